@@ -1,0 +1,68 @@
+"""Errors that are a user's to mend, each one line that names the value and the remedy.
+
+CopySpecError
+├── OptionError    an option that does not exist, or a value out of its range
+├── ModelError     a model that this engine cannot serve exactly
+├── RequestError   a request that cannot be answered (context too small, unsupported generation setting)
+└── DataError      a questions or trace file that is missing or malformed
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+
+
+class CopySpecError(Exception):
+    """Base of every error that a user can mend; its text is one line."""
+
+
+class OptionError(CopySpecError):
+    """An unknown option, or a value that the option does not take."""
+
+
+class ModelError(CopySpecError):
+    """A model that cannot be decoded with the engine's cache and attention."""
+
+
+class RequestError(CopySpecError):
+    """A request that cannot be answered as it was asked."""
+
+
+class DataError(CopySpecError):
+    """A data file that is missing, empty or malformed."""
+
+
+def unknown_option(kind: str, name: str, known: Iterable[str]) -> OptionError:
+    """An OptionError that says which names exist and which one was probably meant.
+
+    >>> str(unknown_option("drafter", "copyspek", ["copyspec", "none"]))
+    "unknown drafter 'copyspek' (did you mean 'copyspec'?); known: copyspec, none"
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return OptionError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
+
+
+def report_errors_in_one_line() -> None:
+    """Make an uncaught CopySpecError print one line instead of a traceback.
+
+    lm-eval's command line lets a model's exceptions run through to the interpreter, so the
+    interpreter's hook is the only place to shorten them. Other exceptions go to the hook that was
+    there before; the exit code stays 1. Calling it again changes nothing.
+    """
+    previous = sys.excepthook
+    if getattr(previous, "reports_copyspec_errors", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, CopySpecError):
+            print(f"copyspec-eval: error: {error}", file=sys.stderr)
+        else:
+            previous(kind, error, trace)
+
+    hook.reports_copyspec_errors = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

@@ -1,0 +1,21 @@
+"""Where things lie: the task definitions, and the user's local data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DATA_DIR_VARIABLE = "COPYSPEC_DATA_DIR"
+
+
+def tasks_dir() -> Path:
+    """Folder with one sub-folder per task: inside the installed wheel, or beside a checkout's package."""
+    package = Path(__file__).resolve().parent
+    shipped = package / "tasks"
+    return shipped if shipped.is_dir() else package.parent / "tasks"
+
+
+def data_dir() -> Path | None:
+    """`$COPYSPEC_DATA_DIR`, the folder of local copies of the public data sets, if it is set."""
+    value = os.environ.get(DATA_DIR_VARIABLE)
+    return Path(value) if value else None

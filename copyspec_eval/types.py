@@ -1,0 +1,113 @@
+"""The vocabulary: plain values that the floors above hand to each other. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from copyspec_eval.errors import OptionError
+
+FinishReason = Literal["eos", "stop", "length"]
+
+EXACT_WIDTHS = (8, 16, 32)
+"""Step widths in tokens whose kernels give the same bits whatever was drafted (11 does not)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """How to draft.
+
+    Attributes:
+        drafter: name in the registry of `copyspec_eval.drafters`.
+        gamma: the paper's γ: how many trailing tokens must have occurred before, in tokens.
+        num_draft_tokens: how many tokens to copy per attempt (the paper copies 10).
+
+    Raises:
+        OptionError: a value that is not an integer of at least 1.
+    """
+
+    drafter: str = "copyspec"
+    gamma: int = 3
+    num_draft_tokens: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "num_draft_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name}={value!r} is not an integer of at least 1; try {name}=3")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens that a drafter believes come next; empty means no belief.
+
+    Attributes:
+        token_ids: the drafted tokens, at most as many as were asked for.
+        position: index in prompt + output of the first copied token, or -1 when not copied.
+        match_length: how many trailing tokens matched at the source, in tokens.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    position: int = -1
+    match_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the model said of a draft.
+
+    Attributes:
+        num_accepted: leading draft tokens that the model would have produced itself.
+        next_token: the model's own token after those; a step emits `num_accepted + 1` tokens.
+    """
+
+    num_accepted: int
+    next_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One target forward that verified a draft, in tokens."""
+
+    num_drafted: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Output tokens `[start, start + length)` that were copied from `source` on.
+
+    `start` counts from the first output token, `source` from the first prompt token.
+    """
+
+    start: int
+    length: int
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One answered request.
+
+    Attributes:
+        token_ids: the output, with the EOS token if it ended on one.
+        finish_reason: "eos", "stop" (a stop string) or "length" (the token budget).
+        num_forwards: target forwards, counting the prefill as the one that gave the first token.
+        attempts: the forwards that verified a draft, in order.
+        spans: the accepted draft tokens and where they were copied from.
+        prefill_seconds: the request's own prefill, its first token included.
+        decode_seconds: the request's share of its steps; a step's time is split evenly among the
+            rows that took part, so that sums over requests are wall-clock time.
+        latency_seconds: wall clock from the start of the prefill to the last token.
+        batch_size: rows that the engine decodes side by side.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    num_forwards: int
+    attempts: tuple[Attempt, ...]
+    spans: tuple[Span, ...]
+    prefill_seconds: float
+    decode_seconds: float
+    latency_seconds: float
+    batch_size: int
