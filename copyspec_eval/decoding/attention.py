@@ -1,0 +1,116 @@
+"""The engine's attention: one read of keys and values, whatever the number of query heads per key.
+
+Registered with transformers' attention interface under `NAME`. Grouped query heads are folded into
+the query axis, so that keys are not copied once per query head, as the stock masked path does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+
+NAME = "copyspec"
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of `query` `[rows, heads, width, dim]` over `key`, `value` `[rows, kv_heads, S, dim]`.
+
+    Args:
+        module: the calling layer, unused.
+        attention_mask: bool `[rows, 1, width, S]`, True where a key at or before the query's own
+            position lies; its last True is that position. None for a plain causal prefill, where
+            width equals S.
+        scaling: factor of the scores; 1/sqrt(dim) if None.
+        dropout: ignored, the engine never trains.
+        sliding_window: keys further back than this are not seen, in tokens.
+        softcap: scores become `softcap * tanh(scores / softcap)` (Gemma 2).
+        s_aux: `[heads]`, a score per head that takes part in the softmax and gives nothing (gpt-oss).
+
+    Returns:
+        `[rows, width, heads, dim]` in the query's dtype, and no weights.
+    """
+    heads, width = query.shape[1], query.shape[2]
+    groups = heads // key.shape[1]
+    mask = _visible(attention_mask, width, key.shape[2], sliding_window, query.device)
+    if softcap is None and s_aux is None:
+        output = _fused(query, key, value, mask, scaling, groups)
+    else:
+        output = _explicit(query, key, value, mask, scaling, groups, softcap, s_aux)
+    return output.transpose(1, 2), None
+
+
+def _visible(
+    mask: torch.Tensor | None,
+    width: int,
+    extent: int,
+    sliding_window: int | None,
+    device: torch.device,
+) -> torch.Tensor:
+    keys = torch.arange(extent, device=device)
+    if mask is None:
+        assert width == extent, "only a prefill that begins at 0 comes without a mask"
+        mask = (keys <= keys[:, None])[None, None]
+    if sliding_window is not None:
+        own_position = mask.sum(-1, keepdim=True) - 1
+        mask = mask & (keys > own_position - sliding_window)
+    return mask
+
+
+def _fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float | None,
+    groups: int,
+) -> torch.Tensor:
+    rows, heads, width, dim = query.shape
+    folded = query.reshape(rows, heads // groups, groups * width, dim)
+    output = F.scaled_dot_product_attention(
+        folded, key, value, attn_mask=mask.repeat(1, 1, groups, 1), scale=scaling
+    )
+    return output.reshape(rows, heads, width, value.shape[-1])
+
+
+def _explicit(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float | None,
+    groups: int,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+) -> torch.Tensor:
+    rows, heads, width, dim = query.shape
+    folded = query.reshape(rows, heads // groups, groups * width, dim)
+    scores = folded @ key.transpose(-1, -2) * (dim**-0.5 if scaling is None else scaling)
+    scores = scores.reshape(rows, heads, width, key.shape[2])
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if s_aux is not None:
+        sinks = s_aux.to(scores.dtype).reshape(1, heads, 1, 1).expand(rows, heads, width, 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    working_dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    weights = torch.softmax(scores, dim=-1, dtype=working_dtype).to(value.dtype)
+    weights = weights[..., : key.shape[2]].reshape(rows, heads // groups, groups * width, -1)
+    return (weights @ value).reshape(rows, heads, width, value.shape[-1])
+
+
+AttentionInterface.register(NAME, attend)

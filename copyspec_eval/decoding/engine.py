@@ -1,0 +1,283 @@
+"""The one loop: draft, forward, verify, commit, over a batch of rows that finish on their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from transformers import PreTrainedModel
+
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
+from copyspec_eval.decoding.row import Row
+from copyspec_eval.decoding.serving import forward, served
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import DrafterFactory
+from copyspec_eval.errors import OptionError
+from copyspec_eval.types import EXACT_WIDTHS, Draft, Generation
+
+PREFILL_CHUNK = 512
+"""Prompt tokens per forward of a prefill: bounds the size of its mask, and never depends on a draft."""
+
+_EXACT_EXTENT, _EXTENT = 512, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt to answer: its token ids, when to stop, and how the model chooses a token."""
+
+    prompt_ids: tuple[int, ...]
+    stop_rule: StopRule
+    chooser: TokenChooser
+
+    @property
+    def max_length(self) -> int:
+        """Prompt and whole budget, in tokens."""
+        return len(self.prompt_ids) + self.stop_rule.max_new_tokens
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A request that occupies a row of the cache, and its seconds so far."""
+
+    index: int
+    row: Row
+    chooser: TokenChooser
+    extent: int
+    started: float
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+class _Stopwatch:
+    """Time in laps that leave no gap; `restart` leaves one on purpose."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._last = perf_counter()
+
+    def lap(self) -> float:
+        now = perf_counter()
+        seconds, self._last = now - self._last, now
+        return seconds
+
+
+def exact_width(num_draft_tokens: int) -> int:
+    """The fixed step width in tokens that holds a draft and the token before it.
+
+    Raises:
+        OptionError: no exact width is that wide.
+    """
+    for width in EXACT_WIDTHS:
+        if num_draft_tokens < width:
+            return width
+    raise OptionError(
+        f"num_draft_tokens={num_draft_tokens} is over {EXACT_WIDTHS[-1] - 1}, the most that exact "
+        "mode verifies in a step; pass a smaller one or exact=false"
+    )
+
+
+class Engine:
+    """Decodes requests with a model, `batch_size` side by side, refilling each row as it finishes.
+
+    Exact mode: every step is `exact_width` tokens wide whether or not anything was drafted, the
+    batch keeps its size, the keys attended to are fixed by the requests alone, and the prefill
+    carries no draft. All kernels then see the same shapes for every drafter, so that the outputs
+    are the same bits. Otherwise the width, the batch and the keys follow what is needed.
+
+    Args:
+        model: a model that `serving.check_config` accepts.
+        make_drafter: makes each request's drafter.
+        num_draft_tokens: the longest draft that is verified.
+        exact: see above.
+        batch_size: rows decoded side by side.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        make_drafter: DrafterFactory,
+        *,
+        num_draft_tokens: int,
+        exact: bool = True,
+        batch_size: int = 1,
+    ) -> None:
+        self._model = model
+        self._make_drafter = make_drafter
+        self._num_draft_tokens = num_draft_tokens
+        self._exact = exact
+        self._batch_size = batch_size
+        self._width = exact_width(num_draft_tokens) if exact else None
+        self._clock = _Stopwatch()
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        on_finish: Callable[[int, Generation], None] = lambda index, generation: None,
+    ) -> list[Generation]:
+        """Answer `requests`, begun in the order given as rows become free.
+
+        Args:
+            requests: what to answer.
+            on_finish: called with a request's index and its answer as soon as it is done; its own
+                time counts for no request.
+
+        Returns:
+            one answer per request, in their order.
+        """
+        answers: dict[int, Generation] = {}
+        if not requests:
+            return []
+        queue = deque(enumerate(requests))
+        extent = max(self._extent_of(request) for request in requests)
+        cache = RowCache(self._batch_size, extent)
+        slots: list[_Slot | None] = [None] * self._batch_size
+
+        def finish(slot: _Slot) -> None:
+            answers[slot.index] = self._generation(slot)
+            on_finish(slot.index, answers[slot.index])
+            self._clock.restart()
+
+        with served(self._model, self._exact):
+            self._clock.restart()
+            while True:
+                self._fill(slots, queue, cache, extent, finish)
+                if not self._exact:
+                    _compact(slots, cache)
+                if not any(slots):
+                    break
+                self._step(slots, cache)
+                for place, slot in enumerate(slots):
+                    if slot is not None and slot.row.finish_reason is not None:
+                        slots[place] = None
+                        finish(slot)
+        return [answers[index] for index in range(len(requests))]
+
+    def _extent_of(self, request: Request) -> int:
+        """Cache positions that a request can come to need, its widest last step included."""
+        unit = _EXACT_EXTENT if self._exact else _EXTENT
+        return _round_up(request.max_length + (self._width or 1 + self._num_draft_tokens), unit)
+
+    def _fill(
+        self,
+        slots: list[_Slot | None],
+        queue: deque[tuple[int, Request]],
+        cache: RowCache,
+        extent: int,
+        finish: Callable[[_Slot], None],
+    ) -> None:
+        """Put waiting requests into free rows; one that ends with its first token is done at once."""
+        for place in range(len(slots)):
+            while slots[place] is None and queue:
+                index, request = queue.popleft()
+                # Alone in the cache, a request's keys are fixed by itself; beside others, by the run.
+                own_extent = self._extent_of(request) if self._batch_size == 1 else extent
+                slot = self._prefill(place, index, request, cache, own_extent)
+                if slot.row.finish_reason is None:
+                    slots[place] = slot
+                else:
+                    finish(slot)
+
+    @torch.inference_mode()
+    def _prefill(
+        self, place: int, index: int, request: Request, cache: RowCache, extent: int
+    ) -> _Slot:
+        started = perf_counter()
+        row = Row(
+            request.prompt_ids,
+            self._make_drafter(),
+            request.stop_rule.max_new_tokens,
+            request.stop_rule.reason,
+        )
+        ids = torch.tensor([request.prompt_ids], device=self._model.device)
+        logits = None
+        for start in range(0, ids.shape[1], PREFILL_CHUNK):
+            chunk = ids[:, start : start + PREFILL_CHUNK]
+            end = start + chunk.shape[1]
+            logits = forward(self._model, cache, place, chunk, start, end, logits_to_keep=1)
+        assert logits is not None, "a prompt has at least one token"
+        slot = _Slot(index, row, request.chooser, extent, started)
+        choose = self._choice(slot, Draft(), argmax_tokens(logits)[0], logits[0])
+        row.begin(choose(0))
+        slot.prefill_seconds = self._clock.lap()
+        return slot
+
+    @torch.inference_mode()
+    def _step(self, slots: list[_Slot | None], cache: RowCache) -> None:
+        """One forward for all rows, and what each row makes of it."""
+        drafts = [slot.row.propose(self._num_draft_tokens) if slot else Draft() for slot in slots]
+        longest = max(len(draft.token_ids) for draft in drafts)
+        width = self._width or 1 + longest
+        # One copy to the device: each row's first position, then its tokens.
+        packed = torch.tensor(
+            [_fed(slot, draft, width) for slot, draft in zip(slots, drafts, strict=True)]
+        ).to(self._model.device)
+        extent = self._step_extent(slots, width)
+        logits = forward(self._model, cache, 0, packed[:, 1:], packed[:, :1], extent)
+        tokens = argmax_tokens(logits[:, : 1 + longest])
+        for place, (slot, draft) in enumerate(zip(slots, drafts, strict=True)):
+            if slot is not None:
+                slot.row.settle(draft, self._choice(slot, draft, tokens[place], logits[place]))
+        active = [slot for slot in slots if slot is not None]
+        share = self._clock.lap() / len(active)
+        for slot in active:
+            slot.decode_seconds += share
+
+    def _step_extent(self, slots: list[_Slot | None], width: int) -> int:
+        active = [slot for slot in slots if slot is not None]
+        if self._exact:
+            return max(slot.extent for slot in active)
+        return _round_up(max(slot.row.length for slot in active) - 1 + width, _EXTENT)
+
+    def _choice(
+        self, slot: _Slot, draft: Draft, argmax: list[int], logits: torch.Tensor
+    ) -> Callable[[int], int]:
+        """The model's choice after the first i draft tokens, for `verify`."""
+        if slot.chooser.is_argmax:
+            return argmax.__getitem__
+        prefix = [*slot.row.prompt_ids, *slot.row.output_ids]
+        return lambda index: slot.chooser.choose(
+            prefix + list(draft.token_ids[:index]), logits[index]
+        )
+
+    def _generation(self, slot: _Slot) -> Generation:
+        row = slot.row
+        assert row.finish_reason is not None
+        return Generation(
+            token_ids=tuple(row.output_ids),
+            finish_reason=row.finish_reason,
+            num_forwards=row.num_forwards,
+            attempts=tuple(row.attempts),
+            spans=tuple(row.spans),
+            prefill_seconds=slot.prefill_seconds,
+            decode_seconds=slot.decode_seconds,
+            latency_seconds=perf_counter() - slot.started,
+            batch_size=self._batch_size,
+        )
+
+
+def _fed(slot: _Slot | None, draft: Draft, width: int) -> list[int]:
+    """A row's step: its first position, its last token, its draft, and padding that nobody reads."""
+    if slot is None:
+        return [0] * (1 + width)
+    padding = [0] * (width - 1 - len(draft.token_ids))
+    return [slot.row.length - 1, slot.row.output_ids[-1], *draft.token_ids, *padding]
+
+
+def _compact(slots: list[_Slot | None], cache: RowCache) -> None:
+    """Move the last rows into the holes and drop the rest, once nothing waits for them."""
+    while slots and not all(slots):
+        last = slots.pop()
+        if last is not None:
+            hole = slots.index(None)
+            cache.copy_row(source=len(slots), target=hole)
+            slots[hole] = last
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -1,0 +1,62 @@
+"""Mixture-of-experts layers whose kernels' shapes do not depend on the routing.
+
+The stock implementations group tokens by expert, so that a drafted token changes the shapes that
+its neighbours are computed in, and with them their last bits. Here every expert computes every
+token, and the routing weights decide what counts. Registered under `NAME`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+NAME = "copyspec_dense"
+
+
+def compute_every_expert(
+    self: Any,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    """Sum over experts of weight x output, each expert at full width.
+
+    Args:
+        self: a module marked `@use_experts_implementation`.
+        hidden_states: `[tokens, hidden]`.
+        top_k_index, top_k_weights: `[tokens, k]`, the chosen experts and their weights.
+
+    Returns:
+        `[tokens, hidden]`, the experts added in the order of their index.
+    """
+    output = torch.zeros_like(hidden_states)
+    for expert in range(self.num_experts):
+        chosen = top_k_index == expert
+        weight = torch.where(chosen, top_k_weights, 0).sum(-1, keepdim=True)
+        contribution = _expert(self, expert, hidden_states) * weight
+        # Unchosen tokens are masked, not multiplied by 0: an overflow there must not become NaN.
+        contribution = torch.where(chosen.any(-1, keepdim=True), contribution, 0)
+        output += contribution.to(output.dtype)
+    return output
+
+
+def _expert(self: Any, expert: int, hidden_states: torch.Tensor) -> torch.Tensor:
+    if self.has_gate:
+        gate_up = _linear(self, "gate_up_proj", expert, hidden_states)
+        hidden = self._apply_gate(gate_up)
+    else:
+        hidden = self.act_fn(_linear(self, "up_proj", expert, hidden_states))
+    return _linear(self, "down_proj", expert, hidden)
+
+
+def _linear(self: Any, name: str, expert: int, hidden_states: torch.Tensor) -> torch.Tensor:
+    weight = getattr(self, name)[expert]
+    bias = getattr(self, f"{name}_bias")[expert] if self.has_bias else None
+    return torch.nn.functional.linear(
+        hidden_states, weight.T if self.is_transposed else weight, bias
+    )
+
+
+ALL_EXPERTS_FUNCTIONS.register(NAME, compute_every_expert)

@@ -1,0 +1,106 @@
+"""Count a drafter's forwards on recorded answers, with no model.
+
+For greedy decoding the answer is known beforehand, so whether a draft token is accepted is too:
+the counts are exactly those of a real run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from copyspec_eval.decoding.row import Row
+from copyspec_eval.drafters.base import Drafter
+from copyspec_eval.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded turn: a prompt and the answer that a model gave to it, as token ids."""
+
+    category: str
+    turn: int
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedTurn:
+    """What a drafter made of one trace; counts as in `TurnRecord`, and no seconds."""
+
+    category: str
+    turn: int
+    num_tokens: int
+    num_forwards: int
+    num_attempts: int
+    num_drafted: int
+    num_accepted: int
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    latency_seconds: float = 0.0
+
+
+def read_traces(path: Path) -> Iterator[Trace]:
+    """Traces of a JSONL file with `category, turn, prompt_ids, answer_ids` in each row.
+
+    Raises:
+        DataError: the file is missing or empty, or a line is not such a row.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such trace file; --traces takes a JSONL file of token ids")
+    number = 0
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                prompt_ids, answer_ids = tuple(row["prompt_ids"]), tuple(row["answer_ids"])
+                yield Trace(str(row["category"]), int(row["turn"]), prompt_ids, answer_ids)
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{path}:{number}: not a trace row ({error!r})") from error
+    if number == 0:
+        raise DataError(f"{path}: the trace file is empty")
+
+
+def replay(trace: Trace, drafter: Drafter, max_new_tokens: int = 1024) -> ReplayedTurn:
+    """Run the decoding loop on `trace`, the recorded answer standing in for the model.
+
+    The prefill counts as one forward and carries no draft. `max_new_tokens` is the budget that the
+    answer was generated under; drafters look at what is left of it.
+
+    Raises:
+        DataError: the trace has no answer tokens.
+    """
+    answer = trace.answer_ids
+    if not answer:
+        raise DataError("a trace with an empty answer_ids cannot be replayed")
+    end = len(answer)
+    row = Row(
+        trace.prompt_ids,
+        drafter,
+        max(max_new_tokens, end),
+        finish=lambda output_ids: "length" if len(output_ids) == end else None,
+    )
+    row.begin(answer[0])
+    while row.finish_reason is None:
+        start = len(row.output_ids)
+        # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
+        row.settle(
+            row.propose(max_new_tokens),
+            lambda index, start=start: answer[start + index] if start + index < end else -1,
+        )
+    return _counts(trace, row)
+
+
+def _counts(trace: Trace, row: Row) -> ReplayedTurn:
+    return ReplayedTurn(
+        category=trace.category,
+        turn=trace.turn,
+        num_tokens=len(row.output_ids),
+        num_forwards=row.num_forwards,
+        num_attempts=len(row.attempts),
+        num_drafted=sum(attempt.num_drafted for attempt in row.attempts),
+        num_accepted=sum(attempt.num_accepted for attempt in row.attempts),
+    )
+

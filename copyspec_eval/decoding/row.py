@@ -1,0 +1,88 @@
+"""One request while it is decoded: its tokens, its drafter, and what became of each draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from copyspec_eval.decoding.verify import verify
+from copyspec_eval.drafters.base import Drafter
+from copyspec_eval.types import Attempt, Draft, FinishReason, Span
+
+
+class Row:
+    """The state of one request; the model's forward is not its business.
+
+    Life: `begin` with the prefill's token, then `propose` and `settle` in turns until
+    `finish_reason` is set. The engine and the replay both drive it, so a replay counts exactly the
+    forwards that the engine makes.
+
+    Args:
+        prompt_ids: the prompt.
+        drafter: a drafter of this request alone.
+        max_new_tokens: the token budget, which no draft exceeds.
+        finish: why the output ends with its last token, or None; asked after every token.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        drafter: Drafter,
+        max_new_tokens: int,
+        finish: Callable[[Sequence[int]], FinishReason | None],
+    ) -> None:
+        self.prompt_ids = tuple(prompt_ids)
+        self.output_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.num_forwards = 0
+        self.attempts: list[Attempt] = []
+        self.spans: list[Span] = []
+        self._drafter = drafter
+        self._max_new_tokens = max_new_tokens
+        self._finish = finish
+        drafter.start(prompt_ids)
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and output together."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def begin(self, first_token: int) -> None:
+        """Take the prefill's token."""
+        self.num_forwards = 1
+        kept = self._append([first_token])
+        self._drafter.observe(kept, None)
+
+    def propose(self, max_tokens: int) -> Draft:
+        """A draft for the next step, at most `max_tokens` long and within the token budget."""
+        budget = self._max_new_tokens - len(self.output_ids) - 1
+        draft = self._drafter.propose(budget)
+        if len(draft.token_ids) <= min(max_tokens, budget):
+            return draft
+        return Draft(draft.token_ids[: min(max_tokens, budget)], draft.position, draft.match_length)
+
+    def settle(self, draft: Draft, choose: Callable[[int], int]) -> None:
+        """Verify `draft` by `choose` (see `verify`) and take the tokens that it leads to.
+
+        An EOS or stop string inside the accepted part ends the row there.
+        """
+        verdict = verify(draft.token_ids, choose)
+        start = len(self.output_ids)
+        accepted = draft.token_ids[: verdict.num_accepted]
+        kept = self._append([*accepted, verdict.next_token])
+        num_copied = min(len(kept), verdict.num_accepted)
+        self.num_forwards += 1
+        if draft.token_ids:
+            self.attempts.append(Attempt(len(draft.token_ids), num_copied))
+        if num_copied and draft.position >= 0:
+            self.spans.append(Span(start, num_copied, draft.position))
+        self._drafter.observe(kept, verdict)
+
+    def _append(self, token_ids: Sequence[int]) -> list[int]:
+        kept = []
+        for token in token_ids:
+            self.output_ids.append(token)
+            kept.append(token)
+            self.finish_reason = self._finish(self.output_ids)
+            if self.finish_reason is not None:
+                break
+        return kept

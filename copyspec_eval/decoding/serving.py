@@ -1,0 +1,169 @@
+"""Which models the engine can decode, and how it borrows them from transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from copyspec_eval.decoding import attention, experts
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.errors import ModelError
+
+REMEDY = "use --model hf for it"
+
+_SERVED_LAYERS = {"full_attention", "sliding_attention"}
+_PROBE_LENGTH, _PROBE_SPLIT = 12, 5
+
+
+def check_config(config: Any) -> None:
+    """Refuse, before any weight is loaded, a model that the engine's cache and attention cannot serve.
+
+    Args:
+        config: a transformers model config.
+
+    Raises:
+        ModelError: an encoder-decoder, a model with recurrent (state-space, linear-attention) layers
+            or another kind of attention, one that does not go through transformers' attention
+            interface, or a mixture of experts that does not go through its experts interface.
+    """
+    name = getattr(config, "model_type", type(config).__name__)
+    if config.is_encoder_decoder:
+        raise ModelError(f"model type {name!r} is an encoder-decoder, not decoder-only; {REMEDY}")
+    model_class = _causal_lm_class(config)
+    if model_class is None:
+        raise ModelError(f"model type {name!r} has no causal language model; {REMEDY}")
+    layers = set(getattr(config, "layer_types", None) or ()) - _SERVED_LAYERS
+    if model_class._is_stateful or layers:
+        what = f"layers of type {', '.join(sorted(layers))}" if layers else "a recurrent state"
+        raise ModelError(
+            f"model type {name!r} has {what}, which a rejected draft cannot be taken back from; {REMEDY}"
+        )
+    interface = model_class._supports_attention_backend
+    if not interface or not model_class._can_set_attn_implementation():
+        raise ModelError(
+            f"model type {name!r} does not use transformers' attention interface; {REMEDY}"
+        )
+
+
+def check_exact(model: PreTrainedModel) -> None:
+    """Refuse exact mode for a mixture of experts whose shapes would depend on the drafts.
+
+    Raises:
+        ModelError: the model's experts do not go through transformers' experts interface.
+    """
+    routed = any(
+        (getattr(model.config, name, None) or 0) > 1
+        for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    )
+    if routed and not model._can_set_experts_implementation():
+        raise ModelError(
+            f"model type {model.config.model_type!r} routes tokens to experts in shapes that depend "
+            "on the drafts; pass exact=false (differences are then possible at near-ties)"
+        )
+
+
+def _causal_lm_class(config: Any) -> Any:
+    mapping = AutoModelForCausalLM._model_mapping
+    return mapping[type(config)] if type(config) in mapping else None
+
+
+@contextmanager
+def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
+    """Run `model` on the engine's attention, and in exact mode on its experts, then give it back.
+
+    Outside, the model is as it was loaded, so that log-likelihood tasks give the numbers of
+    `--model hf`.
+    """
+    own_attention = model.config._attn_implementation
+    own_experts = model.config._experts_implementation
+    switch_experts = exact and model._can_set_experts_implementation()
+    model.set_attn_implementation(attention.NAME)
+    if switch_experts:
+        model.set_experts_implementation(experts.NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own_attention)
+        if switch_experts:
+            model.set_experts_implementation(own_experts)
+
+
+@torch.inference_mode()
+def probe(model: PreTrainedModel) -> None:
+    """Check on one short input that the engine's forward computes what the model's own does.
+
+    It catches what no list of model types can: an attention feature or a cache use that the engine
+    does not know.
+
+    Raises:
+        ModelError: the logits differ by more than rounding.
+    """
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(1, _PROBE_LENGTH + 1, device=model.device)[None] % vocabulary
+    expected = model(input_ids=ids, use_cache=False).logits[0, _PROBE_SPLIT:].float()
+    cache = RowCache(num_rows=1, capacity=_PROBE_LENGTH)
+    actual = expected
+    with served(model, exact=False):
+        for part in (slice(0, _PROBE_SPLIT), slice(_PROBE_SPLIT, _PROBE_LENGTH)):
+            actual = forward(model, cache, 0, ids[:, part], part.start, part.stop)[0].float()
+    # Rounding in float16 and bfloat16 stays far below this; a wrong mask or position does not.
+    scale = expected.std() + torch.finfo(torch.float32).tiny
+    error = float((actual - expected).abs().max() / scale)
+    if not error < 0.5:
+        raise ModelError(
+            f"model type {model.config.model_type!r} gives other logits through the engine's cache "
+            f"(off by {error:.2g} standard deviations); {REMEDY}"
+        )
+
+
+def forward(
+    model: PreTrainedModel,
+    cache: RowCache,
+    first_row: int,
+    input_ids: torch.Tensor,
+    start: int | torch.Tensor,
+    extent: int,
+    logits_to_keep: int = 0,
+) -> torch.Tensor:
+    """One target forward: `[rows, width]` tokens at their rows' positions, against the cache.
+
+    Args:
+        model: a model within `served`.
+        cache: where keys and values go; the rows written are `first_row …`.
+        first_row: see above.
+        input_ids: `[rows, width]`, int64.
+        start: position of each row's first token, `[rows, 1]` int64, or one int for all.
+        extent: how many positions of the cache are attended to, masked to each token's past.
+        logits_to_keep: of how many last tokens to compute logits; 0 for all.
+
+    Returns:
+        logits `[rows, width or logits_to_keep, vocabulary]`.
+    """
+    rows, width = input_ids.shape
+    offsets = torch.arange(width, device=input_ids.device)
+    positions = (start + offsets).expand(rows, width)
+    mask = None
+    if not (isinstance(start, int) and start == 0 and extent == width):
+        keys = torch.arange(extent, device=input_ids.device)
+        mask = (keys <= positions[:, :, None])[:, None]
+    cache.place(first_row, positions, extent)
+    output = model(
+        input_ids=input_ids,
+        # Padding may stand past the last position a model has an embedding for; nobody reads it.
+        position_ids=positions.clamp(max=_last_position(model)),
+        attention_mask=mask,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=logits_to_keep,
+    )
+    logits: torch.Tensor = output.logits
+    return logits
+
+
+def _last_position(model: PreTrainedModel) -> int | None:
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return None if limit is None else limit - 1

@@ -1,0 +1,58 @@
+"""When an output ends: EOS, a stop string, or the token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from copyspec_eval.types import FinishReason
+
+
+class StopRule:
+    """Says after each token whether the output is finished, and why.
+
+    A stop string counts from the token that completes it, wherever tokens are cut; it is asked for
+    after every accepted token, so it cannot hide inside an accepted draft. (A check after each
+    step that looks at a fixed number of last tokens misses it.)
+
+    Args:
+        max_new_tokens: the budget.
+        eos_ids: ids that end the output; they are kept as its last token.
+        stop_strings: texts that end the output.
+        decode: text of output ids, special tokens included.
+    """
+
+    def __init__(
+        self,
+        max_new_tokens: int,
+        eos_ids: Collection[int] = (),
+        stop_strings: Sequence[str] = (),
+        decode: Callable[[Sequence[int]], str] | None = None,
+    ) -> None:
+        if stop_strings and decode is None:
+            raise ValueError("stop strings need a decoder")
+        self.max_new_tokens = max_new_tokens
+        self._eos_ids = frozenset(eos_ids)
+        self._stop_strings = tuple(stop_strings)
+        self._decode = decode
+        # Every token carries at least one byte of text or none at all; the margin covers the latter
+        # and characters whose bytes began before the window.
+        longest = max((len(text.encode()) for text in stop_strings), default=0)
+        self._window = longest + 8
+
+    def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
+        """Why the output ends with its last token, or None if it goes on."""
+        if output_ids[-1] in self._eos_ids:
+            return "eos"
+        if self._stop_strings and self._completes_stop_string(output_ids):
+            return "stop"
+        return "length" if len(output_ids) >= self.max_new_tokens else None
+
+    def _completes_stop_string(self, output_ids: Sequence[int]) -> bool:
+        assert self._decode is not None
+        if not self._contains_stop_string(self._decode(output_ids[-self._window :])):
+            return False
+        # A window can begin inside a character or word; the whole output decides.
+        return self._contains_stop_string(self._decode(output_ids))
+
+    def _contains_stop_string(self, text: str) -> bool:
+        return any(stop in text for stop in self._stop_strings)

@@ -1,0 +1,57 @@
+"""The paper's drafter: where the last γ tokens occurred before, copy what followed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from copyspec_eval.types import Draft, Verdict
+
+
+class CopySpecDrafter:
+    """CopySpec (arXiv 2502.08923, section 3) with the choices of its published code.
+
+    The last `gamma` tokens of prompt and output are looked up among all earlier runs of `gamma`
+    tokens; the FIRST occurrence wins, and up to `num_draft_tokens` tokens after it are drafted, cut
+    at the end of the text. Nothing is looked up when fewer than `gamma` tokens may still be
+    generated. Runs are looked up by their tokens, so two runs are never confused. Each token costs
+    O(gamma) time and memory.
+
+    >>> drafter = CopySpecDrafter(gamma=2, num_draft_tokens=3)
+    >>> drafter.start([5, 6, 7, 8, 9, 5])
+    >>> drafter.observe([6], None)  # the text is now 5 6 7 8 9 5 6, and "5 6" stood at 0
+    >>> drafter.propose(max_tokens=100)
+    Draft(token_ids=(7, 8, 9), position=2, match_length=2)
+    """
+
+    def __init__(self, gamma: int, num_draft_tokens: int) -> None:
+        self._gamma = gamma
+        self._num_draft_tokens = num_draft_tokens
+        self._token_ids: list[int] = []
+        self._end_of_first: dict[tuple[int, ...], int] = {}
+
+    def start(self, prompt_ids: Sequence[int]) -> None:
+        """Index the prompt."""
+        self._append(prompt_ids)
+
+    def propose(self, max_tokens: int) -> Draft:
+        """Copy from the first occurrence of the last `gamma` tokens, if there is one."""
+        if max_tokens + 1 < self._gamma:
+            return Draft()
+        suffix = tuple(self._token_ids[-self._gamma :])
+        position = self._end_of_first.get(suffix)
+        if position is None:
+            return Draft()
+        end = position + min(self._num_draft_tokens, max_tokens)
+        return Draft(tuple(self._token_ids[position:end]), position, self._gamma)
+
+    def observe(self, token_ids: Sequence[int], verdict: Verdict | None) -> None:
+        """Index what was generated."""
+        self._append(token_ids)
+
+    def _append(self, token_ids: Sequence[int]) -> None:
+        # A run is entered when the token after it arrives, so the current suffix never finds itself.
+        tokens, gamma = self._token_ids, self._gamma
+        first_end = max(len(tokens), gamma)
+        tokens.extend(token_ids)
+        for end in range(first_end, len(tokens)):
+            self._end_of_first.setdefault(tuple(tokens[end - gamma : end]), end)
