@@ -63,7 +63,7 @@ def read_traces(path: Path) -> Iterator[Trace]:
         raise DataError(f"{path}: the trace file is empty")
 
 
-def replay(trace: Trace, drafter: Drafter, max_new_tokens: int = 1024) -> ReplayedTurn:
+def replay_turn(trace: Trace, drafter: Drafter, max_new_tokens: int = 1024) -> ReplayedTurn:
     """Run the decoding loop on `trace`, the recorded answer standing in for the model.
 
     The prefill counts as one forward and carries no draft. `max_new_tokens` is the budget that the

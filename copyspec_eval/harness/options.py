@@ -1,0 +1,73 @@
+"""`--model_args`: which exist, and what they may be, checked before a model is loaded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoConfig, PretrainedConfig
+
+from copyspec_eval.errors import ModelError, OptionError, unknown_option
+
+OWN_OPTIONS = ("drafter", "gamma", "num_draft_tokens", "exact")
+
+# What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
+_LOADING_OPTIONS = (
+    "cache_dir code_revision device_map experts_implementation force_download key_mapping"
+    " load_in_4bit load_in_8bit local_files_only low_cpu_mem_usage max_memory proxies"
+    " quantization_config token torch_dtype use_safetensors variant"
+).split()
+
+
+def check_bool(name: str, value: object) -> bool:
+    """`value` if it is a bool.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r} is neither true nor false")
+    return value
+
+
+def read_config(pretrained: str, options: Mapping[str, Any]) -> PretrainedConfig:
+    """The model's config, without its weights.
+
+    Raises:
+        ModelError: there is no model of that name or path.
+    """
+    keys = ("revision", "trust_remote_code", "subfolder", "gguf_file", "cache_dir", "token")
+    chosen = {key: options[key] for key in keys if options.get(key)}
+    try:
+        return AutoConfig.from_pretrained(pretrained, **chosen)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"pretrained={pretrained!r} cannot be loaded: {reason} "
+            "(pass a Hub name or a folder with config.json)"
+        ) from error
+
+
+def check_names(names: Iterable[str], config: PretrainedConfig) -> None:
+    """Refuse model arguments that nothing would read.
+
+    Raises:
+        OptionError: a name that is neither ours, lm-eval's, `from_pretrained`'s nor a field of the
+            model's config; or `attn_implementation`, which the engine sets itself.
+    """
+    ours_and_harness = {*OWN_OPTIONS, *_harness_options()}
+    for name in names:
+        if name == "attn_implementation":
+            raise OptionError(
+                "attn_implementation: copyspec decodes with its own attention; leave it out"
+            )
+        loading = name in _LOADING_OPTIONS or name.startswith("bnb_4bit_")
+        if name not in ours_and_harness and not loading and not hasattr(config, name):
+            raise unknown_option("model_arg", name, ours_and_harness)
+
+
+def _harness_options() -> set[str]:
+    parameters = inspect.signature(HFLM.__init__).parameters.values()
+    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}

@@ -1,0 +1,147 @@
+"""From lm-eval's instances to the engine's requests: tokens, stops and generation settings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
+from transformers import GenerationConfig, LogitsProcessorList
+from transformers.generation import GenerationMode
+
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Request
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.errors import RequestError
+
+_SERVED_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One answer that lm-eval asked for, ready for the engine.
+
+    Attributes:
+        instance: what lm-eval asked; several may share one (its `repeats`).
+        repeat: which of the instance's repeats this is, from 0.
+        context: the prompt's text.
+        until: stop strings as lm-eval cuts them off the answer, EOS text included.
+        request: the engine's side.
+        processors: names of the logits processors in force.
+    """
+
+    instance: Instance
+    repeat: int
+    context: str
+    until: list[str]
+    request: Request
+    processors: tuple[str, ...]
+
+
+class RequestBuilder:
+    """Builds requests as `HFLM.generate_until` and `model.generate` would read them.
+
+    Args:
+        lm: the harness model; its tokenizer, limits and model are used.
+    """
+
+    def __init__(self, lm: HFLM) -> None:
+        self._lm = lm
+        self._times_seen: Counter[str] = Counter()
+
+    def build(self, instance: Instance, repeat: int) -> Prepared:
+        """Tokenise and configure one instance.
+
+        Raises:
+            RequestError: no room for a prompt beside `max_gen_toks`, or a generation setting that
+                the engine does not know or serve.
+        """
+        context, gen_kwargs = instance.args
+        settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
+        eos_text = self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False)
+        until = handle_stop_sequences(settings.pop("until"), eos=eos_text)
+        max_gen_toks = settings.pop("max_gen_toks")
+        prompt_ids = self._encode(context, max_gen_toks)
+        config = self._generation_config(settings, len(prompt_ids), max_gen_toks)
+        processors = self._processors(config, len(prompt_ids))
+        eos_ids = _as_ids(config.eos_token_id) | {self._lm.eot_token_id}
+        stops = [text for text in until if text and text != eos_text]
+        stop_rule = StopRule(max_gen_toks, eos_ids, stops, self._decode)
+        chooser = TokenChooser(processors, bool(config.do_sample), self._seed(prompt_ids))
+        names = tuple(type(processor).__name__ for processor in processors)
+        request = Request(prompt_ids, stop_rule, chooser)
+        return Prepared(instance, repeat, context, until, request, names)
+
+    def _encode(self, context: str, max_gen_toks: int) -> tuple[int, ...]:
+        limit = self._lm.max_length - max_gen_toks
+        if max_gen_toks < 1 or limit < 1:
+            raise RequestError(
+                f"max_gen_toks={max_gen_toks} does not leave room for a prompt in the model's "
+                f"context of {self._lm.max_length} tokens; pass --gen_kwargs max_gen_toks=N with "
+                f"0 < N < {self._lm.max_length}"
+            )
+        ids, _ = self._lm.tok_batch_encode(
+            [context], left_truncate_len=limit, truncation=self._lm.truncation
+        )
+        # lm-eval warns of a truncation itself. An empty prompt still needs a token to start from.
+        return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
+
+    def _generation_config(
+        self, settings: dict[str, Any], num_prompt_tokens: int, max_gen_toks: int
+    ) -> GenerationConfig:
+        if settings.get("temperature") == 0.0:
+            settings.pop("temperature")
+        settings.pop("max_length", None)
+        model = self._lm.model
+        try:
+            config, unknown = model._prepare_generation_config(
+                None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id
+            )
+        except (TypeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise RequestError(f"gen_kwargs {settings}: {reason}") from error
+        if unknown:
+            raise RequestError(
+                f"unknown generation setting {', '.join(sorted(unknown))} in gen_kwargs; "
+                "see transformers.GenerationConfig for those that exist"
+            )
+        mode = config.get_generation_mode()
+        if mode not in _SERVED_MODES or (config.guidance_scale or 1) != 1:
+            raise RequestError(
+                f"gen_kwargs ask for {mode.value.replace('_', ' ')} or guidance, which copyspec does "
+                "not serve; it decodes greedily or samples one sequence (use --model hf for others)"
+            )
+        config.max_length = num_prompt_tokens + max_gen_toks
+        model._prepare_special_tokens(config, True, device=model.device)
+        return config
+
+    def _processors(self, config: GenerationConfig, num_prompt_tokens: int) -> LogitsProcessorList:
+        model = self._lm.model
+        return model._get_logits_processor(
+            config, input_ids_seq_length=num_prompt_tokens, device=model.device
+        )
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._lm.tok_decode(list(token_ids), skip_special_tokens=False)
+
+    def _seed(self, prompt_ids: tuple[int, ...]) -> int:
+        """A seed from lm-eval's `--seed`, the prompt, and how often it was asked before.
+
+        So it depends on neither the batch nor the other documents.
+        """
+        key = f"{torch.initial_seed()}:{prompt_ids}"
+        self._times_seen[key] += 1
+        digest = hashlib.sha256(f"{key}:{self._times_seen[key]}".encode()).digest()
+        return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _as_ids(eos_token_id: int | list[int] | None) -> set[int]:
+    if eos_token_id is None:
+        return set()
+    return {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id)

@@ -1,0 +1,76 @@
+"""The figures of a run per task, turn and category, as a table for people and as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pytablewriter import MarkdownTableWriter
+
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.summary import METRICS, TurnCounts, evaluate
+
+_COLUMNS = {
+    "tokens_per_second": "tok/s",
+    "latency_seconds": "latency s",
+    "tokens": "tokens",
+    "forwards": "forwards",
+    "tokens_per_forward": "tok/forward",
+    "copied_share": "copied",
+    "accepted_per_attempt": "accepted/attempt",
+}
+
+
+def values(turns: Sequence[TurnCounts]) -> dict[str, float | int | None]:
+    """Every metric over `turns` and how many there are; None where a metric has no denominator."""
+    results: dict[str, float | int | None] = {"turns": len(turns)}
+    for metric in METRICS:
+        value = evaluate(metric, turns)
+        results[metric.name] = None if math.isnan(value) else value
+    return results
+
+
+def figures(rows: Iterable[TurnRecord]) -> dict[str, Any]:
+    """`{task: {"turn 1": {metric: value, …, "by_category": {name: {metric: value, …}}}, …}}`."""
+    results: dict[str, Any] = {}
+    for (task, turn), turns in _grouped(rows).items():
+        by_category = {name: values(part) for name, part in _by_category(turns).items()}
+        results.setdefault(task, {})[f"turn {turn}"] = values(turns) | {"by_category": by_category}
+    return results
+
+
+def render(rows: Iterable[TurnRecord]) -> str:
+    """A Markdown table: a row per task and turn, under it one per category if there are several."""
+    lines: list[list[Any]] = []
+    for (task, turn), turns in _grouped(rows).items():
+        lines.append([task, turn, "all", len(turns), *_cells(turns)])
+        categories = _by_category(turns)
+        if len(categories) > 1:
+            for name, part in categories.items():
+                lines.append([task, turn, name, len(part), *_cells(part)])
+    writer = MarkdownTableWriter(
+        headers=["task", "turn", "category", "answers", *_COLUMNS.values()], value_matrix=lines
+    )
+    rendered: str = writer.dumps()
+    return rendered
+
+
+def _cells(turns: Sequence[TurnCounts]) -> list[str]:
+    metrics = values(turns)
+    shown = (metrics[name] for name in _COLUMNS)
+    return ["" if value is None else f"{value:.4g}" for value in shown]
+
+
+def _grouped(rows: Iterable[TurnRecord]) -> dict[tuple[str, int], list[TurnRecord]]:
+    groups: dict[tuple[str, int], list[TurnRecord]] = {}
+    for row in sorted(rows, key=lambda row: (row.task, row.turn, row.doc_id, row.repeat)):
+        groups.setdefault((row.task, row.turn), []).append(row)
+    return groups
+
+
+def _by_category(rows: Iterable[TurnRecord]) -> dict[str, list[TurnRecord]]:
+    groups: dict[str, list[TurnRecord]] = {}
+    for row in rows:
+        groups.setdefault(row.category, []).append(row)
+    return groups

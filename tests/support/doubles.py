@@ -1,0 +1,79 @@
+"""Drafters that know too much, too little, or only wrong things, and a chooser that keeps logits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+from transformers import LogitsProcessorList
+
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.types import Draft, Verdict
+
+
+class ScriptedDrafter:
+    """Knows what the model will answer to each prompt, and drafts something made from it."""
+
+    def __init__(self, answers: dict[tuple[int, ...], Sequence[int]], vocabulary: int) -> None:
+        self.answers = answers
+        self.vocabulary = vocabulary
+        self.answer: Sequence[int] = ()
+        self.seen = 0
+
+    def start(self, prompt_ids: Sequence[int]) -> None:
+        self.answer = self.answers[tuple(prompt_ids)]
+
+    def observe(self, token_ids: Sequence[int], verdict: Verdict | None) -> None:
+        self.seen += len(token_ids)
+
+    def coming(self, count: int) -> list[int]:
+        return list(self.answer[self.seen : self.seen + count])
+
+    def propose(self, max_tokens: int) -> Draft:
+        raise NotImplementedError
+
+
+class OracleDrafter(ScriptedDrafter):
+    """Always right, past EOS and stop strings too."""
+
+    def propose(self, max_tokens: int) -> Draft:
+        return Draft(tuple(self.coming(max_tokens)), position=0)
+
+
+class AdversarialDrafter(ScriptedDrafter):
+    """Always wrong, at the first token."""
+
+    def propose(self, max_tokens: int) -> Draft:
+        wrong = [(token + 1) % self.vocabulary for token in self.coming(max_tokens)]
+        return Draft(tuple(wrong))
+
+
+class RandomDrafter(ScriptedDrafter):
+    """Right for a random stretch, then wrong; of random length; sometimes nothing at all."""
+
+    def start(self, prompt_ids: Sequence[int]) -> None:
+        super().start(prompt_ids)
+        self.random = random.Random(str(prompt_ids))
+
+    def propose(self, max_tokens: int) -> Draft:
+        tokens = self.coming(self.random.randint(0, min(max_tokens, 12)))
+        for index in range(self.random.randint(0, len(tokens)), len(tokens)):
+            tokens[index] = self.random.randrange(self.vocabulary)
+        return Draft(tuple(tokens), position=0)
+
+
+class RecordingChooser(TokenChooser):
+    """Greedy; keeps the logits of every position that was asked for, by prefix length."""
+
+    def __init__(self) -> None:
+        super().__init__(LogitsProcessorList(), do_sample=False)
+        self.logits: dict[int, torch.Tensor] = {}
+
+    @property
+    def is_argmax(self) -> bool:
+        return False
+
+    def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
+        self.logits[len(prefix_ids)] = logits.clone()
+        return super().choose(prefix_ids, logits)

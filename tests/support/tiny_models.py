@@ -1,0 +1,77 @@
+"""Small random models of every architecture that the engine promises to serve."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+VOCABULARY = 120
+
+_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+_GPT2_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 256,
+}
+_GEMMA = {"head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12}
+_YARN_FREE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8},
+    "mistral": {"sliding_window": 12},
+    "gemma2": _GEMMA,
+    "gemma3_text": _GEMMA,
+    "phi3": {},
+    "gpt2": {},
+    "gpt_neox": {},
+    "olmo2": {},
+    "mixtral": _EXPERTS,
+    "gpt_oss": {"head_dim": 8, **_EXPERTS, **_YARN_FREE},
+}
+"""Sliding windows are shorter than the prompts, so that they matter."""
+
+PROMPT_LENGTHS = (5, 33, 18, 12, 27)
+
+
+def tiny_config(model_type: str, **changes: Any) -> Any:
+    shape = _GPT2_SHAPE if model_type == "gpt2" else _SHAPE
+    special = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
+    return CONFIG_MAPPING[model_type](**shape, **special, **ARCHITECTURES[model_type], **changes)
+
+
+@functools.cache
+def tiny_model(model_type: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The same weights each time, spread so widely that the argmax is rarely a near-tie."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(tiny_config(model_type), dtype=dtype).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def prompts() -> list[tuple[int, ...]]:
+    """Ragged prompts with repeats in them, so that copying has something to find."""
+    source = random.Random(1)
+    made = []
+    for length in PROMPT_LENGTHS:
+        half = [source.randrange(3, VOCABULARY) for _ in range((length + 1) // 2)]
+        made.append(tuple((half + half)[:length]))
+    return made

@@ -1,0 +1,197 @@
+"""The promise: whatever is drafted, the output is token for token what `model.generate` gives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter
+from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model
+from transformers import GenerationConfig, LogitsProcessorList
+
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.serving import check_config, probe
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import Drafter
+from copyspec_eval.drafters.registry import DRAFTERS
+from copyspec_eval.types import DraftOptions, Generation
+
+BUDGET = 32
+Answers = dict[tuple[int, ...], list[int]]
+
+
+@functools.cache
+def expected(
+    model_type: str, repetition_penalty: float = 1.0, eos_id: int | None = None
+) -> Answers:
+    """What `model.generate(do_sample=False)` answers, one prompt at a time."""
+    model = tiny_model(model_type)
+    answers = {}
+    for prompt in prompts():
+        ids = torch.tensor([prompt])
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=GenerationConfig(
+                do_sample=False,
+                max_new_tokens=BUDGET,
+                repetition_penalty=repetition_penalty,
+                eos_token_id=eos_id,
+                pad_token_id=0,
+            ),
+        )
+        answers[prompt] = output[0, len(prompt) :].tolist()
+    return answers
+
+
+def drafter_makers(answers: Answers) -> dict[str, Callable[[], Drafter]]:
+    """Every registered drafter, and three that no one would register."""
+    makers: dict[str, Callable[[], Drafter]] = {
+        name: functools.partial(make, DraftOptions(name, gamma=1))
+        for name, make in DRAFTERS.items()
+    }
+    for double in (OracleDrafter, AdversarialDrafter, RandomDrafter):
+        makers[double.__name__] = functools.partial(double, answers, VOCABULARY)
+    return makers
+
+
+DRAFTER_NAMES = sorted(drafter_makers({}))
+
+
+def answer(
+    model_type: str,
+    drafter: str,
+    batch_size: int,
+    exact: bool,
+    stop_rule: StopRule | None = None,
+    repetition_penalty: float = 1.0,
+) -> dict[tuple[int, ...], Generation]:
+    model = tiny_model(model_type)
+    settings = GenerationConfig(repetition_penalty=repetition_penalty)
+    requests = [
+        Request(
+            prompt,
+            stop_rule or StopRule(BUDGET),
+            TokenChooser(model._get_logits_processor(settings, len(prompt)), do_sample=False),
+        )
+        for prompt in prompts()
+    ]
+    make_drafter = drafter_makers(expected(model_type, repetition_penalty))[drafter]
+    engine = Engine(model, make_drafter, num_draft_tokens=10, exact=exact, batch_size=batch_size)
+    return dict(zip(prompts(), engine.generate(requests), strict=True))
+
+
+def tokens(answers: dict[tuple[int, ...], Generation]) -> Answers:
+    return {prompt: list(generation.token_ids) for prompt, generation in answers.items()}
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_model_is_accepted(model_type: str) -> None:
+    check_config(tiny_model(model_type).config)
+    probe(tiny_model(model_type))
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_same_tokens_as_generate(
+    model_type: str, drafter: str, batch_size: int, exact: bool
+) -> None:
+    answers = answer(model_type, drafter, batch_size, exact)
+    assert tokens(answers) == expected(model_type)
+    for generation in answers.values():
+        accepted = sum(attempt.num_accepted for attempt in generation.attempts)
+        assert generation.num_forwards + accepted == len(generation.token_ids)
+        if drafter == "OracleDrafter":
+            assert generation.num_forwards == 1 + -(-(BUDGET - 1) // 11)
+        if drafter in ("none", "AdversarialDrafter"):
+            assert generation.num_forwards == BUDGET
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "gemma2"])
+def test_repetition_penalty_at_every_position(
+    model_type: str, drafter: str, batch_size: int, exact: bool
+) -> None:
+    answers = answer(model_type, drafter, batch_size, exact, repetition_penalty=1.3)
+    assert tokens(answers) == expected(model_type, 1.3)
+    assert expected(model_type, 1.3) != expected(model_type), "the penalty changes nothing here"
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_eos_inside_a_draft(model_type: str, drafter: str, batch_size: int) -> None:
+    eos_id = expected(model_type)[prompts()[0]][5]
+    wanted = expected(model_type, eos_id=eos_id)
+    assert len(wanted[prompts()[0]]) <= 6
+    answers = answer(model_type, drafter, batch_size, True, StopRule(BUDGET, {eos_id}))
+    assert tokens(answers) == wanted
+    for generation in answers.values():
+        ended = generation.token_ids[-1] == eos_id
+        assert generation.finish_reason == ("eos" if ended else "length")
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
+def test_stop_string_inside_a_draft(drafter: str, batch_size: int) -> None:
+    def decode(token_ids: Sequence[int]) -> str:
+        return "".join(f"<{token}>" for token in token_ids)
+
+    full = expected("llama")
+    third, fourth = full[prompts()[1]][3:5]
+    # Across two tokens, and beginning in the middle of the first.
+    stop = f"{third}><{fourth}"[1:]
+    wanted = {}
+    for prompt, answer_ids in full.items():
+        ends = [n for n in range(1, BUDGET + 1) if stop in decode(answer_ids[:n])]
+        wanted[prompt] = answer_ids[: ends[0]] if ends else answer_ids
+    assert len(wanted[prompts()[1]]) <= 5
+    rule = StopRule(BUDGET, stop_strings=[stop], decode=decode)
+    answers = answer("llama", drafter, batch_size, True, rule)
+    assert tokens(answers) == wanted
+    assert answers[prompts()[1]].finish_reason == "stop"
+
+
+def test_float64_is_compared_as_generate_compares_it() -> None:
+    """transformers rounds float64 logits to float32 before the argmax."""
+    logits = torch.tensor([[[1.0, 1.0 + 1e-12]]], dtype=torch.float64)
+    from copyspec_eval.decoding.choosing import argmax_tokens
+
+    assert argmax_tokens(logits) == [[0]]
+    assert TokenChooser(LogitsProcessorList(), False).choose([1], logits[0, 0]) == 0
+
+
+def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> None:
+    model = tiny_model("llama")
+    budgets = (2, 30, 3, 5, 1)
+    requests = [
+        Request(prompt, StopRule(budget), TokenChooser(LogitsProcessorList(), False))
+        for prompt, budget in zip(prompts(), budgets, strict=True)
+    ]
+    for exact in (True, False):
+        finished: list[int] = []
+        engine = Engine(
+            model,
+            lambda: DRAFTERS["none"](DraftOptions("none")),
+            num_draft_tokens=10,
+            exact=exact,
+            batch_size=2,
+        )
+        answers = engine.generate(requests, lambda index, _, done=finished: done.append(index))
+        assert finished == [0, 2, 4, 3, 1] or finished == [0, 2, 3, 4, 1]
+        for prompt, budget, generation in zip(prompts(), budgets, answers, strict=True):
+            assert list(generation.token_ids) == expected("llama")[prompt][:budget]
+
+
+def test_log_likelihoods_run_on_the_model_as_it_was_loaded() -> None:
+    model = tiny_model("mixtral")
+    before = (model.config._attn_implementation, model.config._experts_implementation)
+    answer("mixtral", "none", 1, True)
+    assert (model.config._attn_implementation, model.config._experts_implementation) == before

@@ -1,0 +1,136 @@
+"""Exact mode: not only the tokens, every logit is the same bits whatever was drafted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingChooser
+from tiny_models import VOCABULARY, prompts, tiny_model
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+from copyspec_eval.decoding.engine import Engine, Request, exact_width
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory
+from copyspec_eval.errors import OptionError
+from copyspec_eval.types import DraftOptions
+
+BUDGET = 24
+
+
+@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@functools.cache
+def larger_model(dtype: torch.dtype) -> PreTrainedModel:
+    """Wide enough that matrix products are cut into blocks and shared among threads."""
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING["qwen2"](
+        vocab_size=2048,
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        eos_token_id=None,
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def logits_of(
+    model: PreTrainedModel,
+    make_drafter: DrafterFactory,
+    batch_size: int,
+    num_draft_tokens: int = 10,
+) -> tuple[list[tuple[int, ...]], list[dict[int, torch.Tensor]]]:
+    """Output and the logits of every verified position, per request."""
+    choosers = [RecordingChooser() for _ in prompts()]
+    requests = [
+        Request(prompt, StopRule(BUDGET), chooser)
+        for prompt, chooser in zip(prompts(), choosers, strict=True)
+    ]
+    engine = Engine(model, make_drafter, num_draft_tokens=num_draft_tokens, batch_size=batch_size)
+    answers = engine.generate(requests)
+    return [answer.token_ids for answer in answers], [chooser.logits for chooser in choosers]
+
+
+def check_every_drafter(
+    model: PreTrainedModel, batch_size: int, num_draft_tokens: int = 10
+) -> None:
+    plain = functools.partial(DRAFTERS["none"], DraftOptions("none"))
+    tokens, logits = logits_of(model, plain, batch_size, num_draft_tokens)
+    answers = dict(zip(prompts(), tokens, strict=True))
+    makers: dict[str, DrafterFactory] = {
+        name: functools.partial(make, DraftOptions(name, gamma=1))
+        for name, make in DRAFTERS.items()
+        if name != "none"
+    }
+    for double in (OracleDrafter, AdversarialDrafter, RandomDrafter):
+        makers[double.__name__] = functools.partial(double, answers, model.config.vocab_size)
+    for name, make_drafter in makers.items():
+        own_tokens, own_logits = logits_of(model, make_drafter, batch_size, num_draft_tokens)
+        assert own_tokens == tokens, name
+        for wanted, got in zip(logits, own_logits, strict=True):
+            assert got.keys() == wanted.keys(), name
+            for position, bits in wanted.items():
+                assert torch.equal(got[position], bits), f"{name}: position {position}"
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_logits_are_the_same_bits(dtype: torch.dtype, batch_size: int) -> None:
+    check_every_drafter(larger_model(dtype), batch_size)
+
+
+@pytest.mark.parametrize("num_draft_tokens", [7, 31])
+def test_logits_are_the_same_bits_at_every_width(num_draft_tokens: int) -> None:
+    check_every_drafter(larger_model(torch.bfloat16), 4, num_draft_tokens)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("model_type", ["mixtral", "gpt_oss", "gemma2", "gpt2"])
+def test_logits_are_the_same_bits_for_experts_windows_and_caps(
+    model_type: str, dtype: torch.dtype
+) -> None:
+    assert tiny_model(model_type, dtype).config.vocab_size == VOCABULARY
+    check_every_drafter(tiny_model(model_type, dtype), batch_size=4)
+
+
+def test_the_check_sees_a_width_that_follows_the_draft() -> None:
+    """The same comparison on inexact decoding fails, so it can fail."""
+    model = larger_model(torch.float32)
+    answers = dict(zip(prompts(), logits_of(model, plain_drafter, batch_size=1)[0], strict=True))
+    runs = []
+    for make_drafter in (plain_drafter, functools.partial(OracleDrafter, answers, 2048)):
+        choosers = [RecordingChooser() for _ in prompts()]
+        requests = [
+            Request(prompt, StopRule(BUDGET), chooser)
+            for prompt, chooser in zip(prompts(), choosers, strict=True)
+        ]
+        Engine(model, make_drafter, num_draft_tokens=10, exact=False).generate(requests)
+        runs.append([chooser.logits for chooser in choosers])
+    same = [
+        torch.equal(one[position], other[position])
+        for one, other in zip(*runs, strict=True)
+        for position in one.keys() & other.keys()
+    ]
+    assert not all(same)
+
+
+def plain_drafter():  # type: ignore[no-untyped-def]
+    return DRAFTERS["none"](DraftOptions("none"))
+
+
+def test_exact_width_is_never_in_between() -> None:
+    assert [exact_width(n) for n in (1, 7, 8, 10, 15, 16, 31)] == [8, 8, 16, 16, 16, 32, 32]
+    with pytest.raises(OptionError, match=r"num_draft_tokens=32.*exact=false"):
+        exact_width(32)
