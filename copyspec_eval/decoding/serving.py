@@ -40,7 +40,8 @@ def check_config(config: Any) -> None:
     if model_class._is_stateful or layers:
         what = f"layers of type {', '.join(sorted(layers))}" if layers else "a recurrent state"
         raise ModelError(
-            f"model type {name!r} has {what}, which a rejected draft cannot be taken back from; {REMEDY}"
+            f"model type {name!r} has {what}, not the keys and values of every position that "
+            f"taking back a rejected draft needs; {REMEDY}"
         )
     interface = model_class._supports_attention_backend
     if not interface or not model_class._can_set_attn_implementation():

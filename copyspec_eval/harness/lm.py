@@ -28,7 +28,8 @@ from copyspec_eval.types import DraftOptions, Generation
 
 report_errors_in_one_line()
 
-logger = logging.getLogger(__name__)
+# Under lm-eval's own logger, so that its verbosity and its handler are ours too.
+logger = logging.getLogger("lm_eval.copyspec")
 
 _AUTO_ROWS = 128
 """Tokens per step up to which a step is bound by reading the weights (B x width)."""
@@ -128,7 +129,7 @@ class CopySpecLM(HFLM):  # type: ignore[misc]
         info: dict[str, Any] = super().get_model_info()
         rows = self._recorder.all_rows()
         if rows:
-            logger.info("copyspec: %s\n%s", self._draft_options, table.render(rows))
+            logger.info("what was copied, and how fast:\n%s", table.render(rows))
         return info | {"copyspec": table.figures(rows)}
 
     def _split_documents_over_ranks(self) -> None:

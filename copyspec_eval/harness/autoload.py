@@ -1,0 +1,63 @@
+"""Registers the model and the tasks in lm-eval. Imports neither torch nor transformers.
+
+lm-eval 0.4 reads no entry points, so the start-up hook (`autoload/` in the repository) calls these
+functions when lm-eval's own modules are imported, and `copyspec-eval run` calls them beforehand.
+Both may happen: each function changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+from typing import Any
+
+from copyspec_eval.paths import tasks_dir
+
+MODEL_NAME = "copyspec"
+MODEL_CLASS = "copyspec_eval.harness.lm:CopySpecLM"
+
+
+def register_model() -> None:
+    """Make `--model copyspec` known, as a name whose class is imported when it is asked for."""
+    # get_model() loads the built-in models only into an empty registry, so they have to be first.
+    import lm_eval.models  # noqa: F401
+    from lm_eval.api.registry import model_registry
+
+    if MODEL_NAME not in model_registry:
+        model_registry.register(MODEL_NAME, target=MODEL_CLASS)
+
+
+def register_tasks() -> None:
+    """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's."""
+    from lm_eval.tasks.manager import TaskManager
+
+    original = TaskManager.__init__
+    if getattr(original, "indexes_copyspec_tasks", False):
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> None:
+        call = signature.bind(*args, **kwargs)
+        call.arguments["include_path"] = _with_our_tasks(call.arguments.get("include_path"))
+        original(*call.args, **call.kwargs)
+
+    init.indexes_copyspec_tasks = True  # type: ignore[attr-defined]
+    TaskManager.__init__ = init
+
+
+def _with_our_tasks(include_path: Any) -> Any:
+    """`include_path` with our folder in front, unless lm-eval or the user has it already."""
+    given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
+    paths = [Path(path) for path in given if path]
+    ours = tasks_dir()
+    return include_path if ours in paths or ours in _plugin_paths() else [ours, *paths]
+
+
+def _plugin_paths() -> list[Path]:
+    """Task folders that lm-eval finds by entry points; none in the releases that do not look."""
+    from lm_eval.tasks import manager
+
+    discover = getattr(manager, "discover_plugin_task_paths", list)
+    return [Path(path) for path in discover()]

@@ -1,0 +1,120 @@
+"""Sampling keeps the target's distribution, whatever is drafted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from doubles import ScriptedDrafter
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.row import Row
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.types import Draft
+
+VOCABULARY, LENGTH, SAMPLES = 5, 3, 6000
+
+WARPERS = {
+    "temperature": [TemperatureLogitsWarper(0.7)],
+    "top-p": [TemperatureLogitsWarper(1.3), TopPLogitsWarper(0.8)],
+    "top-k": [TopKLogitsWarper(3)],
+}
+
+# The model: logits of the next token given the last one.
+TABLE = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3))
+
+
+class FixedDrafter(ScriptedDrafter):
+    """Drafts the same likely and unlikely tokens each time."""
+
+    def __init__(self, draft: tuple[int, ...]) -> None:
+        self.draft = draft
+
+    def start(self, prompt_ids):  # type: ignore[no-untyped-def]
+        pass
+
+    def observe(self, token_ids, verdict):  # type: ignore[no-untyped-def]
+        pass
+
+    def propose(self, max_tokens: int) -> Draft:
+        return Draft(self.draft[:max_tokens])
+
+
+def sample(processors: LogitsProcessorList, draft: tuple[int, ...], seed: int) -> tuple[int, ...]:
+    chooser = TokenChooser(processors, do_sample=True, seed=seed)
+    row = Row([0], FixedDrafter(draft), LENGTH, StopRule(LENGTH).reason)
+    row.begin(chooser.choose([0], TABLE[0]))
+    while row.finish_reason is None:
+        prefix = [0, *row.output_ids]
+        drafted = row.propose(LENGTH)
+
+        def choose(index: int, prefix=prefix, drafted=drafted) -> int:  # type: ignore[no-untyped-def]
+            text = prefix + list(drafted.token_ids[:index])
+            return chooser.choose(text, TABLE[text[-1]])
+
+        row.settle(drafted, choose)
+    return tuple(row.output_ids)
+
+
+def target(processors: LogitsProcessorList) -> dict[tuple[int, ...], float]:
+    """The exact probability of every sequence of `LENGTH` tokens."""
+    scores = processors(torch.arange(VOCABULARY)[:, None], TABLE.clone())
+    table = torch.softmax(scores.double(), -1)
+    probabilities = {}
+    for sequence in itertools.product(range(VOCABULARY), repeat=LENGTH):
+        path = zip((0, *sequence), sequence, strict=False)
+        probabilities[sequence] = math.prod(float(table[last, token]) for last, token in path)
+    return probabilities
+
+
+@pytest.mark.parametrize("draft", [(), (1, 2), (4, 4, 4)], ids=str)
+@pytest.mark.parametrize("name", WARPERS)
+def test_sampled_distribution_is_the_targets(name: str, draft: tuple[int, ...]) -> None:
+    """Chi-square at level 1e-4; the seeds are fixed, so the outcome is too."""
+    processors = LogitsProcessorList(WARPERS[name])
+    probabilities = target(processors)
+    counts = Counter(sample(processors, draft, seed) for seed in range(SAMPLES))
+    assert all(probabilities[sequence] > 0 for sequence in counts), "an impossible token"
+    # Rare sequences share one cell, so that every cell expects at least five.
+    cells = {s: p for s, p in probabilities.items() if p * SAMPLES >= 5}
+    rest = 1 - sum(cells.values())
+    observed = [counts[s] for s in cells] + [SAMPLES - sum(counts[s] for s in cells)]
+    wanted = [p * SAMPLES for p in cells.values()] + [rest * SAMPLES]
+    pairs = [(o, w) for o, w in zip(observed, wanted, strict=True) if w > 1e-6]
+    statistic = sum((o - w) ** 2 / w for o, w in pairs)
+    degrees = torch.tensor(len(pairs) - 1.0)
+    p_value = float(torch.special.gammaincc(degrees / 2, torch.tensor(statistic / 2)))
+    assert p_value > 1e-4, f"chi-square {statistic:.1f} on {int(degrees)} degrees"
+
+
+def test_the_chi_square_sees_a_biased_acceptance() -> None:
+    """Keeping the draft's first token always, as a broken verifier would, is far outside."""
+    processors = LogitsProcessorList(WARPERS["temperature"])
+    probabilities = target(processors)
+    first = Counter((1, *sample(processors, (), seed)[1:]) for seed in range(500))
+    share = sum(p for s, p in probabilities.items() if s[0] == 1)
+    assert sum(first.values()) / 500 > share + 0.1
+
+
+@pytest.mark.parametrize("name", WARPERS)
+def test_same_seed_gives_the_same_tokens_whatever_was_drafted(name: str) -> None:
+    processors = LogitsProcessorList(WARPERS[name])
+    for seed in range(50):
+        plain = sample(processors, (), seed)
+        assert sample(processors, (1, 2), seed) == plain
+        assert sample(processors, plain[1:], seed) == plain
+
+
+def test_a_draw_never_takes_an_impossible_token() -> None:
+    scores = torch.tensor([-math.inf, 0.0, -math.inf, 0.0, -math.inf])
+    chooser = TokenChooser(LogitsProcessorList(), do_sample=True, seed=1)
+    assert {chooser.choose([0], scores) for _ in range(200)} == {1, 3}

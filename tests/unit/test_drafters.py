@@ -1,0 +1,90 @@
+"""The paper's drafter against a definition written down as plainly as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec_eval.drafters.copyspec import CopySpecDrafter
+from copyspec_eval.drafters.registry import DRAFTERS, drafter_factory
+from copyspec_eval.errors import OptionError
+from copyspec_eval.types import Draft, DraftOptions
+
+few_tokens = st.lists(st.integers(0, 2), max_size=40)
+
+
+def by_definition(text: Sequence[int], gamma: int, count: int) -> list[int]:
+    """What follows the first earlier occurrence of the last `gamma` tokens."""
+    if len(text) < gamma:
+        return []
+    suffix = list(text[len(text) - gamma :])
+    for start in range(len(text) - gamma):
+        if list(text[start : start + gamma]) == suffix:
+            return list(text[start + gamma : start + gamma + count])
+    return []
+
+
+@given(
+    prompt=few_tokens,
+    chunks=st.lists(few_tokens, max_size=5),
+    gamma=st.integers(1, 4),
+    count=st.integers(1, 12),
+)
+def test_copies_what_followed_the_first_occurrence(
+    prompt: list[int], chunks: list[list[int]], gamma: int, count: int
+) -> None:
+    drafter = CopySpecDrafter(gamma, count)
+    drafter.start(prompt)
+    text = list(prompt)
+    for chunk in [*chunks, []]:
+        draft = drafter.propose(max_tokens=100)
+        assert list(draft.token_ids) == by_definition(text, gamma, count)
+        if draft.token_ids:
+            source = text[draft.position : draft.position + len(draft.token_ids)]
+            assert source == list(draft.token_ids)
+            assert draft.match_length == gamma
+        drafter.observe(chunk, None)
+        text += chunk
+
+
+def test_the_first_occurrence_wins_over_later_ones() -> None:
+    drafter = CopySpecDrafter(gamma=2, num_draft_tokens=2)
+    drafter.start([1, 2, 7, 7, 1, 2, 8, 8, 1, 2])
+    assert drafter.propose(100) == Draft((7, 7), position=2, match_length=2)
+
+
+def test_no_look_up_when_fewer_than_gamma_tokens_may_be_generated() -> None:
+    drafter = CopySpecDrafter(gamma=3, num_draft_tokens=10)
+    drafter.start([1, 2, 3, 4, 5, 1, 2, 3])
+    assert drafter.propose(max_tokens=2).token_ids == (4, 5)  # three tokens may come: look up
+    assert drafter.propose(max_tokens=1).token_ids == ()
+
+
+def test_a_run_of_one_token_copies_itself() -> None:
+    drafter = CopySpecDrafter(gamma=3, num_draft_tokens=10)
+    drafter.start([9] * 6)
+    assert drafter.propose(100) == Draft((9, 9, 9), position=3, match_length=3)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@given(prompt=st.lists(st.integers(0, 3), min_size=1, max_size=30), limit=st.integers(0, 20))
+def test_every_drafter_keeps_to_the_limit(name: str, prompt: list[int], limit: int) -> None:
+    drafter = drafter_factory(DraftOptions(name))()
+    drafter.start(prompt)
+    drafter.observe([prompt[0]], None)
+    assert len(drafter.propose(limit).token_ids) <= limit
+
+
+def test_unknown_drafter_names_those_that_exist() -> None:
+    with pytest.raises(OptionError, match=r"unknown drafter 'copyspek'.*'copyspec'.*; known: copyspec, none"):
+        drafter_factory(DraftOptions("copyspek"))
+
+
+@pytest.mark.parametrize("value", [0, -1, "x", 2.5, None, True])
+@pytest.mark.parametrize("name", ["gamma", "num_draft_tokens"])
+def test_options_out_of_range_are_named(name: str, value: object) -> None:
+    with pytest.raises(OptionError, match=f"{name}={value!r} is not an integer of at least 1"):
+        DraftOptions(**{name: value})  # type: ignore[arg-type]

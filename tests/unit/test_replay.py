@@ -1,0 +1,117 @@
+"""The replay gives the golden values of real answers, and says what is wrong with a trace file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from copyspec_eval.cli import main
+from copyspec_eval.decoding.replay import Trace, read_traces, replay_turn
+from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.errors import DataError
+from copyspec_eval.types import DraftOptions
+
+SETS = (
+    "mt_bench__qwen2.5-7b",
+    "mt_bench__llama3-8b",
+    "mt_redundant__qwen2.5-7b",
+    "mt_redundant__llama3-8b",
+    "gsm8k_self_correction__qwen2.5-7b",
+    "humaneval__llama3-8b",
+)
+# Tokens per forward of the paper's rule, by gamma; checked against the reference's own logs.
+GOLDEN = {
+    2: (1.390, 1.428, 1.631, 1.647, 1.903, 1.918),
+    3: (1.296, 1.344, 1.524, 1.550, 1.800, 1.759),
+    5: (1.186, 1.248, 1.396, 1.429, 1.710, 1.527),
+}
+
+
+@pytest.mark.parametrize("gamma", GOLDEN)
+def test_golden_tokens_per_forward(
+    gamma: int, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, golden in zip(SETS, GOLDEN[gamma], strict=True):
+        traces = str(data_dir / "traces" / f"{name}.jsonl")
+        arguments = ["--drafter-args", f"gamma={gamma}", "--traces", traces, "--json"]
+        assert main(["replay", "--drafter", "copyspec", *arguments]) == 0
+        total = json.loads(capsys.readouterr().out)["total"]
+        # The golden values are rounded to three decimals, some of them up from the half.
+        assert total["tokens_per_forward"] == pytest.approx(golden, abs=0.0005 + 1e-5), name
+
+
+def test_plain_decoding_makes_a_forward_per_token(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces = str(data_dir / "traces" / "mt_redundant__qwen2.5-7b.jsonl")
+    assert main(["replay", "--drafter", "none", "--traces", traces, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["total"] == {
+        "turns": 160,
+        "tokens": 65717,
+        "forwards": 65717,
+        "tokens_per_forward": 1.0,
+        "copied_share": 0.0,
+        "drafted_per_token": 0.0,
+        "attempts": 0,
+        "accepted_per_attempt": None,
+    }
+    assert set(figures["by_turn"]) == {"1", "2"}
+    assert len(figures["by_category"]) == 8
+    for group in ("by_turn", "by_category"):
+        assert sum(part["tokens"] for part in figures[group].values()) == 65717
+
+
+def test_replay_by_hand() -> None:
+    # 1 2 3 4 | 1 2 3 9: "1" by the prefill, "2" alone, then "1 2" copies "3 4", of which 3 is right.
+    trace = Trace("c", 1, (1, 2, 3, 4), (1, 2, 3, 9))
+    turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2, num_draft_tokens=2))())
+    assert (turn.num_tokens, turn.num_forwards) == (4, 3)
+    assert (turn.num_attempts, turn.num_drafted, turn.num_accepted) == (1, 2, 1)
+
+
+def test_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"category": "c", "turn": 1, "prompt_ids": [1, 2, 3], "answer_ids": [1, 2, 3]}
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(row))
+    assert main(["replay", "--drafter", "none", "--traces", str(path)]) == 0
+    assert "tokens_per_forward" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such trace file"),
+        ("", "is empty"),
+        ("{", r":1: not a trace row"),
+        ('{"category": "c", "turn": 1, "prompt_ids": [1]}', r"answer_ids"),
+    ],
+)
+def test_bad_trace_files(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "t.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        list(read_traces(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafter", "nope"], "unknown drafter 'nope'"),
+        (["--drafter", "copyspec", "--drafter-args", "gamma=0"], "gamma=0 is not an integer"),
+        (["--drafter", "copyspec", "--drafter-args", "gamma=x"], "gamma='x' is not an integer"),
+        (["--drafter", "copyspec", "--drafter-args", "gama=3"], "did you mean 'gamma'"),
+        (["--drafter", "copyspec"], "no such trace file"),
+    ],
+)
+def test_bad_arguments_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", *arguments, "--traces", "missing.jsonl"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err
+    assert output.err.count("\n") == 1
