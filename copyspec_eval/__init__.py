@@ -1,1 +1,1 @@
-"""CopySpec decoding for lm-evaluation-harness: faster where an answer repeats its context, equal bits."""
+"""CopySpec decoding for lm-evaluation-harness: faster answers, the same bits."""

@@ -3,7 +3,7 @@
 CopySpecError
 ├── OptionError    an option that does not exist, or a value out of its range
 ├── ModelError     a model that this engine cannot serve exactly
-├── RequestError   a request that cannot be answered (context too small, unsupported generation setting)
+├── RequestError   a request that cannot be answered: no room for it, or a setting not served
 └── DataError      a questions or trace file that is missing or malformed
 """
 

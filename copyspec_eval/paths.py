@@ -9,7 +9,7 @@ DATA_DIR_VARIABLE = "COPYSPEC_DATA_DIR"
 
 
 def tasks_dir() -> Path:
-    """Folder with one sub-folder per task: inside the installed wheel, or beside a checkout's package."""
+    """Folder with one folder per task: inside the wheel, or beside a checkout's package."""
     package = Path(__file__).resolve().parent
     shipped = package / "tasks"
     return shipped if shipped.is_dir() else package.parent / "tasks"

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from copyspec_eval.records import SCHEMA_VERSION
+MANIFEST_VERSION = 1
 
 PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
 
@@ -41,7 +41,7 @@ class RunManifest:
     config: dict[str, Any]
     versions: dict[str, str]
     hardware: dict[str, Any]
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = MANIFEST_VERSION
 
 
 @functools.cache

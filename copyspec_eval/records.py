@@ -1,4 +1,4 @@
-"""One flat JSON row per answered turn, appended as it happens, so that a killed run loses nothing."""
+"""One flat JSON row per answered turn, appended as it happens: a killed run loses nothing."""
 
 from __future__ import annotations
 

@@ -31,10 +31,12 @@ class DraftOptions:
     num_draft_tokens: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "num_draft_tokens"):
+        for name, usual in (("gamma", 3), ("num_draft_tokens", 10)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name}={value!r} is not an integer of at least 1; try {name}=3")
+                raise OptionError(
+                    f"{name}={value!r} is not an integer of at least 1; the paper has {usual}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,12 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of `query` `[rows, heads, width, dim]` over `key`, `value` `[rows, kv_heads, S, dim]`.
+    """Attention of new tokens over the cache, as transformers' attention interface asks for it.
 
     Args:
         module: the calling layer, unused.
+        query: `[rows, heads, width, dim]`.
+        key, value: `[rows, kv_heads, S, dim]`.
         attention_mask: bool `[rows, 1, width, S]`, True where a key at or before the query's own
             position lies; its last True is that position. None for a plain causal prefill, where
             width equals S.
@@ -39,7 +41,7 @@ def attend(
         dropout: ignored, the engine never trains.
         sliding_window: keys further back than this are not seen, in tokens.
         softcap: scores become `softcap * tanh(scores / softcap)` (Gemma 2).
-        s_aux: `[heads]`, a score per head that takes part in the softmax and gives nothing (gpt-oss).
+        s_aux: `[heads]`, a score per head that is in the softmax and gives nothing (gpt-oss).
 
     Returns:
         `[rows, width, heads, dim]` in the query's dtype, and no weights.

@@ -48,7 +48,7 @@ class RowCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write `[rows, kv_heads, width, head_dim]`; views of all keys and values up to the extent."""
+        """Write `[rows, kv_heads, width, head_dim]`; views of the keys and values to the extent."""
         keys = self._write(self._keys, layer_idx, key_states)
         values = self._write(self._values, layer_idx, value_states)
         return keys, values

@@ -33,7 +33,7 @@ class TokenChooser:
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         """The token after `prefix_ids` (prompt and output), given its `[vocabulary]` logits."""
         prefix = torch.tensor([prefix_ids], dtype=torch.long, device=logits.device)
-        scores = self._processors(prefix, logits[None].float())[0]
+        scores: torch.Tensor = self._processors(prefix, logits[None].float())[0]  # type: ignore[arg-type]
         if self._generator is None:
             return int(scores.argmax())
         return self._draw(scores, self._generator)

@@ -20,7 +20,7 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.types import EXACT_WIDTHS, Draft, Generation
 
 PREFILL_CHUNK = 512
-"""Prompt tokens per forward of a prefill: bounds the size of its mask, and never depends on a draft."""
+"""Prompt tokens per forward of a prefill: bounds its mask, and never depends on a draft."""
 
 _EXACT_EXTENT, _EXTENT = 512, 64
 
@@ -171,11 +171,11 @@ class Engine:
         extent: int,
         finish: Callable[[_Slot], None],
     ) -> None:
-        """Put waiting requests into free rows; one that ends with its first token is done at once."""
+        """Put waiting requests into free rows; one that ends with its first token is done."""
         for place in range(len(slots)):
             while slots[place] is None and queue:
                 index, request = queue.popleft()
-                # Alone in the cache, a request's keys are fixed by itself; beside others, by the run.
+                # Alone, a request's keys are fixed by itself; beside others, by the run.
                 own_extent = self._extent_of(request) if self._batch_size == 1 else extent
                 slot = self._prefill(place, index, request, cache, own_extent)
                 if slot.row.finish_reason is None:
@@ -262,7 +262,7 @@ class Engine:
 
 
 def _fed(slot: _Slot | None, draft: Draft, width: int) -> list[int]:
-    """A row's step: its first position, its last token, its draft, and padding that nobody reads."""
+    """A row's step: its first position, last token, draft, and padding that nobody reads."""
     if slot is None:
         return [0] * (1 + width)
     padding = [0] * (width - 1 - len(draft.token_ids))

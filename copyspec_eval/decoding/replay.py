@@ -83,13 +83,11 @@ def replay_turn(trace: Trace, drafter: Drafter, max_new_tokens: int = 1024) -> R
         finish=lambda output_ids: "length" if len(output_ids) == end else None,
     )
     row.begin(answer[0])
+    # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
+    padded = (*answer, -1)
     while row.finish_reason is None:
-        start = len(row.output_ids)
-        # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
-        row.settle(
-            row.propose(max_new_tokens),
-            lambda index, start=start: answer[start + index] if start + index < end else -1,
-        )
+        coming = padded[len(row.output_ids) :]
+        row.settle(row.propose(max_new_tokens), coming.__getitem__)
     return _counts(trace, row)
 
 
@@ -103,4 +101,3 @@ def _counts(trace: Trace, row: Row) -> ReplayedTurn:
         num_drafted=sum(attempt.num_drafted for attempt in row.attempts),
         num_accepted=sum(attempt.num_accepted for attempt in row.attempts),
     )
-

@@ -20,15 +20,15 @@ _PROBE_LENGTH, _PROBE_SPLIT = 12, 5
 
 
 def check_config(config: Any) -> None:
-    """Refuse, before any weight is loaded, a model that the engine's cache and attention cannot serve.
+    """Refuse, before any weight is loaded, a model that the engine cannot serve.
 
     Args:
         config: a transformers model config.
 
     Raises:
-        ModelError: an encoder-decoder, a model with recurrent (state-space, linear-attention) layers
-            or another kind of attention, one that does not go through transformers' attention
-            interface, or a mixture of experts that does not go through its experts interface.
+        ModelError: an encoder-decoder; a model with recurrent (state-space, linear-attention)
+            layers or another kind of attention; one that does not go through transformers'
+            attention interface.
     """
     name = getattr(config, "model_type", type(config).__name__)
     if config.is_encoder_decoder:
@@ -62,14 +62,13 @@ def check_exact(model: PreTrainedModel) -> None:
     )
     if routed and not model._can_set_experts_implementation():
         raise ModelError(
-            f"model type {model.config.model_type!r} routes tokens to experts in shapes that depend "
-            "on the drafts; pass exact=false (differences are then possible at near-ties)"
+            f"model type {model.config.model_type!r} routes tokens to experts in shapes that "
+            "depend on the drafts; pass exact=false (differences are then possible at near-ties)"
         )
 
 
 def _causal_lm_class(config: Any) -> Any:
-    mapping = AutoModelForCausalLM._model_mapping
-    return mapping[type(config)] if type(config) in mapping else None
+    return AutoModelForCausalLM._model_mapping.get(type(config), None)
 
 
 @contextmanager
@@ -103,7 +102,7 @@ def probe(model: PreTrainedModel) -> None:
     Raises:
         ModelError: the logits differ by more than rounding.
     """
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = model.config.get_text_config().vocab_size
     ids = torch.arange(1, _PROBE_LENGTH + 1, device=model.device)[None] % vocabulary
     expected = model(input_ids=ids, use_cache=False).logits[0, _PROBE_SPLIT:].float()
     cache = RowCache(num_rows=1, capacity=_PROBE_LENGTH)

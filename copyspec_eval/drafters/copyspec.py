@@ -49,7 +49,7 @@ class CopySpecDrafter:
         self._append(token_ids)
 
     def _append(self, token_ids: Sequence[int]) -> None:
-        # A run is entered when the token after it arrives, so the current suffix never finds itself.
+        # A run is entered when the token after it arrives: the current suffix never finds itself.
         tokens, gamma = self._token_ids, self._gamma
         first_end = max(len(tokens), gamma)
         tokens.extend(token_ids)

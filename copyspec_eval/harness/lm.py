@@ -36,7 +36,7 @@ _AUTO_ROWS = 128
 
 
 @register_model("copyspec")
-class CopySpecLM(HFLM):  # type: ignore[misc]
+class CopySpecLM(HFLM):
     """`hf` with CopySpec decoding.
 
     Loading, chat templates, log-likelihoods and data parallelism are lm-eval's own.
@@ -193,7 +193,7 @@ class CopySpecLM(HFLM):  # type: ignore[misc]
         return RecordedText(text, record)
 
     def _text(self, job: Prepared, generation: Generation) -> str:
-        """The answer's text as `HFLM.generate_until` cuts it: thinking off the front, stops off the end."""
+        """The answer's text as `HFLM.generate_until` cuts it: thinking in front, stops behind."""
         token_ids, marker = list(generation.token_ids), self.think_end_token
         if isinstance(marker, int) and marker in token_ids:
             token_ids = token_ids[len(token_ids) - token_ids[::-1].index(marker) :]
@@ -225,7 +225,7 @@ class CopySpecLM(HFLM):  # type: ignore[misc]
 
 
 class _AnswerKey(NamedTuple):
-    """One answer to give: the instance (by identity, lm-eval hands the same one on) and its repeat."""
+    """One answer to give: the instance (by identity, as lm-eval hands it on) and its repeat."""
 
     instance: int
     repeat: int

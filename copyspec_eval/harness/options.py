@@ -14,11 +14,25 @@ from copyspec_eval.errors import ModelError, OptionError, unknown_option
 OWN_OPTIONS = ("drafter", "gamma", "num_draft_tokens", "exact")
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
-_LOADING_OPTIONS = (
-    "cache_dir code_revision device_map experts_implementation force_download key_mapping"
-    " load_in_4bit load_in_8bit local_files_only low_cpu_mem_usage max_memory proxies"
-    " quantization_config token torch_dtype use_safetensors variant"
-).split()
+_LOADING_OPTIONS = {
+    "cache_dir",
+    "code_revision",
+    "device_map",
+    "experts_implementation",
+    "force_download",
+    "key_mapping",
+    "load_in_4bit",
+    "load_in_8bit",
+    "local_files_only",
+    "low_cpu_mem_usage",
+    "max_memory",
+    "proxies",
+    "quantization_config",
+    "token",
+    "torch_dtype",
+    "use_safetensors",
+    "variant",
+}
 
 
 def check_bool(name: str, value: object) -> bool:
@@ -41,13 +55,14 @@ def read_config(pretrained: str, options: Mapping[str, Any]) -> PretrainedConfig
     keys = ("revision", "trust_remote_code", "subfolder", "gguf_file", "cache_dir", "token")
     chosen = {key: options[key] for key in keys if options.get(key)}
     try:
-        return AutoConfig.from_pretrained(pretrained, **chosen)
+        config: PretrainedConfig = AutoConfig.from_pretrained(pretrained, **chosen)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
             f"pretrained={pretrained!r} cannot be loaded: {reason} "
             "(pass a Hub name or a folder with config.json)"
         ) from error
+    return config
 
 
 def check_names(names: Iterable[str], config: PretrainedConfig) -> None:

@@ -18,7 +18,7 @@ _SHOWN = ("tokens_per_second", "copied_share")
 
 
 class RunRecorder:
-    """Appends each turn's row to lm-eval's output folder as it is answered, and keeps it for the table.
+    """Appends each turn's row to lm-eval's output folder, and keeps it for the table.
 
     Without `--output_path` the rows are kept in memory only. One recorder per model object.
     """

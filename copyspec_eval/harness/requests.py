@@ -13,7 +13,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import GenerationConfig, LogitsProcessorList
-from transformers.generation import GenerationMode
+from transformers.generation.configuration_utils import GenerationMode
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Request
@@ -100,9 +100,10 @@ class RequestBuilder:
         settings.pop("max_length", None)
         model = self._lm.model
         try:
-            config, unknown = model._prepare_generation_config(
+            prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
                 None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id
             )
+            config, unknown = prepared
         except (TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise RequestError(f"gen_kwargs {settings}: {reason}") from error
@@ -114,8 +115,8 @@ class RequestBuilder:
         mode = config.get_generation_mode()
         if mode not in _SERVED_MODES or (config.guidance_scale or 1) != 1:
             raise RequestError(
-                f"gen_kwargs ask for {mode.value.replace('_', ' ')} or guidance, which copyspec does "
-                "not serve; it decodes greedily or samples one sequence (use --model hf for others)"
+                f"gen_kwargs ask for {mode.value.replace('_', ' ')} or guidance, but copyspec "
+                "decodes greedily or samples one sequence; use --model hf for anything else"
             )
         config.max_length = num_prompt_tokens + max_gen_toks
         model._prepare_special_tokens(config, True, device=model.device)
@@ -123,12 +124,14 @@ class RequestBuilder:
 
     def _processors(self, config: GenerationConfig, num_prompt_tokens: int) -> LogitsProcessorList:
         model = self._lm.model
-        return model._get_logits_processor(
+        processors: LogitsProcessorList = model._get_logits_processor(
             config, input_ids_seq_length=num_prompt_tokens, device=model.device
         )
+        return processors
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        return self._lm.tok_decode(list(token_ids), skip_special_tokens=False)
+        text: str = self._lm.tok_decode(list(token_ids), skip_special_tokens=False)
+        return text
 
     def _seed(self, prompt_ids: tuple[int, ...]) -> int:
         """A seed from lm-eval's `--seed`, the prompt, and how often it was asked before.

@@ -1,9 +1,9 @@
-"""Drafters that know too much, too little, or only wrong things, and a chooser that keeps logits."""
+"""Drafters that know too much or only wrong things, and a chooser that keeps the logits."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from transformers import LogitsProcessorList
@@ -15,7 +15,7 @@ from copyspec_eval.types import Draft, Verdict
 class ScriptedDrafter:
     """Knows what the model will answer to each prompt, and drafts something made from it."""
 
-    def __init__(self, answers: dict[tuple[int, ...], Sequence[int]], vocabulary: int) -> None:
+    def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], vocabulary: int) -> None:
         self.answers = answers
         self.vocabulary = vocabulary
         self.answer: Sequence[int] = ()

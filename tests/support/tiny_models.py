@@ -7,11 +7,11 @@ import random
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 VOCABULARY = 120
 
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -20,15 +20,15 @@ _SHAPE = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
 }
-_GPT2_SHAPE = {
+_GPT2_SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "n_embd": 32,
     "n_layer": 2,
     "n_head": 4,
     "n_positions": 256,
 }
-_GEMMA = {"head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}
-_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12}
+_GEMMA: dict[str, Any] = {"head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}
+_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12}
 _YARN_FREE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -53,14 +53,16 @@ PROMPT_LENGTHS = (5, 33, 18, 12, 27)
 def tiny_config(model_type: str, **changes: Any) -> Any:
     shape = _GPT2_SHAPE if model_type == "gpt2" else _SHAPE
     special = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
-    return CONFIG_MAPPING[model_type](**shape, **special, **ARCHITECTURES[model_type], **changes)
+    config_class: Any = CONFIG_MAPPING[model_type]
+    return config_class(**shape, **special, **ARCHITECTURES[model_type], **changes)
 
 
 @functools.cache
-def tiny_model(model_type: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def tiny_model(model_type: str, dtype: torch.dtype = torch.float32) -> Any:
     """The same weights each time, spread so widely that the argmax is rarely a near-tie."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(tiny_config(model_type), dtype=dtype).eval()
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(tiny_config(model_type), dtype=dtype).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)

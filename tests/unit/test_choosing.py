@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from doubles import ScriptedDrafter
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -23,7 +25,7 @@ from copyspec_eval.types import Draft
 
 VOCABULARY, LENGTH, SAMPLES = 5, 3, 6000
 
-WARPERS = {
+WARPERS: dict[str, list[LogitsProcessor]] = {
     "temperature": [TemperatureLogitsWarper(0.7)],
     "top-p": [TemperatureLogitsWarper(1.3), TopPLogitsWarper(0.8)],
     "top-k": [TopKLogitsWarper(3)],
@@ -39,10 +41,10 @@ class FixedDrafter(ScriptedDrafter):
     def __init__(self, draft: tuple[int, ...]) -> None:
         self.draft = draft
 
-    def start(self, prompt_ids):  # type: ignore[no-untyped-def]
+    def start(self, prompt_ids):
         pass
 
-    def observe(self, token_ids, verdict):  # type: ignore[no-untyped-def]
+    def observe(self, token_ids, verdict):
         pass
 
     def propose(self, max_tokens: int) -> Draft:
@@ -57,7 +59,7 @@ def sample(processors: LogitsProcessorList, draft: tuple[int, ...], seed: int) -
         prefix = [0, *row.output_ids]
         drafted = row.propose(LENGTH)
 
-        def choose(index: int, prefix=prefix, drafted=drafted) -> int:  # type: ignore[no-untyped-def]
+        def choose(index: int, prefix=prefix, drafted=drafted) -> int:
             text = prefix + list(drafted.token_ids[:index])
             return chooser.choose(text, TABLE[text[-1]])
 
@@ -67,7 +69,8 @@ def sample(processors: LogitsProcessorList, draft: tuple[int, ...], seed: int) -
 
 def target(processors: LogitsProcessorList) -> dict[tuple[int, ...], float]:
     """The exact probability of every sequence of `LENGTH` tokens."""
-    scores = processors(torch.arange(VOCABULARY)[:, None], TABLE.clone())
+    prefixes: Any = torch.arange(VOCABULARY)[:, None]
+    scores: Any = processors(prefixes, TABLE.clone())
     table = torch.softmax(scores.double(), -1)
     probabilities = {}
     for sequence in itertools.product(range(VOCABULARY), repeat=LENGTH):

@@ -79,7 +79,9 @@ def test_every_drafter_keeps_to_the_limit(name: str, prompt: list[int], limit: i
 
 
 def test_unknown_drafter_names_those_that_exist() -> None:
-    with pytest.raises(OptionError, match=r"unknown drafter 'copyspek'.*'copyspec'.*; known: copyspec, none"):
+    with pytest.raises(
+        OptionError, match=r"unknown drafter 'copyspek'.*'copyspec'.*; known: copyspec, none"
+    ):
         drafter_factory(DraftOptions("copyspek"))
 
 

@@ -184,7 +184,11 @@ def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> No
             exact=exact,
             batch_size=2,
         )
-        answers = engine.generate(requests, lambda index, _, done=finished: done.append(index))
+
+        def finish(index: int, generation: Generation, done: list[int] = finished) -> None:
+            done.append(index)
+
+        answers = engine.generate(requests, finish)
         assert finished == [0, 2, 4, 3, 1] or finished == [0, 2, 3, 4, 1]
         for prompt, budget, generation in zip(prompts(), budgets, answers, strict=True):
             assert list(generation.token_ids) == expected("llama")[prompt][:budget]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingChooser
 from tiny_models import VOCABULARY, prompts, tiny_model
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, Qwen2Config
 
 from copyspec_eval.decoding.engine import Engine, Request, exact_width
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory
 from copyspec_eval.errors import OptionError
 from copyspec_eval.types import DraftOptions
@@ -29,10 +31,10 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @functools.cache
-def larger_model(dtype: torch.dtype) -> PreTrainedModel:
+def larger_model(dtype: torch.dtype) -> Any:
     """Wide enough that matrix products are cut into blocks and shared among threads."""
     torch.manual_seed(0)
-    config = CONFIG_MAPPING["qwen2"](
+    config = Qwen2Config(
         vocab_size=2048,
         hidden_size=256,
         intermediate_size=704,
@@ -46,7 +48,7 @@ def larger_model(dtype: torch.dtype) -> PreTrainedModel:
 
 
 def logits_of(
-    model: PreTrainedModel,
+    model: Any,
     make_drafter: DrafterFactory,
     batch_size: int,
     num_draft_tokens: int = 10,
@@ -62,9 +64,7 @@ def logits_of(
     return [answer.token_ids for answer in answers], [chooser.logits for chooser in choosers]
 
 
-def check_every_drafter(
-    model: PreTrainedModel, batch_size: int, num_draft_tokens: int = 10
-) -> None:
+def check_every_drafter(model: Any, batch_size: int, num_draft_tokens: int = 10) -> None:
     plain = functools.partial(DRAFTERS["none"], DraftOptions("none"))
     tokens, logits = logits_of(model, plain, batch_size, num_draft_tokens)
     answers = dict(zip(prompts(), tokens, strict=True))
@@ -126,7 +126,7 @@ def test_the_check_sees_a_width_that_follows_the_draft() -> None:
     assert not all(same)
 
 
-def plain_drafter():  # type: ignore[no-untyped-def]
+def plain_drafter() -> Drafter:
     return DRAFTERS["none"](DraftOptions("none"))
 
 

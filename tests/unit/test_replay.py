@@ -65,7 +65,7 @@ def test_plain_decoding_makes_a_forward_per_token(
 
 
 def test_replay_by_hand() -> None:
-    # 1 2 3 4 | 1 2 3 9: "1" by the prefill, "2" alone, then "1 2" copies "3 4", of which 3 is right.
+    # 1 2 3 4 | 1 2 3 9: 1 by the prefill, 2 alone, then "1 2" copies "3 4", half of it right.
     trace = Trace("c", 1, (1, 2, 3, 4), (1, 2, 3, 9))
     turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2, num_draft_tokens=2))())
     assert (turn.num_tokens, turn.num_forwards) == (4, 3)

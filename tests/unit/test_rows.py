@@ -53,8 +53,7 @@ class DraftList(ScriptedDrafter):
 def run(row: Row, answer: Sequence[int], width: int = 11) -> None:
     row.begin(answer[0])
     while row.finish_reason is None:
-        start = len(row.output_ids)
-        row.settle(row.propose(width), lambda index: answer[start + index])
+        row.settle(row.propose(width), answer[len(row.output_ids) :].__getitem__)
 
 
 @given(

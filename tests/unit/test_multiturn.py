@@ -1,0 +1,402 @@
+"""Conversations through lm-eval's own evaluator, with a model that answers from a script."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import pytest
+import torch
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.harness.multiturn import MAX_TURNS, TurnInstance, render
+from copyspec_eval.harness.tasks import QuestionFileTask
+from copyspec_eval.paths import tasks_dir
+from copyspec_eval.provenance import run_id
+from copyspec_eval.records import RecordedText, TurnRecord
+from copyspec_eval.reports.summary import METRICS
+
+QUESTIONS = [["Name a fruit.", "And its colour?"], ["Say one.", "Twice?"], ["Hi", "Bye"]]
+TIMED = [metric.name for metric in METRICS if metric.timed]
+COUNTED = [metric.name for metric in METRICS if not metric.timed]
+
+
+def record(run: str, turn: int, text: str, num_attempts: int = 2) -> TurnRecord:
+    return TurnRecord(
+        run_id=run,
+        task="mt_bench",
+        doc_id=0,
+        turn=turn,
+        repeat=0,
+        category="",
+        rank=0,
+        drafter="copyspec",
+        exact=True,
+        batch_size=1,
+        prompt_sha256="",
+        num_prompt_tokens=5,
+        num_tokens=10 * turn,
+        num_forwards=5,
+        num_attempts=num_attempts,
+        num_drafted=8,
+        num_accepted=4,
+        prefill_seconds=0.5,
+        decode_seconds=1.5,
+        latency_seconds=3.0,
+        finish_reason="eos",
+        attempts=((4, 4), (4, 0)),
+        spans=(),
+        token_ids=(),
+        text=text,
+    )
+
+
+class ScriptedLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
+    """Answers `reply to {question}` and notes every prompt and setting it was given."""
+
+    tokenizer_name = "scripted"
+
+    def __init__(self, run: str | None = None, **record_changes: Any) -> None:
+        super().__init__()
+        self.run = run
+        self.record_changes = record_changes
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def generate_until(self, requests, disable_tqdm=False):
+        answers = []
+        for request in requests:
+            prompt, settings = request.args
+            self.asked.append((prompt, settings))
+            answers.append(self.answer(request))
+        return answers
+
+    def answer(self, request: Any) -> str | None:
+        text = f"reply to {getattr(request, 'question', '')}"
+        turn = getattr(request, "turn", 1)
+        if self.run is None:
+            return text
+        return RecordedText(text, record(self.run, turn, text, **self.record_changes))
+
+    def apply_chat_template(self, chat_history, add_generation_prompt=True):
+        assert add_generation_prompt
+        return "".join(f"<{m['role']}>{m['content']}" for m in chat_history) + "<assistant>"
+
+    def chat_template(self, chat_template=False):
+        return "scripted"
+
+    def loglikelihood(self, requests):
+        raise NotImplementedError
+
+    loglikelihood_rolling = loglikelihood
+
+
+def write_questions(folder: Path, questions: list[list[str]], name: str = "question") -> None:
+    rows = [
+        {"question_id": number, "category": "writing", "turns": turns}
+        for number, turns in enumerate(questions, start=81)
+    ]
+    path = folder / "mt_bench" / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(autouse=True)
+def questions(tmp_path, monkeypatch):
+    """Three two-turn questions, and none of lm-eval's slow look at the machine."""
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+    write_questions(tmp_path, QUESTIONS)
+    write_questions(tmp_path, QUESTIONS[:2], "question_redundant")
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory):
+    """Our tasks and one of lm-eval's own kind."""
+    folder = tmp_path_factory.mktemp("stock")
+    (folder / "data.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    (folder / "stock.yaml").write_text(
+        f"task: stock\ndataset_path: json\ndataset_kwargs: {{data_files: {folder}/data.jsonl,"
+        f" cache_dir: {folder}/cache}}\ntest_split: train\noutput_type: generate_until\n"
+        "doc_to_text: '{{question}}'\ndoc_to_target: '{{answer}}'\n"
+        "generation_kwargs: {until: ['.']}\nmetric_list: [{metric: bypass, aggregation: bypass,"
+        " higher_is_better: true}]\n"
+    )
+    return TaskManager(include_path=[tasks_dir(), folder], include_defaults=False)
+
+
+@pytest.fixture
+def evaluate(manager):
+    def run(lm: LM, tasks: tuple[str, ...] = ("mt_bench",), **options: Any) -> Any:
+        return lm_eval.simple_evaluate(lm, tasks=list(tasks), task_manager=manager, **options)
+
+    return run
+
+
+def figures(results: Any, task: str = "mt_bench") -> dict[str, float]:
+    """Reported values by name, without lm-eval's standard errors."""
+    values = results["results"][task]
+    return {
+        key.removesuffix(",none"): value
+        for key, value in values.items()
+        if key.endswith(",none") and "_stderr" not in key
+    }
+
+
+def test_render_without_template_extends_the_earlier_prompt():
+    system = {"role": "system", "content": "Be brief."}
+    user, reply = {"role": "user", "content": "Q"}, {"role": "assistant", "content": " A\n"}
+    first = render([system, user], None)
+    assert first == "Be brief.\n\nUser: Q\n\nAssistant:"
+    assert render([system, user, reply, user], None).startswith(first + " A\n")
+
+
+def test_turns_are_asked_in_phases_with_their_history(evaluate):
+    lm = ScriptedLM()
+    evaluate(lm)
+    prompts = [prompt for prompt, _ in lm.asked]
+    assert prompts[:3] == [f"User: {first}\n\nAssistant:" for first, _ in QUESTIONS]
+    assert prompts[3:] == [
+        f"User: {first}\n\nAssistant:reply to {first}\n\nUser: {second}\n\nAssistant:"
+        for first, second in QUESTIONS
+    ]
+
+
+def test_chat_template_and_system_instruction_reach_every_turn(evaluate):
+    lm = ScriptedLM(run_id())
+    evaluate(lm, limit=1, apply_chat_template=True, system_instruction="Be brief.")
+    start = "<system>Be brief.<user>Name a fruit.<assistant>"
+    assert [prompt for prompt, _ in lm.asked] == [
+        start,
+        f"{start}reply to Name a fruit.<user>And its colour?<assistant>",
+    ]
+
+
+def test_generation_settings_reach_every_turn(evaluate):
+    lm = ScriptedLM()
+    evaluate(lm, limit=1)
+    evaluate(lm, limit=1, gen_kwargs={"max_gen_toks": 8})
+    default = {"until": [], "do_sample": False, "max_gen_toks": 1024}
+    assert [settings for _, settings in lm.asked] == [default] * 2 + [
+        default | {"max_gen_toks": 8}
+    ] * 2
+
+
+def test_limit_samples_and_number_of_requests(evaluate):
+    for options, asked in (({"limit": 2}, [0, 1]), ({"samples": {"mt_bench": [0, 2]}}, [0, 2])):
+        lm = ScriptedLM()
+        results = evaluate(lm, **options)
+        assert [prompt for prompt, _ in lm.asked[:2]] == [
+            f"User: {QUESTIONS[index][0]}\n\nAssistant:" for index in asked
+        ]
+        assert len(lm.asked) == 4
+        assert [sample["doc_id"] for sample in results["samples"]["mt_bench"]] == asked
+
+
+def test_other_backends_report_the_answered_share_only(evaluate):
+    class Mute(ScriptedLM):
+        def answer(self, request):
+            return None if request.turn == 1 and request.doc["question_id"] == 81 else "x"
+
+    lm = Mute()
+    results = evaluate(lm)
+    assert figures(results) == {"answered_turn1": pytest.approx(2 / 3), "answered_turn2": 1.0}
+    assert (
+        lm.asked[3][0] == "User: Name a fruit.\n\nAssistant:\n\nUser: And its colour?\n\nAssistant:"
+    )
+
+
+def test_recorded_answers_report_every_figure(evaluate):
+    results = evaluate(ScriptedLM(run_id()))
+    values = figures(results)
+    assert values.keys() == {
+        f"{name}_turn{turn}" for name in ["answered", *TIMED, *COUNTED] for turn in (1, 2)
+    }
+    assert values["tokens_per_second_turn2"] == 20 / 2
+    assert values["tokens_per_forward_turn1"] == 10 / 5
+    assert values["accepted_per_attempt_turn1"] == 4 / 2
+    assert results["results"]["mt_bench"]["tokens_per_second_turn1_stderr,none"] == "N/A"
+    assert results["higher_is_better"]["mt_bench"]["latency_seconds_turn1"] is False
+
+
+def test_samples_hold_prompts_answers_and_pairs(evaluate):
+    sample = evaluate(ScriptedLM(run_id()), limit=1)["samples"]["mt_bench"][0]
+    assert sample["arguments"][1][0].endswith("User: And its colour?\n\nAssistant:")
+    assert sample["resps"] == [["reply to Name a fruit."], ["reply to And its colour?"]]
+    assert json.loads(json.dumps(sample["tokens_per_second_turn1"])) == [10, 2]
+    assert sample["doc"]["category"] == "writing"
+
+
+def test_answers_of_an_earlier_run_keep_their_counts_and_lose_their_timing(evaluate):
+    values = figures(evaluate(ScriptedLM("another-run")))
+    assert values.keys() == {
+        f"{name}_turn{turn}" for name in ["answered", *COUNTED] for turn in (1, 2)
+    }
+
+
+def test_mixed_answers_count_what_is_known(evaluate):
+    class Mixed(ScriptedLM):
+        def answer(self, request):
+            number = request.doc["question_id"]
+            self.run = {81: None, 82: run_id(), 83: "another-run"}[number]
+            return super().answer(request)
+
+    values = figures(evaluate(Mixed()))
+    assert values["tokens_per_second_turn1"] == 10 / 2
+    assert values["tokens_turn1"] == 10
+    assert values["answered_turn1"] == 1
+    assert not any(math.isnan(value) for value in values.values())
+
+
+def test_a_figure_without_denominator_is_left_out(evaluate):
+    values = figures(evaluate(ScriptedLM(run_id(), num_attempts=0)))
+    assert "accepted_per_attempt_turn1" not in values
+    assert "copied_share_turn1" in values
+
+
+def test_predict_only(evaluate):
+    results = evaluate(ScriptedLM(run_id()), predict_only=True)
+    assert figures(results) == {"bypass": 999}
+    assert len(results["samples"]["mt_bench"][0]["resps"]) == 2
+
+
+def test_use_cache_resumes_in_the_middle_of_a_conversation(evaluate, tmp_path):
+    class Killed(ScriptedLM):
+        def answer(self, request):
+            if request.turn == 2 and request.doc["question_id"] == 82:
+                raise InterruptedError
+            answer = super().answer(request)
+            self.cache_hook.add_partial("generate_until", request.args, answer)
+            return answer
+
+    cache = str(tmp_path / "answers")
+    with pytest.raises(InterruptedError):
+        evaluate(Killed("another-run"), use_cache=cache)
+    resumed, again = ScriptedLM(run_id()), ScriptedLM(run_id())
+    results = evaluate(resumed, use_cache=cache)
+    for (prompt, _), (_, second) in zip(resumed.asked, QUESTIONS[1:], strict=True):
+        assert prompt.endswith(f"User: {second}\n\nAssistant:")
+    assert figures(results).keys() >= {"tokens_turn1", "tokens_per_second_turn2"}
+    assert "tokens_per_second_turn1" not in figures(results)
+    evaluate(again, use_cache=cache)
+    assert again.asked == []
+
+
+def test_cache_requests_serves_another_model(evaluate, tmp_path, monkeypatch):
+    monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
+    options = {"cache_requests": True, "apply_chat_template": True}
+    first, second = ScriptedLM(), ScriptedLM()
+    evaluate(first, **options)
+    monkeypatch.setattr(QuestionFileTask, "construct_requests", None)  # so they come from the cache
+    second.apply_chat_template = lambda *_, **__: "other template"  # type: ignore[method-assign]
+    evaluate(second, limit=2, **options)
+    assert len(list((tmp_path / "requests").iterdir())) == 1
+    assert [prompt for prompt, _ in second.asked] == ["other template"] * 4
+
+
+def test_pickling_leaves_the_model_behind():
+    lm = ScriptedLM()
+    first = TurnInstance({}, "Q1", None, {"until": []}, ("task", 0, 1))
+    second = TurnInstance({}, "Q2", first, {"until": []}, ("task", 0, 1))
+    second.chat_template = lm.apply_chat_template
+    first.resps.append("A")
+    copied = pickle.loads(pickle.dumps(second))
+    assert copied.chat_template is None
+    assert copied.args == ("User: Q1\n\nAssistant:A\n\nUser: Q2\n\nAssistant:", {"until": []})
+    assert (copied.turn, copied.request_type, copied.idx) == (2, "generate_until_turn2", 1)
+
+
+def test_group_write_out_and_stock_task_together(evaluate):
+    lm = ScriptedLM()
+    results = evaluate(lm, ("copyspec_mt", "stock"), limit=2, write_out=True)
+    assert len(lm.asked) == 2 * 2 + 2 * 2 + 1
+    assert results["group_subtasks"]["copyspec_mt"] == ["mt_bench", "mt_redundant"]
+    assert figures(results, "mt_redundant")["answered_turn2"] == 1
+    assert figures(results, "stock") == {"bypass": 999}
+    assert lm_eval.utils.make_table(results)
+
+
+class RankLM(ScriptedLM):
+    """One of two ranks, run one after the other; `gathered` carries what rank 1 sent to rank 0."""
+
+    def __init__(self, rank: int, gathered: list[Any], run: str | None) -> None:
+        super().__init__(run)
+        self._rank, self._world_size = rank, 2
+        self._device = torch.device("cpu")
+        self.gathered = gathered
+
+    def all_gather(self, tensor):
+        return torch.tensor([4, 2])  # requests per rank: three documents, two turns
+
+    def gather_object(self, obj, dst=0):
+        if self.rank:
+            return self.gathered.append(obj)
+        return [obj, self.gathered.pop(0)]
+
+
+@pytest.mark.parametrize("others_run", [None, "another-run", "this run"])
+@pytest.mark.parametrize("own_run", [None, "this run"])
+def test_ranks_report_together_whatever_their_caches_held(evaluate, own_run, others_run):
+    gathered: list[Any] = []
+    own, other = (run_id() if run == "this run" else run for run in (own_run, others_run))
+    padded = RankLM(1, gathered, other)
+    assert evaluate(padded) is None
+    assert len(padded.asked) == 1 + 2 + 1  # the one document's first turn, twice more as padding
+    values = figures(evaluate(RankLM(0, gathered, own)))
+    assert values["answered_turn2"] == 1
+    assert ("tokens_turn1" in values) == (own is not None)
+    if own:
+        assert values["tokens_per_second_turn2"] == 20 / 2
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ([["a", "b"], ["a"]], "2: 1 turns, but the first question has 2"),
+        ([["a"] * (MAX_TURNS + 1)], f"9 turns in a document; give 1 to {MAX_TURNS}"),
+    ],
+)
+def test_bad_documents(evaluate, tmp_path, turns, message):
+    write_questions(tmp_path, turns)
+    with pytest.raises(DataError, match=message):
+        evaluate(ScriptedLM())
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {
+        "task": "mt_bench",
+        "class": QuestionFileTask,
+        "dataset_kwargs": {"questions": "mt_bench/question.jsonl"},
+        "test_split": "test",
+        "generation_kwargs": {"until": []},
+    } | changes
+
+
+def test_documents_of_another_length_are_refused_on_the_rank_that_has_them():
+    class Uneven(QuestionFileTask):
+        def user_turns(self, doc):
+            return ["a"] * (2 if doc["question_id"] == 81 else 3)
+
+    task = Uneven(config())
+    task.build_all_requests(limit=1)
+    with pytest.raises(DataError, match="document 1 has 3 turns, the first has 2; give every"):
+        task.build_all_requests()
+
+
+@pytest.mark.parametrize("change", [{"repeats": 2}, {"num_fewshot": 3}, {"gen_prefix": "Sure"}])
+def test_settings_that_do_not_go_with_turns(change):
+    name = next(iter(change))
+    with pytest.raises(OptionError, match=f"^mt_bench: {name}: .* is not possible with turns; rem"):
+        QuestionFileTask(config(**change))
+
+
+def test_description_joins_the_system_message():
+    task = QuestionFileTask(config(description="You are {{category}}."))
+    task.build_all_requests(limit=1, system_instruction="Be brief.")
+    prompt, _ = task.instances[0].args
+    assert prompt.startswith("Be brief.\n\nYou are writing.\n\nUser: Name a fruit.")
