@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
+from byte_model import save_byte_model
 
 # Before any test imports huggingface_hub, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -33,3 +35,30 @@ def data_dir() -> Path:
     if not value:
         pytest.skip("NOT TESTED without data: set COPYSPEC_DATA_DIR to a folder of the data sets")
     return Path(value)
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a small random model and its tokenizer, with a chat template."""
+    folder = tmp_path_factory.mktemp("byte_model")
+    save_byte_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two-turn questions of our own in both question files, laid out as `COPYSPEC_DATA_DIR`."""
+    folder = tmp_path_factory.mktemp("data")
+    rows = [
+        {
+            "question_id": number,
+            "category": "writing" if number % 2 else "math",
+            "turns": [f"Write {number} rhymes.", "Write them once more, with one word changed."],
+        }
+        for number in range(1, 7)
+    ]
+    (folder / "mt_bench").mkdir()
+    for name in ("question.jsonl", "question_redundant.jsonl"):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "mt_bench" / name).write_text(text)
+    return folder

@@ -68,8 +68,12 @@ class RequestBuilder:
         until = handle_stop_sequences(settings.pop("until"), eos=eos_text)
         max_gen_toks = settings.pop("max_gen_toks")
         prompt_ids = self._encode(context, max_gen_toks)
-        config = self._generation_config(settings, len(prompt_ids), max_gen_toks)
-        processors = self._processors(config, len(prompt_ids))
+        try:
+            config = self._generation_config(settings, len(prompt_ids), max_gen_toks)
+            processors = self._processors(config, len(prompt_ids))
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise RequestError(f"gen_kwargs {settings} are not possible: {reason}") from error
         eos_ids = _as_ids(config.eos_token_id) | {self._lm.eot_token_id}
         stops = [text for text in until if text and text != eos_text]
         stop_rule = StopRule(max_gen_toks, eos_ids, stops, self._decode)
@@ -99,14 +103,10 @@ class RequestBuilder:
             settings.pop("temperature")
         settings.pop("max_length", None)
         model = self._lm.model
-        try:
-            prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
-                None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id
-            )
-            config, unknown = prepared
-        except (TypeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise RequestError(f"gen_kwargs {settings}: {reason}") from error
+        prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
+            None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id
+        )
+        config, unknown = prepared
         if unknown:
             raise RequestError(
                 f"unknown generation setting {', '.join(sorted(unknown))} in gen_kwargs; "

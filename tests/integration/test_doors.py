@@ -130,62 +130,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environm
     return environment
 
 
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama with random weights, and a tokenizer whose tokens are bytes."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("tiny_model")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", model_max_length=2048
-    )
-    fast.chat_template = (
-        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}assistant: {% endif %}"
-    )
-    fast.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        bos_token_id=None,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two-turn questions of our own in both question files, laid out as `COPYSPEC_DATA_DIR`."""
-    folder = tmp_path_factory.mktemp("data")
-    rows = [
-        {
-            "question_id": number,
-            "category": "writing",
-            "turns": [f"Write {number} rhymes.", "Write them once more, with one word changed."],
-        }
-        for number in (1, 2, 3)
-    ]
-    (folder / "mt_bench").mkdir()
-    for name in ("question.jsonl", "question_redundant.jsonl"):
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "mt_bench" / name).write_text(text)
-    return folder
-
-
 def evaluate(
     environment: Environment,
     command: list[str],
@@ -289,25 +233,25 @@ def test_uninstalling_leaves_no_file_behind(tmp_path, wheel, editable):
     assert environment.ask(*known) == [False, []]
 
 
-def test_the_stock_command_evaluates_with_our_model(installed, tiny_model, questions):
-    evaluate(installed, ["lm_eval"], tiny_model, questions)
+def test_the_stock_command_evaluates_with_our_model(installed, byte_model, questions):
+    evaluate(installed, ["lm_eval"], byte_model, questions)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
-def test_every_command_evaluates_with_our_model(installed, tiny_model, questions, command):
-    evaluate(installed, command, tiny_model, questions)
+def test_every_command_evaluates_with_our_model(installed, byte_model, questions, command):
+    evaluate(installed, command, byte_model, questions)
 
 
 @pytest.mark.slow
-def test_our_command_needs_no_hook(installed, tiny_model, questions):
+def test_our_command_needs_no_hook(installed, byte_model, questions):
     command = ["copyspec-eval", "run"]
-    evaluate(installed, command, tiny_model, questions, COPYSPEC_EVAL_AUTOLOAD="0")
+    evaluate(installed, command, byte_model, questions, COPYSPEC_EVAL_AUTOLOAD="0")
 
 
 @pytest.mark.slow
-def test_our_tasks_run_on_a_built_in_model(installed, tiny_model, questions):
-    evaluate(installed, ["lm_eval"], tiny_model, questions, model="hf")
+def test_our_tasks_run_on_a_built_in_model(installed, byte_model, questions):
+    evaluate(installed, ["lm_eval"], byte_model, questions, model="hf")
 
 
 @pytest.mark.slow
@@ -319,12 +263,12 @@ def test_lm_evals_other_commands_know_our_tasks(installed, questions):
 
 
 @pytest.mark.slow
-def test_a_real_installation_works(tmp_path, wheel, tiny_model, questions):
+def test_a_real_installation_works(tmp_path, wheel, byte_model, questions):
     """Into an empty environment, with everything that it needs, from the package index."""
     environment = Environment(tmp_path / "environment")
     venv.create(environment.root, symlinks=True)
     environment.pip("install", "-c", str(REPOSITORY / "constraints.txt"), str(wheel))
     assert "mt_redundant" in environment.run("lm_eval", "ls", "tasks").stdout
-    evaluate(environment, ["lm_eval"], tiny_model, questions)
+    evaluate(environment, ["lm_eval"], byte_model, questions)
     environment.pip("uninstall", "--yes", "copyspec-eval")
     assert "mt_redundant" not in environment.run("lm_eval", "ls", "tasks").stdout

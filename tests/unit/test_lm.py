@@ -1,0 +1,238 @@
+"""The harness model against stock `hf`: same answers, same log-likelihoods, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from transformers import GenerationConfig, Lfm2Config, MambaConfig, T5Config
+
+from copyspec_eval.errors import ModelError, OptionError, RequestError
+from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.records import TurnRecord, record_of
+from copyspec_eval.reports import table
+
+CONTEXTS = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is", "x", "é à ü"]
+
+
+def make(kind: Any, folder: Path, options: str = "", **configured: Any) -> Any:
+    arguments = f"pretrained={folder},dtype=float64,{options}"
+    return kind.create_from_arg_string(arguments, {"device": "cpu", **configured})
+
+
+def instances(settings: dict[str, Any], repeats: int = 1) -> list[Instance]:
+    """One instance per context, listed `repeats` times as lm-eval lists it."""
+    settings = {"until": [], "max_gen_toks": 40, **settings}
+    made = [
+        Instance("generate_until", {"category": "c"}, (text, settings), 0, ("task", doc, repeats))
+        for doc, text in enumerate(CONTEXTS)
+    ]
+    return [instance for instance in made for _ in range(repeats)]
+
+
+def rows(answers: list[str]) -> list[TurnRecord]:
+    found = [record_of(answer) for answer in answers]
+    assert None not in found
+    return [row for row in found if row is not None]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, "auto"])
+@pytest.mark.parametrize("options", ["drafter=none", "gamma=2", "gamma=2,exact=false"])
+def test_answers_are_those_of_hf(byte_model: Path, options: str, batch_size: int | str) -> None:
+    stock = make(HFLM, byte_model)
+    ours = make(CopySpecLM, byte_model, options, batch_size=batch_size)
+    full = stock.generate_until(instances({}), disable_tqdm=True)
+    stops = [full[0][7:9], full[2][12:13]]
+    for settings in ({}, {"until": stops}, {"until": stops[0], "max_gen_toks": 9}):
+        wanted = stock.generate_until(instances(settings), disable_tqdm=True)
+        answers = ours.generate_until(instances(settings), disable_tqdm=True)
+        assert answers == wanted
+    assert "stop" in {row.finish_reason for row in rows(answers)}
+
+
+def test_copying_does_happen_here(byte_model: Path) -> None:
+    answers = make(CopySpecLM, byte_model, "gamma=2").generate_until(instances({}))
+    assert sum(row.num_accepted for row in rows(answers)) > 20
+
+
+def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "penalised"
+    shutil.copytree(byte_model, folder)
+    stock = make(HFLM, byte_model)
+    plain = stock.generate_until(instances({}), disable_tqdm=True)
+    eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(plain[1])[15]]
+    GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
+    wanted = make(HFLM, folder).generate_until(instances({}), disable_tqdm=True)
+    ours = make(CopySpecLM, folder, "gamma=1")
+    assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
+    assert wanted != plain
+    assert ours._describe([ours._builder.build(instances({})[0], 0)])["logits_processors"] == [
+        "RepetitionPenaltyLogitsProcessor"
+    ]
+
+
+@pytest.mark.parametrize("marker", ["{id}", "'{text}'"])
+def test_thinking_is_cut_as_hf_cuts_it(byte_model: Path, marker: str) -> None:
+    stock = make(HFLM, byte_model)
+    answers = stock.generate_until(instances({}), disable_tqdm=True)
+    character = next(
+        c for c in "".join(answers) if c.isascii() and c.isprintable() and c not in ",='"
+    )
+    [identifier] = stock.tok_encode(character)
+    option = "think_end_token=" + marker.format(id=identifier, text=character)
+    wanted = make(HFLM, byte_model, option).generate_until(instances({}), disable_tqdm=True)
+    ours = make(CopySpecLM, byte_model, option)
+    assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
+    assert wanted != answers
+
+
+def test_long_prompts_are_cut_from_the_left(byte_model: Path) -> None:
+    stock, ours = (make(kind, byte_model, "max_length=50") for kind in (HFLM, CopySpecLM))
+    answers = ours.generate_until(instances({}), disable_tqdm=True)
+    assert answers == stock.generate_until(instances({}), disable_tqdm=True)
+    assert [row.num_prompt_tokens for row in rows(answers)][2] == 10
+
+
+def test_log_likelihoods_are_the_same_bits(byte_model: Path) -> None:
+    requests = [
+        Instance("loglikelihood", {}, (text, " and more"), 0, ("task", doc, 1))
+        for doc, text in enumerate(CONTEXTS)
+    ]
+    ours = make(CopySpecLM, byte_model)
+    ours.generate_until(instances({}), disable_tqdm=True)
+    wanted = make(HFLM, byte_model).loglikelihood(requests, disable_tqdm=True)
+    assert ours.loglikelihood(requests, disable_tqdm=True) == wanted
+
+
+def test_a_prompt_without_tokens_starts_from_the_prefix_token(byte_model: Path) -> None:
+    request = Instance("generate_until", {}, ("", {"until": [], "max_gen_toks": 3}), 0, ("t", 0, 1))
+    [answer] = make(CopySpecLM, byte_model).generate_until([request], disable_tqdm=True)
+    assert rows([answer])[0].num_prompt_tokens == 1
+
+
+def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model: Path) -> None:
+    settings = {"do_sample": True, "temperature": 0.9, "top_p": 0.9, "top_k": 20}
+
+    def sample(seed: int, options: str, batch_size: int) -> list[str]:
+        torch.manual_seed(seed)
+        model = make(CopySpecLM, byte_model, options, batch_size=batch_size)
+        return [str(text) for text in model.generate_until(instances(settings, repeats=2))]
+
+    first = sample(1, "gamma=1", 1)
+    assert sample(1, "gamma=1", 1) == first
+    assert sample(1, "drafter=none", 1) == first
+    assert sample(1, "gamma=1", 4) == first
+    assert sample(2, "gamma=1", 1) != first
+    assert first[0] != first[1], "repeats of a document are different samples"
+
+
+def test_a_request_repeated_as_padding_is_answered_once(byte_model: Path) -> None:
+    requests = instances({})
+    ours = make(CopySpecLM, byte_model)
+    answers = ours.generate_until([*requests, requests[-1], requests[-1]], disable_tqdm=True)
+    assert answers[-1] is answers[-2] is answers[-3]
+    assert len(ours._recorder.rows) == len(requests)
+
+
+def test_records_add_up(byte_model: Path) -> None:
+    ours = make(CopySpecLM, byte_model, "gamma=2", batch_size=2)
+    started = perf_counter()
+    answers = ours.generate_until(instances({}), disable_tqdm=True)
+    seconds = perf_counter() - started
+    found = rows(answers)
+    assert sum(row.prefill_seconds + row.decode_seconds for row in found) <= seconds
+    assert all(row.latency_seconds <= seconds for row in found)
+    for row in found:
+        assert row.num_tokens == len(row.token_ids) == row.num_forwards + row.num_accepted
+        assert sum(length for _, length, _ in row.spans) == row.num_accepted
+        text_ids = (*ours.tok_encode(CONTEXTS[row.doc_id]), *row.token_ids)
+        for start, length, source in row.spans:
+            copied = row.token_ids[start : start + length]
+            assert text_ids[source : source + length] == copied
+    figures = table.figures(found)["task"]["turn 1"]
+    assert figures["turns"] == len(CONTEXTS)
+    assert figures["by_category"]["c"]["copied_share"] == figures["copied_share"] > 0
+    assert json.dumps(ours.get_model_info()["copyspec"])
+    assert "tok/forward" in table.render(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_gen_toks": 2048}, r"max_gen_toks=2048 does not leave room .* of 2048 tokens"),
+        ({"max_gen_toks": 0}, r"max_gen_toks=0"),
+        ({"num_beams": 3}, r"beam search"),
+        ({"prompt_lookup_num_tokens": 5}, r"assisted generation"),
+        ({"nonsense": 1}, r"unknown generation setting nonsense"),
+        ({"do_sample": True, "temperature": -1.0}, r"temperature"),
+    ],
+)
+def test_requests_that_cannot_be_served(
+    byte_model: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message) as refusal:
+        make(CopySpecLM, byte_model).generate_until(instances(settings), disable_tqdm=True)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("gamma=0", r"gamma=0 is not an integer"),
+        ("gamma=x", r"gamma='x' is not an integer"),
+        ("num_draft_tokens=-1", r"num_draft_tokens=-1"),
+        ("num_draft_tokens=40", r"num_draft_tokens=40 is over 31.*exact=false"),
+        ("drafter=copyspek", r"unknown drafter 'copyspek' \(did you mean 'copyspec'\?\)"),
+        ("exact=maybe", r"exact='maybe' is neither true nor false"),
+        ("gama=3", r"unknown model_arg 'gama' \(did you mean 'gamma'\?\)"),
+        ("attn_implementation=sdpa", r"attn_implementation: .* leave it out"),
+    ],
+)
+def test_model_arguments_are_refused_before_loading(
+    byte_model: Path, tmp_path: Path, options: str, message: str
+) -> None:
+    folder = tmp_path / "without_weights"
+    shutil.copytree(byte_model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(OptionError, match=message) as refusal:
+        make(CopySpecLM, folder, options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:
+    ours = make(CopySpecLM, byte_model, "num_draft_tokens=40,gamma=1,exact=false")
+    wanted = make(HFLM, byte_model).generate_until(instances({}), disable_tqdm=True)
+    assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MambaConfig(), "'mamba' has .* --model hf"),
+        (Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2), "'lfm2' has"),
+        (T5Config(), "'t5' is an encoder-decoder.* --model hf"),
+    ],
+)
+def test_models_are_refused_before_loading(tmp_path: Path, config: Any, message: str) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=message):
+        make(CopySpecLM, tmp_path)
+
+
+def test_a_model_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"cannot be loaded: .*pass a Hub name or a folder"):
+        make(CopySpecLM, tmp_path / "nowhere")
+
+
+def test_no_chat_template(byte_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    shutil.copytree(byte_model, folder, ignore=shutil.ignore_patterns("chat_template*"))
+    with pytest.raises(ModelError, match=r"has no chat template; leave --apply_chat_template out"):
+        make(CopySpecLM, folder).chat_template(True)
+    assert make(CopySpecLM, byte_model).chat_template(True)
