@@ -94,9 +94,9 @@ class CopySpecLM(HFLM):
         def finish(index: int, generation: Generation) -> None:
             answer = self._answer(jobs[index], generation)
             answers[_AnswerKey(id(jobs[index].instance), jobs[index].repeat)] = answer
+            self._cache(jobs[index], answer)
             self._recorder.add(answer.record)
             progress.update(answer.record)
-            self.cache_hook.add_partial("generate_until", jobs[index].instance.args, answer)
 
         with torch.autocast(
             device_type=self.device.type,
@@ -141,6 +141,12 @@ class CopySpecLM(HFLM):
         if accelerator is not None and accelerator.num_processes > 1:
             self._rank = accelerator.process_index
             self._world_size = accelerator.num_processes
+
+    def _cache(self, job: Prepared, answer: RecordedText) -> None:
+        """Put an answer into lm-eval's `--use_cache`, and on the disk: a kill must not lose it."""
+        self.cache_hook.add_partial("generate_until", job.instance.args, answer)
+        if self.cache_hook.dbdict is not None:
+            self.cache_hook.dbdict.commit(blocking=True)
 
     def _engine(self, jobs: list[Prepared]) -> Engine:
         return Engine(

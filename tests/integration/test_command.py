@@ -1,0 +1,295 @@
+"""The stock `lm_eval` command with our model and tasks, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
+
+from copyspec_eval import records
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.summary import METRICS
+
+BIN = Path(sys.executable).parent
+TIMED = tuple(metric.name for metric in METRICS if metric.timed)
+
+
+@dataclass(frozen=True)
+class Command:
+    """`lm_eval` on two-turn questions, with its output in a folder of its own."""
+
+    model: Path
+    data: Path
+    output: Path
+
+    def arguments(self, *more: str, model: str = "copyspec", options: str = "gamma=2") -> list[str]:
+        arguments = ["--model", model, "--device", "cpu", "--tasks", "mt_redundant"]
+        arguments += ["--model_args", f"pretrained={self.model},dtype=float64,{options}"]
+        arguments += ["--apply_chat_template", "--log_samples", "--output_path", str(self.output)]
+        return [*arguments, *more]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "COPYSPEC_DATA_DIR": str(self.data), "ACCELERATE_USE_CPU": "true"}
+
+    def run(self, *more: str, program: tuple[str, ...] = ("lm_eval",), **named: str) -> str:
+        """Run to success; what was printed on standard output."""
+        command = [str(BIN / program[0]), *program[1:], *self.arguments(*more, **named)]
+        result = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def results(self) -> dict[str, Any]:
+        """The newest results file."""
+        return dict(json.loads(max(self.output.glob("*/results_*.json")).read_text()))
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the newest results by name, the timed ones left out."""
+        figures = self.results()["results"]["mt_redundant"]
+        return {
+            name: value
+            for name, value in figures.items()
+            if name.endswith(",none") and "stderr" not in name and not name.startswith(TIMED)
+        }
+
+    def samples(self) -> list[dict[str, Any]]:
+        """The newest sample log, by document."""
+        lines = max(self.output.glob("*/samples_*.jsonl")).read_text().splitlines()
+        return sorted(map(json.loads, lines), key=lambda sample: sample["doc_id"])
+
+    def conversations(self) -> list[tuple[Any, Any]]:
+        """Prompts and answers of every document."""
+        return [(sample["arguments"], sample["resps"]) for sample in self.samples()]
+
+    def rows(self) -> list[TurnRecord]:
+        """All rows of all ranks."""
+        return [row for file in self.output.glob("turns*.jsonl") for row in records.read(file)]
+
+
+@pytest.fixture
+def command(byte_model: Path, questions: Path, tmp_path: Path) -> Command:
+    return Command(byte_model, questions, tmp_path / "output")
+
+
+def beside(command: Command, name: str) -> Command:
+    """The same command with another output folder."""
+    return Command(command.model, command.data, command.output.with_name(name))
+
+
+def turns_of(rows: list[TurnRecord]) -> list[tuple[int, int]]:
+    return sorted((row.doc_id, row.turn) for row in rows)
+
+
+EVERY_TURN = sorted((doc, turn) for doc in range(6) for turn in (1, 2))
+SHORT = ("--gen_kwargs", "max_gen_toks=24")
+
+
+def test_one_command_gives_answers_figures_and_records(command: Command) -> None:
+    printed = command.run(*SHORT)
+    assert "tokens_per_second_turn2" in printed
+    results = command.results()
+    rows = command.rows()
+    assert turns_of(rows) == EVERY_TURN
+    assert len({row.run_id for row in rows}) == 1
+    samples = command.samples()
+    for row in rows:
+        assert samples[row.doc_id]["resps"][row.turn - 1] == [row.text]
+        assert samples[row.doc_id]["doc"]["category"] == row.category
+    figures = results["config"]["copyspec"]["mt_redundant"]
+    for turn in (1, 2):
+        of_turn = [row for row in rows if row.turn == turn]
+        copied = sum(row.num_accepted for row in of_turn) / sum(row.num_tokens for row in of_turn)
+        assert figures[f"turn {turn}"]["copied_share"] == pytest.approx(copied)
+        assert results["results"]["mt_redundant"][f"copied_share_turn{turn},none"] == (
+            pytest.approx(copied)
+        )
+        assert set(figures[f"turn {turn}"]["by_category"]) == {"math", "writing"}
+        for name in TIMED:
+            assert results["results"]["mt_redundant"][f"{name}_turn{turn},none"] > 0
+    assert sum(row.num_accepted for row in rows) > 0
+    [run] = json.loads((command.output / "manifest.json").read_text())["runs"]
+    assert run["run_id"] == rows[0].run_id
+    assert (run["config"]["drafter"], run["config"]["gamma"]) == ("copyspec", 2)
+    assert {"python", "torch", "transformers", "lm-eval", "copyspec-eval"} <= set(run["versions"])
+
+    baseline = beside(command, "hf")
+    baseline.run(*SHORT, model="hf", options="")
+    assert baseline.conversations() == command.conversations()
+    assert set(baseline.metrics()) == {"answered_turn1,none", "answered_turn2,none"}
+
+
+def test_a_killed_run_asks_nothing_twice(command: Command) -> None:
+    more = ("--gen_kwargs", "max_gen_toks=300", "--use_cache", str(command.output / "cache"))
+    file = records.records_file(command.output, rank=0)
+    program = [str(BIN / "lm_eval"), *command.arguments(*more, options="drafter=none")]
+    with subprocess.Popen(
+        program, env=command.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if file.exists() and file.read_bytes().count(b"\n") >= 8:
+                break
+            time.sleep(0.02)
+        assert process.poll() is None, "it ended before it could be killed"
+        process.send_signal(signal.SIGKILL)
+    before = list(records.read(file))
+    assert 8 <= len(before) < 12
+
+    command.run(*more, options="drafter=none")
+    rows = command.rows()
+    assert rows[: len(before)] == before
+    assert turns_of(rows) == EVERY_TURN, "each turn answered once in the two runs together"
+    assert len({row.run_id for row in rows}) == 2
+    runs = json.loads((command.output / "manifest.json").read_text())["runs"]
+    assert [run["run_id"] for run in runs] == [before[0].run_id, rows[-1].run_id]
+
+    whole = beside(command, "whole")
+    whole.run("--gen_kwargs", "max_gen_toks=300", options="drafter=none")
+    assert whole.conversations() == command.conversations()
+    assert whole.metrics() == command.metrics()
+
+    command.run(*more, options="drafter=none")
+    assert len(command.rows()) == 12, "a third run is served from the cache alone"
+    figures = command.results()["results"]["mt_redundant"]
+    assert not any(name.startswith(TIMED) for name in figures), "and has no times of its own"
+    assert whole.metrics() == command.metrics()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--model_args", "pretrained={model},gamma=0"), "gamma=0 is not an integer"),
+        (("--gen_kwargs", "max_gen_toks=2048"), "max_gen_toks=2048 does not leave room"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    command: Command, more: tuple[str, ...], message: str
+) -> None:
+    given = [text.format(model=command.model) for text in more]
+    program = [str(BIN / "lm_eval"), *command.arguments(*given)]
+    result = subprocess.run(program, env=command.environment, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("copyspec-eval: error: ")
+    assert message in last
+    assert not command.output.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "documents"),
+    [
+        (("--limit", "2"), [0, 1]),
+        (("--samples", '{"mt_redundant": [1, 4]}'), [1, 4]),
+        (("--batch_size", "4"), list(range(6))),
+        (("--batch_size", "auto"), list(range(6))),
+        (("--system_instruction", "Answer in one word."), list(range(6))),
+        (("--predict_only",), list(range(6))),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_options_of_the_harness(
+    command: Command, more: tuple[str, ...], documents: list[int]
+) -> None:
+    command.run(*SHORT, *more)
+    assert [sample["doc_id"] for sample in command.samples()] == documents
+    assert len(command.rows()) == 2 * len(documents)
+    if more[0] == "--system_instruction":
+        for sample in command.samples():
+            for prompt in sample["arguments"].values():
+                assert prompt["arg_0"].startswith("system: Answer in one word.\nuser: ")
+    if more[0] == "--predict_only":
+        assert set(command.metrics()) == {"bypass,none"}
+    sizes = {"4": {4}, "auto": {4}}.get(more[-1], {1})
+    assert {row.batch_size for row in command.rows()} == sizes
+    baseline = beside(command, "hf")
+    alone = more if more[0] != "--batch_size" else ()
+    baseline.run(*SHORT, *alone, model="hf", options="")
+    assert baseline.conversations() == command.conversations()
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_documents(command: Command) -> None:
+    """Five documents, so that lm-eval pads one rank with a request asked before."""
+    torchrun = ("python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    command.run(*SHORT, "--limit", "5", program=(*torchrun, "-m", "lm_eval"))
+    per_rank = [
+        {row.doc_id for row in records.read(records.records_file(command.output, rank))}
+        for rank in (0, 1)
+    ]
+    assert per_rank == [{0, 2, 4}, {1, 3}] or per_rank == [{0, 1, 2}, {0, 1}]
+    assert len(command.rows()) == 10
+    assert len({row.run_id for row in command.rows()}) == 1
+    assert [sample["doc_id"] for sample in command.samples()] == [0, 1, 2, 3, 4]
+    alone = beside(command, "alone")
+    alone.run(*SHORT, "--limit", "5")
+    assert alone.conversations() == command.conversations()
+    assert alone.metrics() == command.metrics()
+    figures, wanted = (
+        {
+            turn: {name: value for name, value in part.items() if not name.startswith(TIMED)}
+            for turn, part in run.results()["config"]["copyspec"]["mt_redundant"].items()
+        }
+        for run in (command, alone)
+    )
+    assert {turn: part["turns"] for turn, part in figures.items()} == {"turn 1": 5, "turn 2": 5}
+    assert figures.keys() == wanted.keys()
+
+
+@pytest.fixture(scope="module")
+def qwen(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A small random Qwen2 with the real Qwen2.5 tokenizer and chat template."""
+    folder = tmp_path_factory.mktemp("qwen")
+    tokenizer = AutoTokenizer.from_pretrained(data_dir / "tokenizers" / "qwen2.5")
+    config = Qwen2Config(
+        vocab_size=151936,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.05,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    auto.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["gamma=3", "drafter=none"])
+def test_all_of_mt_redundant_as_hf_answers_it(
+    qwen: Path, data_dir: Path, tmp_path: Path, options: str
+) -> None:
+    """80 questions, two turns, real tokenizer; float64 leaves no near-ties to random weights."""
+    settings = ("--gen_kwargs", "max_gen_toks=64")
+    ours = Command(qwen, data_dir, tmp_path / "copyspec")
+    ours.run(*settings, options=options)
+    stock = Command(qwen, data_dir, tmp_path / "hf")
+    stock.run(*settings, model="hf", options="")
+    assert len(ours.conversations()) == 80
+    assert ours.conversations() == stock.conversations()
+    rows = ours.rows()
+    assert len(rows) == 160
+    assert len({row.category for row in rows}) == 8
+    copied = sum(row.num_accepted for row in rows) / sum(row.num_tokens for row in rows)
+    assert copied == 0 if options == "drafter=none" else copied > 0.5
