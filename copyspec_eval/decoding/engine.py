@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
 from copyspec_eval.decoding.row import Row
-from copyspec_eval.decoding.serving import forward, served
+from copyspec_eval.decoding.serving import check_length, forward, served
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import DrafterFactory
 from copyspec_eval.errors import OptionError
@@ -113,6 +113,7 @@ class Engine:
         self._exact = exact
         self._batch_size = batch_size
         self._width = exact_width(num_draft_tokens) if exact else None
+        self._widest = self._width or 1 + num_draft_tokens
         self._clock = _Stopwatch()
 
     def generate(
@@ -129,12 +130,17 @@ class Engine:
 
         Returns:
             one answer per request, in their order.
+
+        Raises:
+            RequestError: a request is too long for the model's rotary embedding; none is begun.
         """
         answers: dict[int, Generation] = {}
         if not requests:
             return []
         queue = deque(enumerate(requests))
         extent = max(self._extent_of(request) for request in requests)
+        longest = max(request.max_length for request in requests)
+        check_length(self._model, longest + self._widest - 1)
         cache = RowCache(self._batch_size, extent)
         slots: list[_Slot | None] = [None] * self._batch_size
 
@@ -161,7 +167,7 @@ class Engine:
     def _extent_of(self, request: Request) -> int:
         """Cache positions that a request can come to need, its widest last step included."""
         unit = _EXACT_EXTENT if self._exact else _EXTENT
-        return _round_up(request.max_length + (self._width or 1 + self._num_draft_tokens), unit)
+        return _round_up(request.max_length + self._widest, unit)
 
     def _fill(
         self,

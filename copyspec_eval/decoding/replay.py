@@ -6,7 +6,6 @@ the counts are exactly those of a real run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from copyspec_eval.decoding.row import Row
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.errors import DataError
+from copyspec_eval.sources import read_jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,18 @@ def read_traces(path: Path) -> Iterator[Trace]:
     Raises:
         DataError: the file is missing or empty, or a line is not such a row.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such trace file; --traces takes a JSONL file of token ids")
-    number = 0
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-                prompt_ids, answer_ids = tuple(row["prompt_ids"]), tuple(row["answer_ids"])
-                yield Trace(str(row["category"]), int(row["turn"]), prompt_ids, answer_ids)
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{path}:{number}: not a trace row ({error!r})") from error
-    if number == 0:
-        raise DataError(f"{path}: the trace file is empty")
+    for where, fields in read_jsonl(path):
+        try:
+            yield Trace(
+                category=str(fields["category"]),
+                turn=int(fields["turn"]),
+                prompt_ids=tuple(fields["prompt_ids"]),
+                answer_ids=tuple(fields["answer_ids"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{where}: not a trace ({error!r}); give category, turn, prompt_ids, answer_ids"
+            ) from error
 
 
 def replay_turn(trace: Trace, drafter: Drafter, max_new_tokens: int = 1024) -> ReplayedTurn:

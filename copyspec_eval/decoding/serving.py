@@ -11,10 +11,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from copyspec_eval.decoding import attention, experts
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.errors import ModelError
+from copyspec_eval.errors import ModelError, RequestError
 
 REMEDY = "use --model hf for it"
 
+_MOVING_ROPES = {"dynamic", "longrope"}
 _SERVED_LAYERS = {"full_attention", "sliding_attention"}
 _PROBE_LENGTH, _PROBE_SPLIT = 12, 5
 
@@ -69,6 +70,34 @@ def check_exact(model: PreTrainedModel) -> None:
 
 def _causal_lm_class(config: Any) -> Any:
     return AutoModelForCausalLM._model_mapping.get(type(config), None)
+
+
+def check_length(model: PreTrainedModel, length: int) -> None:
+    """Refuse lengths at which a rotary embedding changes its frequencies for all positions.
+
+    "longrope" and "dynamic" embeddings choose them by the highest position in the forward, so what
+    a token sees would depend on where steps begin, and on the other rows.
+
+    Args:
+        model: the model.
+        length: the highest number of positions in use, padding included.
+
+    Raises:
+        RequestError: `length` is past the one that the embedding was made for.
+    """
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Some models have one embedding per layer type.
+    kinds = [rope] if "rope_type" in rope else [part for part in rope.values() if part]
+    for kind in kinds:
+        if kind.get("rope_type") in _MOVING_ROPES:
+            limit = kind.get("original_max_position_embeddings") or config.max_position_embeddings
+            if length > limit:
+                raise RequestError(
+                    f"prompt and max_gen_toks take up to {length} positions, but past {limit} "
+                    f"model type {config.model_type!r} changes its {kind['rope_type']} embedding; "
+                    f"lower max_gen_toks, pass max_length={limit} to cut prompts, or {REMEDY}"
+                )
 
 
 @contextmanager

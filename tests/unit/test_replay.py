@@ -83,9 +83,9 @@ def test_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no such trace file"),
+        (None, "No such file"),
         ("", "is empty"),
-        ("{", r":1: not a trace row"),
+        ("{", r":1: not JSON"),
         ('{"category": "c", "turn": 1, "prompt_ids": [1]}', r"answer_ids"),
     ],
 )
@@ -104,7 +104,7 @@ def test_bad_trace_files(tmp_path: Path, content: str | None, message: str) -> N
         (["--drafter", "copyspec", "--drafter-args", "gamma=0"], "gamma=0 is not an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gamma=x"], "gamma='x' is not an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gama=3"], "did you mean 'gamma'"),
-        (["--drafter", "copyspec"], "no such trace file"),
+        (["--drafter", "copyspec"], "No such file"),
     ],
 )
 def test_bad_arguments_are_one_line(

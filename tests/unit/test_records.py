@@ -1,0 +1,150 @@
+"""Rows survive a kill, pickling and lm-eval's cache; manifests keep every run and no secret."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from copyspec_eval import provenance, records
+from copyspec_eval.errors import DataError, unknown_option
+from copyspec_eval.records import RecordedText, TurnRecord, record_of
+from copyspec_eval.reports import table
+from copyspec_eval.reports.summary import METRICS, evaluate, ratio_of_sums
+
+ROW = TurnRecord(
+    run_id="r",
+    task="mt_bench",
+    doc_id=3,
+    turn=1,
+    repeat=0,
+    category="math",
+    rank=0,
+    drafter="copyspec",
+    exact=True,
+    batch_size=1,
+    prompt_sha256="0" * 64,
+    num_prompt_tokens=7,
+    num_tokens=10,
+    num_forwards=5,
+    num_attempts=2,
+    num_drafted=20,
+    num_accepted=5,
+    prefill_seconds=1.0,
+    decode_seconds=4.0,
+    latency_seconds=5.0,
+    finish_reason="eos",
+    attempts=((10, 3), (10, 2)),
+    spans=((1, 3, 0), (5, 2, 4)),
+    token_ids=tuple(range(10)),
+    text='said "ü"\n\u2028<script>',
+)
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    path = records.records_file(tmp_path / "new" / "folder", rank=1)
+    assert path.name == "turns.rank1.jsonl"
+    rows = [ROW, replace(ROW, turn=2, attempts=(), spans=())]
+    for row in rows:
+        records.append(path, row)
+    assert list(records.read(path)) == rows
+    assert len(path.read_text().split("\n")) == 3
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    records.append(path, ROW)
+    whole = path.read_text()
+    path.write_text(whole + whole[:50])
+    assert list(records.read(path)) == [ROW]
+    path.write_text(whole + "{}\n" + whole)
+    with pytest.raises(DataError, match=r"turns.jsonl:2: not a turn record"):
+        list(records.read(path))
+
+
+def test_an_answer_is_text_with_its_record() -> None:
+    answer = RecordedText("hello", ROW)
+    assert answer == "hello"
+    again = pickle.loads(pickle.dumps(answer))
+    assert again == "hello"
+    assert record_of(again) == ROW
+    assert record_of("hello") is None
+    assert json.dumps([answer]) == '["hello"]'
+
+
+def test_every_metric_by_hand() -> None:
+    other = replace(ROW, num_tokens=30, num_forwards=30, num_attempts=0, num_accepted=0)
+    other = replace(other, num_drafted=0, prefill_seconds=0.0, decode_seconds=15.0)
+    values = {metric.name: evaluate(metric, [ROW, other]) for metric in METRICS}
+    assert values == pytest.approx(
+        {
+            "tokens_per_second": 40 / 20,
+            "decode_tokens_per_second": 38 / 19,
+            "latency_seconds": 5.0,
+            "tokens": 20,
+            "forwards": 17.5,
+            "tokens_per_forward": 40 / 35,
+            "copied_share": 5 / 40,
+            "drafted_per_token": 20 / 40,
+            "accepted_per_attempt": 2.5,
+        }
+    )
+    assert table.values([other])["accepted_per_attempt"] is None
+    assert ratio_of_sums([]) != ratio_of_sums([])  # NaN
+
+
+def test_table_has_a_line_per_turn_and_category() -> None:
+    rows = [ROW, replace(ROW, category="writing"), replace(ROW, turn=2)]
+    lines = table.render(rows).splitlines()
+    assert len(lines) == 2 + 3 + 1, "turn 1 with two categories, turn 2 with one"
+    assert "5" in lines[2]
+    assert table.figures(rows)["mt_bench"]["turn 2"]["turns"] == 1
+
+
+def test_manifest_keeps_earlier_runs_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["/usr/bin/lm_eval", "--model_args", "pretrained=M,token=hf_abc,gamma=3", "api_key=k"]
+    monkeypatch.setattr(sys, "argv", command)
+    first = provenance.manifest({"gamma": 3})
+    assert first.command == "lm_eval --model_args pretrained=M,token=***,gamma=3 api_key=***"
+    assert first.hardware["memory_bytes"] > 0
+    second = replace(first, run_id="another")
+    for run in (first, second, first):
+        provenance.write_manifest(tmp_path, run)
+    runs = json.loads((tmp_path / "manifest.json").read_text())["runs"]
+    assert [run["run_id"] for run in runs] == ["another", first.run_id]
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_run_id_is_one_per_process() -> None:
+    assert provenance.run_id() == provenance.run_id()
+    program = "from copyspec_eval.provenance import run_id; print(run_id())"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert other.stdout.strip() != provenance.run_id()
+
+
+def test_only_errors_of_ours_are_shortened() -> None:
+    program = (
+        "from copyspec_eval.errors import *\n"
+        "report_errors_in_one_line(); report_errors_in_one_line()\n"
+        "raise {}('what')"
+    )
+    for kind, lines in (("OptionError", ["copyspec-eval: error: what"]), ("OSError", None)):
+        result = subprocess.run(
+            [sys.executable, "-c", program.format(kind)], capture_output=True, text=True
+        )
+        assert result.returncode == 1
+        if lines:
+            assert result.stderr.splitlines() == lines
+        else:
+            assert result.stderr.startswith("Traceback")
+
+
+def test_unknown_names_without_a_close_one_list_them_all() -> None:
+    assert str(unknown_option("thing", "xyz", ["b", "a"])) == "unknown thing 'xyz'; known: a, b"
