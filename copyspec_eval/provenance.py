@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from copyspec_eval.errors import DataError
+
 MANIFEST_VERSION = 1
 
 PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
@@ -74,11 +76,19 @@ def write_manifest(folder: Path, run: RunManifest) -> None:
     """Put `run` into `manifest.json`, beside those of earlier runs into the same folder.
 
     The file is `{"runs": [manifest, …]}`, oldest first, replaced as a whole or not at all.
+
+    Raises:
+        DataError: a file of that name is there and is none of ours.
     """
     path = folder / "manifest.json"
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-    runs = [entry for entry in earlier if entry["run_id"] != run.run_id] + [asdict(run)]
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+        runs = [entry for entry in earlier if entry["run_id"] != run.run_id] + [asdict(run)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: not a manifest of ours ({error!r}); write the run to another folder"
+        ) from error
     partial = path.with_suffix(".json.partial")
     partial.write_text(json.dumps({"runs": runs}, indent=2) + "\n", encoding="utf-8")
     partial.replace(path)

@@ -225,11 +225,12 @@ class Engine:
         ).to(self._model.device)
         extent = self._step_extent(slots, width)
         logits = forward(self._model, cache, 0, packed[:, 1:], packed[:, :1], extent)
-        tokens = argmax_tokens(logits[:, : 1 + longest])
+        active = [slot for slot in slots if slot is not None]
+        plain = any(slot.chooser.is_argmax for slot in active)
+        tokens = argmax_tokens(logits[:, : 1 + longest]) if plain else [[]] * len(slots)
         for place, (slot, draft) in enumerate(zip(slots, drafts, strict=True)):
             if slot is not None:
                 slot.row.settle(draft, self._choice(slot, draft, tokens[place], logits[place]))
-        active = [slot for slot in slots if slot is not None]
         share = self._clock.lap() / len(active)
         for slot in active:
             slot.decode_seconds += share

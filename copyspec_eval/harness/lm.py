@@ -18,7 +18,7 @@ from copyspec_eval import provenance
 from copyspec_eval.decoding import serving
 from copyspec_eval.decoding.engine import Engine, exact_width
 from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.errors import ModelError, report_errors_in_one_line
+from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import options
 from copyspec_eval.harness.recording import Progress, RunRecorder
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
@@ -56,13 +56,16 @@ class CopySpecLM(HFLM):
 
     def __init__(
         self,
-        pretrained: Any,
+        pretrained: Any = None,
         drafter: str | None = "copyspec",
         gamma: int = 3,
         num_draft_tokens: int = 10,
         exact: bool = True,
         **kwargs: Any,
     ) -> None:
+        if pretrained is None:
+            raise OptionError("no model given; pass --model_args pretrained=NAME_OR_FOLDER")
+        options.check_batch_size(kwargs.get("batch_size", 1))
         # lm-eval reads the word "none" as None.
         self._draft_options = DraftOptions(drafter or "none", gamma, num_draft_tokens)
         self._exact = options.check_bool("exact", exact)

@@ -46,6 +46,19 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
+def check_batch_size(value: object) -> None:
+    """Accept a number of rows, or `auto`.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    # lm-eval takes auto:N too, to look for the size anew N times; ours needs no search.
+    if str(value).partition(":")[0] != "auto" and not (
+        str(value).isdecimal() and int(str(value)) >= 1
+    ):
+        raise OptionError(f"batch_size={value!r} is neither a number of at least 1 nor auto")
+
+
 def read_config(pretrained: str, options: Mapping[str, Any]) -> PretrainedConfig:
     """The model's config, without its weights.
 

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from copyspec_eval import provenance, records
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.summary import METRICS, evaluate
+from copyspec_eval.reports.summary import METRICS, ratio_of_sums
 
 _SHOWN = ("tokens_per_second", "copied_share")
 
@@ -42,12 +42,14 @@ class RunRecorder:
             records.append(records.records_file(self._folder, self._rank), row)
 
     def all_rows(self) -> list[TurnRecord]:
-        """The run's rows of all ranks where they went to a folder; else this rank's."""
+        """The run's rows of all ranks, as far as they went to a folder; else this rank's."""
         if self._folder is None:
             return self.rows
-        files = sorted(self._folder.glob("turns*.jsonl"))
+        others = set(self._folder.glob("turns*.jsonl"))
+        others.discard(records.records_file(self._folder, self._rank))
         run = provenance.run_id()
-        return [row for file in files for row in records.read(file) if row.run_id == run]
+        theirs = [row for file in sorted(others) for row in records.read(file) if row.run_id == run]
+        return self.rows + theirs
 
 
 class Progress:
@@ -55,12 +57,14 @@ class Progress:
 
     def __init__(self, total: int, disable: bool) -> None:
         self._bar = tqdm(total=total, disable=disable, desc="CopySpec", unit="answer")
-        self._rows: list[TurnRecord] = []
+        self._sums = {metric: (0.0, 0.0) for metric in METRICS if metric.name in _SHOWN}
 
     def update(self, row: TurnRecord) -> None:
         """One more answer."""
-        self._rows.append(row)
-        shown = {m.name: f"{evaluate(m, self._rows):.3g}" for m in METRICS if m.name in _SHOWN}
+        for metric, (numerator, denominator) in self._sums.items():
+            both = numerator + metric.numerator(row), denominator + metric.denominator(row)
+            self._sums[metric] = both
+        shown = {metric.name: f"{ratio_of_sums([s]):.3g}" for metric, s in self._sums.items()}
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update()
 

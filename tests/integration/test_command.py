@@ -70,8 +70,11 @@ class Command:
         return sorted(map(json.loads, lines), key=lambda sample: sample["doc_id"])
 
     def conversations(self) -> list[tuple[Any, Any]]:
-        """Prompts and answers of every document."""
-        return [(sample["arguments"], sample["resps"]) for sample in self.samples()]
+        """Prompts and answers of every document; lm-eval logs an answer that pads twice."""
+        return [
+            (sample["arguments"], [answers[0] for answers in sample["resps"]])
+            for sample in self.samples()
+        ]
 
     def rows(self) -> list[TurnRecord]:
         """All rows of all ranks."""

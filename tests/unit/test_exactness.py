@@ -105,6 +105,25 @@ def test_logits_are_the_same_bits_for_experts_windows_and_caps(
     check_every_drafter(tiny_model(model_type, dtype), batch_size=4)
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_neither_neighbours_nor_spare_capacity_matter(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run has other requests left, so other neighbours and another largest request."""
+    model = larger_model(dtype)
+    tokens, logits = logits_of(model, plain_drafter, 4)
+    reversed_tokens, reversed_logits = logits_of(
+        model, plain_drafter, 4, order=slice(None, None, -1)
+    )
+    monkeypatch.setattr("copyspec_eval.decoding.engine._EXACT_EXTENT", 1536)
+    wide_tokens, wide_logits = logits_of(model, plain_drafter, 4)
+    assert reversed_tokens[::-1] == wide_tokens == tokens
+    for wanted, *others in zip(logits, reversed_logits[::-1], wide_logits, strict=True):
+        for position, bits in wanted.items():
+            assert all(torch.equal(other[position], bits) for other in others)
+
+
 def test_the_check_sees_a_width_that_follows_the_draft() -> None:
     """The same comparison on inexact decoding fails, so it can fail."""
     model = larger_model(torch.float32)

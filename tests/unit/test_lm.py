@@ -190,6 +190,7 @@ def test_requests_that_cannot_be_served(
         ("num_draft_tokens=-1", r"num_draft_tokens=-1"),
         ("num_draft_tokens=40", r"num_draft_tokens=40 is over 31.*exact=false"),
         ("drafter=copyspek", r"unknown drafter 'copyspek' \(did you mean 'copyspec'\?\)"),
+        ("batch_size=0", r"batch_size=0 is neither"),
         ("exact=maybe", r"exact='maybe' is neither true nor false"),
         ("gama=3", r"unknown model_arg 'gama' \(did you mean 'gamma'\?\)"),
         ("attn_implementation=sdpa", r"attn_implementation: .* leave it out"),

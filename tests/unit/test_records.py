@@ -122,6 +122,13 @@ def test_manifest_keeps_earlier_runs_and_no_secret(
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+def test_a_file_that_only_has_the_manifests_name_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(DataError, match=r"manifest.json: not a manifest of ours"):
+        provenance.write_manifest(tmp_path, provenance.manifest({}))
+    assert (tmp_path / "manifest.json").read_text() == "[]"
+
+
 def test_run_id_is_one_per_process() -> None:
     assert provenance.run_id() == provenance.run_id()
     program = "from copyspec_eval.provenance import run_id; print(run_id())"
