@@ -278,19 +278,27 @@ def qwen(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="module")
+def stock_answers(qwen: Path, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """All of MT-Redundant, answered by the stock `hf`."""
+    stock = Command(qwen, data_dir, tmp_path_factory.mktemp("stock") / "hf")
+    stock.run(*MEDIUM, model="hf", options="")
+    return stock
+
+
+MEDIUM = ("--gen_kwargs", "max_gen_toks=64")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["gamma=3", "drafter=none"])
 def test_all_of_mt_redundant_as_hf_answers_it(
-    qwen: Path, data_dir: Path, tmp_path: Path, options: str
+    qwen: Path, data_dir: Path, tmp_path: Path, stock_answers: Command, options: str
 ) -> None:
     """80 questions, two turns, real tokenizer; float64 leaves no near-ties to random weights."""
-    settings = ("--gen_kwargs", "max_gen_toks=64")
     ours = Command(qwen, data_dir, tmp_path / "copyspec")
-    ours.run(*settings, options=options)
-    stock = Command(qwen, data_dir, tmp_path / "hf")
-    stock.run(*settings, model="hf", options="")
+    ours.run(*MEDIUM, options=options)
     assert len(ours.conversations()) == 80
-    assert ours.conversations() == stock.conversations()
+    assert ours.conversations() == stock_answers.conversations()
     rows = ours.rows()
     assert len(rows) == 160
     assert len({row.category for row in rows}) == 8

@@ -52,12 +52,13 @@ def logits_of(
     make_drafter: DrafterFactory,
     batch_size: int,
     num_draft_tokens: int = 10,
+    order: slice = slice(None),
 ) -> tuple[list[tuple[int, ...]], list[dict[int, torch.Tensor]]]:
     """Output and the logits of every verified position, per request."""
     choosers = [RecordingChooser() for _ in prompts()]
     requests = [
         Request(prompt, StopRule(BUDGET), chooser)
-        for prompt, chooser in zip(prompts(), choosers, strict=True)
+        for prompt, chooser in zip(prompts()[order], choosers, strict=True)
     ]
     engine = Engine(model, make_drafter, num_draft_tokens=num_draft_tokens, batch_size=batch_size)
     answers = engine.generate(requests)
