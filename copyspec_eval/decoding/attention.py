@@ -46,14 +46,25 @@ def attend(
     Returns:
         `[rows, width, heads, dim]` in the query's dtype, and no weights.
     """
-    heads, width = query.shape[1], query.shape[2]
-    groups = heads // key.shape[1]
-    mask = _visible(attention_mask, width, key.shape[2], sliding_window, query.device)
+    rows, heads, width, dim = query.shape
+    kv_heads, extent = key.shape[1:3]
+    groups = heads // kv_heads
+    visible = _visible(attention_mask, width, extent, sliding_window, query.device)
+    # The query heads that share a key stand below each other, as if they were more positions.
+    folded = query.reshape(rows, kv_heads, groups * width, dim)
+    visible = visible.repeat(1, 1, groups, 1)
     if softcap is None and s_aux is None:
-        output = _fused(query, key, value, mask, scaling, groups)
+        output = F.scaled_dot_product_attention(
+            folded, key, value, attn_mask=visible, scale=scaling
+        )
     else:
-        output = _explicit(query, key, value, mask, scaling, groups, softcap, s_aux)
-    return output.transpose(1, 2), None
+        sinks = None
+        if s_aux is not None:
+            sinks = s_aux.reshape(1, kv_heads, groups, 1).expand(rows, -1, -1, width)
+            sinks = sinks.reshape(rows, kv_heads, groups * width, 1)
+        scale = dim**-0.5 if scaling is None else scaling
+        output = _explicit(folded, key, value, visible, scale, softcap, sinks)
+    return output.reshape(rows, heads, width, -1).transpose(1, 2), None
 
 
 def _visible(
@@ -73,46 +84,25 @@ def _visible(
     return mask
 
 
-def _fused(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    scaling: float | None,
-    groups: int,
-) -> torch.Tensor:
-    rows, heads, width, dim = query.shape
-    folded = query.reshape(rows, heads // groups, groups * width, dim)
-    output = F.scaled_dot_product_attention(
-        folded, key, value, attn_mask=mask.repeat(1, 1, groups, 1), scale=scaling
-    )
-    return output.reshape(rows, heads, width, value.shape[-1])
-
-
 def _explicit(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor,
-    scaling: float | None,
-    groups: int,
+    visible: torch.Tensor,
+    scale: float,
     softcap: float | None,
-    s_aux: torch.Tensor | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    rows, heads, width, dim = query.shape
-    folded = query.reshape(rows, heads // groups, groups * width, dim)
-    scores = folded @ key.transpose(-1, -2) * (dim**-0.5 if scaling is None else scaling)
-    scores = scores.reshape(rows, heads, width, key.shape[2])
+    """What the fused kernel cannot: capped scores, and sinks `[rows, kv_heads, queries, 1]`."""
+    scores = query @ key.transpose(-1, -2) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    if s_aux is not None:
-        sinks = s_aux.to(scores.dtype).reshape(1, heads, 1, 1).expand(rows, heads, width, 1)
-        scores = torch.cat([scores, sinks], dim=-1)
+    scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
     working_dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
     weights = torch.softmax(scores, dim=-1, dtype=working_dtype).to(value.dtype)
-    weights = weights[..., : key.shape[2]].reshape(rows, heads // groups, groups * width, -1)
-    return (weights @ value).reshape(rows, heads, width, value.shape[-1])
+    return weights[..., : key.shape[2]] @ value
 
 
 AttentionInterface.register(NAME, attend)

@@ -132,15 +132,14 @@ class Engine:
             one answer per request, in their order.
 
         Raises:
-            RequestError: a request is too long for the model's rotary embedding; none is begun.
+            RequestError: as `check`; nothing is begun then.
         """
-        answers: dict[int, Generation] = {}
         if not requests:
             return []
+        self.check(requests)
+        answers: dict[int, Generation] = {}
         queue = deque(enumerate(requests))
         extent = max(self._extent_of(request) for request in requests)
-        longest = max(request.max_length for request in requests)
-        check_length(self._model, longest + self._widest - 1)
         cache = RowCache(self._batch_size, extent)
         slots: list[_Slot | None] = [None] * self._batch_size
 
@@ -163,6 +162,15 @@ class Engine:
                         slots[place] = None
                         finish(slot)
         return [answers[index] for index in range(len(requests))]
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Refuse requests before any work.
+
+        Raises:
+            RequestError: one is too long for the model's rotary embedding.
+        """
+        for request in requests:
+            check_length(self._model, request.max_length + self._widest - 1)
 
     def _extent_of(self, request: Request) -> int:
         """Cache positions that a request can come to need, its widest last step included."""

@@ -37,7 +37,7 @@ def check_config(config: Any) -> None:
     model_class = _causal_lm_class(config)
     if model_class is None:
         raise ModelError(f"model type {name!r} has no causal language model; {REMEDY}")
-    layers = set(getattr(config, "layer_types", None) or ()) - _SERVED_LAYERS
+    layers = set(getattr(config.get_text_config(), "layer_types", None) or ()) - _SERVED_LAYERS
     if model_class._is_stateful or layers:
         what = f"layers of type {', '.join(sorted(layers))}" if layers else "a recurrent state"
         raise ModelError(
@@ -57,8 +57,9 @@ def check_exact(model: PreTrainedModel) -> None:
     Raises:
         ModelError: the model's experts do not go through transformers' experts interface.
     """
+    config = model.config.get_text_config()
     routed = any(
-        (getattr(model.config, name, None) or 0) > 1
+        (getattr(config, name, None) or 0) > 1
         for name in ("num_experts", "num_local_experts", "n_routed_experts")
     )
     if routed and not model._can_set_experts_implementation():
@@ -194,5 +195,5 @@ def forward(
 
 
 def _last_position(model: PreTrainedModel) -> int | None:
-    limit = getattr(model.config, "max_position_embeddings", None)
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return None if limit is None else limit - 1

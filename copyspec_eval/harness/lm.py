@@ -90,6 +90,8 @@ class CopySpecLM(HFLM):
         asked = dict(zip(keys, requests, strict=True))
         jobs = [self._builder.build(request, key.repeat) for key, request in asked.items()]
         jobs.sort(key=lambda job: -len(job.request.prompt_ids))
+        engine = self._engine(jobs)
+        engine.check([job.request for job in jobs])
         self._recorder.begin(self._describe(jobs))
         progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
         answers: dict[_AnswerKey, RecordedText] = {}
@@ -106,7 +108,7 @@ class CopySpecLM(HFLM):
             dtype=self.mixed_precision_dtype,
             enabled=self.mixed_precision_dtype is not None,
         ):
-            self._engine(jobs).generate([job.request for job in jobs], finish)
+            engine.generate([job.request for job in jobs], finish)
         progress.close()
         return [answers[key] for key in keys]
 

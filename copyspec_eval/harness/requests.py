@@ -99,8 +99,8 @@ class RequestBuilder:
     def _generation_config(
         self, settings: dict[str, Any], num_prompt_tokens: int, max_gen_toks: int
     ) -> GenerationConfig:
-        if settings.get("temperature") == 0.0:
-            settings.pop("temperature")
+        if not settings.get("do_sample"):
+            settings.pop("temperature", None)
         settings.pop("max_length", None)
         model = self._lm.model
         prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(

@@ -172,6 +172,7 @@ def test_records_add_up(byte_model: Path) -> None:
         ({"prompt_lookup_num_tokens": 5}, r"assisted generation"),
         ({"nonsense": 1}, r"unknown generation setting nonsense"),
         ({"do_sample": True, "temperature": -1.0}, r"temperature"),
+        ({"do_sample": True, "temperature": 0.0}, r"temperature"),
     ],
 )
 def test_requests_that_cannot_be_served(

@@ -121,7 +121,7 @@ def test_the_probe_catches_an_attention_that_the_engine_does_not_know(
     # As if soft-capping were unknown.
 
     def uncapped(*given: Any) -> Any:
-        return explicit(*given[:6], None, given[7])
+        return explicit(*given[:5], None, given[6])
 
     monkeypatch.setattr(attention, "_explicit", uncapped)
     model.config.attn_logit_softcapping, before = 0.1, model.config.attn_logit_softcapping
