@@ -27,7 +27,12 @@ _GPT2_SHAPE: dict[str, Any] = {
     "n_head": 4,
     "n_positions": 256,
 }
-_GEMMA: dict[str, Any] = {"head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8}
+_GEMMA: dict[str, Any] = {
+    "head_dim": 8,
+    "sliding_window": 12,
+    "query_pre_attn_scalar": 8,
+    "tie_word_embeddings": False,  # else a random model says one token for ever
+}
 _EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12}
 _YARN_FREE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
 
