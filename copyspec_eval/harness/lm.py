@@ -81,7 +81,7 @@ class CopySpecLM(HFLM):
         if exact:
             serving.check_exact(self.model)
         self._builder = RequestBuilder(self)
-        self._recorder = RunRecorder(self.rank)
+        self._recorder = RunRecorder(self.rank, self.world_size)
         provenance.run_id()
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:

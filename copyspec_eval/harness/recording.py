@@ -23,8 +23,9 @@ class RunRecorder:
     Without `--output_path` the rows are kept in memory only. One recorder per model object.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, world_size: int) -> None:
         self._rank = rank
+        self._world_size = world_size
         self._folder: Path | None = None
         self.rows: list[TurnRecord] = []
 
@@ -45,11 +46,10 @@ class RunRecorder:
         """The run's rows of all ranks, as far as they went to a folder; else this rank's."""
         if self._folder is None:
             return self.rows
-        others = set(self._folder.glob("turns*.jsonl"))
-        others.discard(records.records_file(self._folder, self._rank))
-        run = provenance.run_id()
-        theirs = [row for file in sorted(others) for row in records.read(file) if row.run_id == run]
-        return self.rows + theirs
+        others = set(range(self._world_size)) - {self._rank}
+        files = [records.records_file(self._folder, rank) for rank in sorted(others)]
+        theirs = [row for file in files if file.exists() for row in records.read(file)]
+        return self.rows + [row for row in theirs if row.run_id == provenance.run_id()]
 
 
 class Progress:

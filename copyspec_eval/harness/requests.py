@@ -20,6 +20,13 @@ from copyspec_eval.decoding.engine import Request
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError
 
+# Settings that would be taken and then not be followed.
+_INSTEAD = {
+    "max_length": "max_gen_toks",
+    "max_time": "max_gen_toks",
+    "num_return_sequences": "the task's repeats",
+    "stop_strings": "until",
+}
 _SERVED_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 
@@ -101,7 +108,8 @@ class RequestBuilder:
     ) -> GenerationConfig:
         if not settings.get("do_sample"):
             settings.pop("temperature", None)
-        settings.pop("max_length", None)
+        for name in settings.keys() & _INSTEAD.keys():
+            raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
         model = self._lm.model
         prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
             None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id

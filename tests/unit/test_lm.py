@@ -170,6 +170,8 @@ def test_records_add_up(byte_model: Path) -> None:
         ({"max_gen_toks": 0}, r"max_gen_toks=0"),
         ({"num_beams": 3}, r"beam search"),
         ({"prompt_lookup_num_tokens": 5}, r"assisted generation"),
+        ({"num_return_sequences": 2}, r"num_return_sequences; use the task's repeats"),
+        ({"stop_strings": ["x"]}, r"stop_strings; use until"),
         ({"nonsense": 1}, r"unknown generation setting nonsense"),
         ({"do_sample": True, "temperature": -1.0}, r"temperature"),
         ({"do_sample": True, "temperature": 0.0}, r"temperature"),
