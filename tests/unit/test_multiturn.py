@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
+from sample_rows import ROW
 
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.multiturn import MAX_TURNS, TurnInstance, render
@@ -28,31 +30,17 @@ COUNTED = [metric.name for metric in METRICS if not metric.timed]
 
 
 def record(run: str, turn: int, text: str, num_attempts: int = 2) -> TurnRecord:
-    return TurnRecord(
+    return replace(
+        ROW,
         run_id=run,
-        task="mt_bench",
-        doc_id=0,
         turn=turn,
-        repeat=0,
-        category="",
-        rank=0,
-        drafter="copyspec",
-        exact=True,
-        batch_size=1,
-        prompt_sha256="",
-        num_prompt_tokens=5,
         num_tokens=10 * turn,
-        num_forwards=5,
         num_attempts=num_attempts,
         num_drafted=8,
         num_accepted=4,
         prefill_seconds=0.5,
         decode_seconds=1.5,
         latency_seconds=3.0,
-        finish_reason="eos",
-        attempts=((4, 4), (4, 0)),
-        spans=(),
-        token_ids=(),
         text=text,
     )
 

@@ -10,40 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sample_rows import ROW
 
 from copyspec_eval import provenance, records
 from copyspec_eval.errors import DataError, unknown_option
-from copyspec_eval.records import RecordedText, TurnRecord, record_of
+from copyspec_eval.records import RecordedText, record_of
 from copyspec_eval.reports import table
 from copyspec_eval.reports.summary import METRICS, evaluate, ratio_of_sums
-
-ROW = TurnRecord(
-    run_id="r",
-    task="mt_bench",
-    doc_id=3,
-    turn=1,
-    repeat=0,
-    category="math",
-    rank=0,
-    drafter="copyspec",
-    exact=True,
-    batch_size=1,
-    prompt_sha256="0" * 64,
-    num_prompt_tokens=7,
-    num_tokens=10,
-    num_forwards=5,
-    num_attempts=2,
-    num_drafted=20,
-    num_accepted=5,
-    prefill_seconds=1.0,
-    decode_seconds=4.0,
-    latency_seconds=5.0,
-    finish_reason="eos",
-    attempts=((10, 3), (10, 2)),
-    spans=((1, 3, 0), (5, 2, 4)),
-    token_ids=tuple(range(10)),
-    text='said "ü"\n\u2028<script>',
-)
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""A turn's record, complete and consistent, to change for a test."""
+
+from __future__ import annotations
+
+from copyspec_eval.records import TurnRecord
+
+ROW = TurnRecord(
+    run_id="r",
+    task="mt_bench",
+    doc_id=3,
+    turn=1,
+    repeat=0,
+    category="math",
+    rank=0,
+    drafter="copyspec",
+    exact=True,
+    batch_size=1,
+    prompt_sha256="0" * 64,
+    num_prompt_tokens=7,
+    num_tokens=10,
+    num_forwards=5,
+    num_attempts=2,
+    num_drafted=20,
+    num_accepted=5,
+    prefill_seconds=1.0,
+    decode_seconds=4.0,
+    latency_seconds=5.0,
+    finish_reason="eos",
+    attempts=((10, 3), (10, 2)),
+    spans=((1, 3, 0), (5, 2, 4)),
+    token_ids=tuple(range(10)),
+    text='said "ü"\n\u2028<script>',
+)
