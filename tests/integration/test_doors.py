@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import venv
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,18 @@ def evaluate(
         )
         [results] = Path(output).glob("results*.json")
         assert json.loads(results.read_text())["n-samples"]["mt_redundant"]["effective"] == 2
+
+
+def test_the_wheel_carries_types_tasks_and_hook(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert names >= {
+        "copyspec_eval/py.typed",
+        "copyspec_eval/tasks/mt_redundant/mt_redundant.yaml",
+        "_copyspec_eval_autoload.py",
+        "copyspec_eval_autoload.pth",
+        "copyspec_eval_autoload.start",
+    }
+    assert not [name for name in names if name.startswith(("tests/", "tasks/", "scripts/"))]
 
 
 def test_before_the_installation_nothing_is_known(stock):
