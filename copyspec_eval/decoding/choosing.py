@@ -46,11 +46,15 @@ class TokenChooser:
 
 
 def argmax_tokens(logits: torch.Tensor) -> list[list[int]]:
-    """Argmax of `[rows, width, vocabulary]` logits, copied to the host at once.
+    """Argmax of `[rows, width, vocabulary]` logits, the first one of equals, on the host at once.
 
     transformers compares float32 logits, so float64 ones are rounded first; widening the narrower
-    types would change nothing.
+    types changes nothing.
     """
+    if logits.device.type == "cpu":
+        # NumPy's argmax is many times faster here than torch's, of bfloat16 above all.
+        on_host: list[list[int]] = logits.float().numpy().argmax(-1).tolist()
+        return on_host
     if logits.dtype == torch.float64:
         logits = logits.float()
     tokens: list[list[int]] = logits.argmax(-1).tolist()

@@ -170,7 +170,7 @@ def test_float64_is_compared_as_generate_compares_it() -> None:
     logits = torch.tensor([[[1.0, 1.0 + 1e-12]]], dtype=torch.float64)
     from copyspec_eval.decoding.choosing import argmax_tokens
 
-    assert argmax_tokens(logits) == [[0]]
+    assert argmax_tokens(logits) == [[0]], "of equals the first, as torch has it"
     assert TokenChooser(LogitsProcessorList(), False).choose([1], logits[0, 0]) == 0
 
 
