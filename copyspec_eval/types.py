@@ -100,7 +100,8 @@ class Generation:
         prefill_seconds: the request's own prefill, its first token included.
         decode_seconds: the request's share of its steps; a step's time is split evenly among the
             rows that took part, so that sums over requests are wall-clock time.
-        latency_seconds: wall clock from the start of the prefill to the last token.
+        latency_seconds: from the start of the prefill to the last token, the steps and prefills of
+            the rows beside it included, but not what the caller does with finished answers.
         batch_size: rows that the engine decodes side by side.
     """
 

@@ -53,17 +53,25 @@ class _Slot:
 
 
 class _Stopwatch:
-    """Time in laps that leave no gap; `restart` leaves one on purpose."""
+    """Time in laps that leave no gap; `restart` leaves one on purpose.
+
+    Attributes:
+        elapsed: seconds of all laps together.
+    """
 
     def __init__(self) -> None:
+        self.elapsed = 0.0
         self.restart()
 
     def restart(self) -> None:
+        """Begin a lap now; what passed since the last one is not counted."""
         self._last = perf_counter()
 
     def lap(self) -> float:
+        """Seconds since the last lap ended, or since `restart`."""
         now = perf_counter()
         seconds, self._last = now - self._last, now
+        self.elapsed += seconds
         return seconds
 
 
@@ -201,7 +209,7 @@ class Engine:
     def _prefill(
         self, place: int, index: int, request: Request, cache: RowCache, extent: int
     ) -> _Slot:
-        started = perf_counter()
+        started = self._clock.elapsed
         row = Row(
             request.prompt_ids,
             self._make_drafter(),
@@ -271,7 +279,7 @@ class Engine:
             spans=tuple(row.spans),
             prefill_seconds=slot.prefill_seconds,
             decode_seconds=slot.decode_seconds,
-            latency_seconds=perf_counter() - slot.started,
+            latency_seconds=self._clock.elapsed - slot.started,
             batch_size=self._batch_size,
         )
 

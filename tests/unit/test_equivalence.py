@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -193,8 +194,14 @@ def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> No
 
         def finish(index: int, generation: Generation, done: list[int] = finished) -> None:
             done.append(index)
+            time.sleep(0.2)
 
+        started = time.perf_counter()
         answers = engine.generate(requests, finish)
+        worked = time.perf_counter() - started - 5 * 0.2
+        assert max(generation.latency_seconds for generation in answers) <= worked
+        own = sum(generation.prefill_seconds + generation.decode_seconds for generation in answers)
+        assert own <= worked, "the caller's time is nobody's"
         assert finished == [0, 2, 4, 3, 1] or finished == [0, 2, 3, 4, 1]
         for prompt, budget, generation in zip(prompts(), budgets, answers, strict=True):
             assert list(generation.token_ids) == expected("llama")[prompt][:budget]
