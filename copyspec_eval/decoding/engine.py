@@ -239,9 +239,9 @@ class Engine:
         packed = torch.tensor(
             [_fed(slot, draft, width) for slot, draft in zip(slots, drafts, strict=True)]
         ).to(self._model.device)
-        extent = self._step_extent(slots, width)
-        logits = forward(self._model, cache, 0, packed[:, 1:], packed[:, :1], extent)
         active = [slot for slot in slots if slot is not None]
+        extent = self._step_extent(active, width)
+        logits = forward(self._model, cache, 0, packed[:, 1:], packed[:, :1], extent)
         plain = any(slot.chooser.is_argmax for slot in active)
         tokens = argmax_tokens(logits[:, : 1 + longest]) if plain else [[]] * len(slots)
         for place, (slot, draft) in enumerate(zip(slots, drafts, strict=True)):
@@ -251,8 +251,7 @@ class Engine:
         for slot in active:
             slot.decode_seconds += share
 
-    def _step_extent(self, slots: list[_Slot | None], width: int) -> int:
-        active = [slot for slot in slots if slot is not None]
+    def _step_extent(self, active: list[_Slot], width: int) -> int:
         if self._exact:
             return max(slot.extent for slot in active)
         return _round_up(max(slot.row.length for slot in active) - 1 + width, _EXTENT)

@@ -123,11 +123,11 @@ def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def probe(model: PreTrainedModel) -> None:
+def probe(model: PreTrainedModel, exact: bool) -> None:
     """Check on one short input that the engine's forward computes what the model's own does.
 
-    It catches what no list of model types can: an attention feature or a cache use that the engine
-    does not know.
+    It catches what no list of model types can: a feature of the attention, of the cache or (in
+    exact mode, which computes them its own way) of the experts that the engine does not know.
 
     Raises:
         ModelError: the logits differ by more than rounding.
@@ -137,7 +137,7 @@ def probe(model: PreTrainedModel) -> None:
     expected = model(input_ids=ids, use_cache=False).logits[0, _PROBE_SPLIT:].float()
     cache = RowCache(num_rows=1, capacity=_PROBE_LENGTH)
     actual = expected
-    with served(model, exact=False):
+    with served(model, exact):
         for part in (slice(0, _PROBE_SPLIT), slice(_PROBE_SPLIT, _PROBE_LENGTH)):
             actual = forward(model, cache, 0, ids[:, part], part.start, part.stop)[0].float()
     # Rounding in float16 and bfloat16 stays far below this; a wrong mask or position does not.

@@ -77,9 +77,9 @@ class CopySpecLM(HFLM):
         serving.check_config(config)
         super().__init__(pretrained, **kwargs)
         self._split_documents_over_ranks()
-        serving.probe(self.model)
         if exact:
             serving.check_exact(self.model)
+        serving.probe(self.model, exact)
         self._builder = RequestBuilder(self)
         self._recorder = RunRecorder(self.rank, self.world_size)
         provenance.run_id()

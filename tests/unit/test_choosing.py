@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +23,8 @@ from transformers import (
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.row import Row
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.types import Draft
+from copyspec_eval.decoding.verify import verify
+from copyspec_eval.types import Draft, Verdict
 
 VOCABULARY, LENGTH, SAMPLES = 5, 3, 6000
 
@@ -79,6 +82,21 @@ def target(processors: LogitsProcessorList) -> dict[tuple[int, ...], float]:
     return probabilities
 
 
+def chi_square_p(
+    counts: Counter[tuple[int, ...]], probabilities: dict[tuple[int, ...], float]
+) -> float:
+    """Chance of counts at least this far from the probabilities."""
+    samples = sum(counts.values())
+    # Rare sequences share one cell, so that every cell expects at least five.
+    cells = {s: p for s, p in probabilities.items() if p * samples >= 5}
+    observed = [counts[s] for s in cells] + [samples - sum(counts[s] for s in cells)]
+    wanted = [p * samples for p in cells.values()] + [(1 - sum(cells.values())) * samples]
+    pairs = [(o, w) for o, w in zip(observed, wanted, strict=True) if w > 1e-6]
+    statistic = torch.tensor(sum((o - w) ** 2 / w for o, w in pairs))
+    degrees = torch.tensor(len(pairs) - 1.0)
+    return float(torch.special.gammaincc(degrees / 2, statistic / 2))
+
+
 @pytest.mark.parametrize("draft", [(), (1, 2), (4, 4, 4)], ids=str)
 @pytest.mark.parametrize("name", WARPERS)
 def test_sampled_distribution_is_the_targets(name: str, draft: tuple[int, ...]) -> None:
@@ -87,25 +105,22 @@ def test_sampled_distribution_is_the_targets(name: str, draft: tuple[int, ...]) 
     probabilities = target(processors)
     counts = Counter(sample(processors, draft, seed) for seed in range(SAMPLES))
     assert all(probabilities[sequence] > 0 for sequence in counts), "an impossible token"
-    # Rare sequences share one cell, so that every cell expects at least five.
-    cells = {s: p for s, p in probabilities.items() if p * SAMPLES >= 5}
-    rest = 1 - sum(cells.values())
-    observed = [counts[s] for s in cells] + [SAMPLES - sum(counts[s] for s in cells)]
-    wanted = [p * SAMPLES for p in cells.values()] + [rest * SAMPLES]
-    pairs = [(o, w) for o, w in zip(observed, wanted, strict=True) if w > 1e-6]
-    statistic = sum((o - w) ** 2 / w for o, w in pairs)
-    degrees = torch.tensor(len(pairs) - 1.0)
-    p_value = float(torch.special.gammaincc(degrees / 2, torch.tensor(statistic / 2)))
-    assert p_value > 1e-4, f"chi-square {statistic:.1f} on {int(degrees)} degrees"
+    assert chi_square_p(counts, probabilities) > 1e-4
 
 
-def test_the_chi_square_sees_a_biased_acceptance() -> None:
-    """Keeping the draft's first token always, as a broken verifier would, is far outside."""
+def test_the_chi_square_sees_a_draft_accepted_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wrong draft token in ten let through is far outside."""
+    flips = random.Random(0)
+
+    def lenient(draft_ids: Sequence[int], choose: Callable[[int], int]) -> Verdict:
+        if draft_ids and flips.random() < 0.1:
+            return Verdict(1, choose(1))
+        return verify(draft_ids, choose)
+
+    monkeypatch.setattr("copyspec_eval.decoding.row.verify", lenient)
     processors = LogitsProcessorList(WARPERS["temperature"])
-    probabilities = target(processors)
-    first = Counter((1, *sample(processors, (), seed)[1:]) for seed in range(500))
-    share = sum(p for s, p in probabilities.items() if s[0] == 1)
-    assert sum(first.values()) / 500 > share + 0.1
+    counts = Counter(sample(processors, (4, 4, 4), seed) for seed in range(SAMPLES))
+    assert chi_square_p(counts, target(processors)) < 1e-4
 
 
 @pytest.mark.parametrize("name", WARPERS)

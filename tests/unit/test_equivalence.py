@@ -93,7 +93,8 @@ def tokens(answers: dict[tuple[int, ...], Generation]) -> Answers:
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_model_is_accepted(model_type: str) -> None:
     check_config(tiny_model(model_type).config)
-    probe(tiny_model(model_type))
+    for exact in (True, False):
+        probe(tiny_model(model_type), exact)
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])

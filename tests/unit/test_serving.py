@@ -9,7 +9,7 @@ import torch
 from tiny_models import prompts, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM, BloomConfig, Llama4TextConfig, LogitsProcessorList
 
-from copyspec_eval.decoding import attention, serving
+from copyspec_eval.decoding import attention, experts, serving
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import PREFILL_CHUNK, Engine, Request
@@ -116,7 +116,7 @@ def test_the_probe_catches_an_attention_that_the_engine_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny_model("gemma2")
-    serving.probe(model)
+    serving.probe(model, exact=True)
     explicit: Any = attention._explicit
     # As if soft-capping were unknown.
 
@@ -129,11 +129,23 @@ def test_the_probe_catches_an_attention_that_the_engine_does_not_know(
         layer.self_attn.attn_logit_softcapping = 0.1
     try:
         with pytest.raises(ModelError, match="gives other logits through the engine's cache"):
-            serving.probe(model)
+            serving.probe(model, exact=True)
     finally:
         model.config.attn_logit_softcapping = before
         for layer in model.model.layers:
             layer.self_attn.attn_logit_softcapping = before
+
+
+def test_the_probe_catches_experts_that_exact_mode_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("mixtral")
+    expert: Any = experts._expert
+    # As if each expert's output were normalised and that were unknown.
+    monkeypatch.setattr(experts, "_expert", lambda *given: expert(*given) * 3)
+    serving.probe(model, exact=False)
+    with pytest.raises(ModelError, match="gives other logits through the engine's cache"):
+        serving.probe(model, exact=True)
 
 
 def test_experts_that_cannot_be_switched_are_refused_in_exact_mode(
