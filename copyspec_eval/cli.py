@@ -1,6 +1,7 @@
 """The `copyspec-eval` command: the only code that parses argv, prints and sets exit codes.
 
-A command is a function that takes the parsed arguments, plus its parser in `_parser`.
+A command is a function that takes the parsed arguments and returns its exit code, or None for 0;
+plus its parser in `_parser`.
 """
 
 from __future__ import annotations
@@ -12,24 +13,26 @@ from collections.abc import Sequence
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from copyspec_eval.errors import CopySpecError, unknown_option
+from copyspec_eval.errors import CopySpecError, DataError, unknown_option
 from copyspec_eval.types import DraftOptions
+
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, or 1 after a one-line error.
+    """Run one command and return its exit code: its own, or 1 after a one-line error.
 
     Wrong usage exits with 2, as argparse does.
     """
     arguments = _parser().parse_args(argv)
     try:
-        arguments.command(arguments)
+        code: int | None = arguments.command(arguments)
     except CopySpecError as error:
         print(f"copyspec-eval: error: {error}", file=sys.stderr)
         return 1
-    return 0
+    return code or 0
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -58,6 +61,55 @@ def replay(arguments: argparse.Namespace) -> None:
         print(json.dumps(replayed.figures(turns), indent=2))
     else:
         print(replayed.render(turns), end="")
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Print where two runs' answers and scores differ; 1 if the answers do."""
+    from copyspec_eval.reports import comparison, equivalence, runs
+
+    a, b = runs.read_run(arguments.run_a), runs.read_run(arguments.run_b)
+    pairs = equivalence.compare_answers(a, b)
+    if arguments.rescore:
+        from copyspec_eval.harness.rescoring import rescore
+
+        pairs = rescore(pairs, arguments.rescore, {run.dtype for run in (a, b) if run.dtype})
+    scores = equivalence.compare_scores(a, b)
+    if not pairs and not any(score.num_documents for score in scores):
+        raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
+    found = pairs, equivalence.reordered_documents(a, b), scores
+    if arguments.json:
+        print(json.dumps(comparison.figures(*found), indent=2))
+    else:
+        print(comparison.render(*found), end="")
+    return int(equivalence.fails(pairs))
+
+
+def judge(arguments: argparse.Namespace) -> int:
+    """Print a judge's ratings of a run's MT-Bench and MT-Redundant answers; 1 if one has none."""
+    from copyspec_eval.reports import judged, runs
+    from copyspec_eval.scoring.judge import Judge
+
+    rater = Judge(arguments.model, arguments.base_url)
+    results = judged.judge_run(runs.read_run(arguments.run), rater, arguments.concurrency)
+    print(judged.render(results), end="")
+    return int(any(result.reasons for result in results.values()))
+
+
+def export_fastchat(arguments: argparse.Namespace) -> None:
+    """Write a run's conversations as FastChat's answer files."""
+    from copyspec_eval.reports import export, runs
+
+    folder = arguments.out or arguments.run / "fastchat"
+    for path in export.write_fastchat(runs.read_run(arguments.run), folder):
+        print(path)
+
+
+def export_evalplus(arguments: argparse.Namespace) -> None:
+    """Write a run's programs as EvalPlus's samples."""
+    from copyspec_eval.reports import export, runs
+
+    folder = arguments.out or arguments.run / "evalplus"
+    print(export.write_evalplus(runs.read_run(arguments.run), folder))
 
 
 def _draft_options(drafter: str, pairs: str) -> DraftOptions:
@@ -96,7 +148,59 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--traces", required=True, type=Path, metavar="FILE", help="JSONL")
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
     command.set_defaults(command=replay)
+
+    command = commands.add_parser(
+        "compare", help="say whether two runs gave the same answers; exit code 1 if not"
+    )
+    for name in ("run_a", "run_b"):
+        command.add_argument(
+            name, type=Path, metavar=name.upper(), help="the folder that lm_eval wrote to"
+        )
+    command.add_argument(
+        "--rescore",
+        metavar="MODEL",
+        help="load the model that gave the answers and tell near-ties from divergences",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    command.set_defaults(command=compare)
+
+    _add_judge(commands)
+    _add_export(commands)
     return parser
+
+
+def _add_judge(commands: _Commands) -> None:
+    command = commands.add_parser(
+        "judge", help="have a chat model rate a run's MT-Bench and MT-Redundant answers"
+    )
+    _add_run(command)
+    command.add_argument("--model", required=True, metavar="NAME", help="the judge, such as gpt-4")
+    command.add_argument(
+        "--base-url", metavar="URL", help="an OpenAI-compatible server; OpenAI's if not given"
+    )
+    command.add_argument(
+        "--concurrency", type=int, default=4, metavar="N", help="requests at a time (4)"
+    )
+    command.set_defaults(command=judge)
+
+
+def _add_export(commands: _Commands) -> None:
+    command = commands.add_parser("export", help="write a run's answers in another tool's format")
+    formats = command.add_subparsers(metavar="FORMAT", required=True)
+    for name, function, what in (
+        ("fastchat", export_fastchat, "MT-Bench and MT-Redundant answers, as model_answer files"),
+        ("evalplus", export_evalplus, "HumanEval programs, as samples to evaluate"),
+    ):
+        command = formats.add_parser(name, help=what)
+        _add_run(command)
+        command.add_argument(
+            "--out", type=Path, metavar="DIR", help=f"the folder to write to (RUN/{name})"
+        )
+        command.set_defaults(command=function)
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", type=Path, metavar="RUN", help="the folder that lm_eval wrote to")
 
 
 def _version() -> str:

@@ -10,27 +10,59 @@ from pathlib import Path
 from typing import Any
 
 from copyspec_eval.errors import DataError
+from copyspec_eval.types import Agreement, Difference
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTurn:
+    """The same turn by plain one-token decoding, in a paired run.
+
+    Attributes:
+        token_ids: the baseline's answer.
+        agreement: how the drafted answer compares with it.
+        difference: where they part; None if identical.
+
+    The others are as in `TurnRecord`.
+    """
+
+    num_tokens: int
+    seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    latency_seconds: float
+    finish_reason: str
+    token_ids: tuple[int, ...]
+    agreement: Agreement
+    difference: Difference | None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
     """One answered turn; a row of `turns.jsonl`.
 
+    What a stock backend does not tell is None.
+
     Attributes:
         run_id: the process that answered; an answer served from lm-eval's cache keeps its own.
         task, doc_id, turn, repeat: which turn this is; `turn` counts from 1, `repeat` from 0.
         category: the document's category, "" where the task has none.
+        backend: "copyspec", or the stock lm-eval model that was timed.
+        drafter, exact: as in `--model_args`.
+        batch_size: rows decoded side by side.
         prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
         num_forwards: target forwards, the prefill counted as one (it gives the first token).
         num_attempts, num_drafted, num_accepted: forwards with a draft, and the draft tokens in all
             of them that were offered and accepted.
-        prefill_seconds, decode_seconds: this turn's share of the engine's time; see `Generation`.
+        seconds: this turn's share of the wall clock; shares of all turns add up to it.
+        prefill_seconds, decode_seconds: the parts of `seconds`; see `Generation`.
         latency_seconds: wall clock from prefill to last token, neighbours' steps included.
         attempts: `[drafted, accepted]` of every forward with a draft, in order.
         spans: `[start, length, source]` of every copied stretch; see `Span`.
-        token_ids, text: the answer as generated, and as handed to lm-eval.
+        token_ids: the answer as generated, with drafts.
+        text: the answer as handed to lm-eval; in a paired run it is the baseline's.
+        baseline: the baseline's side of a paired run, else None.
     """
 
     run_id: str
@@ -40,25 +72,33 @@ class TurnRecord:
     repeat: int
     category: str
     rank: int
-    drafter: str
-    exact: bool
+    backend: str
+    drafter: str | None
+    exact: bool | None
     batch_size: int
     prompt_sha256: str
-    num_prompt_tokens: int
-    num_tokens: int
-    num_forwards: int
-    num_attempts: int
-    num_drafted: int
-    num_accepted: int
-    prefill_seconds: float
-    decode_seconds: float
+    num_prompt_tokens: int | None
+    num_tokens: int | None
+    num_forwards: int | None
+    num_attempts: int | None
+    num_drafted: int | None
+    num_accepted: int | None
+    seconds: float
+    prefill_seconds: float | None
+    decode_seconds: float | None
     latency_seconds: float
-    finish_reason: str
+    finish_reason: str | None
     attempts: tuple[tuple[int, int], ...]
     spans: tuple[tuple[int, int, int], ...]
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] | None
     text: str
+    baseline: BaselineTurn | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def answer_ids(self) -> tuple[int, ...] | None:
+        """Tokens of the answer that was handed to lm-eval."""
+        return self.baseline.token_ids if self.baseline else self.token_ids
 
 
 class RecordedText(str):
@@ -70,8 +110,13 @@ class RecordedText(str):
 
     record: TurnRecord
 
-    def __new__(cls, text: str, record: TurnRecord) -> RecordedText:
-        """Wrap `text`; `record` is kept by reference."""
+    def __new__(cls, text: object, record: TurnRecord | None = None) -> RecordedText:
+        """Wrap `text`; `record` is kept by reference.
+
+        A plain `str` without a record: lm-eval turns a reference answer into the answer's type.
+        """
+        if record is None:
+            return str(text)  # type: ignore[return-value]
         self = super().__new__(cls, text)
         self.record = record
         return self
@@ -109,16 +154,33 @@ def read(path: Path) -> Iterator[TurnRecord]:
     Raises:
         DataError: a line other than the last is not a row of this schema.
     """
-    names = {field.name for field in fields(TurnRecord)}
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith("\n"):
                 return
             try:
-                row: dict[str, Any] = json.loads(line)
-                yield TurnRecord(**{name: _freeze(row[name]) for name in names})
+                yield _turn_record(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
                 raise DataError(f"{path}:{number}: not a turn record ({error!r})") from error
+
+
+def _turn_record(row: dict[str, Any]) -> TurnRecord:
+    if row["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"schema_version {row['schema_version']}, this is {SCHEMA_VERSION}")
+    record: TurnRecord = _built(TurnRecord, row)
+    return record
+
+
+def _built(kind: type[Any], row: dict[str, Any]) -> Any:
+    """`kind` from `row`, and the dataclasses inside it; lists become tuples."""
+    inside = {"baseline": BaselineTurn, "difference": Difference}
+    values = {field.name: row[field.name] for field in fields(kind)}
+    return kind(
+        **{
+            name: _built(inside[name], value) if name in inside and value else _freeze(value)
+            for name, value in values.items()
+        }
+    )
 
 
 def _freeze(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Public question files: a local copy, or the pinned public one, checked and cached."""
+"""Public data files: a local copy, or the pinned public one, checked and cached."""
 
 from __future__ import annotations
 
@@ -60,6 +60,18 @@ FILES: dict[str, PublicFile] = {
             f"{_COPYSPEC}/FastChat/fastchat/llm_judge/data/mt_bench/question_redundant.jsonl",
             53538,
             "647df7a6f5f4a19d1cb8135dd1f57afd39cb6c49b7bff4feae4eb74f44223a46",
+        ),
+        PublicFile(
+            "mt_bench/judge_prompts.jsonl",
+            f"{_FASTCHAT}/fastchat/llm_judge/data/judge_prompts.jsonl",
+            10449,
+            "fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
+        ),
+        PublicFile(
+            "mt_bench/reference_answer_gpt-4.jsonl",
+            f"{_FASTCHAT}/fastchat/llm_judge/data/mt_bench/reference_answer/gpt-4.jsonl",
+            51109,
+            "f957a5bc977badb66885ec970e6cd08527845780313f0995764260e5777b9b3f",
         ),
     )
 }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from copyspec_eval.errors import OptionError
 
 FinishReason = Literal["eos", "stop", "length"]
+
+Agreement = Literal["identical", "near_tie", "diverged"]
+"""How an answer compares with the baseline's: the same tokens; a first difference that rounding
+explains; or one that it does not."""
 
 EXACT_WIDTHS = (8, 16, 32)
 """Step widths in tokens whose kernels give the same bits whatever was drafted (11 does not)."""
@@ -87,6 +92,42 @@ class Span:
     source: int
 
 
+def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
+    """Index of the first item that differs, or at which one has ended; None if they are equal.
+
+    >>> first_difference("cat", "car"), first_difference([1], [1, 2]), first_difference("", "")
+    (2, 1, None)
+    """
+    shorter = min(len(a), len(b))
+    unequal = (i for i in range(shorter) if a[i] != b[i])
+    return next(unequal, None if len(a) == len(b) else shorter)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where two answers to one prompt differ.
+
+    Attributes:
+        position: index of the first differing token in the output, from 0.
+        token_id, baseline_token_id: what stands there in either answer; None where it has ended.
+        margin: by how much the logits would have to change, against each other, for the model to
+            choose either token there; None where no change would do.
+        noise: the largest change of a logit by rounding alone that was measured around there.
+    """
+
+    position: int
+    token_id: int | None
+    baseline_token_id: int | None
+    margin: float | None
+    noise: float
+
+    @property
+    def agreement(self) -> Agreement:
+        """A near-tie if rounding can turn it: two logits then move apart by twice the noise."""
+        near = self.margin is not None and self.margin <= 2 * self.noise
+        return "near_tie" if near else "diverged"
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One answered request.
@@ -114,3 +155,8 @@ class Generation:
     decode_seconds: float
     latency_seconds: float
     batch_size: int
+
+    @property
+    def seconds(self) -> float:
+        """The request's whole share of the wall clock."""
+        return self.prefill_seconds + self.decode_seconds

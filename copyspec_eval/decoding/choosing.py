@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from transformers import LogitsProcessorList
 
+_BISECTIONS = 40
+
 
 class TokenChooser:
     """Chooses as `model.generate` does: float32 logits, the processors, then argmax or a draw.
@@ -23,26 +25,72 @@ class TokenChooser:
 
     def __init__(self, processors: LogitsProcessorList, do_sample: bool, seed: int = 0) -> None:
         self._processors = processors
-        self._generator = torch.Generator().manual_seed(seed) if do_sample else None
+        self._seed = seed
+        self._generator = torch.Generator() if do_sample else None
+        self.restart()
 
     @property
     def is_argmax(self) -> bool:
         """Whether the choice is the argmax of the bare logits."""
         return self._generator is None and not self._processors
 
+    def restart(self, position: int = 0) -> None:
+        """Be ready to choose output token `position`, as if those before had just been chosen."""
+        if self._generator is not None:
+            self._generator.manual_seed(self._seed)
+            for _ in range(position):
+                self._uniform()
+
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         """The token after `prefix_ids` (prompt and output), given its `[vocabulary]` logits."""
+        return self._pick(prefix_ids, logits, self._uniform())
+
+    def margin(self, prefix_ids: Sequence[int], logits: torch.Tensor, token: int) -> float | None:
+        """By how much `logits` would have to change, against each other, for `token` to be chosen.
+
+        Decoding greedily without processors it is the largest logit less that of `token`. Otherwise
+        it is found by bisection: raise the logit of `token` (when sampling, the logits of all
+        tokens on its side of the cumulative distribution) until the choice turns. If rounding moves
+        no logit by more than e, it can turn only choices whose margin is at most 2 e.
+
+        Takes the random number of the next choice, like `choose`. None if no change turns it.
+        """
+        uniform = self._uniform()
+        logits = logits.float()
+        chosen = self._pick(prefix_ids, logits, uniform)
+        if chosen == token:
+            return 0.0
+        order = torch.arange(len(logits), device=logits.device)
+        if uniform is None:
+            raised = order == token
+        else:
+            raised = order <= token if token < chosen else order >= token
+
+        def turns(change: float) -> bool:
+            return bool(raised[self._pick(prefix_ids, logits + change * raised, uniform)])
+
+        # More than any penalty or draw can ask for.
+        enough, too_little = 4.0 * float(logits.max() - logits.min()) + 100.0, 0.0
+        if not turns(enough):
+            return None
+        for _ in range(_BISECTIONS):
+            middle = (enough + too_little) / 2
+            enough, too_little = (middle, too_little) if turns(middle) else (enough, middle)
+        return enough
+
+    def _uniform(self) -> float | None:
+        if self._generator is None:
+            return None
+        return float(torch.rand((), generator=self._generator, dtype=torch.float64))
+
+    def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, uniform: float | None) -> int:
         prefix = torch.tensor([prefix_ids], dtype=torch.long, device=logits.device)
         scores: torch.Tensor = self._processors(prefix, logits[None].float())[0]  # type: ignore[arg-type]
-        if self._generator is None:
+        if uniform is None:
             return int(scores.argmax())
-        return self._draw(scores, self._generator)
-
-    def _draw(self, scores: torch.Tensor, generator: torch.Generator) -> int:
         cumulative = torch.softmax(scores, dim=-1, dtype=torch.float64).cumsum(-1)
         # Scaled by the total, so that rounding can never pass the last possible token.
-        drawn = torch.rand((), generator=generator, dtype=torch.float64).to(cumulative.device)
-        return int(torch.searchsorted(cumulative, drawn * cumulative[-1], right=True))
+        return int(torch.searchsorted(cumulative, uniform * cumulative[-1:], right=True))
 
 
 def argmax_tokens(logits: torch.Tensor) -> list[list[int]]:

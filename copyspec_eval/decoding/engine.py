@@ -23,11 +23,15 @@ PREFILL_CHUNK = 512
 """Prompt tokens per forward of a prefill: bounds its mask, and never depends on a draft."""
 
 _EXACT_EXTENT, _EXTENT = 512, 64
+_WARM_UP_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt to answer: its token ids, when to stop, and how the model chooses a token."""
+    """A prompt to answer: its token ids, when to stop, and how the model chooses a token.
+
+    It can be answered several times; the chooser starts anew each time.
+    """
 
     prompt_ids: tuple[int, ...]
     stop_rule: StopRule
@@ -104,6 +108,10 @@ class Engine:
         num_draft_tokens: the longest draft that is verified.
         exact: see above.
         batch_size: rows decoded side by side.
+
+    Attributes:
+        batch_size: as above.
+        widest: tokens of the widest step.
     """
 
     def __init__(
@@ -119,15 +127,16 @@ class Engine:
         self._make_drafter = make_drafter
         self._num_draft_tokens = num_draft_tokens
         self._exact = exact
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._width = exact_width(num_draft_tokens) if exact else None
-        self._widest = self._width or 1 + num_draft_tokens
+        self.widest = self._width or 1 + num_draft_tokens
         self._clock = _Stopwatch()
 
     def generate(
         self,
         requests: Sequence[Request],
         on_finish: Callable[[int, Generation], None] = lambda index, generation: None,
+        beside: Sequence[Request] = (),
     ) -> list[Generation]:
         """Answer `requests`, begun in the order given as rows become free.
 
@@ -135,6 +144,8 @@ class Engine:
             requests: what to answer.
             on_finish: called with a request's index and its answer as soon as it is done; its own
                 time counts for no request.
+            beside: requests of other calls, when they are answered in several: the longest of all
+                fixes the keys attended to in exact mode.
 
         Returns:
             one answer per request, in their order.
@@ -147,9 +158,12 @@ class Engine:
         self.check(requests)
         answers: dict[int, Generation] = {}
         queue = deque(enumerate(requests))
-        extent = max(self._extent_of(request) for request in requests)
-        cache = RowCache(self._batch_size, extent)
-        slots: list[_Slot | None] = [None] * self._batch_size
+        # Alone, a request's keys are fixed by itself; beside others, by the run.
+        alone = self.batch_size == 1 or not self._exact
+        run = requests if alone else (*requests, *beside)
+        extent = max(self._extent_of(request) for request in run)
+        cache = RowCache(self.batch_size, extent)
+        slots: list[_Slot | None] = [None] * self.batch_size
 
         def finish(slot: _Slot) -> None:
             answers[slot.index] = self._generation(slot)
@@ -171,6 +185,42 @@ class Engine:
                         finish(slot)
         return [answers[index] for index in range(len(requests))]
 
+    def warm_up(self, request: Request) -> None:
+        """Answer the beginning of `request` in a few tokens, so that nothing is cold afterwards."""
+        start = request.prompt_ids[:PREFILL_CHUNK]
+        self.generate([Request(start, StopRule(_WARM_UP_TOKENS), request.chooser)])
+
+    @torch.inference_mode()
+    def read(self, request: Request, output_ids: Sequence[int], keep: int) -> torch.Tensor:
+        """The logits of steps as wide as they come, with `output_ids` as the answer.
+
+        In exact mode they are bit for bit those that `generate` saw, had it given that answer.
+
+        Args:
+            request: whose prompt to read; `output_ids` is within its budget.
+            output_ids: the answer's tokens so far.
+            keep: of how many last tokens, of the prompt's last one and the output, to return them.
+
+        Returns:
+            `[at most keep, vocabulary]`, float32; the last row chooses what follows `output_ids`.
+        """
+        width, place = self.widest, len(request.prompt_ids)
+        cache = RowCache(self.batch_size, self._extent_of(request))
+        with served(self._model, self._exact):
+            for row in range(self.batch_size):
+                logits = self._read_prompt(row, request, cache)
+            parts = deque([logits[0].float()], maxlen=keep // width + 2)
+            for start in range(0, len(output_ids), width):
+                fed = list(output_ids[start : start + width])
+                step = torch.tensor([fed + [0] * (width - len(fed))], device=self._model.device)
+                first, end = place + start, place + start + width
+                extent = self._extent_of(request) if self._exact else _round_up(end, _EXTENT)
+                logits = forward(
+                    self._model, cache, 0, step.expand(self.batch_size, width), first, extent
+                )
+                parts.append(logits[0, : len(fed)].float())
+        return torch.cat(list(parts))[-keep:]
+
     def check(self, requests: Sequence[Request]) -> None:
         """Refuse requests before any work.
 
@@ -178,12 +228,12 @@ class Engine:
             RequestError: one is too long for the model's rotary embedding.
         """
         for request in requests:
-            check_length(self._model, request.max_length + self._widest - 1)
+            check_length(self._model, request.max_length + self.widest - 1)
 
     def _extent_of(self, request: Request) -> int:
         """Cache positions that a request can come to need, its widest last step included."""
         unit = _EXACT_EXTENT if self._exact else _EXTENT
-        return _round_up(request.max_length + self._widest, unit)
+        return _round_up(request.max_length + self.widest, unit)
 
     def _fill(
         self,
@@ -197,8 +247,7 @@ class Engine:
         for place in range(len(slots)):
             while slots[place] is None and queue:
                 index, request = queue.popleft()
-                # Alone, a request's keys are fixed by itself; beside others, by the run.
-                own_extent = self._extent_of(request) if self._batch_size == 1 else extent
+                own_extent = self._extent_of(request) if self.batch_size == 1 else extent
                 slot = self._prefill(place, index, request, cache, own_extent)
                 if slot.row.finish_reason is None:
                     slots[place] = slot
@@ -210,12 +259,22 @@ class Engine:
         self, place: int, index: int, request: Request, cache: RowCache, extent: int
     ) -> _Slot:
         started = self._clock.elapsed
+        request.chooser.restart()
         row = Row(
             request.prompt_ids,
             self._make_drafter(),
             request.stop_rule.max_new_tokens,
             request.stop_rule.reason,
         )
+        logits = self._read_prompt(place, request, cache)
+        slot = _Slot(index, row, request.chooser, extent, started)
+        choose = self._choice(slot, Draft(), argmax_tokens(logits)[0], logits[0])
+        row.begin(choose(0))
+        slot.prefill_seconds = self._clock.lap()
+        return slot
+
+    def _read_prompt(self, place: int, request: Request, cache: RowCache) -> torch.Tensor:
+        """Put a prompt into a row of the cache; the logits `[1, 1, vocabulary]` after it."""
         ids = torch.tensor([request.prompt_ids], device=self._model.device)
         logits = None
         for start in range(0, ids.shape[1], PREFILL_CHUNK):
@@ -223,11 +282,7 @@ class Engine:
             end = start + chunk.shape[1]
             logits = forward(self._model, cache, place, chunk, start, end, logits_to_keep=1)
         assert logits is not None, "a prompt has at least one token"
-        slot = _Slot(index, row, request.chooser, extent, started)
-        choose = self._choice(slot, Draft(), argmax_tokens(logits)[0], logits[0])
-        row.begin(choose(0))
-        slot.prefill_seconds = self._clock.lap()
-        return slot
+        return logits
 
     @torch.inference_mode()
     def _step(self, slots: list[_Slot | None], cache: RowCache) -> None:
@@ -279,7 +334,7 @@ class Engine:
             prefill_seconds=slot.prefill_seconds,
             decode_seconds=slot.decode_seconds,
             latency_seconds=self._clock.elapsed - slot.started,
-            batch_size=self._batch_size,
+            batch_size=self.batch_size,
         )
 
 

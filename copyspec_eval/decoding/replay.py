@@ -37,9 +37,10 @@ class ReplayedTurn:
     num_attempts: int
     num_drafted: int
     num_accepted: int
-    prefill_seconds: float = 0.0
+    seconds: float = 0.0
     decode_seconds: float = 0.0
     latency_seconds: float = 0.0
+    baseline: None = None
 
 
 def read_traces(path: Path) -> Iterator[Trace]:

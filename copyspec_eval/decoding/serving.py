@@ -19,6 +19,10 @@ _MOVING_ROPES = {"dynamic", "longrope"}
 _SERVED_LAYERS = {"full_attention", "sliding_attention"}
 _PROBE_LENGTH, _PROBE_SPLIT = 12, 5
 
+MOST_ROUNDING = 0.5
+"""Bound of what rounding can do to a logit, in standard deviations of the logits. In float16 and
+bfloat16 it stays far below; a wrong mask or position does not."""
+
 
 def check_config(config: Any) -> None:
     """Refuse, before any weight is loaded, a model that the engine cannot serve.
@@ -57,16 +61,18 @@ def check_exact(model: PreTrainedModel) -> None:
     Raises:
         ModelError: the model's experts do not go through transformers' experts interface.
     """
-    config = model.config.get_text_config()
-    routed = any(
-        (getattr(config, name, None) or 0) > 1
-        for name in ("num_experts", "num_local_experts", "n_routed_experts")
-    )
-    if routed and not model._can_set_experts_implementation():
+    if has_experts(model) and not model._can_set_experts_implementation():
         raise ModelError(
             f"model type {model.config.model_type!r} routes tokens to experts in shapes that "
             "depend on the drafts; pass exact=false (differences are then possible at near-ties)"
         )
+
+
+def has_experts(model: PreTrainedModel) -> bool:
+    """Whether tokens are routed to experts, so that rounding can turn that choice, too."""
+    config = model.config.get_text_config()
+    counts = ("num_experts", "num_local_experts", "n_routed_experts")
+    return any((getattr(config, name, None) or 0) > 1 for name in counts)
 
 
 def _causal_lm_class(config: Any) -> Any:
@@ -140,10 +146,9 @@ def probe(model: PreTrainedModel, exact: bool) -> None:
     with served(model, exact):
         for part in (slice(0, _PROBE_SPLIT), slice(_PROBE_SPLIT, _PROBE_LENGTH)):
             actual = forward(model, cache, 0, ids[:, part], part.start, part.stop)[0].float()
-    # Rounding in float16 and bfloat16 stays far below this; a wrong mask or position does not.
     scale = expected.std() + torch.finfo(torch.float32).tiny
     error = float((actual - expected).abs().max() / scale)
-    if not error < 0.5:
+    if not error < MOST_ROUNDING:
         raise ModelError(
             f"model type {model.config.model_type!r} gives other logits through the engine's cache "
             f"(off by {error:.2g} standard deviations); {REMEDY}"

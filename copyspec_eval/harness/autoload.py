@@ -1,4 +1,4 @@
-"""Registers the model and the tasks in lm-eval. Imports neither torch nor transformers.
+"""Registers the models and the tasks in lm-eval. Imports neither torch nor transformers.
 
 lm-eval 0.4 reads no entry points, so the start-up hook (`autoload/` in the repository) calls these
 functions when lm-eval's own modules are imported, and `copyspec-eval run` calls them beforehand.
@@ -14,25 +14,32 @@ from typing import Any
 
 from copyspec_eval.paths import tasks_dir
 
-MODEL_NAME = "copyspec"
-MODEL_CLASS = "copyspec_eval.harness.lm:CopySpecLM"
+MODELS = {
+    "copyspec": "copyspec_eval.harness.lm:CopySpecLM",
+    "copyspec-timed": "copyspec_eval.harness.timed:TimedLM",
+}
 
 
 def register_model() -> None:
-    """Make `--model copyspec` known, as a name whose class is imported when it is asked for."""
+    """Make our names for `--model` known; a class is imported when it is asked for."""
     # get_model() loads the built-in models only into an empty registry, so they have to be first.
     import lm_eval.models  # noqa: F401
     from lm_eval.api.registry import model_registry
 
-    if MODEL_NAME not in model_registry:
-        model_registry.register(MODEL_NAME, target=MODEL_CLASS)
+    for name, target in MODELS.items():
+        if name not in model_registry:
+            model_registry.register(name, target=target)
 
 
 def register_tasks() -> None:
-    """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's."""
+    """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
+
+    When `lm_eval` looks up the names after `--tasks`, those of ours are loaded once: so what is
+    wrong with their data is said before a model is loaded.
+    """
     from lm_eval.tasks.manager import TaskManager
 
-    original = TaskManager.__init__
+    original, match = TaskManager.__init__, TaskManager.match_tasks
     if getattr(original, "indexes_copyspec_tasks", False):
         return
     signature = inspect.signature(original)
@@ -45,6 +52,16 @@ def register_tasks() -> None:
 
     init.indexes_copyspec_tasks = True  # type: ignore[attr-defined]
     TaskManager.__init__ = init
+
+    @functools.wraps(match)
+    def match_tasks(manager: Any, task_list: list[str]) -> list[str]:
+        names: list[str] = match(manager, task_list)
+        for name in names:
+            if tasks_dir() in Path(manager.task_index[name].yaml_path or "").parents:
+                manager.load([name])
+        return names
+
+    TaskManager.match_tasks = match_tasks
 
 
 def _with_our_tasks(include_path: Any) -> Any:

@@ -9,6 +9,7 @@ importing this module adds them to its model classes, and they do what `generate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -21,7 +22,7 @@ from lm_eval.api.task import ConfigurableTask
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.provenance import run_id
 from copyspec_eval.records import TurnRecord, record_of
-from copyspec_eval.reports.summary import METRICS, Metric, ratio_of_sums
+from copyspec_eval.reports.summary import METRICS, Metric, Parts
 
 MAX_TURNS = 8
 
@@ -108,12 +109,12 @@ class MultiTurnTask(ConfigurableTask):
 
     A document's `turns` are what the user says; a subclass may compose them in `user_turns`.
     Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; and, of
-    answers that carry a `TurnRecord`, each of `METRICS` as `{name}_turn{k}`: per document the pair
-    of numerator and denominator, over the task the ratio of their sums.
+    answers that carry a `TurnRecord`, each of `METRICS` as `{name}_turn{k}`: per document what it
+    contributes, over the task what the metric makes of that.
 
-    A figure is left out where there is nothing to divide by: all of `METRICS` for another backend,
-    the timed ones when every answer came from lm-eval's cache, `accepted_per_attempt` when nothing
-    was drafted. Rank 0 decides for the run.
+    A figure is left out where it has no value: all of `METRICS` for another backend, the timed ones
+    when every answer came from lm-eval's cache, those of pairs when the run was not paired,
+    `accepted_per_attempt` when nothing was drafted. Rank 0 decides for the run.
 
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
@@ -136,7 +137,7 @@ class MultiTurnTask(ConfigurableTask):
             self._aggregation_list[f"answered_turn{turn}"] = mean
             self._higher_is_better[f"answered_turn{turn}"] = True
             for metric in METRICS:
-                self._aggregation_list[_key(metric, turn)] = ratio_of_sums
+                self._aggregation_list[_key(metric, turn)] = metric.total
                 self._higher_is_better[_key(metric, turn)] = metric.higher_is_better
         self._system_instruction: str | None = None
         self._rank = 0
@@ -202,7 +203,7 @@ class MultiTurnTask(ConfigurableTask):
         """As lm-eval's; all answers are in by then, so choose which figures to report."""
         super().apply_filters()
         every = {_key(metric, turn + 1) for metric in METRICS for turn in range(self.num_turns)}
-        self._reported = every if self._rank else self._with_denominator()
+        self._reported = every if self._rank else self._known()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         """The figures of one document; its answers are in order of turn."""
@@ -213,20 +214,23 @@ class MultiTurnTask(ConfigurableTask):
             figures[f"answered_turn{turn}"] = float(bool(str(answer or "").strip()))
             for metric in METRICS:
                 if _key(metric, turn) in self._reported:
-                    figures[_key(metric, turn)] = _pair(metric, record_of(answer))
+                    figures[_key(metric, turn)] = _parts(metric, record_of(answer))
         return figures
 
-    def _with_denominator(self) -> set[str]:
-        """Figures for which some answer of this rank has something to divide by.
+    def _known(self) -> set[str]:
+        """Figures that this rank's answers have a value for.
 
         lm-eval gathers rank 0's figures from all ranks, and stops on a rank that lacks one. So the
         other ranks report every figure, and those that rank 0 does not report go unread.
         """
+        records: dict[int, list[TurnRecord | None]] = {}
+        for instance in self._instances:
+            records.setdefault(instance.turn, []).append(record_of(instance.resps[0]))
         return {
-            _key(metric, instance.turn)
-            for instance in self._instances
+            _key(metric, turn)
+            for turn, of_turn in records.items()
             for metric in METRICS
-            if _pair(metric, record_of(instance.resps[0]))[1] > 0
+            if not math.isnan(metric.total(_parts(metric, record) for record in of_turn))
         }
 
     def _system_message(self, doc: dict[str, Any]) -> str:
@@ -247,11 +251,11 @@ def _key(metric: Metric, turn: int) -> str:
     return f"{metric.name}_turn{turn}"
 
 
-def _pair(metric: Metric, record: TurnRecord | None) -> tuple[float, float]:
-    """A turn's part of the two sums; nothing without a record, or without the time it needs."""
+def _parts(metric: Metric, record: TurnRecord | None) -> Parts | None:
+    """A turn's contribution; None without a record, or without the time it needs."""
     if record is None or (metric.timed and not _answered_here(record)):
-        return 0.0, 0.0
-    return float(metric.numerator(record)), float(metric.denominator(record))
+        return None
+    return metric.parts(record)
 
 
 def _answered_here(record: TurnRecord) -> bool:

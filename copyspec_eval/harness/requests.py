@@ -70,24 +70,46 @@ class RequestBuilder:
                 the engine does not know or serve.
         """
         context, gen_kwargs = instance.args
-        settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
-        eos_text = self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False)
-        until = handle_stop_sequences(settings.pop("until"), eos=eos_text)
-        max_gen_toks = settings.pop("max_gen_toks")
+        settings, until, max_gen_toks = self._read(gen_kwargs)
         prompt_ids = self._encode(context, max_gen_toks)
         try:
-            config = self._generation_config(settings, len(prompt_ids), max_gen_toks)
-            processors = self._processors(config, len(prompt_ids))
+            config = self._served_config(settings)
+            processors = self._processors(config, len(prompt_ids), max_gen_toks)
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RequestError(f"gen_kwargs {settings} are not possible: {reason}") from error
-        eos_ids = _as_ids(config.eos_token_id) | {self._lm.eot_token_id}
-        stops = [text for text in until if text and text != eos_text]
-        stop_rule = StopRule(max_gen_toks, eos_ids, stops, self._decode)
+        stop_rule = self.stop_rule(until, max_gen_toks, config.eos_token_id)
         chooser = TokenChooser(processors, bool(config.do_sample), self._seed(prompt_ids))
-        names = tuple(type(processor).__name__ for processor in processors)
         request = Request(prompt_ids, stop_rule, chooser)
-        return Prepared(instance, repeat, context, until, request, names)
+        return Prepared(instance, repeat, context, until, request, _names(processors))
+
+    def stop_rule(
+        self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
+    ) -> StopRule:
+        """When an output ends; the EOS text among `until` is known by its id."""
+        eos_ids = _as_ids(eos_token_id) | {self._lm.eot_token_id}
+        stops = [text for text in until if text and text != self._eos_text]
+        return StopRule(max_gen_toks, eos_ids, stops, self._decode)
+
+    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the logits processors that `model.generate` applies, also in ways not served."""
+        settings, _, max_gen_toks = self._read(gen_kwargs)
+        config, _ = self._config(settings)
+        return _names(self._processors(config, 1, max_gen_toks))
+
+    @property
+    def _eos_text(self) -> str:
+        text: str = self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False)
+        return text
+
+    def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
+        """The settings of `model.generate`, the stop strings and the budget."""
+        settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
+        until = handle_stop_sequences(settings.pop("until"), eos=self._eos_text)
+        max_gen_toks = settings.pop("max_gen_toks")
+        if not settings.get("do_sample"):
+            settings.pop("temperature", None)
+        return settings, until, max_gen_toks
 
     def _encode(self, context: str, max_gen_toks: int) -> tuple[int, ...]:
         limit = self._lm.max_length - max_gen_toks
@@ -103,18 +125,19 @@ class RequestBuilder:
         # lm-eval warns of a truncation itself. An empty prompt still needs a token to start from.
         return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
 
-    def _generation_config(
-        self, settings: dict[str, Any], num_prompt_tokens: int, max_gen_toks: int
-    ) -> GenerationConfig:
-        if not settings.get("do_sample"):
-            settings.pop("temperature", None)
+    def _config(self, settings: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
+        """What `model.generate` makes of the settings, and those that it does not know."""
+        prepared: tuple[GenerationConfig, dict[str, Any]] = (
+            self._lm.model._prepare_generation_config(
+                None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id
+            )
+        )
+        return prepared
+
+    def _served_config(self, settings: dict[str, Any]) -> GenerationConfig:
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
-        model = self._lm.model
-        prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
-            None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id
-        )
-        config, unknown = prepared
+        config, unknown = self._config(settings)
         if unknown:
             raise RequestError(
                 f"unknown generation setting {', '.join(sorted(unknown))} in gen_kwargs; "
@@ -126,12 +149,14 @@ class RequestBuilder:
                 f"gen_kwargs ask for {mode.value.replace('_', ' ')} or guidance, but copyspec "
                 "decodes greedily or samples one sequence; use --model hf for anything else"
             )
-        config.max_length = num_prompt_tokens + max_gen_toks
-        model._prepare_special_tokens(config, True, device=model.device)
         return config
 
-    def _processors(self, config: GenerationConfig, num_prompt_tokens: int) -> LogitsProcessorList:
+    def _processors(
+        self, config: GenerationConfig, num_prompt_tokens: int, max_gen_toks: int
+    ) -> LogitsProcessorList:
         model = self._lm.model
+        config.max_length = num_prompt_tokens + max_gen_toks
+        model._prepare_special_tokens(config, True, device=model.device)
         processors: LogitsProcessorList = model._get_logits_processor(
             config, input_ids_seq_length=num_prompt_tokens, device=model.device
         )
@@ -150,6 +175,10 @@ class RequestBuilder:
         self._times_seen[key] += 1
         digest = hashlib.sha256(f"{key}:{self._times_seen[key]}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _names(processors: LogitsProcessorList) -> tuple[str, ...]:
+    return tuple(type(processor).__name__ for processor in processors)
 
 
 def _as_ids(eos_token_id: int | list[int] | None) -> set[int]:

@@ -16,15 +16,21 @@ Figures = dict[str, "float | int | None"]
 
 
 class ReplayedCounts(TurnCounts, Protocol):
-    """A turn's counts with what they are grouped by."""
+    """A turn's counts, all known, with what they are grouped by."""
 
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_forwards(self) -> int: ...
+    @property
+    def num_attempts(self) -> int: ...
     @property
     def turn(self) -> int: ...
     @property
     def category(self) -> str: ...
 
 
-def values(turns: Sequence[TurnCounts]) -> Figures:
+def values(turns: Sequence[ReplayedCounts]) -> Figures:
     """Sums of turns, tokens, forwards and attempts, and the ratios of `summary.METRICS`.
 
     A ratio without a denominator (no attempt was made) is None.

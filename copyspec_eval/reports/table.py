@@ -9,7 +9,7 @@ from typing import Any
 from pytablewriter import MarkdownTableWriter
 
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.summary import METRICS, TurnCounts, evaluate
+from copyspec_eval.reports.summary import CONFIDENCE, METRICS, TurnCounts, evaluate
 
 _COLUMNS = {
     "tokens_per_second": "tok/s",
@@ -19,6 +19,14 @@ _COLUMNS = {
     "tokens_per_forward": "tok/forward",
     "copied_share": "copied",
     "accepted_per_attempt": "accepted/attempt",
+    "baseline_tokens_per_second": "baseline tok/s",
+    "speedup": "speed-up",
+    "speedup_median": "median",
+    "speedup_median_low": f"{CONFIDENCE:.0%} from",
+    "speedup_median_high": "to",
+    "identical": "identical",
+    "near_tie": "near-tie",
+    "diverged": "diverged",
 }
 
 
@@ -41,25 +49,30 @@ def figures(rows: Iterable[TurnRecord]) -> dict[str, Any]:
 
 
 def render(rows: Iterable[TurnRecord]) -> str:
-    """A Markdown table: a row per task and turn, under it one per category if there are several."""
-    lines: list[list[Any]] = []
+    """A Markdown table: a row per task and turn, under it one per category if there are several.
+
+    A column that has no value anywhere is left out.
+    """
+    groups: list[tuple[list[Any], dict[str, float | int | None]]] = []
     for (task, turn), turns in _grouped(rows).items():
-        lines.append([task, turn, "all", len(turns), *_cells(turns)])
+        groups.append(([task, turn, "all", len(turns)], values(turns)))
         categories = _by_category(turns)
         if len(categories) > 1:
             for name, part in categories.items():
-                lines.append([task, turn, name, len(part), *_cells(part)])
+                groups.append(([task, turn, name, len(part)], values(part)))
+    columns = [name for name in _COLUMNS if any(metrics[name] is not None for _, metrics in groups)]
     writer = MarkdownTableWriter(
-        headers=["task", "turn", "category", "answers", *_COLUMNS.values()], value_matrix=lines
+        headers=["task", "turn", "category", "answers", *(_COLUMNS[name] for name in columns)],
+        value_matrix=[
+            [*group, *(_cell(metrics[name]) for name in columns)] for group, metrics in groups
+        ],
     )
     rendered: str = writer.dumps()
     return rendered
 
 
-def _cells(turns: Sequence[TurnCounts]) -> list[str]:
-    metrics = values(turns)
-    shown = (metrics[name] for name in _COLUMNS)
-    return ["" if value is None else f"{value:.4g}" for value in shown]
+def _cell(value: float | int | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def _grouped(rows: Iterable[TurnRecord]) -> dict[tuple[str, int], list[TurnRecord]]:

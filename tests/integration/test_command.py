@@ -3,92 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lm_eval_command import BIN, TIMED, TIMED_ALONE, Command, beside
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from copyspec_eval import records
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.summary import METRICS
-
-BIN = Path(sys.executable).parent
-TIMED = tuple(metric.name for metric in METRICS if metric.timed)
-
-
-@dataclass(frozen=True)
-class Command:
-    """`lm_eval` on two-turn questions, with its output in a folder of its own."""
-
-    model: Path
-    data: Path
-    output: Path
-
-    def arguments(self, *more: str, model: str = "copyspec", options: str = "gamma=2") -> list[str]:
-        arguments = ["--model", model, "--device", "cpu", "--tasks", "mt_redundant"]
-        arguments += ["--model_args", f"pretrained={self.model},dtype=float64,{options}"]
-        arguments += ["--apply_chat_template", "--log_samples", "--output_path", str(self.output)]
-        return [*arguments, *more]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "COPYSPEC_DATA_DIR": str(self.data), "ACCELERATE_USE_CPU": "true"}
-
-    def run(self, *more: str, program: tuple[str, ...] = ("lm_eval",), **named: str) -> str:
-        """Run to success; what was printed on standard output."""
-        command = [str(BIN / program[0]), *program[1:], *self.arguments(*more, **named)]
-        result = subprocess.run(command, env=self.environment, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    def results(self) -> dict[str, Any]:
-        """The newest results file."""
-        return dict(json.loads(max(self.output.glob("*/results_*.json")).read_text()))
-
-    def metrics(self) -> dict[str, float]:
-        """Figures of the newest results by name, the timed ones left out."""
-        figures = self.results()["results"]["mt_redundant"]
-        return {
-            name: value
-            for name, value in figures.items()
-            if name.endswith(",none") and "stderr" not in name and not name.startswith(TIMED)
-        }
-
-    def samples(self) -> list[dict[str, Any]]:
-        """The newest sample log, by document."""
-        lines = max(self.output.glob("*/samples_*.jsonl")).read_text().splitlines()
-        return sorted(map(json.loads, lines), key=lambda sample: sample["doc_id"])
-
-    def conversations(self) -> list[tuple[Any, Any]]:
-        """Prompts and answers of every document; lm-eval logs an answer that pads twice."""
-        return [
-            (sample["arguments"], [answers[0] for answers in sample["resps"]])
-            for sample in self.samples()
-        ]
-
-    def rows(self) -> list[TurnRecord]:
-        """All rows of all ranks."""
-        return [row for file in self.output.glob("turns*.jsonl") for row in records.read(file)]
 
 
 @pytest.fixture
 def command(byte_model: Path, questions: Path, tmp_path: Path) -> Command:
     return Command(byte_model, questions, tmp_path / "output")
-
-
-def beside(command: Command, name: str) -> Command:
-    """The same command with another output folder."""
-    return Command(command.model, command.data, command.output.with_name(name))
 
 
 def turns_of(rows: list[TurnRecord]) -> list[tuple[int, int]]:
@@ -113,15 +48,17 @@ def test_one_command_gives_answers_figures_and_records(command: Command) -> None
     figures = results["config"]["copyspec"]["mt_redundant"]
     for turn in (1, 2):
         of_turn = [row for row in rows if row.turn == turn]
-        copied = sum(row.num_accepted for row in of_turn) / sum(row.num_tokens for row in of_turn)
+        copied = sum(row.num_accepted or 0 for row in of_turn) / sum(
+            row.num_tokens or 0 for row in of_turn
+        )
         assert figures[f"turn {turn}"]["copied_share"] == pytest.approx(copied)
         assert results["results"]["mt_redundant"][f"copied_share_turn{turn},none"] == (
             pytest.approx(copied)
         )
         assert set(figures[f"turn {turn}"]["by_category"]) == {"math", "writing"}
-        for name in TIMED:
+        for name in TIMED_ALONE:
             assert results["results"]["mt_redundant"][f"{name}_turn{turn},none"] > 0
-    assert sum(row.num_accepted for row in rows) > 0
+    assert sum(row.num_accepted or 0 for row in rows) > 0
     [run] = json.loads((command.output / "manifest.json").read_text())["runs"]
     assert run["run_id"] == rows[0].run_id
     assert (run["config"]["drafter"], run["config"]["gamma"]) == ("copyspec", 2)
@@ -189,6 +126,19 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert last.startswith("copyspec-eval: error: ")
     assert message in last
     assert not command.output.exists()
+
+
+def test_bad_data_is_named_before_a_model_is_loaded(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mt_bench").mkdir()
+    (tmp_path / "mt_bench" / "question_redundant.jsonl").write_text('{"question_id": 1}\n')
+    without_model = replace(command, data=tmp_path, model=tmp_path / "nowhere")
+    program = [str(BIN / "lm_eval"), *without_model.arguments(model="hf", options="")]
+    environment = without_model.environment
+    result = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("copyspec-eval: error: ")
+    assert "question_redundant.jsonl:1: category is None" in last
 
 
 @pytest.mark.slow
@@ -302,5 +252,5 @@ def test_all_of_mt_redundant_as_hf_answers_it(
     rows = ours.rows()
     assert len(rows) == 160
     assert len({row.category for row in rows}) == 8
-    copied = sum(row.num_accepted for row in rows) / sum(row.num_tokens for row in rows)
+    copied = sum(row.num_accepted or 0 for row in rows) / sum(row.num_tokens or 0 for row in rows)
     assert copied == 0 if options == "drafter=none" else copied > 0.5

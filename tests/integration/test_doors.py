@@ -22,7 +22,10 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-OUR_TASKS = {"mt_bench", "mt_redundant", "copyspec_mt"}
+OUR_TASKS = {
+    *("mt_bench", "mt_redundant", "copyspec_mt", "copyspec"),
+    *("gsm8k_self_correction", "cnn_dailymail_extractive", "humaneval_evalplus"),
+}
 LM_EVAL_SCRIPT = """\
 #!{python}
 import sys
@@ -179,15 +182,15 @@ def test_models_and_tasks_are_known_beside_the_built_in_ones(installed, stock):
         "'torch' not in sys.modules",
     )
     [builtin] = stock.ask("list(model_registry.keys())")
-    assert models == [*builtin, "copyspec"]
+    assert models == [*builtin, "copyspec", "copyspec-timed"]
     assert set(tasks) >= OUR_TASKS | {"gsm8k", "hellaswag", "mmlu"}
     assert light
 
 
 def test_get_model_gives_our_class_and_the_built_in_ones(installed):
     assert installed.ask(
-        *(f"get_model({name!r}).__name__" for name in ("copyspec", "hf", "dummy"))
-    ) == ["CopySpecLM", "HFLM", "DummyLM"]
+        *(f"get_model({name!r}).__name__" for name in ("copyspec", "copyspec-timed", "hf", "dummy"))
+    ) == ["CopySpecLM", "TimedLM", "HFLM", "DummyLM"]
 
 
 def test_the_users_tasks_come_after_ours_and_ours_only_once(installed):

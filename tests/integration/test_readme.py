@@ -13,7 +13,22 @@ import pytest
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCKS = re.findall(r"<!-- tested -->\n```bash\n(.+?)```", README.read_text("utf-8"), re.DOTALL)
-WRITES = ["runs/a/turns.jsonl", "runs/hf", None]
+WRITES = [
+    "runs/a/turns.jsonl",
+    "runs/paired/turns.jsonl",
+    "runs/hf",
+    "runs/lookup/turns.jsonl",
+    None,
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all commands, in their order: later ones read what earlier ones wrote."""
+    made = tmp_path_factory.mktemp("readme")
+    trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2], "answer_ids": [1, 2]}
+    (made / "traces.jsonl").write_text(json.dumps(trace))
+    return made
 
 
 def test_every_command_is_found() -> None:
@@ -22,10 +37,8 @@ def test_every_command_is_found() -> None:
 
 @pytest.mark.parametrize(("block", "written"), list(zip(BLOCKS, WRITES, strict=True)))
 def test_command_runs_as_printed(
-    block: str, written: str | None, byte_model: Path, questions: Path, tmp_path: Path
+    block: str, written: str | None, byte_model: Path, questions: Path, folder: Path
 ) -> None:
-    trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2], "answer_ids": [1, 2]}
-    (tmp_path / "traces.jsonl").write_text(json.dumps(trace))
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -33,6 +46,6 @@ def test_command_runs_as_printed(
         "COPYSPEC_DATA_DIR": str(questions),
     }
     command = ["bash", "-euc", block]
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert written is None or (tmp_path / written).exists()
+    assert written is None or (folder / written).exists()

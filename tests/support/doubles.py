@@ -1,14 +1,15 @@
-"""Drafters that know too much or only wrong things, and a chooser that keeps the logits."""
+"""Drafters that know too much or only wrong things, a curious chooser, and a false `verify`."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.verify import verify
 from copyspec_eval.types import Draft, Verdict
 
 
@@ -77,3 +78,19 @@ class RecordingChooser(TokenChooser):
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         self.logits[len(prefix_ids)] = logits.clone()
         return super().choose(prefix_ids, logits)
+
+
+def one_wrong_in(every: int) -> Callable[..., Verdict]:
+    """A `verify` that takes one wrong draft token in `every` for a right one."""
+    wrong = 0
+
+    def broken(draft_ids: Sequence[int], choose: Callable[[int], int]) -> Verdict:
+        nonlocal wrong
+        verdict = verify(draft_ids, choose)
+        if verdict.num_accepted < len(draft_ids):
+            wrong += 1
+            if wrong % every == 0:
+                return Verdict(verdict.num_accepted + 1, choose(verdict.num_accepted + 1))
+        return verdict
+
+    return broken

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 VOCABULARY = 120
 
@@ -72,6 +75,61 @@ def tiny_model(model_type: str, dtype: torch.dtype = torch.float32) -> Any:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)
     return model
+
+
+@functools.cache
+def larger_model(dtype: torch.dtype) -> Any:
+    """Wide enough that matrix products are cut into blocks and shared among threads."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=2048,
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        eos_token_id=None,
+    )
+    auto: Any = AutoModelForCausalLM
+    return auto.from_config(config, dtype=dtype).eval()
+
+
+def with_twins(model: Any) -> Any:
+    """A float32 model whose tokens come in near-equal pairs: a near-tie at every step."""
+    model = copy.deepcopy(model)
+    head = model.get_output_embeddings().weight
+    columns = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        head[1::2] = head[0::2]
+        twins = torch.arange(1, len(head), 2)
+        for _ in range(8):
+            column = torch.randint(head.shape[1], (len(twins),), generator=columns)
+            head[twins, column] *= 1 + 2**-22
+    return model
+
+
+def save_with_tokenizer(
+    model_type: str, tokenizer: Path, folder: Path, change: Callable[[Any], Any] | None
+) -> None:
+    """Save a random model with the vocabulary and chat template of a real tokenizer.
+
+    Its logits are flat, and its generation config has a repetition penalty of 1.1.
+    """
+    auto: Any = AutoTokenizer
+    words = auto.from_pretrained(tokenizer)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 4096}
+    special = {"bos_token_id": None, "initializer_range": 0.05}
+    special |= {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    config_class: Any = CONFIG_MAPPING[model_type]
+    options = _SHAPE | shape | special | ARCHITECTURES[model_type] | {"vocab_size": 151936}
+    torch.manual_seed(0)
+    causal: Any = AutoModelForCausalLM
+    model = causal.from_config(config_class(**options))
+    model = change(model) if change else model
+    model.generation_config.repetition_penalty = 1.1
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
 
 
 def prompts() -> list[tuple[int, ...]]:

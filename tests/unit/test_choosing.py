@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 import torch
 from doubles import ScriptedDrafter
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -136,3 +140,66 @@ def test_a_draw_never_takes_an_impossible_token() -> None:
     scores = torch.tensor([-math.inf, 0.0, -math.inf, 0.0, -math.inf])
     chooser = TokenChooser(LogitsProcessorList(), do_sample=True, seed=1)
     assert {chooser.choose([0], scores) for _ in range(200)} == {1, 3}
+
+
+def margin_of(chooser: TokenChooser, logits: torch.Tensor, token: int) -> float | None:
+    chooser.restart(position=2)
+    return chooser.margin([0, 1], logits, token)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_greedy_margins_by_hand(factor: float) -> None:
+    """Temperature changes the scores; the margin stays one of logits."""
+    chooser = TokenChooser(LogitsProcessorList([TemperatureLogitsWarper(factor)]), do_sample=False)
+    logits = torch.tensor([1.0, 3.5, -2.0, 3.0])
+    margins = [margin_of(chooser, logits, token) for token in range(4)]
+    assert margins == pytest.approx([2.5, 0.0, 5.5, 0.5], abs=1e-5)
+
+
+def test_a_margin_counts_what_a_penalty_does_to_it() -> None:
+    """Token 1 is in the prefix: its 3.0 counts as 2.0, and as much as token 0 when it is 2.25."""
+    penalty = RepetitionPenaltyLogitsProcessor(1.5)
+    chooser = TokenChooser(LogitsProcessorList([penalty]), do_sample=False)
+    logits = torch.tensor([-4.0, 3.0, 2.5])
+    assert margin_of(chooser, logits, 1) == pytest.approx(0.75, abs=1e-5)
+    assert margin_of(chooser, logits, 0) == pytest.approx(2.5 * 1.5 + 4.0, abs=1e-5)
+
+
+def test_a_token_that_no_logits_lead_to_has_no_margin() -> None:
+    chooser = TokenChooser(LogitsProcessorList([SuppressTokensLogitsProcessor([2])]), False)
+    assert margin_of(chooser, torch.tensor([1.0, 0.0, 5.0]), 2) is None
+
+
+@given(
+    logits=st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=8),
+    token=st.integers(0, 2),
+    seed=st.integers(0, 1000),
+    warper=st.sampled_from(sorted(WARPERS)),
+    sampled=st.booleans(),
+)
+def test_noise_under_half_the_margin_never_turns_a_choice(
+    logits: list[float], token: int, seed: int, warper: str, sampled: bool
+) -> None:
+    """The claim that near-ties rest on, for filters that keep every token or only drop some."""
+    warpers = LogitsProcessorList(WARPERS[warper] if warper == "temperature" else [])
+    chooser = TokenChooser(warpers, do_sample=sampled, seed=seed)
+    tensor = torch.tensor(logits)
+    margin = margin_of(chooser, tensor, token)
+    assert margin is not None
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(20):
+        noise = (torch.rand(len(logits), generator=generator) * 2 - 1) * margin / 2 * 0.99
+        chooser.restart(position=2)
+        turned = chooser.choose([0, 1], tensor + noise)
+        if margin > 1e-4:
+            assert turned != token
+
+
+def test_a_choice_can_be_repeated_from_any_position() -> None:
+    chooser = TokenChooser(LogitsProcessorList(), do_sample=True, seed=9)
+    logits = torch.zeros(1000)
+    first = [chooser.choose([0], logits) for _ in range(5)]
+    assert len(set(first)) > 3
+    for position in (3, 0, 4):
+        chooser.restart(position)
+        assert chooser.choose([0], logits) == first[position]

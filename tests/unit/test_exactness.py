@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingChooser
-from tiny_models import VOCABULARY, prompts, tiny_model
-from transformers import AutoModelForCausalLM, Qwen2Config
+from tiny_models import VOCABULARY, larger_model, prompts, tiny_model
 
 from copyspec_eval.decoding.engine import Engine, Request, exact_width
 from copyspec_eval.decoding.stopping import StopRule
@@ -28,23 +27,6 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(request.param)
     yield
     torch.set_num_threads(before)
-
-
-@functools.cache
-def larger_model(dtype: torch.dtype) -> Any:
-    """Wide enough that matrix products are cut into blocks and shared among threads."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=2048,
-        hidden_size=256,
-        intermediate_size=704,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        eos_token_id=None,
-    )
-    return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 def logits_of(

@@ -25,8 +25,9 @@ from copyspec_eval.records import RecordedText, TurnRecord
 from copyspec_eval.reports.summary import METRICS
 
 QUESTIONS = [["Name a fruit.", "And its colour?"], ["Say one.", "Twice?"], ["Hi", "Bye"]]
-TIMED = [metric.name for metric in METRICS if metric.timed]
-COUNTED = [metric.name for metric in METRICS if not metric.timed]
+# What a run that is not paired knows.
+TIMED = [metric.name for metric in METRICS if metric.timed and metric.parts(ROW)]
+COUNTED = [metric.name for metric in METRICS if not metric.timed and metric.parts(ROW)]
 
 
 def record(run: str, turn: int, text: str, num_attempts: int = 2) -> TurnRecord:
@@ -38,6 +39,7 @@ def record(run: str, turn: int, text: str, num_attempts: int = 2) -> TurnRecord:
         num_attempts=num_attempts,
         num_drafted=8,
         num_accepted=4,
+        seconds=2.0,
         prefill_seconds=0.5,
         decode_seconds=1.5,
         latency_seconds=3.0,

@@ -203,7 +203,10 @@ def test_other_fields_are_left_out(tmp_path):
 
 @pytest.mark.parametrize("file", sources.FILES.values(), ids=sources.FILES)
 def test_local_copies_equal_the_public_files(data_dir: Path, file: PublicFile):
-    path = data_dir / file.path
-    assert file.is_content(path.read_bytes())
-    questions = read_questions(path)
+    assert file.is_content((data_dir / file.path).read_bytes())
+
+
+@pytest.mark.parametrize("name", ["question.jsonl", "question_redundant.jsonl"])
+def test_local_copies_are_two_turn_questions(data_dir: Path, name: str):
+    questions = read_questions(data_dir / "mt_bench" / name)
     assert (len(questions), len(questions[0]["turns"])) == (80, 2)

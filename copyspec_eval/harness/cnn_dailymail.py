@@ -1,0 +1,138 @@
+"""The task `cnn_dailymail_extractive`: name the key sentences of a news article."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, load_dataset
+from lm_eval.api.metrics import mean
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.api_models import TemplateAPI
+from lm_eval.models.utils import normalize_gen_kwargs
+
+from copyspec_eval import sources
+from copyspec_eval.errors import DataError, report_errors_in_one_line
+from copyspec_eval.harness.multiturn import ChatTemplate, MultiTurnTask, TurnInstance
+from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
+from copyspec_eval.scoring.cnn_dailymail import SummaryScores, score
+
+report_errors_in_one_line()
+
+_FIELDS = ("id", "article", "highlights")
+_PUBLIC, _VERSION = "abisee/cnn_dailymail", "3.0.0"
+_INSTRUCTION = (
+    "Pick the 2 or 3 sentences of this article that best sum it up. Copy them word for word, and "
+    "write nothing else."
+)
+
+
+class CnnDailyMailTask(MultiTurnTask):
+    """One turn: an article, and what to do with it; scored by ROUGE and by what is verbatim."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        for field in fields(SummaryScores):
+            self._aggregation_list[field.name] = mean
+            self._higher_is_better[field.name] = True
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """The split "test", of local files or of the Hugging Face Hub."""
+        folder = data_dir()
+        self.dataset = {
+            "test": _download()
+            if folder is None
+            else Dataset.from_list(read_articles(folder / "cnn_dailymail"))
+        }
+
+    def user_turns(self, doc: dict[str, Any]) -> list[str]:
+        """The whole article and the instruction."""
+        return [question(doc["article"])]
+
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
+        """The highlights."""
+        return str(doc["highlights"])
+
+    def build_all_requests(
+        self, *, chat_template: ChatTemplate | None = None, **kwargs: Any
+    ) -> None:
+        """As `MultiTurnTask`; then cut the ends of articles that the model has no room for."""
+        super().build_all_requests(chat_template=chat_template, **kwargs)
+        # lm-eval shows a task nothing of the model but this method of it.
+        lm = getattr(chat_template, "__self__", None)
+        # What a server's model can hold lm-eval does not know: it takes 2,048 tokens for all.
+        if isinstance(lm, TemplateLM) and not isinstance(lm, TemplateAPI):
+            for instance in self._instances:
+                cut_to_fit(instance, lm)
+
+    def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
+        """The turn's figures, and the scores of the summary against the uncut article."""
+        figures = super().process_results(doc, results)
+        if "bypass" in figures:
+            return figures
+        scores = score(str(results[0] or ""), doc["article"], doc["highlights"])
+        return figures | asdict(scores)
+
+
+def question(article: str) -> str:
+    """What the user says: the instruction comes last, since lm-eval cuts prompts at the front."""
+    return f"Article:\n{article}\n\n{_INSTRUCTION}"
+
+
+def cut_to_fit(instance: TurnInstance, lm: TemplateLM) -> None:
+    """Shorten the article, at its end and between words, until the prompt fits `lm`'s context.
+
+    The first word stays, whatever the room; lm-eval then cuts or refuses the prompt as any other.
+    """
+    _, settings = instance.args
+    room = lm.max_length - normalize_gen_kwargs(settings, lm.max_gen_toks)["max_gen_toks"]
+    article = instance.doc["article"]
+    ends = [word.end() for word in re.finditer(r"\S+", article)]
+
+    def tokens_with(num_words: int) -> int:
+        instance.question = question(article[: ends[num_words - 1]])
+        return len(lm.tok_encode(instance.args[0]))
+
+    if tokens_with(len(ends)) > room:
+        fitting = bisect.bisect_right(range(1, len(ends)), room, key=tokens_with)
+        tokens_with(max(1, fitting))
+
+
+def read_articles(folder: Path) -> list[dict[str, str]]:
+    """Articles of all `.jsonl` files in `folder`, in order of the files' names.
+
+    Raises:
+        DataError: there is no such file; a field is missing, not a string, or blank.
+    """
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise DataError(
+            f"{folder}: no .jsonl file there; put the test split there (fields id, article, "
+            f"highlights), or unset {DATA_DIR_VARIABLE} to download it"
+        )
+    articles = [_article(row) for file in files for row in sources.read_jsonl(file)]
+    if not articles:
+        raise DataError(f"{files[0]}: only blank lines; copy the file again")
+    return articles
+
+
+def _article(row: sources.Row) -> dict[str, str]:
+    for name in _FIELDS:
+        value = row.fields.get(name)
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(f"{row.where}: {name} is {value!r:.60}; give a non-empty string")
+    return {name: row.fields[name] for name in _FIELDS}
+
+
+def _download() -> Dataset:
+    try:
+        return load_dataset(_PUBLIC, _VERSION, split="test")
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"cannot download {_PUBLIC} ({reason:.200}); put its test split into "
+            f"FOLDER/cnn_dailymail/test.jsonl and set {DATA_DIR_VARIABLE}=FOLDER"
+        ) from error

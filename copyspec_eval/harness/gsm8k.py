@@ -1,0 +1,149 @@
+"""GSM8K with self-correction: write a program, go over it, hand in the final one."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+from datasets import Dataset, load_dataset
+from lm_eval.api.metrics import mean
+
+from copyspec_eval.errors import DataError, report_errors_in_one_line
+from copyspec_eval.harness.multiturn import MultiTurnTask
+from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
+from copyspec_eval.scoring import gsm8k, sandbox
+from copyspec_eval.scoring.sandbox import Outcome
+from copyspec_eval.sources import Row, read_jsonl
+
+report_errors_in_one_line()
+
+logger = logging.getLogger("lm_eval.copyspec")
+
+SOURCE = "openai/gsm8k"
+LOCAL_FILE = "gsm8k/test.jsonl"
+
+PROMPTS = (
+    "Solve this problem with a Python program:\n\n{question}\n\n"
+    "Put the program into a ```python block. It has to print the solution, and nothing else. It "
+    "must not ask for input. Neither repeat the problem nor write comments.",
+    "Go over the code again. Look for issues that could lead to a wrong final answer. If there are "
+    "none, change nothing.",
+    "Now give the code that you consider correct, in a ```python block. If the first version was "
+    "correct, keep it as it was.",
+)
+
+SCORED_TURNS = (1, 3)
+METRICS = {"acc_turn1": True, "acc_turn3": True, "right_to_wrong": False, "wrong_to_right": True}
+"""Our figures beside those of every conversation, and whether higher is better."""
+
+
+class GSM8KSelfCorrectionTask(MultiTurnTask):
+    """Three turns per problem; the programs of the first and the last one are run and compared.
+
+    All programs of a run are run together, side by side, once the last answer is in.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        for name, higher_is_better in METRICS.items():
+            self._aggregation_list[name] = mean
+            self._higher_is_better[name] = higher_is_better
+        self._outcomes: dict[str, Outcome] = {}
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Read the problems as the split "test"."""
+        self.dataset = {"test": Dataset.from_list([_problem(row) for row in _rows()])}
+
+    def user_turns(self, doc: dict[str, Any]) -> list[str]:
+        """The problem, the second look, and the final version."""
+        return [prompt.replace("{question}", doc["question"]) for prompt in PROMPTS]
+
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> Any:
+        """The right number."""
+        return str(gsm8k.gold_number(doc["answer"]))
+
+    def apply_filters(self) -> None:
+        """As lm-eval's; then run all programs, unless nothing is scored (--predict_only)."""
+        super().apply_filters()
+        if "bypass" in self._metric_fn_list:
+            return
+        answers = [
+            (instance, answer)
+            for instance in self._instances
+            if instance.turn in SCORED_TURNS
+            for answer in instance.filtered_resps.values()
+        ]
+        programs = [program for _, answer in answers if (program := _program(answer)) is not None]
+        self._outcomes = dict(zip(programs, sandbox.run_all(programs), strict=True))
+        verdicts = {turn: Counter[str]() for turn in SCORED_TURNS}
+        for instance, answer in answers:
+            verdicts[instance.turn][self._verdict(instance.doc, answer)] += 1
+        _log(verdicts)
+
+    def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
+        """The figures of one document: 0 or 1 for each of ours."""
+        figures = super().process_results(doc, results)
+        if "bypass" in figures:
+            return figures
+        first, last = (
+            self._verdict(doc, results[turn - 1]) == gsm8k.RIGHT for turn in SCORED_TURNS
+        )
+        ours = first, last, first and not last, last and not first
+        return figures | dict(zip(METRICS, map(float, ours), strict=True))
+
+    def _verdict(self, doc: dict[str, Any], answer: object) -> str:
+        program = _program(answer)
+        outcome = None if program is None else self._outcomes[program]
+        return gsm8k.verdict(outcome, gsm8k.gold_number(doc["answer"]))
+
+
+def _program(answer: object) -> str | None:
+    return gsm8k.extract_program(str(answer or ""))
+
+
+def _log(verdicts: dict[int, Counter[str]]) -> None:
+    for turn, counts in verdicts.items():
+        listed = ", ".join(f"{count} {reason}" for reason, count in counts.most_common(10))
+        logger.info("programs of turn %d: %s", turn, listed)
+
+
+def _rows() -> list[Row]:
+    """The problems and where each stands: the local copy, or the public data set."""
+    folder = data_dir()
+    if folder is None:
+        return [Row(f"{SOURCE}:{number}", fields) for number, fields in enumerate(_downloaded(), 1)]
+    path = folder / LOCAL_FILE
+    if not path.is_file():
+        raise DataError(
+            f"{path}: no such file; put a copy there, or unset {DATA_DIR_VARIABLE} to download it"
+        )
+    return list(read_jsonl(path))
+
+
+def _downloaded() -> Any:
+    try:
+        return load_dataset(SOURCE, "main", split="test")
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"cannot load {SOURCE} ({reason}); "
+            f"copy it to FOLDER/{LOCAL_FILE} and set {DATA_DIR_VARIABLE}=FOLDER"
+        ) from error
+
+
+def _problem(row: Row) -> dict[str, str]:
+    where, fields = row
+    problem: dict[str, str] = {}
+    for name in ("question", "answer"):
+        text = fields.get(name)
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{where}: {name} is {text!r}; give a text")
+        problem[name] = text
+    try:
+        gsm8k.gold_number(problem["answer"])
+    except ValueError as error:
+        raise DataError(
+            f"{where}: answer does not end in #### and a number; copy the file again"
+        ) from error
+    return problem

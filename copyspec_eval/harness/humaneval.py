@@ -1,0 +1,213 @@
+"""The task `humaneval_evalplus`: Python functions to write, tested by EvalPlus."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from lm_eval.api.metrics import mean
+
+from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
+from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
+from copyspec_eval.harness.recording import output_folder
+from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
+from copyspec_eval.scoring.humaneval import Verdict, as_samples, judge_all
+from copyspec_eval.sources import Row
+
+report_errors_in_one_line()
+
+PLUS_FILES = ("HumanEvalPlus.jsonl", "HumanEvalPlus.jsonl.gz")
+BASE_FILE = "HumanEval.jsonl.gz"
+
+# Where EvalPlus ends a completion.
+STOPS = (
+    *("\nif __name__", "\ndef main(", "\nprint(", "\ndef ", "\nclass "),
+    *("\nimport ", "\nfrom ", "\nassert "),
+)
+_QUESTION = """\
+Write a self-contained Python script that solves the problem below. Give the whole script, imports \
+included, in one Markdown block that begins with ```python.
+
+```python
+{prompt}
+```"""
+_TEXTS = ("task_id", "prompt", "canonical_solution", "entry_point")
+_FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(_TEXTS, (str,))
+_BASE_FIELDS = _FIELDS | {"test": (str,)}
+_PLUS_FIELDS = _FIELDS | {"base_input": (list,), "plus_input": (list,), "atol": (int, float)}
+
+
+class ProblemInstance(TurnInstance):
+    """The request for one problem: a question in a chat, otherwise code to go on with."""
+
+    @property
+    def arguments(self) -> tuple[str, dict[str, Any]]:
+        """As in `TurnInstance`; a completion has the stops of EvalPlus where none are given."""
+        prompt, settings = super().arguments
+        if self.chat_template is not None:
+            return prompt, settings
+        completed = "\n\n".join(filter(None, (self.system, self._beginning)))
+        return completed, settings | {"until": settings.get("until") or list(STOPS)}
+
+    @arguments.setter
+    def arguments(self, generation_kwargs: dict[str, Any]) -> None:
+        self._generation_kwargs = generation_kwargs
+
+    @property
+    def raw_solution(self) -> str:
+        """The answer, after the code that it completes if it is a completion."""
+        answer = str(self.resps[0] or "")
+        return answer if self.chat_template is not None else self._beginning + answer
+
+    @property
+    def _beginning(self) -> str:
+        return f"{self.doc['prompt'].strip()}\n"
+
+
+class HumanEvalTask(MultiTurnTask):
+    """One turn: a problem. All answers are tested together, once the last is in.
+
+    Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. The programs are
+    left in lm-eval's output folder, as `evalplus.evaluate --samples` reads them: `samples.jsonl`
+    as sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write
+    `samples.rank1.jsonl` … Under `--predict_only` nothing is run or written.
+
+    Raises:
+        OptionError: EvalPlus is not installed.
+        DataError: as `read_problems`; or nothing is local and the download fails.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._problems: dict[str, dict[str, Any]] = {}
+        self._verdicts: dict[str, Verdict] = {}
+        super().__init__(config)
+        for name in ("pass@1_base", "pass@1_plus"):
+            self._aggregation_list[name] = mean
+            self._higher_is_better[name] = True
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """The problems as the split "test", their tests apart: those fit no table."""
+        if importlib.util.find_spec("evalplus") is None:
+            raise OptionError(
+                "the task humaneval_evalplus needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
+            )
+        folder = data_dir()
+        self._problems = (
+            _download() if folder is None else read_problems(find_file(folder / "humaneval"))
+        )
+        rows = [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
+        self.dataset = {"test": Dataset.from_list(rows)}
+
+    def user_turns(self, doc: dict[str, Any]) -> list[str]:
+        """What the user says in a chat."""
+        return [_QUESTION.format(prompt=doc["prompt"].strip())]
+
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
+        """The canonical solution: what follows the prompt."""
+        return str(doc["canonical_solution"])
+
+    def construct_requests(
+        self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
+    ) -> list[TurnInstance]:
+        """One request."""
+        [made] = super().construct_requests(doc, ctx, metadata, **kwargs)
+        _, settings = made.args
+        return [ProblemInstance(doc, made.question, None, settings, metadata, made.system)]
+
+    def apply_filters(self) -> None:
+        """As lm-eval's; all answers are in by then, so test them and write them down."""
+        super().apply_filters()
+        if "bypass" in self._metric_fn_list:
+            return
+        raw = {instance.doc["task_id"]: instance.raw_solution for instance in self._instances}
+        answers = [(text, self._problems[task_id]) for task_id, text in raw.items()]
+        self._verdicts = dict(zip(raw, judge_all(answers), strict=True))
+        folder = output_folder()
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            rank = f".rank{self._rank}" if self._rank else ""
+            tested = ((task_id, verdict.solution) for task_id, verdict in self._verdicts.items())
+            (folder / f"samples{rank}.jsonl").write_text(as_samples(tested))
+            (folder / f"samples_raw{rank}.jsonl").write_text(as_samples(raw.items()))
+
+    def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
+        """The turn's figures, and 0 or 1 for each set of tests that there is."""
+        figures = super().process_results(doc, results)
+        if "bypass" in figures:
+            return figures
+        verdict = self._verdicts[doc["task_id"]]
+        figures["pass@1_base"] = float(verdict.base)
+        if verdict.plus is not None:
+            figures["pass@1_plus"] = float(verdict.plus)
+        return figures
+
+
+def find_file(folder: Path) -> Path:
+    """The file of problems in `folder`, HumanEval+ before HumanEval.
+
+    Raises:
+        DataError: there is none.
+    """
+    for name in (*PLUS_FILES, BASE_FILE):
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(
+        f"{folder}: neither {PLUS_FILES[0]}[.gz] nor {BASE_FILE} is there; put a copy there, or "
+        f"unset {DATA_DIR_VARIABLE} to download it"
+    )
+
+
+def read_problems(path: Path) -> dict[str, dict[str, Any]]:
+    """Problems by `task_id`, of EvalPlus's HumanEval+ or OpenAI's HumanEval.
+
+    Raises:
+        DataError: the file is empty or unreadable, or a row lacks a field or has it of another
+            type, or repeats a `task_id`.
+    """
+    fields = _BASE_FIELDS if path.name == BASE_FILE else _PLUS_FIELDS
+    problems: dict[str, dict[str, Any]] = {}
+    for where, problem in _rows(path):
+        for name, kinds in fields.items():
+            if not isinstance(value := problem.get(name), kinds):
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                raise DataError(f"{where}: {name} is {value!r:.60}; give a {wanted}")
+        if problem["task_id"] in problems:
+            raise DataError(f"{where}: task_id {problem['task_id']} occurs twice; remove one")
+        problems[problem["task_id"]] = problem
+    if not problems:
+        raise DataError(f"{path}: the file is empty; copy it again")
+    return problems
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    number = 0
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield Row(f"{path}:{number}", dict(json.loads(line)))
+    except (OSError, EOFError, zlib.error, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}:{number}: not a JSON object ({error}); copy the file again"
+        ) from error
+
+
+def _download() -> dict[str, dict[str, Any]]:
+    """HumanEval+ as EvalPlus itself downloads and keeps it."""
+    from evalplus.data import get_human_eval_plus
+
+    try:
+        problems: dict[str, dict[str, Any]] = get_human_eval_plus()
+    except OSError as error:
+        raise DataError(
+            f"cannot download HumanEval+ ({error}); copy it to FOLDER/humaneval/{PLUS_FILES[1]} "
+            f"and set {DATA_DIR_VARIABLE}=FOLDER"
+        ) from error
+    return problems

@@ -1,0 +1,244 @@
+"""The model that `lm_eval --model copyspec-timed` creates: a stock backend, its answers timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import model_registry, register_model
+from lm_eval.models.api_models import TemplateAPI
+from lm_eval.models.huggingface import HFLM
+from lm_eval.utils import simple_parse_args_string
+
+from copyspec_eval import provenance
+from copyspec_eval.errors import OptionError, report_errors_in_one_line, unknown_option
+from copyspec_eval.harness.autoload import MODELS
+from copyspec_eval.harness.backends import (
+    APIBackend,
+    Backend,
+    HFBackend,
+    Measured,
+    VLLMBackend,
+)
+from copyspec_eval.harness.recording import (
+    AnswerKey,
+    Progress,
+    RunRecorder,
+    answer_keys,
+    prompt_text,
+    put_into_cache,
+    turn_facts,
+)
+from copyspec_eval.records import RecordedText, TurnRecord
+
+report_errors_in_one_line()
+
+_WARM_UP_TOKENS = 4
+_BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+class _Job(NamedTuple):
+    """One answer to give, its prompt rendered once."""
+
+    key: AnswerKey
+    instance: Instance
+    prompt: str
+    settings: dict[str, Any]
+
+
+@register_model("copyspec-timed")
+class TimedLM(Backend):
+    """A stock model of lm-eval that answers as ever, with a `TurnRecord` on each answer.
+
+    `create_from_arg_string` and `create_from_arg_obj` put this class in front of the one that
+    lm-eval has registered as `base`; all but the timing of answers is left to that one. What is
+    timed, and what else is known of an answer, is said in `backends`.
+
+    Args:
+        base: name of an lm-eval model.
+        batch_size: rows that are handed over, and timed, together.
+        **kwargs: as the base takes them.
+
+    Raises:
+        OptionError: before anything is loaded, for a base that is missing or unknown, or a setting
+            under which the time of an answer is not known.
+    """
+
+    base_name = ""
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> TimedLM:
+        """As `create_from_arg_obj`, from `base=NAME,name=value,…`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> TimedLM:
+        """The model named `base`, timed; lm-eval's `additional_config` comes after `arg_dict`."""
+        given = {
+            name: value for name, value in (additional_config or {}).items() if value is not None
+        }
+        arguments = {"batch_size": 1} | given | arg_dict
+        name = arguments.pop("base", None)
+        base = _base_class(name, arg_dict)
+        _check_rows(arguments["batch_size"])
+        if str(arguments.get("num_concurrent", 1)) not in ("0", "1"):
+            raise OptionError(
+                f"num_concurrent={arguments['num_concurrent']}: of requests under way at the same "
+                "time, none has a time of its own; leave num_concurrent out"
+            )
+        bases = (cls, *_insight(name, base), base)
+        timed: Any = type(f"Timed{base.__name__}", bases, {"base_name": name})
+        model: TimedLM = super(TimedLM, timed).create_from_arg_obj(arguments)
+        return model
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._named = kwargs.get("pretrained") or kwargs.get("model")
+        self._rows_together = _check_rows(_batch_size(self))
+        self._recorder = RunRecorder(self.rank, self.world_size)
+        self._warm = False
+        provenance.run_id()
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The base's answers, longest prompt first; each is a `RecordedText`."""
+        keys = answer_keys(requests)
+        jobs = [
+            _job(key, instance) for key, instance in dict(zip(keys, requests, strict=True)).items()
+        ]
+        groups = self._groups(jobs)
+        if groups and not self._warm:
+            self._warm_up(groups[0][0])
+            self._warm = True
+        self._recorder.begin(self._describe(jobs))
+        progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
+        answers: dict[AnswerKey, RecordedText] = {}
+        for group in groups:
+            texts, measured = self.ask([job.instance for job in group])
+            for job, text, known in zip(group, texts, measured, strict=True):
+                answers[job.key] = answer = self._answer(job, text, known)
+                put_into_cache(self.cache_hook, job.instance, answer)
+                self._recorder.add(answer.record)
+                progress.update(answer.record)
+        progress.close()
+        return [answers[key] for key in keys]
+
+    def get_model_info(self) -> dict[str, Any]:
+        """The base's facts, and the run's figures per task, turn and category."""
+        info: dict[str, Any] = getattr(super(), "get_model_info", dict)()
+        return info | {"copyspec": self._recorder.report()}
+
+    def _warm_up(self, job: _Job) -> None:
+        """Answer the beginning of a request, so that nothing is cold afterwards."""
+        # What is sampled afterwards is what the base would have sampled.
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            self.ask([_beginning(job)])
+
+    def _groups(self, jobs: Iterable[_Job]) -> list[list[_Job]]:
+        """What is asked together: the same settings, prompts of similar length.
+
+        `hf` and `vllm` order what they are asked in the same way, so that the rows of their batch
+        are in the order of the group.
+        """
+        of_settings: dict[str, list[_Job]] = {}
+        for job in sorted(jobs, key=lambda job: (-self.length(job.prompt), job.prompt)):
+            of_settings.setdefault(str(job.settings), []).append(job)
+        size = self._rows_together
+        return [
+            same[start : start + size]
+            for same in of_settings.values()
+            for start in range(0, len(same), size)
+        ]
+
+    def _answer(self, job: _Job, text: str, known: Measured) -> RecordedText:
+        record = TurnRecord(
+            **turn_facts(job.instance, job.key.repeat, self.rank, job.prompt),
+            **asdict(known),
+            backend=self.base_name,
+            drafter=None,
+            exact=None,
+            batch_size=self._rows_together,
+            num_attempts=None,
+            num_drafted=None,
+            num_accepted=None,
+            attempts=(),
+            spans=(),
+            text=text,
+        )
+        return RecordedText(text, record)
+
+    def _describe(self, jobs: list[_Job]) -> dict[str, Any]:
+        """The settings that decide this run's numbers, for the manifest."""
+        pretrained = self._named if isinstance(self._named, str) else "(an object)"
+        settings = {str(job.settings): job.settings for job in jobs}.values()
+        own = {"backend": self.base_name, "batch_size": self._rows_together}
+        return {"pretrained": pretrained} | self.facts(settings) | own
+
+
+def _base_class(name: object, given: Iterable[str]) -> type[LM]:
+    if name is None:
+        raise OptionError(
+            f"no base among the model_args ({', '.join(given)}); pass base=NAME with the lm-eval "
+            "model to time, such as hf, vllm or local-chat-completions"
+        )
+    if name in MODELS:
+        raise OptionError(
+            f"base={name} keeps records of its own; pass the lm-eval model to time, such as base=hf"
+        )
+    if name not in model_registry:
+        raise unknown_option("base", str(name), set(model_registry.keys()) - set(MODELS))
+    try:
+        base: type[LM] = model_registry.get(str(name))
+    except ImportError as error:
+        raise OptionError(
+            f"base={name} cannot be imported ({error}); install what lm-eval needs for it"
+        ) from error
+    return base
+
+
+def _insight(name: object, base: type[LM]) -> tuple[type[Backend], ...]:
+    """The class that knows more of `base` than its texts, if there is one."""
+    as_hf = ("_create_model", "_model_generate", "generate_until")
+    if all(getattr(base, method, None) is getattr(HFLM, method) for method in as_hf):
+        return (HFBackend,)
+    if issubclass(base, TemplateAPI):
+        return (APIBackend,)
+    return (VLLMBackend,) if name == "vllm" else ()
+
+
+def _batch_size(lm: Any) -> object:
+    """Rows that a model says it answers together; 1 for one that says nothing."""
+    try:
+        return getattr(lm, "_batch_size", None) or lm.batch_size
+    except (AttributeError, NotImplementedError):
+        return 1
+
+
+def _check_rows(value: object) -> int:
+    if not (str(value).isdecimal() and int(str(value)) >= 1):
+        raise OptionError(
+            f"batch_size={value!r} is not a number of at least 1; to share out a batch's time, its "
+            "rows must be known: pass --batch_size 1"
+        )
+    return int(str(value))
+
+
+def _job(key: AnswerKey, instance: Instance) -> _Job:
+    context, settings, *_ = instance.args
+    return _Job(key, instance, prompt_text(context), settings)
+
+
+def _beginning(job: _Job) -> Instance:
+    """A request for the first few tokens of an answer."""
+    context, settings, *more = job.instance.args
+    kept = {name: value for name, value in settings.items() if name not in _BUDGETS}
+    arguments = (context, kept | {"max_gen_toks": _WARM_UP_TOKENS}, *more)
+    metadata = (job.instance.task_name, job.instance.doc_id, 1)
+    return Instance("generate_until", job.instance.doc, arguments, 0, metadata)

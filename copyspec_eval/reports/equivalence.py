@@ -1,0 +1,203 @@
+"""Whether two runs gave the same answers and the same scores."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy
+from scipy.stats import binomtest
+
+from copyspec_eval.reports.runs import Answer, AnswerKey, Run
+from copyspec_eval.reports.summary import bootstrap_interval
+from copyspec_eval.types import Difference, first_difference
+
+Status = Literal["identical", "near_tie", "diverged", "missing", "other_prompt", "not_comparable"]
+"""How two runs' answers compare.
+
+identical, diverged: the same prompt, and the same answer or another.
+near_tie: diverged where rounding explains it, which only the model can tell.
+missing: in one of the runs only.
+other_prompt: the prompts differ, and no earlier turn of the conversation did.
+not_comparable: the prompts differ, as they contain an earlier turn that did.
+"""
+
+Level = Literal["tokens", "text"]
+
+FAILING: frozenset[Status] = frozenset({"diverged", "missing", "other_prompt"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The answers of two runs to one request.
+
+    Attributes:
+        key: which request.
+        status: how they compare.
+        level: what was compared: the tokens where both runs have them, else the text. It is text,
+            too, where equal tokens became different texts. None where nothing was compared.
+        position: index of the first token, or character, that differs; None where none does.
+        a, b: the answers; None where it is missing.
+        difference: how near the model was to either answer, where it has been asked; its baseline
+            is `a`.
+    """
+
+    key: AnswerKey
+    status: Status
+    level: Level | None
+    position: int | None
+    a: Answer | None
+    b: Answer | None
+    difference: Difference | None = None
+
+
+class Document(NamedTuple):
+    """A document of a run."""
+
+    task: str
+    doc_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePair:
+    """One metric of one task in both runs, over the documents that both have.
+
+    Attributes:
+        task: the task.
+        metric: its name in lm-eval, "metric,filter".
+        num_documents: how many documents both runs scored.
+        num_unpaired: how many only one of them did.
+        a, b: the means; None without documents.
+        difference: b - a.
+        discordant: where every value is 0 or 1, how many documents only a, and only b, has right.
+        p_value: of McNemar's exact test on those.
+        interval: where there are other values, the 95 % bootstrap interval of the difference.
+    """
+
+    task: str
+    metric: str
+    num_documents: int
+    num_unpaired: int
+    a: float | None = None
+    b: float | None = None
+    difference: float | None = None
+    discordant: tuple[int, int] | None = None
+    p_value: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+def compare_answers(a: Run, b: Run) -> list[Pair]:
+    """All answers of both runs, paired, in order of key."""
+    pairs: list[Pair] = []
+    parted: set[tuple[str, int, int]] = set()
+    for key in sorted(a.answers.keys() | b.answers.keys()):
+        conversation = key.task, key.doc_id, key.repeat
+        pair = _pair(key, a.answers.get(key), b.answers.get(key), conversation in parted)
+        if pair.status != "identical":
+            parted.add(conversation)
+        pairs.append(pair)
+    return pairs
+
+
+def fails(pairs: Iterable[Pair]) -> bool:
+    """Whether the runs differ in a way that neither rounding nor an earlier turn explains."""
+    return any(pair.status in FAILING for pair in pairs)
+
+
+def reordered_documents(a: Run, b: Run) -> list[Document]:
+    """The fewest documents that, moved, give the log of `a` the order of `b`'s.
+
+    Documents of one run only are left out.
+    """
+    places = {document: place for place, document in enumerate(_documents(b))}
+    common = [document for document in _documents(a) if document in places]
+    kept = longest_increasing([places[document] for document in common])
+    return [document for document in common if places[document] not in kept]
+
+
+def compare_scores(a: Run, b: Run) -> list[ScorePair]:
+    """All metrics of both runs that are numbers per document, in order of task and metric."""
+    names = {(task, metric) for run in (a, b) for task in run.scores for metric in run.scores[task]}
+    return [
+        _score_pair(
+            task,
+            metric,
+            a.scores.get(task, {}).get(metric, {}),
+            b.scores.get(task, {}).get(metric, {}),
+        )
+        for task, metric in sorted(names)
+    ]
+
+
+def longest_increasing(numbers: Iterable[int]) -> set[int]:
+    """The members of a longest increasing subsequence of distinct `numbers`.
+
+    >>> sorted(longest_increasing([0, 3, 1, 2, 4]))
+    [0, 1, 2, 4]
+    """
+    ends: list[int] = []  # ends[k] is the smallest number that k others can lead up to
+    before: dict[int, int | None] = {}
+    for number in numbers:
+        length = bisect_left(ends, number)
+        before[number] = ends[length - 1] if length else None
+        ends[length : length + 1] = [number]
+    members: set[int] = set()
+    last = ends[-1] if ends else None
+    while last is not None:
+        members.add(last)
+        last = before[last]
+    return members
+
+
+def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, parted: bool) -> Pair:
+    """Compare two answers; `parted` says whether an earlier turn differs."""
+    if a is None or b is None:
+        return Pair(key, "missing", None, None, a, b)
+    if a.prompt_sha256 != b.prompt_sha256:
+        return Pair(key, "not_comparable" if parted else "other_prompt", None, None, a, b)
+    differences: list[tuple[Level, int | None]] = [("text", first_difference(a.text, b.text))]
+    if a.token_ids is not None and b.token_ids is not None:
+        differences.insert(0, ("tokens", first_difference(a.token_ids, b.token_ids)))
+    for level, position in differences:
+        if position is not None:
+            return Pair(key, "diverged", level, position, a, b)
+    return Pair(key, "identical", differences[0][0], None, a, b)
+
+
+def _documents(run: Run) -> list[Document]:
+    """In the order of the log."""
+    return list(dict.fromkeys(Document(key.task, key.doc_id) for key in run.answers))
+
+
+def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]) -> ScorePair:
+    common = sorted(a.keys() & b.keys())
+    num_unpaired = len(a.keys() ^ b.keys())
+    if not common:
+        return ScorePair(task, metric, 0, num_unpaired)
+    values_a, values_b = ([values[doc_id] for doc_id in common] for values in (a, b))
+    differences = [y - x for x, y in zip(values_a, values_b, strict=True)]
+    several = len(differences) > 1
+    right_or_wrong = {*values_a, *values_b} <= {0, 1}
+    discordant = (differences.count(-1), differences.count(1)) if right_or_wrong else None
+    return ScorePair(
+        task=task,
+        metric=metric,
+        num_documents=len(common),
+        num_unpaired=num_unpaired,
+        a=sum(values_a) / len(common),
+        b=sum(values_b) / len(common),
+        difference=sum(differences) / len(common),
+        discordant=discordant,
+        p_value=_mcnemar(*discordant) if discordant else None,
+        interval=bootstrap_interval(differences, numpy.mean)
+        if several and not right_or_wrong
+        else None,
+    )
+
+
+def _mcnemar(only_a: int, only_b: int) -> float:
+    """Two-sided p of the discordant documents falling on either side with even chances."""
+    total = only_a + only_b
+    return float(binomtest(only_b, total, 0.5).pvalue) if total else 1.0

@@ -1,0 +1,128 @@
+"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.reports.runs import Answer, Run
+from copyspec_eval.scoring.humaneval import as_samples
+from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation, file_name
+
+HUMANEVAL = "humaneval_evalplus"
+
+
+def model_name(run: Run) -> str:
+    """The model's name for files and rows; the folder's where the results do not tell."""
+    return run.model or file_name(run.folder.resolve().name)
+
+
+def conversations(run: Run) -> dict[str, list[Conversation]]:
+    """The conversations of the tasks that a judge can score, by task.
+
+    Raises:
+        DataError: there are none, or one lacks an answer or its document.
+    """
+    found: dict[str, list[Conversation]] = {}
+    for answer in run.answers.values():
+        if answer.task in REFERENCE_TURNS and answer.turn == 1 and answer.repeat == 0:
+            second = run.answers.get(answer.key._replace(turn=2))
+            found.setdefault(answer.task, []).append(_conversation(answer, second))
+    if not found:
+        raise DataError(f"{run.folder}: no answers to {' or '.join(REFERENCE_TURNS)}; run one")
+    return found
+
+
+def write_fastchat(run: Run, folder: Path) -> list[Path]:
+    """Write `<task>/model_answer/<model>.jsonl` below `folder`, a row per conversation.
+
+    Raises:
+        DataError: as `conversations`, or a file cannot be written.
+    """
+    model = model_name(run)
+    written = []
+    for task, found in conversations(run).items():
+        rows = (_fastchat_row(task, model, each) for each in found)
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        written.append(_write(folder / task / "model_answer" / f"{model}.jsonl", text))
+    return written
+
+
+def write_evalplus(run: Run, folder: Path) -> Path:
+    """Write `<model>.jsonl` below `folder`: the program in each answer, as EvalPlus sanitises it.
+
+    No program is run.
+
+    Raises:
+        OptionError: EvalPlus is not installed.
+        DataError: there are no answers, one lacks its document, or the file cannot be written.
+    """
+    try:
+        from evalplus.sanitize import sanitize
+    except ImportError as error:
+        raise OptionError(
+            "this export needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
+        ) from error
+    answers = [answer for answer in run.answers.values() if answer.task == HUMANEVAL]
+    if not answers:
+        raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run it")
+    programs = [_program(answer, sanitize) for answer in answers]
+    return _write(folder / f"{model_name(run)}.jsonl", as_samples(programs))
+
+
+def _conversation(first: Answer, second: Answer | None) -> Conversation:
+    if second is None:
+        raise DataError(f"{first.task} doc {first.doc_id}: the second answer is missing; run again")
+    identity, category, questions = _fields(first, "question_id", "category", "turns")
+    return Conversation(
+        int(identity), category, (questions[0], questions[1]), (first.text, second.text)
+    )
+
+
+def _fields(answer: Answer, *names: str) -> list[Any]:
+    """Fields of the answer's document."""
+    doc = answer.doc or {}
+    missing = [name for name in names if name not in doc]
+    if missing:
+        raise DataError(
+            f"{answer.task} doc {answer.doc_id}: its {missing[0]} is not recorded; "
+            "run lm_eval with --log_samples"
+        )
+    return [doc[name] for name in names]
+
+
+def _fastchat_row(task: str, model: str, conversation: Conversation) -> dict[str, Any]:
+    return {
+        "question_id": conversation.question_id,
+        "answer_id": f"{model}-{task}-{conversation.question_id}",
+        "model_id": model,
+        "choices": [{"index": 0, "turns": list(conversation.answers)}],
+        "tstamp": time.time(),
+    }
+
+
+def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
+    """The problem's id and a whole program; a completion goes on from the end of its prompt."""
+    task_id, problem, entry_point = _fields(answer, "task_id", "prompt", "entry_point")
+    beginning = f"{problem.strip()}\n"
+    completes = (answer.prompt or "").endswith(beginning)
+    raw = beginning + answer.text if completes else answer.text
+    try:
+        return task_id, sanitize(raw, entry_point)
+    except (ValueError, RecursionError):  # null bytes and lone surrogates; too deep a nesting
+        return task_id, raw
+
+
+def _write(path: Path, text: str) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written ({error.strerror}); give another --out"
+        ) from error
+    return path

@@ -1,0 +1,223 @@
+"""A run as lm-eval leaves it in a folder: what was asked, what was answered, how it scored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from copyspec_eval import records
+from copyspec_eval.errors import DataError
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.sources import read_jsonl
+
+Scores = dict[str, dict[str, dict[int, float]]]
+"""`{task: {"metric,filter": {doc_id: value}}}`."""
+
+_BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+class AnswerKey(NamedTuple):
+    """Which answer of a run; `turn` counts from 1, `repeat` from 0."""
+
+    task: str
+    doc_id: int
+    turn: int
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One generated answer.
+
+    Attributes:
+        task, doc_id, turn, repeat: as in `AnswerKey`.
+        prompt: the rendered prompt; None where only its hash was recorded.
+        prompt_sha256: hash of the rendered prompt.
+        text: the answer as it was scored.
+        token_ids: the tokens it came from, where the backend is ours.
+        gen_kwargs: the generation settings of the request; empty where they were not recorded.
+        doc: the task's document; None where it was not recorded.
+    """
+
+    task: str
+    doc_id: int
+    turn: int
+    repeat: int
+    prompt: str | None
+    prompt_sha256: str
+    text: str
+    token_ids: tuple[int, ...] | None
+    gen_kwargs: dict[str, Any]
+    doc: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> AnswerKey:
+        """Which answer this is."""
+        return AnswerKey(self.task, self.doc_id, self.turn, self.repeat)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it was drawn rather than decoded greedily, by lm-eval's rule."""
+        chosen = self.gen_kwargs.get("do_sample")
+        hot = float(self.gen_kwargs.get("temperature") or 0) > 0
+        return hot if chosen is None else bool(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's answers and scores.
+
+    Attributes:
+        folder: where it was read from.
+        answers: task by task in the order of the sample log; without logs in order of key.
+        scores: numbers per document; metrics of other values are left out.
+        dtype: the model's, such as "torch.bfloat16"; None where the results do not tell.
+        model: the model's name as lm-eval makes it fit for a file's; None where they do not tell.
+    """
+
+    folder: Path
+    answers: dict[AnswerKey, Answer]
+    scores: Scores
+    dtype: str | None
+    model: str | None = None
+
+
+class _SampleLog(NamedTuple):
+    """lm-eval's `samples_<task>_<date>.jsonl`."""
+
+    path: Path
+    task: str
+    date: str
+
+
+def read_run(folder: Path) -> Run:
+    """The run in `folder` and the folders below it; of each task the newest sample log.
+
+    Without sample logs the answers are those of `turns.jsonl`.
+
+    Raises:
+        DataError: no such folder, neither of these in it, or one of them is broken.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder}: no such folder; give the one that lm_eval --output_path wrote to"
+        )
+    files = sorted(folder.rglob("turns*.jsonl"))
+    rows = [row for file in files for row in records.read(file)]
+    logs = _newest_logs(folder)
+    if not rows and not logs:
+        raise DataError(
+            f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
+        )
+    return _read_logs(folder, logs, rows) if logs else _of_rows(folder, rows)
+
+
+def _newest_logs(folder: Path) -> list[_SampleLog]:
+    """One log per task, in order of task; dates in names sort as text."""
+    newest: dict[str, _SampleLog] = {}
+    for path in folder.rglob("samples_*_*.jsonl"):
+        task, _, date = path.stem.removeprefix("samples_").rpartition("_")
+        if task not in newest or newest[task].date < date:
+            newest[task] = _SampleLog(path, task, date)
+    return [newest[task] for task in sorted(newest)]
+
+
+def _read_logs(folder: Path, logs: Sequence[_SampleLog], rows: Sequence[TurnRecord]) -> Run:
+    token_ids = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
+    results = {date: _results(log) for date, log in {log.date: log for log in logs}.items()}
+    answers: dict[AnswerKey, Answer] = {}
+    scores: Scores = {}
+    for log in logs:
+        config = results[log.date].get("configs", {}).get(log.task, {})
+        for where, sample in read_jsonl(log.path):
+            try:
+                found = list(_answers(log.task, sample, config.get("repeats"), token_ids))
+                answers |= {answer.key: answer for answer in found}
+                for metric, value in _numbers(sample).items():
+                    values = scores.setdefault(log.task, {}).setdefault(metric, {})
+                    values[int(sample["doc_id"])] = value
+            except _BROKEN as error:
+                raise DataError(
+                    f"{where}: not a sample of lm-eval ({error!r}); run lm_eval again"
+                ) from error
+    newest = results[max(results)]
+    dtype = newest.get("config", {}).get("model_dtype")
+    return Run(folder, answers, scores, dtype, newest.get("model_name_sanitized"))
+
+
+def _answers(
+    task: str,
+    sample: dict[str, Any],
+    repeats: int | None,
+    token_ids: dict[tuple[str, int, str, str], tuple[int, ...] | None],
+) -> Iterator[Answer]:
+    """Generated answers of a sample; a log-likelihood has no generation settings."""
+    requests = zip(sample["arguments"].values(), sample["resps"], strict=True)
+    for turn, (request, texts) in enumerate(requests, start=1):
+        gen_kwargs = request.get("arg_1")
+        if not isinstance(gen_kwargs, dict):
+            continue
+        given = request["arg_0"]
+        # Chat servers are asked in messages, which lm-eval logs as a list.
+        prompt = given if isinstance(given, str) else json.dumps(given)
+        digest = hashlib.sha256(prompt.encode()).hexdigest()
+        # Padding for data parallelism may answer a request once more than asked.
+        for repeat, text in enumerate(texts[:repeats]):
+            yield Answer(
+                task=task,
+                doc_id=int(sample["doc_id"]),
+                turn=turn,
+                repeat=repeat,
+                prompt=prompt,
+                prompt_sha256=digest,
+                text=text,
+                token_ids=token_ids.get((task, turn, digest, text)),
+                gen_kwargs=gen_kwargs,
+                doc=sample.get("doc"),
+            )
+
+
+def _numbers(sample: dict[str, Any]) -> dict[str, float]:
+    """A sample's finite numbers by "metric,filter"."""
+    values = {f"{name},{sample['filter']}": sample[name] for name in sample["metrics"]}
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _of_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
+    """A run without sample logs; rows stand in the order in which a batch happened to finish."""
+    answers = [
+        Answer(
+            task=row.task,
+            doc_id=row.doc_id,
+            turn=row.turn,
+            repeat=row.repeat,
+            prompt=None,
+            prompt_sha256=row.prompt_sha256,
+            text=row.text,
+            token_ids=row.answer_ids,
+            gen_kwargs={},
+        )
+        for row in rows
+    ]
+    by_key = {answer.key: answer for answer in answers}
+    return Run(folder, {key: by_key[key] for key in sorted(by_key)}, {}, None)
+
+
+def _results(log: _SampleLog) -> dict[str, Any]:
+    """The results file of the run that wrote `log`; empty where there is none."""
+    path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
+    if path is None:
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: not a results file ({error!r}); run lm_eval again") from error

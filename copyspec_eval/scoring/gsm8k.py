@@ -1,0 +1,79 @@
+"""Answers to GSM8K problems that are programs: right if the first number printed is the answer."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from copyspec_eval.scoring.sandbox import Outcome
+
+RIGHT = "right"
+
+_BLOCK = re.compile(r"^[ \t]*```python[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_NUMBER = re.compile(
+    r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+    r"|-?\.[0-9]+"
+)
+_RELATIVE_TOLERANCE = 1e-6
+
+
+def extract_program(answer: str) -> str | None:
+    r"""The last block fenced as python that has a `print` in it, or None.
+
+    A block that is not closed counts up to the end of the answer: the token budget cut it off, or
+    the model forgot the fence.
+
+    >>> extract_program("So:\n```python\nprint(1)\n```\nThat was it.\n```python\nx = 2\n```")
+    'print(1)\n'
+    """
+    blocks = [block for block in _BLOCK.findall(answer) if "print" in block]
+    return textwrap.dedent(blocks[-1]) if blocks else None
+
+
+def gold_number(answer: str) -> float:
+    """The number after the last `####` of a reference answer.
+
+    Raises:
+        ValueError: there is none.
+
+    >>> gold_number("She has 2 * 600 = 1200. #### 1,200")
+    1200.0
+    """
+    _, mark, number = answer.rpartition("####")
+    if not mark:
+        raise ValueError("no ####")
+    return float(number.replace(",", ""))
+
+
+def first_number(output: str) -> float | None:
+    """The first number that was printed, or None; commas between thousands are no end of it.
+
+    >>> first_number("Total: $1,234.50 in 3 days"), first_number("none")
+    (1234.5, None)
+    """
+    found = _NUMBER.search(output)
+    return float(found.group().replace(",", "")) if found else None
+
+
+def is_correct(output: str, gold: float) -> bool:
+    """Whether the first number of `output` is `gold`, up to a millionth of it."""
+    number = first_number(output)
+    return number is not None and abs(number - gold) <= _RELATIVE_TOLERANCE * abs(gold)
+
+
+def verdict(outcome: Outcome | None, gold: float) -> str:
+    """`RIGHT`, or in a few words why not.
+
+    A program has to end with exit code 0: what it printed before a failure does not count.
+
+    Args:
+        outcome: of the answer's program; None if the answer has none.
+        gold: the right number.
+    """
+    if outcome is None:
+        return "no program"
+    if outcome.status != "ok":
+        return outcome.reason
+    if first_number(outcome.stdout) is None:
+        return "no number printed"
+    return RIGHT if is_correct(outcome.stdout, gold) else "wrong number"

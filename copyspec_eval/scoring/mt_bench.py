@@ -1,0 +1,163 @@
+"""MT-Bench's single-answer grading: which prompt a judge gets, and what its judgement is worth.
+
+Prompts, rating and file format are those of FastChat's `llm_judge`, so that its tools read ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from copyspec_eval.errors import DataError
+
+REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1}
+"""The tasks that can be judged, and how many turns of each FastChat's reference answers fit.
+
+MT-Redundant has MT-Bench's first questions and others after them, so that the second reference
+answers another question: its second turns are judged without one.
+"""
+
+REFERENCE_CATEGORIES = frozenset({"math", "reasoning", "coding"})
+"""Where the judge is shown a reference answer, if there is one."""
+
+_NAMES = (
+    *("single-v1", "single-math-v1"),
+    *("single-v1-multi-turn", "single-math-v1-multi-turn"),
+)
+_RATINGS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
+
+
+class Template(NamedTuple):
+    """A prompt of FastChat's `judge_prompts.jsonl`; `user` has named fields in braces."""
+
+    system: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What FastChat gives a judge.
+
+    Attributes:
+        templates: by name.
+        references: the reference answers of both turns, by question_id.
+    """
+
+    templates: Mapping[str, Template]
+    references: Mapping[int, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Two questions of a user and a model's answers to them."""
+
+    question_id: int
+    category: str
+    questions: tuple[str, str]
+    answers: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """One answer to judge; `system` and `user` are the messages that the judge gets."""
+
+    question_id: int
+    category: str
+    turn: int
+    template: str
+    system: str
+    user: str
+
+
+def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str, Any]]) -> Guide:
+    """From the rows of `judge_prompts.jsonl` and of FastChat's reference answers.
+
+    Raises:
+        DataError: a field or one of the prompts is missing.
+    """
+    try:
+        templates = {
+            row["name"]: Template(row["system_prompt"], row["prompt_template"]) for row in prompts
+        }
+        answers = {row["question_id"]: _both(row["choices"][0]["turns"]) for row in references}
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"not FastChat's judge data ({error!r}); copy its files again") from error
+    for name in _NAMES:
+        if name not in templates:
+            raise DataError(f"judge_prompts.jsonl has no prompt {name!r}; copy the file again")
+    return Guide(templates, answers)
+
+
+def gradings(task: str, conversation: Conversation, guide: Guide) -> Iterator[Grading]:
+    """What to ask a judge about each turn of a conversation of `task`.
+
+    Raises:
+        DataError: a prompt has a field that there is no value for.
+    """
+    reference = guide.references.get(conversation.question_id)
+    if conversation.category not in REFERENCE_CATEGORIES:
+        reference = None
+    for turn in (1, 2):
+        shown = reference if turn <= REFERENCE_TURNS[task] else None
+        name = f"single-{'math-' if shown else ''}v1{'-multi-turn' if turn == 2 else ''}"
+        template = guide.templates[name]
+        try:
+            user = template.user.format(**_values(conversation, shown))
+        except (IndexError, KeyError, ValueError) as error:
+            raise DataError(f"the judge's prompt {name!r} has no such field: {error}") from error
+        yield Grading(
+            conversation.question_id, conversation.category, turn, name, template.system, user
+        )
+
+
+def parse_rating(judgement: str) -> float | None:
+    """The first rating as FastChat finds it: in double brackets, else in single ones.
+
+    >>> parse_rating("See [1]. Rating: [[8.5]]"), parse_rating("Rating: [7]"), parse_rating("9")
+    (8.5, 7.0, None)
+    """
+    found = (pattern.search(judgement) for pattern in _RATINGS)
+    match = next(filter(None, found), None)
+    return float(match[1]) if match else None
+
+
+def judgement_row(
+    grading: Grading, model: str, judge: str, judgement: str, score: float, tstamp: float
+) -> dict[str, Any]:
+    """A row of FastChat's `model_judgment/<judge>_single.jsonl`; `tstamp` in seconds since 1970."""
+    return {
+        "question_id": grading.question_id,
+        "model": model,
+        "judge": [judge, grading.template],
+        "user_prompt": grading.user,
+        "judgment": judgement,
+        "score": score,
+        "turn": grading.turn,
+        "tstamp": tstamp,
+    }
+
+
+def file_name(name: str) -> str:
+    """A judge's name without the characters that file names cannot have.
+
+    >>> file_name("org/judge-1.5:free")
+    'org__judge-1.5__free'
+    """
+    return re.sub(r"[^\w.+-]+", "__", name)
+
+
+def _both(turns: Any) -> tuple[str, str]:
+    first, second = turns
+    return str(first), str(second)
+
+
+def _values(conversation: Conversation, reference: tuple[str, str] | None) -> dict[str, str]:
+    """Every field of FastChat's prompts; a prompt takes those that it names."""
+    (question_1, question_2), (answer_1, answer_2) = conversation.questions, conversation.answers
+    values = {"question": question_1, "question_1": question_1, "question_2": question_2}
+    values |= {"answer": answer_1, "answer_1": answer_1, "answer_2": answer_2}
+    if reference:
+        values |= dict(zip(("ref_answer_1", "ref_answer_2"), reference, strict=True))
+    return values

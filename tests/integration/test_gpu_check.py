@@ -1,0 +1,86 @@
+"""scripts/gpu_check on the CPU, as on a bare machine: no lm-eval, and nothing of ours installed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import copyspec_eval
+
+SCRIPT = Path(copyspec_eval.__file__).parents[1] / "scripts/gpu_check"
+
+# Python's -S leaves out site-packages and its .pth files, so that an editable install is not seen.
+BARE = """
+import runpy, sys
+script, *folders = sys.argv[1:]
+sys.path += folders
+absent = ("lm_eval", "accelerate", "datasets", "pytablewriter", "evaluate")
+sys.modules.update(dict.fromkeys(absent))  # find_spec and import both say: not there
+{changes}
+sys.argv = [script, "--device", "{device}"]
+runpy.run_path(script, run_name="__main__")
+"""
+
+# The script finds the package by itself; a change made to it beforehand has to do that too.
+WIDTH_FOLLOWS_DRAFT = f"""
+sys.path.insert(0, {str(SCRIPT.parents[1])!r})
+import copyspec_eval.types
+copyspec_eval.types.EXACT_WIDTHS = (8,)  # one is enough
+import copyspec_eval.decoding.engine
+copyspec_eval.decoding.engine.exact_width = lambda num_draft_tokens: None
+"""
+
+
+def run(device: str = "cpu", changes: str = "") -> subprocess.CompletedProcess[str]:
+    folders = {str(Path(str(module.__file__)).parents[1]) for module in (torch, transformers)}
+    program = BARE.format(changes=changes, device=device)
+    command = [sys.executable, "-I", "-S", "-c", program, str(SCRIPT), *folders]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_every_dtype_width_and_batch_is_equal() -> None:
+    done = run()
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert result["ok"]
+    rows: list[dict[str, Any]] = result["equality"]
+    drafters = ("right", "wrong", "partly_right", "junk", "none", "copyspec")
+    names = ("dtype", "width", "batch_size", "drafter")
+    wanted = set(itertools.product(("float32", "bfloat16"), (8, 16, 32), (1, 4), drafters))
+    assert {tuple(row[name] for name in names) for row in rows} >= wanted
+    for row in rows:
+        assert row["compared"] == row["equal"] > 0
+        assert row["drafted"] > 0 or row["drafter"] == "none"
+        assert row["accepted"] > 0 or row["drafter"] not in ("right", "partly_right")
+    assert result["control_differs"]
+    timed = {(row["batch_size"], row["width"]) for row in result["step_cost"]}
+    assert timed == set(itertools.product((1, 4), (1, 2, 4, 8, 11, 16, 32, 64)))
+    assert result["versions"]["torch"] == torch.__version__
+    assert result["command"] == "gpu_check --device cpu"
+
+
+def test_a_width_that_follows_the_draft_is_found() -> None:
+    done = run(changes=WIDTH_FOLLOWS_DRAFT)
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert not result["ok"]
+    wrong = [row for row in result["equality"] if row["first_mismatch"]]
+    assert wrong
+    assert "right" in {row["drafter"] for row in wrong}
+    assert "none" not in {row["drafter"] for row in wrong}
+
+
+def test_without_a_device_it_says_what_to_do() -> None:
+    done = run("cuda", changes="import torch\ntorch.cuda.is_available = lambda: False")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    message = "gpu_check: no CUDA device; pass --device cpu to try the script itself"
+    assert done.stderr.splitlines() == [message]

@@ -1,0 +1,215 @@
+"""`copyspec-eval judge` against a server, beside what FastChat makes of the same files."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_server import JudgeServer, Reply, write_judge_data
+from lm_eval_command import BIN
+from run_folders import write_conversations
+
+from copyspec_eval.cli import main
+from copyspec_eval.reports import export
+from copyspec_eval.reports.runs import read_run
+from copyspec_eval.scoring import judge as judging
+from copyspec_eval.scoring.mt_bench import gradings, guide
+from copyspec_eval.sources import read_jsonl
+
+KEY = "sk-secret-0123456789"
+QUESTIONS = [
+    {"question_id": number, "category": category, "turns": [f"Q{number}", f"R{number}"]}
+    for number, category in ((1, "writing"), (2, "math"), (3, "coding"), (4, "writing"))
+]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for task in ("mt_bench", "mt_redundant"):
+        write_conversations(tmp_path / "run", task, QUESTIONS, f"{task} {{question_id}}.{{turn}}")
+    return tmp_path / "run"
+
+
+def command(run: Path, server: JudgeServer, *more: str) -> list[str]:
+    return ["judge", str(run), "--model", "org/judge", "--base-url", server.url, *more]
+
+
+def judgement_file(run: Path, task: str) -> Path:
+    return run / "fastchat" / task / "model_judgment" / "org__judge_single.jsonl"
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def numbered(prompt: str, times: int) -> Reply:
+    """A rating that depends on the prompt."""
+    return Reply(f"Because. Rating: [[{1 + sum(prompt.encode()) % 19 / 2}]]")
+
+
+def means(printed: str) -> dict[tuple[str, str, str], float]:
+    """Ratings of our table by task, turn and category."""
+    cells = (line.strip("|").split("|") for line in printed.splitlines() if line[:1] == "|")
+    found = [[cell.strip() for cell in row] for row in cells][2:]
+    return {(row[0], row[1], row[2]): float(row[5]) for row in found if row[5]}
+
+
+def shown_by_fastchat(path: Path) -> list[float]:
+    """Means of turn 1, turn 2 and both, in `show_result`'s own words."""
+    program = [sys.executable, "-m", "fastchat.llm_judge.show_result"]
+    arguments = ["--bench-name", "mt_bench", "--input-file", str(path)]
+    shown = subprocess.run([*program, *arguments], capture_output=True, text=True, check=True)
+    return [float(value) for value in re.findall(r"^org__model .*?(\S+)$", shown.stdout, re.M)]
+
+
+def test_means_are_those_of_fastchat(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with JudgeServer(numbered) as server:
+        assert main(command(run, server)) == 0
+    printed = capsys.readouterr().out
+    assert "njudged, and" not in printed
+    for task in ("mt_bench", "mt_redundant"):
+        path = judgement_file(run, task)
+        ours = [means(printed)[task, turn, "all"] for turn in ("1", "2", "both")]
+        assert shown_by_fastchat(path) == pytest.approx(ours, abs=0.005)
+        found = {(row["question_id"], row["turn"]): row for row in rows(path)}
+        assert len(found) == 8
+        assert list(found[2, 1]) == [
+            *("question_id", "model", "judge", "user_prompt"),
+            *("judgment", "score", "turn", "tstamp"),
+        ]
+        assert found[2, 1]["judge"] == ["org/judge", "single-math-v1"]
+        assert found[2, 1]["user_prompt"] == f"Q2|{task} 2.1|ref R1"
+    assert sum(server.asked.values()) == 16
+
+
+def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(judging, "MAX_RETRIES", 1)
+    echo = json.dumps({"error": {"message": f"limit of {KEY}"}})
+    trouble = {
+        "Q1|mt_bench 1.1": Reply(echo, 429),
+        "Q2|mt_bench 2.1|ref R1": Reply(echo, 500),
+        "Q3|mt_bench 3.1": Reply("[[5]]", seconds=1.5),
+        "Q4|mt_bench 4.1": Reply("I would rather not."),
+    }
+    with JudgeServer(lambda prompt, n: trouble.get(prompt) or numbered(prompt, n)) as server:
+        assert main(command(run, server)) == 1
+        printed = capfd.readouterr()
+        assert [server.asked[prompt] for prompt in trouble] == [2, 2, 2, 3]
+        assert "Unjudged, and in no mean: 4;" in printed.out
+        for reason in (
+            'HTTP 429: {"error": {"message": "limit of $OPENAI_API_KEY"}}: mt_bench 1 turn 1',
+            'HTTP 500: {"error": {"message": "limit of $OPENAI_API_KEY"}}: mt_bench 2 turn 1',
+            "Request timed out.: mt_bench 3 turn 1",
+            "no rating in 3 judgements: mt_bench 4 turn 1",
+        ):
+            assert f"\n- {reason}\n" in printed.out
+        assert ("mt_bench", "1", "all") not in means(printed.out), "none of these is a score"
+        path = judgement_file(run, "mt_bench")
+        assert {row["turn"] for row in rows(path)} == {2}
+        assert server.authorization == f"Bearer {KEY}"
+        written = [file.read_text("utf-8") for file in run.rglob("*") if file.is_file()]
+        assert not any(KEY in text for text in (printed.out, printed.err, *written))
+        trouble.clear()
+        server.asked.clear()
+        assert main(command(run, server)) == 0
+        assert sum(server.asked.values()) == 4
+    found = means(capfd.readouterr().out)
+    ours = [found["mt_bench", turn, "all"] for turn in ("1", "2", "both")]
+    assert shown_by_fastchat(path) == pytest.approx(ours, abs=0.005)
+
+
+def test_a_killed_judge_asks_nothing_twice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def judge(prompt: str, times: int) -> Reply:
+        if len(server.asked) == 6 and not go_on.is_set():
+            reached.set()
+            go_on.wait(60)
+        return numbered(prompt, times)
+
+    with JudgeServer(judge) as server:
+        arguments = command(run, server, "--concurrency", "1")
+        log = run.parent / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [str(BIN / "copyspec-eval"), *arguments], stdout=output, stderr=output
+            )
+            assert reached.wait(60)
+            process.kill()
+            process.wait()
+        judged = {row["user_prompt"] for row in rows(judgement_file(run, "mt_bench"))}
+        assert len(judged) == 5, "all that were answered"
+        go_on.set()
+        assert main(arguments) == 0
+    assert KEY not in log.read_text("utf-8")
+    again = [prompt for prompt, times in server.asked.items() if times > 1]
+    assert len(again) == 1, "only the one that was killed on its way"
+    assert not judged & set(again)
+    assert len(means(capsys.readouterr().out)) == 2 * 12
+
+
+@pytest.fixture
+def asked_by_fastchat(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """FastChat's own `run_judge_single`, and the messages that it would send."""
+    common = pytest.importorskip("fastchat.llm_judge.common")
+    sent: list[Any] = []
+
+    def answer(model: str, conversation: Any, **_: Any) -> str:
+        sent.append(conversation.to_openai_api_messages())
+        return "Rating: [[7]]"
+
+    monkeypatch.setattr(common, "chat_completion_openai", answer)
+
+    def ask(question: Any, answer: Any, template: Any, reference: Any, second: bool) -> Any:
+        judge = common.Judge("gpt-4", template, multi_turn=second)
+        assert common.run_judge_single(question, answer, judge, reference, second)[0] == 7
+        return sent.pop()
+
+    ask.__dict__["common"] = common
+    return ask
+
+
+def test_the_judge_reads_what_fastchat_sends(
+    tmp_path: Path, data_dir: Path, asked_by_fastchat: Any
+) -> None:
+    folder, common = data_dir / "mt_bench", asked_by_fastchat.common
+    questions = [row.fields for row in read_jsonl(folder / "question.jsonl")]
+    write_conversations(tmp_path, "mt_bench", questions, "{{{question_id}}} {turn}\u2028")
+    found = read_run(tmp_path)
+    export.write_fastchat(found, tmp_path)
+    answers = common.load_model_answers(str(tmp_path / "mt_bench" / "model_answer"))["org__model"]
+    templates = common.load_judge_prompts(str(folder / "judge_prompts.jsonl"))
+    references = {
+        row.fields["question_id"]: row.fields
+        for row in read_jsonl(folder / "reference_answer_gpt-4.jsonl")
+    }
+    given = guide(templates.values(), references.values())
+    for question, ours in zip(questions, export.conversations(found)["mt_bench"], strict=True):
+        number = question["question_id"]
+        guided = question["category"] in common.NEED_REF_CATS
+        for each in gradings("mt_bench", ours, given):
+            suffix = "-multi-turn" if each.turn == 2 else ""
+            template = templates[f"single-{'math-' if guided else ''}v1{suffix}"]
+            reference = references[number] if guided else None
+            wanted = asked_by_fastchat(
+                question, answers[number], template, reference, each.turn == 2
+            )
+            assert [message["content"] for message in wanted] == [each.system, each.user]

@@ -1,0 +1,111 @@
+"""The speed-up that a paired run reports is the one that its forwards and their costs explain."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+import torch
+from forced_model import forced_model
+from transformers import LogitsProcessorList
+
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.paired import PairedEngine
+from copyspec_eval.decoding.replay import Trace, read_traces
+from copyspec_eval.decoding.serving import forward, served
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import DRAFTERS
+from copyspec_eval.types import DraftOptions, Generation
+
+TRACES, CONTEXT, ROUNDS = 6, 600, 3
+
+
+class StepCosts:
+    """Seconds of a step by width, measured again and again while something else is measured."""
+
+    def __init__(self, model: Any, widths: Iterable[int]) -> None:
+        self.model = model
+        self.seconds: dict[int, list[float]] = {width: [] for width in widths}
+
+    @torch.inference_mode()
+    def measure(self) -> None:
+        """The widths in turn, so that drift hits all of them; the first round warms up."""
+        cache, start = RowCache(1, 1024), torch.tensor([[CONTEXT]])
+        ids = torch.zeros(1, CONTEXT, dtype=torch.long)
+        with served(self.model, exact=False):
+            for round_ in range(1 + ROUNDS):
+                for width, measured in self.seconds.items():
+                    started = perf_counter()
+                    logits = forward(self.model, cache, 0, ids[:, :width], start, 704)
+                    logits.argmax(-1).tolist()
+                    if round_:
+                        measured.append(perf_counter() - started)
+
+    def cost(self, width: int) -> float:
+        return statistics.median(self.seconds[width])
+
+
+def widths_of(answer: Generation) -> list[int]:
+    """Width of every step of an answer that was decoded as wide as its drafts."""
+    drafted = [1 + attempt.num_drafted for attempt in answer.attempts]
+    return drafted + [1] * (answer.num_forwards - 1 - len(drafted))
+
+
+@pytest.fixture(scope="module")
+def traces(data_dir: Path) -> list[Trace]:
+    """Real second turns, short enough for a test."""
+    found = [
+        trace
+        for trace in read_traces(data_dir / "traces" / "mt_redundant__qwen2.5-7b.jsonl")
+        if trace.turn == 2 and len(trace.prompt_ids) < 700 and 60 < len(trace.answer_ids) < 150
+    ]
+    assert len(found) >= TRACES
+    return found[:TRACES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [True, False])
+def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: bool) -> None:
+    model = forced_model([(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
+    drafter = functools.partial(DRAFTERS["copyspec"], DraftOptions())
+    engine = Engine(model, drafter, num_draft_tokens=10, exact=exact)
+    paired = PairedEngine(model, engine)
+    requests = [
+        Request(
+            trace.prompt_ids,
+            StopRule(len(trace.answer_ids)),
+            TokenChooser(LogitsProcessorList(), do_sample=False),
+        )
+        for trace in traces
+    ]
+    drafted: list[Generation] = []
+    plain: list[Generation] = []
+
+    def finish(index: int, generation: Generation, baseline: Any) -> None:
+        assert generation.token_ids == traces[index].answer_ids
+        assert baseline.difference is None
+        drafted.append(generation)
+        plain.append(baseline.generation)
+        costs.measure()  # the engine's clock stands still meanwhile
+
+    costs = StepCosts(model, [1, 16] if exact else range(1, 12))
+    paired.warm_up(requests[0])
+    paired.generate(requests, finish)
+    ratios = []
+    for answer, baseline in zip(drafted, plain, strict=True):
+        widths = [16] * (answer.num_forwards - 1) if exact else widths_of(answer)
+        expected = (baseline.num_forwards - 1) * costs.cost(1) / sum(map(costs.cost, widths))
+        measured = baseline.decode_seconds / answer.decode_seconds
+        ratios.append(measured / expected)
+        print(f"exact={exact} measured {measured:.3f} expected {expected:.3f}")
+    # The median, since whatever else the machine does comes in bursts.
+    assert statistics.median(ratios) == pytest.approx(1, rel=0.10)
+    if not exact:
+        assert measured > 1.1

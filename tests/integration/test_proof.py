@@ -1,0 +1,158 @@
+"""Equivalence and speed-up as a user measures them: paired runs, `compare`, `compare --rescore`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles import one_wrong_in
+from in_process import evaluate_into, rows_in
+from tiny_models import save_with_tokenizer, with_twins
+
+from copyspec_eval import cli
+from copyspec_eval.decoding import row as row_module
+from copyspec_eval.reports.summary import METRICS, median_interval
+
+FIVE = ("llama", "qwen2", "gemma2", "phi3", "gpt_neox")
+
+
+@pytest.fixture
+def compare(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str, Any]]]:
+    """The command's exit code and what it says."""
+
+    def run(a: Path, b: Path, *more: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        code = cli.main(["compare", str(a), str(b), "--json", *more])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def own_questions(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
+
+
+@pytest.mark.usefixtures("own_questions")
+def test_a_wrong_token_in_fifty_is_caught(
+    byte_model: Path, tmp_path: Path, compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `paired` at its place, and by `compare` with and without the model."""
+    options, long = "dtype=float32,gamma=1", {"gen_kwargs": "max_gen_toks=400"}
+    evaluate_into(tmp_path / "sound", byte_model, options, **long)
+    monkeypatch.setattr(row_module, "verify", one_wrong_in(50))
+    evaluate_into(tmp_path / "broken", byte_model, options, **long)
+    figures = evaluate_into(tmp_path / "paired", byte_model, options + ",paired=true", **long)
+    monkeypatch.undo()
+
+    assert figures["diverged_turn1,none"] + figures["diverged_turn2,none"] > 0
+    parted = [row for row in rows_in(tmp_path / "paired") if row.token_ids != row.answer_ids]
+    assert parted
+    for row in parted:
+        assert row.baseline is not None
+        assert row.token_ids is not None
+        assert row.baseline.agreement == "diverged"
+        difference = row.baseline.difference
+        assert difference is not None
+        at = difference.position
+        assert row.token_ids[:at] == row.baseline.token_ids[:at]
+        assert row.token_ids[at] == difference.token_id != difference.baseline_token_id
+        assert any(start <= at < start + length for start, length, _ in row.spans)
+
+    for more in ((), ("--rescore", str(byte_model))):
+        code, said = compare(tmp_path / "sound", tmp_path / "broken", *more)
+        assert code == 1
+        assert said["counts"]["diverged"] > 0
+        assert said["counts"]["near_tie"] == 0
+    assert sum(said["margins"].values()) == said["margins"]["more"] == said["counts"]["diverged"]
+    code, said = compare(tmp_path / "sound", tmp_path / "paired")
+    assert (code, said["counts"]["identical"]) == (0, 12), (
+        "the paired run goes on from the baseline"
+    )
+
+
+@pytest.mark.usefixtures("own_questions")
+def test_paired_figures_of_batches(byte_model: Path, tmp_path: Path) -> None:
+    options = "dtype=float32,paired=true"
+    figures = evaluate_into(tmp_path / "run", byte_model, options, batch_size=4)
+    for turn in (1, 2):
+        values = {metric.name: figures[f"{metric.name}_turn{turn},none"] for metric in METRICS}
+        rates = values["tokens_per_second"], values["baseline_tokens_per_second"]
+        assert values["speedup"] == pytest.approx(rates[0] / rates[1])
+        assert values["speedup_median_low"] <= values["speedup_median"]
+        assert values["speedup_median"] <= values["speedup_median_high"]
+        assert (values["identical"], values["near_tie"], values["diverged"]) == (1, 0, 0)
+    assert {row.batch_size for row in rows_in(tmp_path / "run")} == {4}
+    [run] = json.loads((tmp_path / "run" / "manifest.json").read_text())["runs"]
+    assert run["config"]["paired"] is True
+
+
+@pytest.fixture(scope="module")
+def models(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Folders of random models of the size of the Qwen2.5 vocabulary, with a repetition penalty.
+
+    In float32 every second token is nearly the one before, so that there are near-ties there too.
+    """
+    folder = tmp_path_factory.mktemp("models")
+
+    def saved(model_type: str, twins: bool) -> Path:
+        path = folder / f"{model_type}-{twins}"
+        if not path.exists():
+            change = with_twins if twins else None
+            save_with_tokenizer(model_type, data_dir / "tokenizers" / "qwen2.5", path, change)
+        return path
+
+    return saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exact_copying_is_exact_none_on_forty_questions(
+    models: Callable[..., Path], tmp_path: Path, compare: Any, dtype: str
+) -> None:
+    model = models("qwen2", False)
+    for drafter in ("copyspec", "none"):
+        options = f"dtype={dtype},drafter={drafter},gamma=2,exact=true"
+        evaluate_into(tmp_path / drafter, model, options, limit=40)
+    copied = sum(row.num_accepted or 0 for row in rows_in(tmp_path / "copyspec"))
+    assert copied > 20
+    code, said = compare(tmp_path / "copyspec", tmp_path / "none")
+    assert (code, said["counts"]["identical"], said["counts"]["answers"]) == (0, 80, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("model_type", FIVE)
+def test_differences_from_hf_are_near_ties(
+    models: Callable[..., Path], tmp_path: Path, compare: Any, model_type: str, dtype: str
+) -> None:
+    model = models(model_type, twins=dtype == "float32")
+    evaluate_into(tmp_path / "hf", model, f"dtype={dtype}", backend="hf", limit=8)
+    evaluate_into(tmp_path / "copyspec", model, f"dtype={dtype}", limit=8)
+    code, said = compare(tmp_path / "hf", tmp_path / "copyspec", "--rescore", str(model))
+    counts = said["counts"]
+    assert code == 0
+    assert counts["diverged"] == counts["missing"] == counts["other_prompt"] == 0
+    if dtype == "float64":
+        assert counts["identical"] == counts["answers"] == 16
+    if dtype == "float32":
+        assert counts["near_tie"] > 4, "else this test shows nothing"
+
+
+@pytest.mark.slow
+def test_an_arm_against_itself_is_as_fast_as_itself(
+    models: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Twice, at a level at which a sound clock fails once in a thousand times."""
+    [speedup] = [metric for metric in METRICS if metric.name == "speedup_median"]
+    options = "dtype=bfloat16,drafter=none,exact=false,paired=true"
+    for name in ("once", "again"):
+        evaluate_into(tmp_path / name, models("qwen2", False), options, limit=40)
+        parts = [speedup.parts(row) for row in rows_in(tmp_path / name)]
+        low, high = median_interval([part for part in parts if part], confidence=0.999)
+        print(f"{name}: {low:.4f} to {high:.4f}")
+        assert low <= 1 <= high
+        assert high - low < 0.2, "else it contains everything"

@@ -1,0 +1,37 @@
+"""The stock `lm_eval` command with a stock model, timed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lm_eval_command import Command, beside
+
+SHORT = ("--gen_kwargs", "max_gen_toks=24", "--limit", "3")
+
+
+def test_hf_timed_answers_as_hf_and_leaves_records(
+    byte_model: Path, questions: Path, tmp_path: Path
+) -> None:
+    timed = Command(byte_model, questions, tmp_path / "timed")
+    timed.run(*SHORT, model="copyspec-timed", options="base=hf")
+    rows = timed.rows()
+    assert sorted((row.doc_id, row.turn) for row in rows) == [
+        (doc, turn) for doc in range(3) for turn in (1, 2)
+    ]
+    results = timed.results()
+    for turn in (1, 2):
+        figures = results["results"]["mt_redundant"]
+        assert figures[f"tokens_per_forward_turn{turn},none"] == 1
+        assert figures[f"tokens_per_second_turn{turn},none"] > 0
+        assert figures[f"latency_seconds_turn{turn},none"] > 0
+        assert f"copied_share_turn{turn},none" not in figures
+        assert results["config"]["copyspec"]["mt_redundant"][f"turn {turn}"]["turns"] == 3
+    [run] = json.loads((timed.output / "manifest.json").read_text())["runs"]
+    assert run["run_id"] == rows[0].run_id
+    assert run["config"]["backend"] == "hf"
+    assert run["config"]["pretrained"] == str(byte_model)
+
+    stock = beside(timed, "stock")
+    stock.run(*SHORT, model="hf", options="")
+    assert stock.conversations() == timed.conversations()

@@ -1,0 +1,44 @@
+"""An evaluation as `lm_eval` does it and files as it leaves them, without a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lm_eval import simple_evaluate
+from lm_eval.loggers import EvaluationTracker
+
+from copyspec_eval import records
+from copyspec_eval.harness import autoload
+from copyspec_eval.records import TurnRecord
+
+
+def evaluate_into(
+    folder: Path, model: Path, options: str, backend: str = "copyspec", **settings: Any
+) -> dict[str, Any]:
+    """Answer MT-Redundant with `model` into `folder`; the results of the task."""
+    autoload.register_model()
+    autoload.register_tasks()
+    tracker = EvaluationTracker(output_path=str(folder))
+    results = simple_evaluate(
+        model=backend,
+        model_args=f"pretrained={model},{options}",
+        tasks=["mt_redundant"],
+        device="cpu",
+        apply_chat_template=True,
+        evaluation_tracker=tracker,
+        log_samples=True,
+        bootstrap_iters=0,
+        **{"gen_kwargs": "max_gen_toks=48", "batch_size": 1} | settings,
+    )
+    assert results is not None
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    for task, of_task in samples.items():
+        tracker.save_results_samples(task_name=task, samples=of_task)
+    figures: dict[str, Any] = results["results"]["mt_redundant"]
+    return figures
+
+
+def rows_in(folder: Path) -> list[TurnRecord]:
+    return [row for file in folder.glob("turns*.jsonl") for row in records.read(file)]

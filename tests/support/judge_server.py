@@ -1,0 +1,110 @@
+"""An OpenAI-compatible server in a thread that judges, fails and dawdles as it is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Reply(NamedTuple):
+    """What to answer; `text` is the judgement, or the body if the status is not 200."""
+
+    text: str
+    status: int = 200
+    seconds: float = 0.0
+
+
+class JudgeServer(ThreadingHTTPServer):
+    """A context manager that answers `judge(user_prompt, n)` to a prompt asked for the nth time.
+
+    Attributes:
+        asked: how often each prompt was asked.
+        requests: the bodies, in order.
+        authorization: that header of the last request.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, judge: Callable[[str, int], Reply]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.judge = judge
+        self.asked: Counter[str] = Counter()
+        self.requests: list[dict[str, Any]] = []
+        self.authorization: str | None = None
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """The client's `base_url`."""
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def __enter__(self) -> JudgeServer:
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, *_: Any) -> None:
+        """Silent: clients are killed."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: JudgeServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = body["messages"][-1]["content"]
+        with self.server.lock:
+            self.server.requests.append(body)
+            self.server.asked[prompt] += 1
+            self.server.authorization = self.headers["Authorization"]
+            times = self.server.asked[prompt]
+        reply = self.server.judge(prompt, times)
+        time.sleep(reply.seconds)
+        message = {"role": "assistant", "content": reply.text}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        completion = {"id": "j", "object": "chat.completion", "created": 0, "model": "judge"}
+        text = json.dumps({**completion, "choices": [choice]})
+        self._send(reply.status, text if reply.status == 200 else reply.text)
+
+    def _send(self, status: int, text: str) -> None:
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("retry-after-ms", "1")  # so that tests need not wait
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Silent."""
+
+
+def write_judge_data(folder: Path) -> Path:
+    """Prompts and a reference answer of our own, laid out as `COPYSPEC_DATA_DIR`."""
+    single, both = "{question}|{answer}", "{question_1}|{answer_1}|{question_2}|{answer_2}"
+    users = {
+        "single-v1": single,
+        "single-math-v1": f"{single}|ref {{ref_answer_1}}",
+        "single-v1-multi-turn": both,
+        "single-math-v1-multi-turn": f"{both}|ref {{ref_answer_1}}, {{ref_answer_2}}",
+    }
+    prompts = [
+        {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user}
+        for name, user in users.items()
+    ]
+    references = [{"question_id": 2, "choices": [{"index": 0, "turns": ["R1", "R2"]}]}]
+    (folder / "mt_bench").mkdir(parents=True)
+    for name, rows in (("judge_prompts", prompts), ("reference_answer_gpt-4", references)):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "mt_bench" / f"{name}.jsonl").write_text(text)
+    return folder

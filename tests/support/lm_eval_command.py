@@ -1,0 +1,82 @@
+"""The stock `lm_eval` command, run as a user runs it, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sample_rows import ROW
+
+from copyspec_eval import records
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.summary import METRICS
+
+BIN = Path(sys.executable).parent
+TIMED = tuple(metric.name for metric in METRICS if metric.timed)
+TIMED_ALONE = tuple(metric.name for metric in METRICS if metric.timed and metric.parts(ROW))
+"""Those of a run that is not paired."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """`lm_eval` on two-turn questions, with its output in a folder of its own."""
+
+    model: Path
+    data: Path
+    output: Path
+
+    def arguments(self, *more: str, model: str = "copyspec", options: str = "gamma=2") -> list[str]:
+        arguments = ["--model", model, "--device", "cpu", "--tasks", "mt_redundant"]
+        arguments += ["--model_args", f"pretrained={self.model},dtype=float64,{options}"]
+        arguments += ["--apply_chat_template", "--log_samples", "--output_path", str(self.output)]
+        return [*arguments, *more]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "COPYSPEC_DATA_DIR": str(self.data), "ACCELERATE_USE_CPU": "true"}
+
+    def run(self, *more: str, program: tuple[str, ...] = ("lm_eval",), **named: str) -> str:
+        """Run to success; what was printed on standard output."""
+        command = [str(BIN / program[0]), *program[1:], *self.arguments(*more, **named)]
+        result = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def results(self) -> dict[str, Any]:
+        """The newest results file."""
+        return dict(json.loads(max(self.output.glob("*/results_*.json")).read_text()))
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the newest results by name, the timed ones left out."""
+        figures = self.results()["results"]["mt_redundant"]
+        return {
+            name: value
+            for name, value in figures.items()
+            if name.endswith(",none") and "stderr" not in name and not name.startswith(TIMED)
+        }
+
+    def samples(self) -> list[dict[str, Any]]:
+        """The newest sample log, by document."""
+        lines = max(self.output.glob("*/samples_*.jsonl")).read_text().splitlines()
+        return sorted(map(json.loads, lines), key=lambda sample: sample["doc_id"])
+
+    def conversations(self) -> list[tuple[Any, Any]]:
+        """Prompts and answers of every document; lm-eval logs an answer that pads twice."""
+        return [
+            (sample["arguments"], [answers[0] for answers in sample["resps"]])
+            for sample in self.samples()
+        ]
+
+    def rows(self) -> list[TurnRecord]:
+        """All rows of all ranks."""
+        return [row for file in self.output.glob("turns*.jsonl") for row in records.read(file)]
+
+
+def beside(command: Command, name: str) -> Command:
+    """The same command with another output folder."""
+    return Command(command.model, command.data, command.output.with_name(name))

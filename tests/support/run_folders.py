@@ -1,0 +1,69 @@
+"""Run folders, as small as they can be, written as lm-eval writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+DATE = "2026-01-01T00-00-00.000001"
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sample(
+    doc_id: int,
+    prompts: Iterable[str],
+    resps: list[list[str]],
+    filter: str = "none",
+    **metrics: Any,
+) -> dict[str, Any]:
+    """A row of lm-eval's sample log."""
+    settings = {"until": [], "do_sample": False}
+    arguments = [{"arg_0": prompt, "arg_1": settings} for prompt in prompts]
+    return {
+        "doc_id": doc_id,
+        "doc": {},
+        "arguments": {f"gen_args_{i}": argument for i, argument in enumerate(arguments)},
+        "resps": resps,
+        "filtered_resps": [answers[0] for answers in resps],
+        "filter": filter,
+        "metrics": list(metrics),
+        **metrics,
+    }
+
+
+def write_log(
+    folder: Path,
+    samples: list[dict[str, Any]],
+    date: str = DATE,
+    task: str = "the_task",
+    **results: Any,
+) -> Path:
+    """A task's sample log and results file, as lm-eval writes them."""
+    path = folder / "model" / f"samples_{task}_{date}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in samples))
+    configs = {"config": {"model_dtype": "torch.bfloat16"}, "configs": {task: {"repeats": 1}}}
+    results |= configs
+    (path.parent / f"results_{date}.json").write_text(json.dumps(results))
+    return path
+
+
+CONVERSATION = sample(7, ["Q", "Q yes R"], [["yes", "padded"], ["no\u2028"]], acc=True)
+
+
+def write_conversations(
+    folder: Path, task: str, questions: Iterable[Mapping[str, Any]], answer: str = "A{turn}"
+) -> Path:
+    """A two-turn run of `questions`, rows of FastChat's file; `answer` is filled in per turn."""
+    rows = []
+    for doc_id, doc in enumerate(questions):
+        texts = [answer.format(turn=turn, **doc) for turn in (1, 2)]
+        row = sample(doc_id, doc["turns"], [[text] for text in texts])
+        rows.append(row | {"doc": dict(doc)})
+    return write_log(folder, rows, task=task, model_name_sanitized="org__model")

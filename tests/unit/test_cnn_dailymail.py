@@ -1,0 +1,260 @@
+"""The summarising task: its data, its prompts that fit, and its scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import lm_eval
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lm_eval.api.model import LM
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from copyspec_eval.errors import DataError
+from copyspec_eval.harness.cnn_dailymail import CnnDailyMailTask, question, read_articles
+from copyspec_eval.paths import tasks_dir
+from copyspec_eval.scoring.cnn_dailymail import score, sentences, verbatim_share
+
+ARTICLE = 'It rained on Monday. "I was wet," said Ann. On Tuesday it\nsnowed! Nobody came.'
+ROW = {"id": "a", "article": ARTICLE, "highlights": "It rained on Monday. Ann was wet."}
+CONFIG: dict[str, Any] = {
+    "task": "cnn_dailymail_extractive",
+    "class": CnnDailyMailTask,
+    "test_split": "test",
+    "output_type": "generate_until",
+    "generation_kwargs": {"until": [], "do_sample": False, "max_gen_toks": 256},
+}
+
+
+def write(folder: Path, rows: list[Any], name: str = "test.jsonl") -> Path:
+    path = folder / "cnn_dailymail" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_the_reference_itself_scores_one():
+    figures = score(ROW["highlights"], ARTICLE, ROW["highlights"])
+    assert (figures.rouge1, figures.rouge2, figures.rougeL) == (1, 1, 1)
+    assert figures.verbatim == 0.5
+
+
+def test_rouge_by_hand():
+    """Of 4 and 7 words 4 are common, in this order; of 3 and 6 pairs 3 are."""
+    figures = score("It rains on Monday", ARTICLE, ROW["highlights"])
+    assert figures.rouge1 == pytest.approx(2 * 4 / (4 + 7)), "with stemming"
+    assert figures.rouge2 == pytest.approx(2 * 3 / (3 + 6))
+    assert figures.rougeL == pytest.approx(2 * 4 / (4 + 7))
+
+
+@pytest.mark.parametrize("summary", ["", " \n", "…", "1. \n- "])
+def test_nothing_scores_nothing(summary):
+    figures = score(summary, ARTICLE, ROW["highlights"])
+    assert (figures.rouge1, figures.rouge2, figures.rougeL, figures.verbatim) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("One. Two? Three! Four", ["One.", "Two?", "Three!", "Four"]),
+        ("1. One.\n2) Two.\n- Three\n• Four", ["One.", "Two.", "Three", "Four"]),
+        ("“One.” (Two.) 'Three.' 3.5 m.", ["One.", "(Two.)", "'Three.'", "3.5 m."]),
+        ("One\n\n  two   words. ", ["One", "two words."]),
+        ("In 2015. 12 came.", ["In 2015.", "12 came."]),
+    ],
+)
+def test_sentences(text, parts):
+    assert sentences(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("summary", "share"),
+    [
+        ("It rained on Monday.", 1),
+        ("It  rained on\nMonday.", 1),
+        ("1. It rained on Monday.\n2. On Tuesday it snowed!", 1),
+        ("It rained on Tuesday. Nobody came. Nobody went. Nobody came.", 0.5),
+        ("it rained on Monday.", 0),
+    ],
+)
+def test_verbatim_by_hand(summary, share):
+    assert verbatim_share(summary, ARTICLE) == share
+
+
+TEXTS = st.text(st.sampled_from(["a", "B", "7", ".", "!", '"', "'", "”", ")", "-", " ", "\n"]))
+
+
+@given(TEXTS, st.integers(0, 99), st.integers(0, 99))
+def test_any_part_of_the_article_is_verbatim(article, start, length):
+    part = article[start : start + length]
+    assert verbatim_share(part, article) == (1 if sentences(part) else 0)
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_scores_are_shares(summary, article, highlights):
+    figures = score(summary, article, highlights)
+    for value in (figures.rouge1, figures.rouge2, figures.rougeL, figures.verbatim):
+        assert 0 <= value <= 1
+
+
+@given(TEXTS)
+def test_sentences_lose_no_letter(text):
+    letters = [character for character in text if character in "aB"]
+    assert [character for part in sentences(text) for character in part if character in "aB"] == (
+        letters
+    )
+
+
+def test_files_are_read_in_order_of_their_names(data):
+    write(data, [ROW | {"id": "b"}], "b.jsonl")
+    write(data, [ROW | {"more": 1}], "a.jsonl")
+    write(data, [], "notes.txt")
+    assert read_articles(data / "cnn_dailymail") == [ROW, ROW | {"id": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (ROW | {"article": " "}, "article is ' '; give a non-empty string"),
+        (ROW | {"highlights": ""}, "highlights is ''; give a non-empty string"),
+        (ROW | {"id": 3}, "id is 3; give a non-empty string"),
+        ({"id": "a", "text": "x"}, "article is None; give a non-empty string"),
+        ([1], "a list, not a JSON object; "),
+    ],
+)
+def test_bad_rows_are_named(data, row, message):
+    path = write(data, [ROW, row])
+    with pytest.raises(DataError) as caught:
+        CnnDailyMailTask(CONFIG)
+    assert str(caught.value).startswith(f"{path}:2: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_blank_files(data):
+    with pytest.raises(DataError, match=r"cnn_dailymail: no \.jsonl file there; put .*unset COPY"):
+        CnnDailyMailTask(CONFIG)
+    write(data, []).write_text("\n\n")
+    with pytest.raises(DataError, match=r"test\.jsonl: only blank lines; copy the file again"):
+        CnnDailyMailTask(CONFIG)
+
+
+def test_without_local_data_the_hub_is_asked(monkeypatch):
+    asked: list[tuple[Any, ...]] = []
+
+    def load(*args: str, split: str) -> datasets.Dataset:
+        asked.append((*args, split))
+        return datasets.Dataset.from_list([ROW])
+
+    monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
+    monkeypatch.setattr("copyspec_eval.harness.cnn_dailymail.load_dataset", load)
+    assert list(CnnDailyMailTask(CONFIG).test_docs()) == [ROW]
+    assert asked == [("abisee/cnn_dailymail", "3.0.0", "test")]
+
+    def fail(*args: str, split: str) -> None:
+        raise ConnectionError("no\nnetwork")
+
+    monkeypatch.setattr("copyspec_eval.harness.cnn_dailymail.load_dataset", fail)
+    with pytest.raises(DataError, match=r"^cannot download .* \(no network\); put .*DIR=FOLDER$"):
+        CnnDailyMailTask(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def hf(byte_model):
+    return HFLM(str(byte_model), device="cpu")
+
+
+def prompt_of(task: CnnDailyMailTask, lm: Any, **options: Any) -> str:
+    template = {"apply_chat_template": True, "chat_template": lm.apply_chat_template}
+    task.build_all_requests(**({"limit": 1} | template | options))
+    prompt: str = task.instances[0].args[0]
+    return prompt
+
+
+def test_a_long_article_is_cut_at_its_end(data, hf):
+    """The byte model has a token per byte, and 2,048 - 256 of them for a prompt."""
+    article = " ".join(f"Word{number} é." for number in range(500))
+    assert len(article) > 5000
+    write(data, [ROW | {"article": article}, ROW])
+    task = CnnDailyMailTask(CONFIG)
+    prompt = prompt_of(task, hf)
+    whole = "user: " + question(article) + "\nassistant: "
+    start, end = whole.split(article)
+    assert prompt.startswith(start)
+    assert prompt.endswith(end)
+    kept = prompt.removeprefix(start).removesuffix(end)
+    assert article.startswith(kept + " ")
+    one_more = article[: article.index(" ", len(kept) + 1)]
+    room = 2048 - 256
+    assert len(hf.tok_encode(prompt)) <= room < len(hf.tok_encode(start + one_more + end))
+    [batch], _ = hf.tok_batch_encode([prompt], left_truncate_len=room)
+    assert hf.tok_decode(batch.tolist()) == prompt, "so lm-eval cuts nothing"
+
+
+def test_system_instruction_and_budget_count(data, hf):
+    write(data, [ROW | {"article": "word " * 1000}])
+    task = CnnDailyMailTask(CONFIG | {"generation_kwargs": {"until": [], "max_new_tokens": 1000}})
+    prompt = prompt_of(task, hf, system_instruction="Be brief.")
+    assert prompt.startswith("system: Be brief.\nuser: Article:\nword word ")
+    assert 1048 - 5 <= len(prompt) <= 1048
+
+
+def test_short_articles_and_servers_are_left_alone(data, hf):
+    write(data, [ROW])
+    task = CnnDailyMailTask(CONFIG)
+    assert prompt_of(task, hf) == f"user: {question(ARTICLE)}\nassistant: "
+    prompt = prompt_of(task, hf, apply_chat_template=False, chat_template=None)
+    assert prompt == f"User: {question(ARTICLE)}\n\nAssistant:"
+
+    def template(messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        return messages[-1]["content"]
+
+    write(data, [ROW | {"article": "word " * 5000}])
+    prompt = prompt_of(CnnDailyMailTask(CONFIG), hf, chat_template=template)
+    assert prompt == question("word " * 5000)
+
+
+def test_an_article_without_room_keeps_a_word(data, hf):
+    write(data, [ROW | {"article": "word " * 1000}])
+    prompt = prompt_of(CnnDailyMailTask(CONFIG), hf, system_instruction="x" * 3000)
+    assert "Article:\nword\n\n" in prompt
+
+
+class FirstSentences(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
+    def generate_until(self, requests, disable_tqdm=False):
+        return ["It rained on Monday. Ann was wet."] * len(requests)
+
+    def loglikelihood(self, requests):
+        raise NotImplementedError
+
+    loglikelihood_rolling = loglikelihood
+
+
+@pytest.mark.parametrize("predict_only", [False, True])
+def test_evaluation(data, monkeypatch, predict_only):
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+    write(data, [ROW, ROW])
+    results = lm_eval.simple_evaluate(
+        FirstSentences(),
+        tasks=["cnn_dailymail_extractive"],
+        task_manager=TaskManager(include_path=[tasks_dir()], include_defaults=False),
+        predict_only=predict_only,
+    )
+    figures = {
+        name.removesuffix(",none"): value
+        for name, value in results["results"]["cnn_dailymail_extractive"].items()
+        if name.endswith(",none") and "_stderr" not in name
+    }
+    scores = {"rouge1": 1, "rouge2": 1, "rougeL": 1, "verbatim": 0.5, "answered_turn1": 1}
+    assert figures == ({"bypass": 999} if predict_only else scores)
+    assert results["samples"]["cnn_dailymail_extractive"][1]["target"] == ROW["highlights"]

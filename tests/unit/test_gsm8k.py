@@ -1,0 +1,272 @@
+"""Programs in answers, numbers in outputs, and the three turns of the task."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import datasets
+import lm_eval
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from copyspec_eval.errors import DataError
+from copyspec_eval.harness import gsm8k as task_module
+from copyspec_eval.paths import tasks_dir
+from copyspec_eval.scoring import sandbox
+from copyspec_eval.scoring.gsm8k import (
+    RIGHT,
+    extract_program,
+    first_number,
+    gold_number,
+    is_correct,
+    verdict,
+)
+from copyspec_eval.scoring.sandbox import Outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "program"),
+    [
+        ("```python\nprint(1)\n```", "print(1)\n"),
+        ("a\n```python\nprint(1)\n```\nb\n```python\nprint(2)\n```\nc", "print(2)\n"),
+        ("```python\nprint(1)\n```\n```python\nx = 2\n```", "print(1)\n"),
+        ("```python\nprint(1)\n```\n```bash\nprint x\n```", "print(1)\n"),
+        ("```python\nprint(1)", "print(1)"),
+        ("```python\nprint(1)\n```\n```python\nprint(2", "print(2"),
+        ("1. so:\n   ```python\n   x = 1\n   print(x)\n   ```", "x = 1\nprint(x)\n"),
+        ("```python\nprint('```')\n```", "print('```')\n"),
+        ("```python \r\nprint(1)\r\n```".replace("\r", ""), "print(1)\n"),
+        ("```python\nx = 1\n```", None),
+        ("```\nprint(1)\n```", None),
+        ("```python3\nprint(1)\n```", None),
+        ("print(1)", None),
+        ("", None),
+    ],
+)
+def test_the_program_of_an_answer(answer: str, program: str | None) -> None:
+    assert extract_program(answer) == program
+
+
+@pytest.mark.parametrize(
+    ("output", "number"),
+    [
+        ("18", 18),
+        ("18.0\n", 18),
+        ("$1,234,567.50", 1234567.5),
+        ("-3", -3),
+        ("- 3", 3),
+        (".5", 0.5),
+        ("1e3", 1000),
+        ("(1, 2)", 1),
+        ("1,2", 1),
+        ("1,2345", 1),
+        ("18.", 18),
+        ("Janet makes 18 dollars in 1 day", 18),
+        ("9" * 400, float("inf")),
+        ("٣", None),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_the_first_number(output: str, number: float | None) -> None:
+    assert first_number(output) == number
+
+
+@given(st.integers(-(10**15), 10**15), st.sampled_from(["{}", "{:,}", "it is ${:,}.", "{} of 7"]))
+def test_every_whole_number_is_read_back(number: int, form: str) -> None:
+    text = form.format(number)
+    assert first_number(text) == number
+    assert is_correct(text, number)
+    assert gold_number(f"because\n#### {number:,}") == number
+
+
+@given(st.text(), st.floats(allow_nan=False))
+def test_any_output_is_judged(output: str, gold: float) -> None:
+    assert is_correct(output, gold) in (True, False)
+
+
+@given(st.text(alphabet="`python\n print()#\t", max_size=60))
+def test_a_program_is_a_part_of_its_answer(answer: str) -> None:
+    program = extract_program(answer)
+    if program is not None:
+        assert "print" in program
+        lines = [line.strip() for line in answer.split("\n")]
+        assert all(line.strip() in " ".join(lines) for line in program.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("output", "gold", "correct"),
+    [
+        ("18.00001", 18, True),
+        ("18.0001", 18, False),
+        ("0", 0, True),
+        ("0.0000001", 0, False),
+        ("-18", 18, False),
+    ],
+)
+def test_tolerance(output: str, gold: float, correct: bool) -> None:
+    assert is_correct(output, gold) == correct
+
+
+@pytest.mark.parametrize("answer", ["18", "#### ", "#### x", ""])
+def test_a_reference_answer_without_number(answer: str) -> None:
+    with pytest.raises(ValueError, match=r"####|could not convert"):
+        gold_number(answer)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (None, "no program"),
+        (Outcome("ok", 0, "18\n", ""), RIGHT),
+        (Outcome("ok", 0, "x\n", ""), "no number printed"),
+        (Outcome("ok", 0, "17, not 18", ""), "wrong number"),
+        (Outcome("error", 1, "18\n", "exit code 1: E"), "exit code 1: E"),
+        (Outcome("timeout", None, "18\n", "over 10 s of wall time"), "over 10 s of wall time"),
+    ],
+)
+def test_verdicts(outcome: Outcome | None, reason: str) -> None:
+    assert verdict(outcome, 18) == reason
+
+
+PROBLEMS = [{"question": f"What is {n} {{x}}?", "answer": f"so\n#### {n}"} for n in (3, 4, 5, 6)]
+
+
+def block(code: str) -> str:
+    return f"Here:\n```python\n{code}\n```"
+
+
+ANSWERS = {
+    3: (block("print(3)"), block("print(3)")),
+    4: (block("print(4)"), block("print(5)")),
+    5: (block("1/0"), block("print('=', 5)")),
+    6: ("six", None),
+}
+
+
+class Solver(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
+    """Right in both turns, in the first, in the last, in none."""
+
+    def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[Any]:
+        self.prompt = requests[0].args[0]
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request: Any) -> Any:
+        first, last = ANSWERS[int(gold_number(request.doc["answer"]))]
+        return {1: first, 2: "Fine.", 3: last}[request.turn]
+
+    def loglikelihood(self, requests: Any) -> Any:
+        raise NotImplementedError
+
+    loglikelihood_rolling = loglikelihood
+
+
+def write(folder: Path, *rows: object) -> Path:
+    path = folder / "gsm8k" / "test.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+    write(tmp_path, *PROBLEMS)
+    manager = TaskManager(include_path=[tasks_dir()], include_defaults=False)
+
+    def run(lm: LM, **options: Any) -> Any:
+        settings = {"confirm_run_unsafe_code": True, "bootstrap_iters": 0} | options
+        task = ["gsm8k_self_correction"]
+        return lm_eval.simple_evaluate(lm, tasks=task, task_manager=manager, **settings)
+
+    return run
+
+
+def test_both_programs_are_run_and_compared(
+    evaluate: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    solver = Solver()
+    with caplog.at_level(logging.INFO, "lm_eval.copyspec"):
+        results = evaluate(solver)
+    figures = results["results"]["gsm8k_self_correction"]
+    assert figures["acc_turn1,none"] == figures["acc_turn3,none"] == 2 / 4
+    assert figures["right_to_wrong,none"] == figures["wrong_to_right,none"] == 1 / 4
+    assert figures["answered_turn3,none"] == 3 / 4
+    assert results["higher_is_better"]["gsm8k_self_correction"]["right_to_wrong"] is False
+    samples = results["samples"]["gsm8k_self_correction"]
+    assert [sample["acc_turn1"] for sample in samples] == [1, 1, 0, 0]
+    assert [sample["acc_turn3"] for sample in samples] == [1, 0, 1, 0]
+    assert solver.prompt.startswith("User: Solve this problem")
+    assert "What is 3 {x}?" in solver.prompt
+    messages = [record.getMessage() for record in caplog.records]
+    assert "programs of turn 1: 2 right, 2 no program" in messages
+    assert "programs of turn 3: 2 right, 1 wrong number, 1 no program" in messages
+
+
+def test_nothing_is_run_without_scores(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "run_all", None)
+    figures = evaluate(Solver(), predict_only=True)["results"]["gsm8k_self_correction"]
+    assert figures["bypass,none"] == 999
+    assert "acc_turn1,none" not in figures
+
+
+def test_running_programs_has_to_be_allowed(evaluate: Any) -> None:
+    with pytest.raises(ValueError, match="confirm_run_unsafe_code"):
+        evaluate(Solver(), confirm_run_unsafe_code=False)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "Q"}, "{path}:1: answer is None; give a text"),
+        ({"question": " ", "answer": "#### 1"}, "{path}:1: question is ' '; give a text"),
+        ({"question": "Q", "answer": "18"}, "{path}:1: answer does not end in #### and a number"),
+        ({"question": "Q", "answer": "####"}, "{path}:1: answer does not end in #### and a number"),
+    ],
+)
+def test_bad_problems(evaluate: Any, tmp_path: Path, row: object, message: str) -> None:
+    path = write(tmp_path, row)
+    with pytest.raises(DataError) as caught:
+        evaluate(Solver())
+    assert str(caught.value).startswith(message.format(path=path))
+
+
+def test_a_missing_file(evaluate: Any, tmp_path: Path) -> None:
+    (tmp_path / "gsm8k" / "test.jsonl").unlink()
+    with pytest.raises(DataError, match=r"gsm8k/test\.jsonl: no such file; put a copy there, or u"):
+        evaluate(Solver())
+
+
+def test_the_public_data_set(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def load(*arguments: Any, **named: Any) -> datasets.Dataset:
+        asked.append((arguments, named))
+        return datasets.Dataset.from_list(PROBLEMS[:2])
+
+    monkeypatch.delenv("COPYSPEC_DATA_DIR")
+    monkeypatch.setattr(task_module, "load_dataset", load)
+    figures = evaluate(Solver())["results"]["gsm8k_self_correction"]
+    assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]
+    assert figures["acc_turn1,none"] == 1
+
+
+def test_no_network_is_one_line(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise ConnectionError("offline\nmore")
+
+    monkeypatch.delenv("COPYSPEC_DATA_DIR")
+    monkeypatch.setattr(task_module, "load_dataset", load)
+    with pytest.raises(DataError) as caught:
+        evaluate(Solver())
+    assert str(caught.value) == (
+        "cannot load openai/gsm8k (offline); "
+        "copy it to FOLDER/gsm8k/test.jsonl and set COPYSPEC_DATA_DIR=FOLDER"
+    )

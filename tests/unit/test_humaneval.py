@@ -1,0 +1,398 @@
+"""The programming task: its data, its two kinds of prompts, and what EvalPlus makes of answers."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lm_eval.api.model import LM
+from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
+
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.harness.humaneval import STOPS, HumanEvalTask, find_file, read_problems
+from copyspec_eval.paths import tasks_dir
+from copyspec_eval.scoring import sandbox
+from copyspec_eval.scoring.humaneval import Verdict, as_samples, judge, judge_all, passes_base
+
+TASK = "humaneval_evalplus"
+PLUS: list[dict[str, Any]] = [
+    {
+        "task_id": "HumanEval/0",
+        "prompt": "from typing import List\n\n\ndef total(n: List[int]) -> int:\n    '''Sum.'''\n",
+        "contract": "",
+        "canonical_solution": "    return sum(n)\n",
+        "entry_point": "total",
+        "base_input": [[[1, 2]], [[3]]],
+        "plus_input": [[[]], [[-1, -2]]],
+        "atol": 0,
+    },
+    {
+        "task_id": "HumanEval/1",
+        "prompt": 'def half(number: float) -> float:\n    """ Half of it. """\n',
+        "contract": "",
+        "canonical_solution": "    return number / 2\n",
+        "entry_point": "half",
+        "base_input": [[4], [0.5]],
+        "plus_input": [[3], [2**70]],
+        "atol": 1e-6,
+    },
+]
+BASE: list[dict[str, Any]] = [
+    {
+        **{name: row[name] for name in ("task_id", "prompt", "canonical_solution", "entry_point")},
+        "test": f"def check(candidate):\n    assert candidate({given!r}) == {wanted!r}\n",
+    }
+    for row, given, wanted in zip(PLUS, ([1, 2], 4), (3, 2), strict=True)
+]
+TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
+ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
+"""Right for 4 and 0.5, wrong for 3."""
+
+CONFIG: dict[str, Any] = {
+    "task": TASK,
+    "class": HumanEvalTask,
+    "test_split": "test",
+    "output_type": "generate_until",
+    "generation_kwargs": {"until": [], "do_sample": False, "max_gen_toks": 1024},
+}
+
+
+def write(folder: Path, rows: list[Any], name: str = "HumanEvalPlus.jsonl") -> Path:
+    path = folder / "humaneval" / name
+    path.parent.mkdir(exist_ok=True)
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+class Scripted(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
+    """Gives these answers in turn, and notes what it was asked."""
+
+    tokenizer_name = "scripted"
+
+    def __init__(self, *answers: str | None) -> None:
+        super().__init__()
+        self.answers = answers
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def generate_until(self, requests, disable_tqdm=False):
+        self.asked += [request.args for request in requests]
+        return list(self.answers[: len(requests)])
+
+    def apply_chat_template(self, chat_history, add_generation_prompt=True):
+        return "".join(f"<{m['role']}>{m['content']}" for m in chat_history) + "<assistant>"
+
+    def chat_template(self, chat_template=False):
+        return "scripted"
+
+    def loglikelihood(self, requests):
+        raise NotImplementedError
+
+    loglikelihood_rolling = loglikelihood
+
+
+@pytest.fixture
+def evaluate(monkeypatch):
+    """Figures of a run, without lm-eval's standard errors."""
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+    manager = TaskManager(include_path=[tasks_dir()], include_defaults=False)
+
+    def run(lm: LM, **options: Any) -> dict[str, float]:
+        settings: dict[str, Any] = {"apply_chat_template": True, "confirm_run_unsafe_code": True}
+        results = lm_eval.simple_evaluate(
+            lm, tasks=[TASK], task_manager=manager, **(settings | options)
+        )
+        return {
+            name.removesuffix(",none"): value
+            for name, value in results["results"][TASK].items()
+            if name.endswith(",none") and "_stderr" not in name
+        }
+
+    return run
+
+
+def test_chat_scored_by_evalplus(data, evaluate, tmp_path):
+    write(data, PLUS)
+    lm = Scripted(TOTAL, ROUNDED)
+    tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
+    figures = evaluate(lm, evaluation_tracker=tracker)
+    assert figures == {"answered_turn1": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
+    prompt, settings = lm.asked[1]
+    code = '```python\ndef half(number: float) -> float:\n    """ Half of it. """\n```<assistant>'
+    assert prompt.startswith("<user>Write a self-contained Python script")
+    assert prompt.endswith(code)
+    assert settings == {"until": [], "do_sample": False, "max_gen_toks": 1024}
+    sanitised, raw = (
+        [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]
+        for name in ("samples.jsonl", "samples_raw.jsonl")
+    )
+    assert [row["solution"] for row in raw] == [TOTAL, ROUNDED]
+    solution = "def total(numbers):\n    return sum(numbers)"
+    assert sanitised[0] == {"task_id": "HumanEval/0", "solution": solution}
+
+
+def test_completion_of_the_base_data(data, evaluate):
+    """Without EvalPlus's tests there is no figure for them."""
+    write(data, BASE, "HumanEval.jsonl.gz")
+    lm = Scripted("    return sum(n)\n", "    return number\n")
+    figures = evaluate(lm, apply_chat_template=False)
+    assert figures == {"answered_turn1": 1, "pass@1_base": 0.5}
+    prompt, settings = lm.asked[1]
+    assert prompt == 'def half(number: float) -> float:\n    """ Half of it. """\n'
+    assert settings["until"] == list(STOPS)
+
+
+def test_options_of_the_harness(data, evaluate):
+    write(data, BASE, "HumanEval.jsonl.gz")
+    lm = Scripted(TOTAL, None)
+    assert evaluate(lm, limit=1)["pass@1_base"] == 1
+    assert len(lm.asked) == 1
+    assert evaluate(lm)["pass@1_base"] == 0.5
+    lm = Scripted(TOTAL)
+    evaluate(
+        lm,
+        limit=1,
+        apply_chat_template=False,
+        gen_kwargs={"until": ["x"]},
+        system_instruction="Brief.",
+    )
+    assert lm.asked[0][0].startswith("Brief.\n\nfrom typing import List\n")
+    assert lm.asked[0][1]["until"] == ["x"]
+    with pytest.raises(ValueError, match="marked as unsafe"):
+        evaluate(lm, confirm_run_unsafe_code=False)
+
+
+def test_predict_only_runs_nothing(data, evaluate, monkeypatch, tmp_path):
+    write(data, PLUS)
+    monkeypatch.setattr(sandbox, "run", None)
+    tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
+    figures = evaluate(Scripted(TOTAL, TOTAL), predict_only=True, evaluation_tracker=tracker)
+    assert figures == {"bypass": 999}
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_ranks_have_files_of_their_own(data, monkeypatch, tmp_path):
+    write(data, BASE, "HumanEval.jsonl.gz")
+    task = HumanEvalTask(CONFIG)
+    task.build_all_requests(rank=1, world_size=2)
+    task.instances[0].resps.append("x")
+    monkeypatch.setattr("copyspec_eval.harness.humaneval.output_folder", lambda: tmp_path)
+    monkeypatch.setattr(
+        "copyspec_eval.harness.humaneval.judge_all", lambda answers: [Verdict("x", True, None)]
+    )
+    task.apply_filters()
+    row = {"task_id": "HumanEval/1", "solution": "x"}
+    assert json.loads((tmp_path / "samples.rank1.jsonl").read_text()) == row
+    assert not (tmp_path / "samples.jsonl").exists()
+
+
+@pytest.mark.parametrize("level", sandbox.levels(), ids=lambda level: level.name)
+def test_at_every_level_of_containment(level, monkeypatch):
+    monkeypatch.setattr(sandbox, "level", lambda: level)
+    assert judge(TOTAL, PLUS[0]) == Verdict(
+        "def total(numbers):\n    return sum(numbers)", base=True, plus=True
+    )
+    stuck = "def total(n):\n    if n != []: return sum(n)\n    while True:\n        try: [][0]\n"
+    stuck += "        except BaseException: pass\n"
+    assert judge(stuck, PLUS[0]) == Verdict(stuck.strip(), base=True, plus=False)
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "",
+        "a\0b",
+        "\ud800",
+        "import os\nos._exit(0)",
+        "raise SystemExit",
+        'print(\'{"base": true, "plus": true}\')',
+        "def total(numbers):\n    pass",
+        "def other(numbers):\n    return sum(numbers)",
+        "(" * 5000,
+    ],
+)
+def test_what_is_no_solution_fails(solution):
+    assert not passes_base(solution, BASE[0])
+    verdict = judge(solution, PLUS[0])
+    assert (verdict.base, verdict.plus) == (False, False)
+
+
+def test_a_program_that_lies_about_itself():
+    """What it writes where the worker writes does not count."""
+    line = b'\n{"solution": "", "base": true, "plus": true}\n'
+    liar = f"import os\ndef total(numbers):\n    os.write(1, {line!r})\n    return 0\n"
+    assert judge(liar, PLUS[0]) == Verdict(liar.strip(), base=False, plus=False)
+
+
+def test_a_worker_that_fails_is_no_silent_zero(caplog):
+    broken = PLUS[0] | {"canonical_solution": "    return unknown\n"}
+    assert not judge(TOTAL, broken).base
+    [message] = caplog.messages
+    assert message.startswith("HumanEval/0: not tested to its end, so it counts as failed (exit ")
+    assert "NameError: name 'unknown' is not defined" in message
+
+
+def test_helpers_of_the_prompt_are_there_for_the_test():
+    """As in HumanEval/38, whose test calls a function that the solution need not repeat."""
+    problem = BASE[0] | {
+        "prompt": "def twice(x):\n    return 2 * x\n\ndef half(x):\n    '''Undo `twice`.'''\n",
+        "entry_point": "half",
+        "test": "def check(candidate):\n    assert candidate(twice(3)) == 3\n",
+    }
+    assert passes_base("def half(x):\n    return x // 2", problem)
+
+
+def test_no_answers():
+    assert judge_all([]) == []
+
+
+@given(st.lists(st.tuples(st.text(), st.text())))
+def test_samples_are_one_a_line(solutions):
+    lines = as_samples(solutions).split("\n")[:-1]
+    assert [json.loads(line) for line in lines] == [
+        {"task_id": task_id, "solution": program} for task_id, program in solutions
+    ]
+
+
+def test_the_better_file_is_taken(tmp_path):
+    for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
+        path = write(tmp_path, PLUS, name)
+        assert find_file(tmp_path / "humaneval") == path
+    for path in (tmp_path / "humaneval").glob("HumanEvalPlus*"):
+        assert read_problems(path) == {row["task_id"]: row for row in PLUS}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"base_input": None}, "base_input is None; give a list"),
+        ({"atol": "0"}, "atol is '0'; give a int or float"),
+        ({"prompt": 3}, "prompt is 3; give a str"),
+        ({"task_id": "HumanEval/0"}, "task_id HumanEval/0 occurs twice; remove one"),
+    ],
+)
+def test_bad_rows_are_named(data, row, message):
+    path = write(data, [PLUS[0], PLUS[1] | row])
+    with pytest.raises(DataError) as caught:
+        HumanEvalTask(CONFIG)
+    assert str(caught.value) == f"{path}:2: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("HumanEvalPlus.jsonl", b"", r"the file is empty; copy it again"),
+        ("HumanEvalPlus.jsonl", b"{}\n[1]\n", r"1: task_id is None; give a str"),
+        ("HumanEvalPlus.jsonl", b"[1]\n", r"1: not a JSON object \(.*\); copy the file again"),
+        ("HumanEvalPlus.jsonl", b'{"a": \n', r"1: not a JSON object \(.*\); copy the file again"),
+        ("HumanEvalPlus.jsonl", b"\xff\n", r"0: not a JSON object \(.*\); copy the file again"),
+        ("HumanEval.jsonl.gz", b"{}", r"0: not a JSON object \(.*\); copy the file again"),
+        (
+            "HumanEval.jsonl.gz",
+            gzip.compress(b"{}" * 99, mtime=0)[:-9],
+            r"\d: not .*; copy the file again",
+        ),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), r"1: task_id is None; give a str"),
+    ],
+)
+def test_bad_files_are_named(data, name, content, message):
+    path = write(data, [], name)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}:{message}|{name}: {message}") as caught:
+        HumanEvalTask(CONFIG)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(data):
+    with pytest.raises(DataError, match=r"humaneval: neither HumanEvalPlus.* unset COPYSPEC_DATA"):
+        HumanEvalTask(CONFIG)
+
+
+def test_without_local_data_evalplus_downloads(monkeypatch):
+    monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
+    problems = {row["task_id"]: row for row in PLUS}
+    monkeypatch.setattr("evalplus.data.get_human_eval_plus", lambda: problems)
+    assert len(HumanEvalTask(CONFIG).test_docs()) == 2
+
+    def fail() -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("evalplus.data.get_human_eval_plus", fail)
+    with pytest.raises(DataError, match=r"^cannot download HumanEval\+ \(no network\); copy it"):
+        HumanEvalTask(CONFIG)
+
+
+def test_without_evalplus_the_remedy_is_one_line(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(OptionError) as caught:
+        HumanEvalTask(CONFIG)
+    assert str(caught.value).endswith("pip install 'copyspec-eval[humaneval]'")
+    assert "\n" not in str(caught.value)
+
+
+def canonical(data_dir: Path) -> list[dict[str, Any]]:
+    return list(read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values())
+
+
+def check_bodies(problems: list[dict[str, Any]]) -> None:
+    for problem in problems:
+        solution = problem["prompt"] + problem["canonical_solution"]
+        assert passes_base(solution, problem), problem["task_id"]
+        assert not passes_base(problem["prompt"] + "    pass\n", problem), problem["task_id"]
+
+
+def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir):
+    problems = canonical(data_dir)
+    assert len(problems) == 164
+    check_bodies(problems[32:42])
+    for problem in problems[:2]:
+        verdict = judge(problem["prompt"] + problem["canonical_solution"], problem)
+        assert (verdict.base, verdict.plus) == (True, None)
+
+
+@pytest.mark.slow
+def test_all_canonical_solutions(data_dir):
+    problems = canonical(data_dir)
+    check_bodies(problems)
+    raw = [(problem["prompt"] + problem["canonical_solution"], problem) for problem in problems]
+    assert [verdict.base for verdict in judge_all(raw)] == [True] * 164
+
+
+@pytest.mark.slow
+def test_evalplus_itself_reads_the_samples(data, evaluate, tmp_path):
+    path = write(data, PLUS)
+    tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
+    evaluate(Scripted(TOTAL, ROUNDED), evaluation_tracker=tracker)
+    samples = tmp_path / "run" / "samples.jsonl"
+    command = Path(sys.executable).with_name("evalplus.evaluate")
+    environment = {
+        **os.environ,
+        "HUMANEVAL_OVERRIDE_PATH": str(path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    result = subprocess.run(
+        [command, "--dataset", "humaneval", "--samples", samples],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    scores = [line for line in result.stdout.splitlines() if line.startswith("pass@1:")]
+    assert [score.split()[-1] for score in scores] == ["1.000", "0.500"]
