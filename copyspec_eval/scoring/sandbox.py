@@ -58,8 +58,8 @@ class Limits:
         memory_bytes: address space of each process.
         file_bytes: of each file; where the program has a file system of its own, of all together.
         num_files: that a process has open.
-        num_processes: at a time, the program's own included; counted every 0.02 s, since the
-            kernel's limit is one for all that a user runs.
+        num_processes: at a time, the program's own included; counted here before each fork, since
+            the kernel's limit is one for all that a user runs.
         output_bytes: of standard output and standard error together.
     """
 

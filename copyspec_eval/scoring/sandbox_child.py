@@ -9,6 +9,9 @@ PID namespace it cannot be killed from inside, and the kernel ends the namespace
 the program may neither leave its process group nor send signals, and the group is killed in one
 call: a fork bomb would outrun one that kills process by process.
 
+Each fork waits until it is allowed here (a seccomp listener, Linux 5.5), since a fork bomb would
+outrun one that only looks from time to time, as is done where the kernel has no listener.
+
 Standard library only, and nothing of this package: it starts in milliseconds, for every program.
 """
 
@@ -16,15 +19,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import json
 import os
 import resource
 import select
 import signal
+import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 TICK_SECONDS = 0.02
@@ -42,15 +49,45 @@ _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 # <sys/prctl.h>
-_SET_SECCOMP, _CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 22, 24, 36, 38
-_SECCOMP_MODE_FILTER = 2
+_CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 24, 36, 38
 
-# <linux/audit.h> and the system calls by which a process reaches others or the network, or leaves
-# its group: kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal,
-# pidfd_getfd, ptrace, process_vm_readv, process_vm_writev, socket, io_uring_setup, setpgid, setsid
+# <linux/seccomp.h>: what a filter answers; its flag and the two calls of a listener
+_KILL, _REFUSE, _ASK, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
+_MODE_FILTER, _NEW_LISTENER = 1, 8
+_RECEIVE, _RECEIVE_BYTES, _SEND, _CONTINUE = 0xC0502100, 80, 0xC0182101, 1
+
+
+@dataclass(frozen=True)
+class Calls:
+    """An architecture of <linux/audit.h> and its system calls.
+
+    Attributes:
+        reaching: those that reach other processes or the network, or leave the process group: kill,
+            tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, pidfd_getfd,
+            ptrace, process_vm_readv, process_vm_writev, socket, io_uring_setup, setpgid, setsid.
+        forking: clone, fork, vfork. The C library takes clone where clone3 is not there.
+    """
+
+    architecture: int
+    seccomp: int
+    reaching: tuple[int, ...]
+    forking: tuple[int, ...]
+    clone3: int = 435
+
+
 _CALLS = {
-    "x86_64": (0xC000003E, (62, 200, 234, 129, 297, 424, 438, 101, 310, 311, 41, 425, 109, 112)),
-    "aarch64": (0xC00000B7, (129, 130, 131, 138, 240, 424, 438, 117, 270, 271, 198, 425, 154, 157)),
+    "x86_64": Calls(
+        0xC000003E,
+        317,
+        (62, 200, 234, 129, 297, 424, 438, 101, 310, 311, 41, 425, 109, 112),
+        (56, 57, 58),
+    ),
+    "aarch64": Calls(
+        0xC00000B7,
+        277,
+        (129, 130, 131, 138, 240, 424, 438, 117, 270, 271, 198, 425, 154, 157),
+        (220,),
+    ),
 }
 
 
@@ -84,14 +121,24 @@ def main(
     os.chdir(folder)
     if LINUX:
         _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
-        become(program, limits, shared)
-    watch(child, control, num_processes, shared)
+        ours.close()
+        become(program, limits, shared, theirs)
+    theirs.close()
+    with ours:
+        forks = socket.recv_fds(ours, 1, 1)[1]
+    watch(child, control, forks, num_processes, shared)
 
 
-def become(program: Sequence[str], limits: dict[str, int], shared: bool) -> None:
-    """Turn into the program, with its limits and without privileges; does not return."""
+def become(
+    program: Sequence[str], limits: dict[str, int], shared: bool, watcher: socket.socket
+) -> None:
+    """Turn into the program, with its limits and without privileges; does not return.
+
+    `watcher` is sent the descriptor of the listener that is asked about forks, if there is one.
+    """
     try:
         os.setsid()
         for name, value in limits.items():
@@ -103,8 +150,8 @@ def become(program: Sequence[str], limits: dict[str, int], shared: bool) -> None
             resource.setrlimit(kind, (soft, hard))
         if LINUX:
             drop_privileges()
-            if shared:
-                forbid_calls()
+            socket.send_fds(watcher, [b"."], guard(shared))
+        watcher.close()
         os.execv(program[0], list(program))
     except (OSError, ValueError) as error:
         print(f"cannot start {program[0]}: {error}", file=sys.stderr, flush=True)
@@ -112,30 +159,62 @@ def become(program: Sequence[str], limits: dict[str, int], shared: bool) -> None
         os._exit(126)
 
 
-def watch(child: int, control: int, num_processes: int, shared: bool) -> None:
-    """Wait for the program, and report; does not return."""
+def watch(child: int, control: int, forks: Sequence[int], num_processes: int, shared: bool) -> None:
+    """Wait for the program, allow its forks, and report; does not return."""
 
     def end(message: str) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         if shared:
             kill_all(child)
         with contextlib.suppress(OSError):
             os.write(control, message.encode())
         os._exit(0)
 
-    def tick(*_: object) -> None:
-        if select.select([control], [], [], 0)[0]:
+    for event in events([control, *forks]):
+        if event == control:
             end("abandoned")
         if len(descendants(num_processes)) > num_processes:
             end("processes")
+        if event is not None:
+            allow_fork(event)
+        for ended, code in exits():
+            if ended == child:
+                end(f"exit {code}" if code >= 0 else f"signal {-code}")
 
-    signal.signal(signal.SIGALRM, tick)
-    signal.setitimer(signal.ITIMER_REAL, TICK_SECONDS, TICK_SECONDS)
+
+def events(descriptors: Sequence[int]) -> Iterator[int | None]:
+    """Each of `descriptors` whenever it is readable; None when a child has ended or time passed."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    for descriptor in (wake, *descriptors):
+        poll.register(descriptor, select.POLLIN)
     while True:
-        ended, status = os.wait()
-        if ended == child:
-            code = os.waitstatus_to_exitcode(status)
-            end(f"exit {code}" if code >= 0 else f"signal {-code}")
+        ready = [(wake, 0), *poll.poll(TICK_SECONDS * 1000)]
+        for descriptor, event in ready:
+            if descriptor == wake:
+                if event:
+                    os.read(wake, _AT_A_TIME)
+                yield None
+            else:
+                yield descriptor
+
+
+def allow_fork(listener: int) -> None:
+    """Let the process that waits in a fork go on with it, unless it was killed meanwhile."""
+    asked = bytearray(_RECEIVE_BYTES)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(listener, _RECEIVE, asked)
+        (identity,) = struct.unpack_from("Q", asked)
+        fcntl.ioctl(listener, _SEND, struct.pack("QqiI", identity, 0, 0, _CONTINUE))
+
+
+def exits() -> Iterator[tuple[int, int]]:
+    """Process and exit code (negative: the signal) of each child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended[0], os.waitstatus_to_exitcode(ended[1])
 
 
 def kill_all(child: int) -> None:
@@ -230,23 +309,39 @@ def drop_privileges() -> None:
     _libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def forbid_calls() -> None:
-    """No signals, no sockets, no other process group: a seccomp filter, where there are such.
+def guard(shared: bool) -> list[int]:
+    """Have every fork wait for the watcher; where processes are `shared`, no signals, no sockets.
+
+    Returns:
+        The descriptor of the listener; nothing where there can be none.
+    """
+    calls = _CALLS.get(os.uname().machine)
+    if calls is None:
+        return []
+    refused = dict.fromkeys(calls.reaching, _REFUSE | errno.EPERM) if shared else {}
+    asked = dict.fromkeys(calls.forking, _ASK) | {calls.clone3: _REFUSE | errno.ENOSYS}
+    listener = answer_calls(calls, refused | asked, _NEW_LISTENER)
+    if listener < 0 and refused:
+        answer_calls(calls, refused, 0)
+    return [listener] if listener >= 0 else []
+
+
+def answer_calls(calls: Calls, answers: Mapping[int, int], flags: int) -> int:
+    """Install a seccomp filter that gives `answers` by call, and allows the others.
 
     `struct sock_filter {u16 code; u8 jt, jf; u32 k}`: load the architecture and compare, then load
-    the call's number and compare with each that is forbidden (and with those of the x32 ABI).
+    the call's number, refuse those of the x32 ABI, and compare with each that has an answer.
     """
-    architecture, forbidden = _CALLS.get(os.uname().machine, (0, ()))
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    kill, not_permitted, allow = 0x80000000, 0x00050001, 0x7FFF0000
-    lines = [(load, 0, 0, 4), (equal, 1, 0, architecture), (give, 0, 0, kill), (load, 0, 0, 0)]
-    lines += [(equal, len(forbidden) - index + 1, 0, call) for index, call in enumerate(forbidden)]
-    lines += [(at_least, 1, 0, 0x40000000), (give, 0, 0, allow), (give, 0, 0, not_permitted)]
+    lines = [(load, 0, 0, 4), (equal, 1, 0, calls.architecture), (give, 0, 0, _KILL)]
+    lines += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), (give, 0, 0, _REFUSE | errno.EPERM)]
+    for call, answer in answers.items():
+        lines += [(equal, 0, 1, call), (give, 0, 0, answer)]
+    lines.append((give, 0, 0, _ALLOW))
     code = b"".join(struct.pack("HBBI", *line) for line in lines)
     buffer = ctypes.create_string_buffer(code)
     program = struct.pack("HP", len(lines), ctypes.addressof(buffer))
-    if architecture:
-        _libc.prctl(_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0)
+    return int(_libc.syscall(calls.seccomp, _MODE_FILTER, flags, program))
 
 
 if __name__ == "__main__":

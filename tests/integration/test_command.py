@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import evaluate_into
 from lm_eval_command import BIN, TIMED, TIMED_ALONE, Command, beside
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
@@ -70,8 +71,9 @@ def test_one_command_gives_answers_figures_and_records(command: Command) -> None
     assert set(baseline.metrics()) == {"answered_turn1,none", "answered_turn2,none"}
 
 
-def test_a_killed_run_asks_nothing_twice(command: Command) -> None:
-    more = ("--gen_kwargs", "max_gen_toks=300", "--use_cache", str(command.output / "cache"))
+def test_a_killed_run_asks_nothing_twice(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = str(command.output / "cache")
+    more = ("--gen_kwargs", "max_gen_toks=300", "--use_cache", cache)
     file = records.records_file(command.output, rank=0)
     program = [str(BIN / "lm_eval"), *command.arguments(*more, options="drafter=none")]
     with subprocess.Popen(
@@ -95,12 +97,14 @@ def test_a_killed_run_asks_nothing_twice(command: Command) -> None:
     runs = json.loads((command.output / "manifest.json").read_text())["runs"]
     assert [run["run_id"] for run in runs] == [before[0].run_id, rows[-1].run_id]
 
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
+    same = {"options": "dtype=float64,drafter=none", "gen_kwargs": "max_gen_toks=300"}
     whole = beside(command, "whole")
-    whole.run("--gen_kwargs", "max_gen_toks=300", options="drafter=none")
+    evaluate_into(whole.output, command.model, **same)
     assert whole.conversations() == command.conversations()
     assert whole.metrics() == command.metrics()
 
-    command.run(*more, options="drafter=none")
+    evaluate_into(command.output, command.model, **same, use_cache=cache)
     assert len(command.rows()) == 12, "a third run is served from the cache alone"
     figures = command.results()["results"]["mt_redundant"]
     assert not any(name.startswith(TIMED) for name in figures), "and has no times of its own"

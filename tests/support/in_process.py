@@ -7,9 +7,11 @@ from typing import Any
 
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
 
 from copyspec_eval import records
 from copyspec_eval.harness import autoload
+from copyspec_eval.paths import tasks_dir
 from copyspec_eval.records import TurnRecord
 
 
@@ -18,12 +20,13 @@ def evaluate_into(
 ) -> dict[str, Any]:
     """Answer MT-Redundant with `model` into `folder`; the results of the task."""
     autoload.register_model()
-    autoload.register_tasks()
     tracker = EvaluationTracker(output_path=str(folder))
     results = simple_evaluate(
         model=backend,
         model_args=f"pretrained={model},{options}",
         tasks=["mt_redundant"],
+        # Reading all of lm-eval's own tasks would take longer than most evaluations here.
+        task_manager=TaskManager(include_path=[tasks_dir()], include_defaults=False),
         device="cpu",
         apply_chat_template=True,
         evaluation_tracker=tracker,

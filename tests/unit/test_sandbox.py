@@ -297,6 +297,15 @@ def test_no_network(level: Level) -> None:
             server.accept()
 
 
+def test_a_fork_bomb_never_has_more_than_its_processes() -> None:
+    """Each process may be in one fork that was allowed when there was still room."""
+    outcome = ran(
+        "import os\nwhile True:\n  os.fork()\n  os.write(1, f'{os.getpid()}\\n'.encode())"
+    )
+    assert outcome.reason == "over 16 processes"
+    assert len(set(outcome.stdout.split())) <= 2 * DEFAULT_LIMITS.num_processes
+
+
 @pytest.mark.parametrize(
     "target", ["os.getppid()", "1", "{tests}", "-1", "0", "-os.getppid()", "-{tests_group}"]
 )
