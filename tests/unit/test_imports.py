@@ -20,7 +20,7 @@ FLOORS = (
     ("cli",),
     ("harness",),
     ("decoding", "reports"),
-    ("drafters", "scoring", "records", "provenance", "sources"),
+    ("drafters", "scoring", "records", "provenance", "sources", "tiny"),
     ("types",),
     ("errors", "paths"),
 )
