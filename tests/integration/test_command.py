@@ -98,7 +98,10 @@ def test_a_killed_run_asks_nothing_twice(command: Command, monkeypatch: pytest.M
     assert [run["run_id"] for run in runs] == [before[0].run_id, rows[-1].run_id]
 
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
-    same = {"options": "dtype=float64,drafter=none", "gen_kwargs": "max_gen_toks=300"}
+    same: dict[str, Any] = {
+        "options": "dtype=float64,drafter=none",
+        "gen_kwargs": "max_gen_toks=300",
+    }
     whole = beside(command, "whole")
     evaluate_into(whole.output, command.model, **same)
     assert whole.conversations() == command.conversations()
@@ -114,7 +117,11 @@ def test_a_killed_run_asks_nothing_twice(command: Command, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--model_args", "pretrained={model},gamma=0"), "gamma=0 is not an integer"),
+        pytest.param(
+            ("--model_args", "pretrained={model},gamma=0"),
+            "gamma=0 is not an integer",
+            marks=pytest.mark.slow,
+        ),
         (("--gen_kwargs", "max_gen_toks=2048"), "max_gen_toks=2048 does not leave room"),
     ],
 )

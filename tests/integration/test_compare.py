@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lm_eval_command import BIN, Command, beside
+from in_process import evaluate_into
+from lm_eval_command import BIN
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports.runs import read_run
@@ -63,27 +64,31 @@ def stock_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ours(
+def runs(
     byte_model: Path, questions: Path, stock_tasks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Command:
-    """A run of `--model copyspec`."""
-    command = Command(byte_model, questions, tmp_path_factory.mktemp("runs") / "copyspec")
-    command.run(*arguments(stock_tasks))
-    return command
+) -> dict[str, Path]:
+    """The folders of a run of `--model copyspec`, and of the same by `--model hf`."""
+    folder = tmp_path_factory.mktemp("runs")
+    more: dict[str, Any] = {
+        "tasks": ["mt_redundant", *STOCK_TASKS],
+        "include": [stock_tasks],
+        "gen_kwargs": "max_gen_toks=24",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COPYSPEC_DATA_DIR", str(questions))
+        for backend, options in (("copyspec", "dtype=float64,gamma=2"), ("hf", "dtype=float64")):
+            evaluate_into(folder / backend, byte_model, options, backend, **more)
+    return {backend: folder / backend for backend in ("copyspec", "hf")}
 
 
-@pytest.fixture(scope="module")
-def stock(ours: Command, stock_tasks: Path) -> Command:
-    """The same by `--model hf`."""
-    command = beside(ours, "hf")
-    command.run(*arguments(stock_tasks), model="hf", options="")
-    return command
+@pytest.fixture
+def ours(runs: dict[str, Path]) -> Path:
+    return runs["copyspec"]
 
 
-def arguments(stock_tasks: Path) -> list[str]:
-    tasks = ",".join(["mt_redundant", *STOCK_TASKS])
-    more = ["--tasks", tasks, "--include_path", str(stock_tasks)]
-    return [*more, "--gen_kwargs", "max_gen_toks=24"]
+@pytest.fixture
+def stock(runs: dict[str, Path]) -> Path:
+    return runs["hf"]
 
 
 @pytest.fixture
@@ -99,8 +104,8 @@ def compare(capsys: pytest.CaptureFixture[str]) -> Callable[[Path, Path], dict[s
     return run
 
 
-def test_both_backends_agree(ours: Command, stock: Command) -> None:
-    command = [str(BIN / "copyspec-eval"), "compare", str(ours.output), str(stock.output)]
+def test_both_backends_agree(ours: Path, stock: Path) -> None:
+    command = [str(BIN / "copyspec-eval"), "compare", str(ours), str(stock)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     tables = [line for line in result.stdout.splitlines() if line.startswith("|")]
@@ -121,23 +126,23 @@ def test_both_backends_agree(ours: Command, stock: Command) -> None:
 
 
 def test_our_runs_are_compared_by_tokens(
-    ours: Command, compare: Callable[[Path, Path], dict[str, Any]]
+    ours: Path, compare: Callable[[Path, Path], dict[str, Any]]
 ) -> None:
-    figures = compare(ours.output, ours.output)
+    figures = compare(ours, ours)
     assert {turn["compared_by"] for turn in figures["turns"]} == {"tokens"}
     assert figures["counts"]["identical"] == 18
-    assert read_run(ours.output).dtype == "torch.float64"
+    assert read_run(ours).dtype == "torch.float64"
 
 
 def test_records_alone_are_enough(
-    ours: Command,
-    stock: Command,
+    ours: Path,
+    stock: Path,
     tmp_path: Path,
     compare: Callable[[Path, Path], dict[str, Any]],
 ) -> None:
-    shutil.copy(ours.output / "turns.jsonl", tmp_path)
+    shutil.copy(ours / "turns.jsonl", tmp_path)
     for other, level in ((ours, "tokens"), (stock, "text")):
-        figures = compare(tmp_path, other.output)
+        figures = compare(tmp_path, other)
         assert figures["counts"]["identical"] == figures["counts"]["answers"] == 18
         assert {turn["compared_by"] for turn in figures["turns"]} == {level}
         assert figures["reordered"] == []
@@ -176,8 +181,8 @@ def with_a_moved_document(samples: Samples) -> None:
 )
 @pytest.mark.parametrize("backend", ["copyspec", "hf"])
 def test_one_change_is_named(
-    ours: Command,
-    stock: Command,
+    runs: dict[str, Path],
+    ours: Path,
     tmp_path: Path,
     compare: Callable[[Path, Path], dict[str, Any]],
     backend: str,
@@ -187,12 +192,12 @@ def test_one_change_is_named(
 ) -> None:
     """In a copy of either run, against ours."""
     copied = tmp_path / "copy"
-    shutil.copytree({"copyspec": ours, "hf": stock}[backend].output, copied)
+    shutil.copytree(runs[backend], copied)
     [log] = copied.glob("*/samples_mt_redundant_*.jsonl")
     samples = [json.loads(line) for line in log.open(encoding="utf-8")]
     change(samples)
     log.write_text("".join(json.dumps(row) + "\n" for row in samples))
-    figures = compare(ours.output, copied)
+    figures = compare(ours, copied)
     assert [(d["doc_id"], d["turn"], d["status"]) for d in figures["differences"]] == differences
     assert {d["task"] for d in figures["differences"]} <= {"mt_redundant"}
     assert [document["doc_id"] for document in figures["reordered"]] == reordered

@@ -249,10 +249,6 @@ def test_uninstalling_leaves_no_file_behind(tmp_path, wheel, editable):
     assert environment.ask(*known) == [False, []]
 
 
-def test_the_stock_command_evaluates_with_our_model(installed, byte_model, questions):
-    evaluate(installed, ["lm_eval"], byte_model, questions)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
 def test_every_command_evaluates_with_our_model(installed, byte_model, questions, command):

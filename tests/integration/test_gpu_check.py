@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 
@@ -45,6 +46,7 @@ def run(device: str = "cpu", changes: str = "") -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_every_dtype_width_and_batch_is_equal() -> None:
     done = run()
     assert done.returncode == 0, done.stderr

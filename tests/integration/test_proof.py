@@ -41,7 +41,8 @@ def test_a_wrong_token_in_fifty_is_caught(
     byte_model: Path, tmp_path: Path, compare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By `paired` at its place, and by `compare` with and without the model."""
-    options, long = "dtype=float32,gamma=1", {"gen_kwargs": "max_gen_toks=400"}
+    options = "dtype=float32,gamma=1"
+    long: dict[str, Any] = {"gen_kwargs": "max_gen_toks=400"}
     evaluate_into(tmp_path / "sound", byte_model, options, **long)
     monkeypatch.setattr(row_module, "verify", one_wrong_in(50))
     evaluate_into(tmp_path / "broken", byte_model, options, **long)

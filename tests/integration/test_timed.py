@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from lm_eval_command import Command, beside
 
 SHORT = ("--gen_kwargs", "max_gen_toks=24", "--limit", "3")
 
 
+@pytest.mark.slow
 def test_hf_timed_answers_as_hf_and_leaves_records(
     byte_model: Path, questions: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,23 @@ from copyspec_eval.records import TurnRecord
 
 
 def evaluate_into(
-    folder: Path, model: Path, options: str, backend: str = "copyspec", **settings: Any
+    folder: Path,
+    model: Path,
+    options: str,
+    backend: str = "copyspec",
+    tasks: Sequence[str] = ("mt_redundant",),
+    include: Sequence[Path] = (),
+    **settings: Any,
 ) -> dict[str, Any]:
-    """Answer MT-Redundant with `model` into `folder`; the results of the task."""
+    """Answer `tasks`, ours or of the folders `include`, into `folder`; the first one's results."""
     autoload.register_model()
     tracker = EvaluationTracker(output_path=str(folder))
     results = simple_evaluate(
         model=backend,
         model_args=f"pretrained={model},{options}",
-        tasks=["mt_redundant"],
+        tasks=list(tasks),
         # Reading all of lm-eval's own tasks would take longer than most evaluations here.
-        task_manager=TaskManager(include_path=[tasks_dir()], include_defaults=False),
+        task_manager=TaskManager(include_path=[tasks_dir(), *include], include_defaults=False),
         device="cpu",
         apply_chat_template=True,
         evaluation_tracker=tracker,
@@ -39,7 +46,7 @@ def evaluate_into(
     tracker.save_results_aggregated(results=results, samples=samples)
     for task, of_task in samples.items():
         tracker.save_results_samples(task_name=task, samples=of_task)
-    figures: dict[str, Any] = results["results"]["mt_redundant"]
+    figures: dict[str, Any] = results["results"][tasks[0]]
     return figures
 
 
