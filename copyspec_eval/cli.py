@@ -84,6 +84,20 @@ def compare(arguments: argparse.Namespace) -> int:
     return int(equivalence.fails(pairs))
 
 
+def report(arguments: argparse.Namespace) -> None:
+    """Print a run's scores, speed and equality per task and turn."""
+    from copyspec_eval.reports import overview
+
+    print(overview.render(arguments.run), end="")
+
+
+def tiny(arguments: argparse.Namespace) -> None:
+    """Print the folder of the embedded model, for backends that do not know its name."""
+    from copyspec_eval.paths import TINY, model_path
+
+    print(model_path(TINY))
+
+
 def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run's MT-Bench and MT-Redundant answers; 1 if one has none."""
     from copyspec_eval.reports import judged, runs
@@ -163,6 +177,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--json", action="store_true", help="print JSON instead of tables")
     command.set_defaults(command=compare)
+
+    command = commands.add_parser("report", help="print what a run came to, on one screen")
+    _add_run(command)
+    command.set_defaults(command=report)
+
+    command = commands.add_parser("tiny", help="print the folder of the embedded model")
+    command.set_defaults(command=tiny)
 
     _add_judge(commands)
     _add_export(commands)

@@ -1,4 +1,4 @@
-"""Where things lie: the task definitions, and the user's local data."""
+"""Where things lie: the task definitions, the embedded model, and the user's local data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 DATA_DIR_VARIABLE = "COPYSPEC_DATA_DIR"
+TINY = "copyspec-tiny"
+"""Name of the embedded model."""
 
 
 def tasks_dir() -> Path:
@@ -13,6 +15,11 @@ def tasks_dir() -> Path:
     package = Path(__file__).resolve().parent
     shipped = package / "tasks"
     return shipped if shipped.is_dir() else package.parent / "tasks"
+
+
+def model_path(name: str) -> str:
+    """`name` as transformers loads it: a folder for the embedded model, others as they are."""
+    return str(Path(__file__).resolve().parent / "tiny" / "model") if name == TINY else name
 
 
 def data_dir() -> Path | None:

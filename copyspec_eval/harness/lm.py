@@ -16,7 +16,7 @@ from copyspec_eval.decoding import serving
 from copyspec_eval.decoding.engine import Engine, exact_width
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
+from copyspec_eval.errors import ModelError, report_errors_in_one_line
 from copyspec_eval.harness import options
 from copyspec_eval.harness.recording import (
     AnswerKey,
@@ -29,6 +29,7 @@ from copyspec_eval.harness.recording import (
     turn_facts,
 )
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
+from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
 from copyspec_eval.types import DraftOptions, Generation
 
@@ -45,7 +46,8 @@ class CopySpecLM(HFLM):
     Loading, chat templates, log-likelihoods and data parallelism are lm-eval's own.
 
     Args:
-        pretrained: as for `hf`: a Hub name, a folder, or a loaded model.
+        pretrained: as for `hf`: a Hub name, a folder, or a loaded model; or `copyspec-tiny`, the
+            embedded model, which is also taken if nothing is given.
         drafter: name of a drafter; `none` decodes token by token.
         gamma: the paper's γ, how many trailing tokens must have occurred before.
         num_draft_tokens: how many tokens to copy per attempt.
@@ -61,7 +63,7 @@ class CopySpecLM(HFLM):
 
     def __init__(
         self,
-        pretrained: Any = None,
+        pretrained: Any = TINY,
         drafter: str | None = "copyspec",
         gamma: int = 3,
         num_draft_tokens: int = 10,
@@ -69,8 +71,6 @@ class CopySpecLM(HFLM):
         paired: bool = False,
         **kwargs: Any,
     ) -> None:
-        if pretrained is None:
-            raise OptionError("no model given; pass --model_args pretrained=NAME_OR_FOLDER")
         options.check_batch_size(kwargs.get("batch_size", 1))
         # lm-eval reads the word "none" as None.
         self._draft_options = DraftOptions(drafter or "none", gamma, num_draft_tokens)
@@ -79,6 +79,7 @@ class CopySpecLM(HFLM):
         self._make_drafter = drafter_factory(self._draft_options)
         self._width = exact_width(num_draft_tokens) if exact else None
         given = isinstance(pretrained, str)
+        pretrained = model_path(pretrained) if given else pretrained
         config = options.read_config(pretrained, kwargs) if given else pretrained.config
         options.check_names(kwargs, config)
         serving.check_config(config)

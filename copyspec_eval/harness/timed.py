@@ -33,6 +33,7 @@ from copyspec_eval.harness.recording import (
     put_into_cache,
     turn_facts,
 )
+from copyspec_eval.paths import model_path
 from copyspec_eval.records import RecordedText, TurnRecord
 
 report_errors_in_one_line()
@@ -87,6 +88,8 @@ class TimedLM(Backend):
         }
         arguments = {"batch_size": 1} | given | arg_dict
         name = arguments.pop("base", None)
+        if "pretrained" in arguments:
+            arguments["pretrained"] = model_path(arguments["pretrained"])
         base = _base_class(name, arg_dict)
         _check_rows(arguments["batch_size"])
         if str(arguments.get("num_concurrent", 1)) not in ("0", "1"):

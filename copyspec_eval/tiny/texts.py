@@ -14,8 +14,6 @@ from copyspec_eval.tiny.turns import Turn
 from copyspec_eval.tiny.words import Draw
 
 Render = Callable[[Mapping[str, str], tuple[str, ...]], str]
-Change = tuple[str, "Text"]
-"""What the user wishes, and the text that it makes."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,37 @@ class Text:
         return replace(self, values={**self.values, name: value})
 
 
+Changed = tuple[str, Text]
+"""What the user wishes, and the text that it makes."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A kind of change, and which texts it can be made to."""
+
+    make: Callable[[Draw, Text], Changed]
+    fits: Callable[[Text], bool] = lambda text: True
+
+
 def conversation(draw: Draw) -> tuple[str, list[Turn]]:
-    """Kind of the change, and two turns: a request, and the change that the user wishes."""
+    """The kind of change, and two turns: a request, and the change that the user wishes."""
     text = draw.one(KINDS)(draw)
-    change = draw.one([name for name, (possible, _) in CHANGES.items() if possible(text)])
-    wish, changed = CHANGES[change][1](draw, text)
+    change = draw.one([name for name, kind in CHANGES.items() if kind.fits(text)])
+    return change, _turns(draw, text, change)
+
+
+def changed_text(draw: Draw, change: str) -> list[Turn]:
+    """The same for a given kind of change."""
+    text = draw.one(KINDS)(draw)
+    while not CHANGES[change].fits(text):
+        text = draw.one(KINDS)(draw)
+    return _turns(draw, text, change)
+
+
+def _turns(draw: Draw, text: Text, change: str) -> list[Turn]:
+    wish, changed = CHANGES[change].make(draw, text)
     wish += draw.one(("", " Leave the rest as it is.", " Give me the whole text again."))
-    return change, [Turn(text.request, str(text)), Turn(wish, str(changed))]
+    return [Turn(text.request, str(text)), Turn(wish, str(changed))]
 
 
 def record(draw: Draw) -> Text:
@@ -236,7 +258,7 @@ def _recipe(values: Mapping[str, str], items: tuple[str, ...]) -> str:
 KINDS: tuple[Callable[[Draw], Text], ...] = (record, letter, shopping_list, plan, recipe)
 
 
-def another_name(draw: Draw, text: Text) -> Change:
+def another_name(draw: Draw, text: Text) -> Changed:
     """A person is replaced, wherever the name stands."""
     old = text.values["name"]
     new = draw.name(old, text.values.get("sender", ""))
@@ -244,7 +266,7 @@ def another_name(draw: Draw, text: Text) -> Change:
     return wish.format(new, old), text.having("name", new)
 
 
-def another_number(draw: Draw, text: Text) -> Change:
+def another_number(draw: Draw, text: Text) -> Changed:
     """A number is replaced: an item's, or that of a value."""
     if text.changed_item:
         old, new = text.changed_item
@@ -255,41 +277,40 @@ def another_number(draw: Draw, text: Text) -> Change:
     return f"Change the {name} from {old} to {new}.", text.having(name, new)
 
 
-def lower_case(draw: Draw, text: Text) -> Change:
+def lower_case(draw: Draw, text: Text) -> Changed:
     """Every capital letter is replaced."""
     wish = draw.one(("Write all of it in lower case.", "Use small letters only."))
     return wish, replace(text, lower=True)
 
 
-def added_item(draw: Draw, text: Text) -> Change:
+def added_item(draw: Draw, text: Text) -> Changed:
     """There is one more line."""
     wish = draw.one(("Add this at the end: {}", "Add one more: {}"))
     return wish.format(text.new_item), replace(text, items=(*text.items, text.new_item))
 
 
-def other_order(draw: Draw, text: Text) -> Change:
+def other_order(draw: Draw, text: Text) -> Changed:
     """One of the items becomes the first."""
     item = draw.one(text.items[1:])
     items = (item, *(other for other in text.items if other != item))
     return draw.one(("Put {} first.", "Start with {}.")).format(item), replace(text, items=items)
 
 
-def fixed_error(draw: Draw, text: Text) -> Change:
+def fixed_error(draw: Draw, text: Text) -> Changed:
     """A value is wrong; what it was is not said."""
     name = draw.one(list(text.others))
     wish = draw.one(("There is an error: the {} is {}.", "Fix an error. The {} is {}."))
     return wish.format(name, text.others[name]), text.having(name, text.others[name])
 
 
-CHANGES: dict[str, tuple[Callable[[Text], bool], Callable[[Draw, Text], Change]]] = {
-    "name": (lambda text: True, another_name),
-    "number": (lambda text: True, another_number),
-    "lower_case": (lambda text: True, lower_case),
-    "add": (lambda text: True, added_item),
-    "reorder": (lambda text: len(text.items) > 1, other_order),
-    "fix": (lambda text: bool(text.others), fixed_error),
+CHANGES = {
+    "name": Change(another_name),
+    "number": Change(another_number),
+    "lower_case": Change(lower_case),
+    "add": Change(added_item),
+    "reorder": Change(other_order, fits=lambda text: len(text.items) > 1),
+    "fix": Change(fixed_error, fits=lambda text: bool(text.others)),
 }
-"""By name: whether a text can be changed so, and the change."""
 
 
 def _time(draw: Draw) -> str:
