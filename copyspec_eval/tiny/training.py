@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from copyspec_eval.errors import DataError
 from copyspec_eval.tiny.conversations import training_conversation
 from copyspec_eval.tiny.tokenizer import encode
 
@@ -77,7 +78,7 @@ class Trainer:
             checkpoint: gone on from if it is there, and written every two minutes and at the end.
 
         Raises:
-            ValueError: the checkpoint is of another seed.
+            DataError: the checkpoint is of another seed.
         """
         if checkpoint and checkpoint.exists():
             self._load(checkpoint)
@@ -132,7 +133,10 @@ class Trainer:
     def _load(self, path: Path) -> None:
         state: dict[str, Any] = torch.load(path, map_location=self.model.device)
         if state["settings"]["seed"] != self.settings.seed:
-            raise ValueError(f"{path} is of seed {state['settings']['seed']}")
+            raise DataError(
+                f"{path}: of seed {state['settings']['seed']}, not {self.settings.seed}; "
+                "delete it, or give another folder"
+            )
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

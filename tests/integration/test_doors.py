@@ -25,6 +25,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 OUR_TASKS = {
     *("mt_bench", "mt_redundant", "copyspec_mt", "copyspec"),
     *("gsm8k_self_correction", "cnn_dailymail_extractive", "humaneval_evalplus"),
+    *("quickstart_redundant", "quickstart_self_correction", "quickstart_extractive"),
+    "copyspec_quickstart",
 }
 LM_EVAL_SCRIPT = """\
 #!{python}
@@ -162,11 +164,15 @@ def test_the_wheel_carries_types_tasks_and_hook(wheel):
     assert names >= {
         "copyspec_eval/py.typed",
         "copyspec_eval/tasks/mt_redundant/mt_redundant.yaml",
+        "copyspec_eval/tasks/copyspec_quickstart/redundant.jsonl",
+        "copyspec_eval/tiny/model/model.safetensors",
+        "copyspec_eval/tiny/model/tokenizer.json",
         "_copyspec_eval_autoload.py",
         "copyspec_eval_autoload.pth",
         "copyspec_eval_autoload.start",
     }
     assert not [name for name in names if name.startswith(("tests/", "tasks/", "scripts/"))]
+    assert wheel.stat().st_size < 20e6
 
 
 def test_before_the_installation_nothing_is_known(stock):
@@ -259,6 +265,18 @@ def test_every_command_evaluates_with_our_model(installed, byte_model, questions
 def test_our_command_needs_no_hook(installed, byte_model, questions):
     command = ["copyspec-eval", "run"]
     evaluate(installed, command, byte_model, questions, COPYSPEC_EVAL_AUTOLOAD="0")
+
+
+@pytest.mark.slow
+def test_the_embedded_model_comes_with_it(installed, tmp_path):
+    """From any directory, without a network or a cache, and without naming a model."""
+    installed.run(
+        *("lm_eval", "--model", "copyspec", "--tasks", "copyspec_quickstart", "--limit", "4"),
+        *("--apply_chat_template", "--confirm_run_unsafe_code", "--output_path", str(tmp_path)),
+        HF_HOME=str(tmp_path / "empty"),
+    )
+    [results] = tmp_path.rglob("results*.json")
+    assert json.loads(results.read_text())["n-samples"]["quickstart_redundant"]["effective"] == 4
 
 
 @pytest.mark.slow

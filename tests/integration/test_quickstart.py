@@ -1,0 +1,110 @@
+"""The two minutes that a newcomer gives: the script, the embedded model, and its training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import evaluate_into
+
+from copyspec_eval.paths import TINY, model_path
+from copyspec_eval.reports.equivalence import compare_answers, fails
+from copyspec_eval.reports.runs import read_run
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CACHES = shutil.ignore_patterns("__pycache__")
+TASKS = ("quickstart_redundant", "quickstart_self_correction", "quickstart_extractive")
+
+
+def test_the_script_prints_one_screen(tmp_path: Path) -> None:
+    """All of it but the installation: this environment stands in for the one it makes."""
+    for name in ("scripts", "autoload"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=CACHES)
+    for name in ("constraints.txt", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    stamp = "cat constraints.txt pyproject.toml autoload/* >.venv/installed"
+    subprocess.run(["bash", "-c", stamp], cwd=tmp_path, check=True)
+    for _ in range(2):
+        script = [str(tmp_path / "scripts" / "quickstart"), "--limit", "2"]
+        result = subprocess.run(script, cwd="/", capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        lines = [line for line in result.stdout.splitlines() if line.startswith("|quickstart")]
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        assert [row[:3] for row in cells] == [
+            ["quickstart_extractive", "1", "2"],
+            *(["quickstart_redundant", turn, "2"] for turn in "12"),
+            *(["quickstart_self_correction", turn, "2"] for turn in "123"),
+        ]
+        assert {row[-1] for row in cells} == {"100%"}
+        assert (tmp_path / "results/quickstart/turns.jsonl").read_bytes().count(b"\n") == 12
+        assert "Answering" in result.stderr
+
+
+def figures_of(folder: Path) -> dict[str, dict[str, float]]:
+    [file] = folder.glob("*/results_*.json")
+    results: dict[str, dict[str, float]] = json.loads(file.read_text())["results"]
+    return results
+
+
+@pytest.mark.slow
+def test_the_embedded_model_on_what_it_has_not_seen(tmp_path: Path) -> None:
+    """Its scores, the same by every way of decoding, and what copying makes of its speed."""
+    paired: Any = {"tasks": TASKS, "gen_kwargs": None, "confirm_run_unsafe_code": True}
+    model = Path(model_path(TINY))
+    for name, backend, options in (
+        ("copyspec", "copyspec", "exact=false,paired=true"),
+        ("none", "copyspec", "drafter=none"),
+        ("hf", "hf", "dtype=float32"),
+    ):
+        evaluate_into(tmp_path / name, model, options, backend, **paired)
+    runs = {name: read_run(tmp_path / name) for name in ("copyspec", "none", "hf")}
+    for name in ("none", "hf"):
+        assert runs[name].scores.keys() == set(TASKS)
+        pairs = compare_answers(runs["copyspec"], runs[name])
+        assert not fails(pairs)
+        assert len(pairs) == 48 * 2 + 40 * 3 + 40
+    redundant, correction, extractive = (figures_of(tmp_path / "copyspec")[task] for task in TASKS)
+    assert redundant["exact_turn2,none"] >= 0.85
+    assert correction["acc_turn3,none"] >= 0.85
+    assert extractive["verbatim,none"] >= 0.85
+    assert redundant["speedup_turn2,none"] >= 1.6
+    assert correction["speedup_turn3,none"] >= 2.0
+    for figures, turns in ((redundant, 2), (correction, 3), (extractive, 1)):
+        assert all(figures[f"identical_turn{turn},none"] == 1 for turn in range(1, turns + 1))
+
+
+@pytest.mark.parametrize(
+    "conversations", ["2", pytest.param("32", marks=pytest.mark.slow)], ids=["small", "as-it-is"]
+)
+def test_training_lowers_the_loss_and_says_how_it_was_done(
+    tmp_path: Path, conversations: str
+) -> None:
+    script = [sys.executable, str(REPOSITORY / "scripts" / "train_tiny"), "--steps", "200"]
+    more = ["--conversations", conversations, "--out", str(tmp_path)]
+    result = subprocess.run([*script, *more], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    said = json.loads(result.stdout.splitlines()[-1])
+    assert said["steps"] == 200
+    assert said["final_loss"] < 0.6 * said["first_loss"]
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest | said == manifest
+    assert manifest["settings"]["seed"] == 0
+    assert len(json.loads((tmp_path / "losses.json").read_text())["losses"]) == 4
+
+
+def test_the_weights_say_how_they_were_made() -> None:
+    folder = Path(model_path(TINY))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["steps"] == manifest["settings"]["steps"]
+    assert manifest["final_loss"] < 0.1 < manifest["first_loss"]
+    assert len(manifest["commit"]) >= 40
+    assert "dirty" not in manifest["commit"]
+    assert "train_tiny" in manifest["command"]
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 12e6

@@ -1,0 +1,225 @@
+"""The embedded model's conversations, tokens and training."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from copyspec_eval.errors import DataError
+from copyspec_eval.harness.quickstart import FOLDER
+from copyspec_eval.paths import tasks_dir
+from copyspec_eval.scoring.cnn_dailymail import sentences, verbatim_share
+from copyspec_eval.scoring.gsm8k import extract_program
+from copyspec_eval.tiny import articles, programs, texts, training
+from copyspec_eval.tiny.conversations import training_conversation
+from copyspec_eval.tiny.documents import DOCUMENTS, documents
+from copyspec_eval.tiny.tokenizer import encode, train_tokenizer
+from copyspec_eval.tiny.training import Settings, Trainer, batches
+from copyspec_eval.tiny.words import (
+    FIRST_NAMES,
+    LAST_NAMES,
+    Draw,
+    is_name_held_out,
+    is_number_held_out,
+)
+
+HELD_OUT = {
+    f"{first} {last}".lower()
+    for first, last in itertools.product(FIRST_NAMES, LAST_NAMES)
+    if is_name_held_out(first, last)
+}
+NAMES = re.compile(rf"\b(?:{'|'.join(FIRST_NAMES)}) (?:{'|'.join(LAST_NAMES)})\b", re.IGNORECASE)
+NUMBERS = re.compile(r"(?<![\d:])\d{2,}(?![\d:])")
+"""Times of day are no numbers here."""
+
+
+def names_and_numbers(text: str) -> tuple[set[str], set[int]]:
+    names = {name.lower() for name in NAMES.findall(text)}
+    return names, {int(number) for number in NUMBERS.findall(text)}
+
+
+@pytest.fixture(scope="module")
+def training_texts() -> list[str]:
+    rng = random.Random(3)
+    turns = (turn for _ in range(2000) for turn in training_conversation(rng))
+    return [text for turn in turns for text in (turn.user, turn.answer)]
+
+
+def test_training_sees_nothing_that_is_held_out(training_texts: list[str]) -> None:
+    names, numbers = names_and_numbers("\n".join(training_texts))
+    assert len(names) > 500
+    assert len(numbers) > 500
+    assert not names & HELD_OUT
+    assert not [number for number in numbers if is_number_held_out(number)]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_of_what_is_held_out(name: str, training_texts: list[str]) -> None:
+    found = documents(name)
+    assert len(found) >= 40
+    for document in found:
+        names, numbers = names_and_numbers("\n".join(document["turns"] + document["answers"]))
+        assert names <= HELD_OUT
+        assert all(map(is_number_held_out, numbers))
+        assert not set(document["answers"][:1]) & set(training_texts)
+    assert len({document["turns"][0] for document in found}) == len(found)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_those_of_the_task(name: str) -> None:
+    """After a change of the generator: scripts/quickstart_documents, and train anew."""
+    lines = (tasks_dir() / FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == documents(name)
+
+
+LIST = texts.Text(
+    request="Make a list.",
+    render=texts._list,
+    values={"name": "Anna Berg", "event": "race"},
+    others={"event": "trip"},
+    new_item="3 hats",
+    items=("12 eggs", "4 maps", "5 pens"),
+    changed_item=("4 maps", "8 maps"),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ("number", ["List of Anna Berg for the race:", "- 12 eggs", "- 8 maps", "- 5 pens"]),
+        ("lower_case", ["list of anna berg for the race:", "- 12 eggs", "- 4 maps", "- 5 pens"]),
+        (
+            "add",
+            ["List of Anna Berg for the race:", "- 12 eggs", "- 4 maps", "- 5 pens", "- 3 hats"],
+        ),
+        ("fix", ["List of Anna Berg for the trip:", "- 12 eggs", "- 4 maps", "- 5 pens"]),
+    ],
+)
+def test_a_change(change: str, lines: list[str]) -> None:
+    wish, changed = texts.CHANGES[change].make(Draw(random.Random(0), held_out=False), LIST)
+    assert str(changed).splitlines() == lines
+    if change == "fix":
+        assert "the event is trip" in wish.lower()
+
+
+def test_changes_of_name_and_order() -> None:
+    draw = Draw(random.Random(0), held_out=False)
+    wish, changed = texts.another_name(draw, LIST)
+    new = changed.values["name"]
+    assert new in wish
+    assert str(changed) == str(LIST).replace("Anna Berg", new)
+    wish, changed = texts.other_order(draw, LIST)
+    assert changed.items[0] in wish
+    assert changed.items[0] != "12 eggs"
+    assert sorted(changed.items) == sorted(LIST.items)
+
+
+@pytest.mark.parametrize("change", texts.CHANGES)
+@pytest.mark.parametrize("held_out", [False, True])
+def test_every_change_changes_something(change: str, held_out: bool) -> None:
+    draw = Draw(random.Random(1), held_out)
+    for _ in range(100):
+        request, wish = texts.changed_text(draw, change)
+        assert request.answer != wish.answer
+        assert request.learned
+        assert wish.learned
+
+
+@pytest.mark.parametrize("problem", programs.PROBLEMS, ids=lambda problem: problem.question[:20])
+def test_solutions_are_what_the_programs_print(
+    problem: programs.Problem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = Draw(random.Random(2), held_out=True)
+    numbers = {name: draw.number(*limits) for name, limits in problem.given.items()}
+    source = extract_program(programs.program(problem, numbers))
+    assert source is not None
+    exec(source, {})
+    assert capsys.readouterr().out == f"{programs.solution(problem, numbers)}\n"
+
+
+def test_mistakes_are_found_and_put_right_and_not_learned() -> None:
+    draw = Draw(random.Random(0), held_out=False)
+    drawn = [programs.conversation(draw)[1] for _ in range(200)]
+    wrong = [turns for turns in drawn if not turns[0].learned]
+    assert 10 < len(wrong) < 60
+    for turns in drawn:
+        found = "is wrong." in turns[1].answer
+        assert found is (turns[0].answer != turns[2].answer) is (turns in wrong)
+        assert turns[1].learned
+        assert turns[2].learned
+
+
+def test_summaries_are_the_articles() -> None:
+    draw = Draw(random.Random(0), held_out=False)
+    for _ in range(100):
+        article, [turn] = articles.conversation(draw)
+        assert article in turn.user
+        picked = sentences(turn.answer)
+        assert 2 <= len(picked) <= 3
+        assert verbatim_share(turn.answer, article) == 1
+        assert article.startswith(picked[0])
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(0, num_conversations=300)
+
+
+def test_any_text_comes_back(tokenizer) -> None:
+    text = "première line_two\n\n  def f(x):\treturn x_1 + 42  # ≥ \N{GRINNING FACE}"
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert len(tokenizer("1234").input_ids) == 4
+
+
+def test_encoding_is_the_chat_template(tokenizer) -> None:
+    turns = training_conversation(random.Random(0))
+    ids, learned = encode(tokenizer, turns)
+    messages = [
+        {"role": role, "content": text}
+        for turn in turns
+        for role, text in (("user", turn.user), ("assistant", turn.answer))
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert tokenizer(rendered).input_ids == ids
+    kept = tokenizer.decode([token for token, is_ in zip(ids, learned, strict=True) if is_])
+    assert kept == "".join(f"{turn.answer}<|end|>" for turn in turns if turn.learned)
+
+
+def test_batches_repeat_and_label_what_follows(tokenizer) -> None:
+    settings = Settings(steps=1, conversations=5)
+    parts, again = (list(batches(tokenizer, settings, 7)) for _ in range(2))
+    assert len(parts) == 2
+    for (tokens, labels), (same_tokens, same_labels) in zip(parts, again, strict=True):
+        assert torch.equal(tokens, same_tokens)
+        assert torch.equal(labels, same_labels)
+        known = (labels[:, :-1] != -100) & (tokens[:, 1:] != tokenizer.pad_token_id)
+        assert torch.equal(labels[:, :-1][known], tokens[:, 1:][known])
+        assert known.any()
+
+
+def test_a_training_that_was_interrupted_goes_on(
+    tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_SAVE_SECONDS", -1)  # after every step
+    settings = Settings(steps=3, conversations=2)
+    whole = Trainer(tokenizer, settings, "commit")
+    assert list(whole.run()) == [1, 2, 3]
+
+    file = tmp_path / "checkpoint.pt"
+    first = Trainer(tokenizer, settings, "commit")
+    for done in first.run(file):
+        if done == 2:
+            break
+    second = Trainer(tokenizer, settings, "a later commit")
+    assert list(second.run(file)) == [3]
+    assert second.losses == whole.losses
+    assert second.commit == "commit"
+    assert all(map(torch.equal, second.model.parameters(), whole.model.parameters()))
+    with pytest.raises(DataError, match="seed 0"):
+        next(Trainer(tokenizer, Settings(steps=9, seed=1), "commit").run(file))
