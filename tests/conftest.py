@@ -13,6 +13,8 @@ from byte_model import save_byte_model
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Models of this size are slower on two threads; tests that need more ask torch for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Threads that wait for each other actively stand still where tests run side by side.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -35,6 +36,8 @@ from copyspec_eval.types import DraftOptions, Generation
 
 report_errors_in_one_line()
 
+logger = logging.getLogger("lm_eval.copyspec")
+
 _AUTO_ROWS = 128
 """Tokens per step up to which a step is bound by reading the weights (B x width)."""
 
@@ -63,7 +66,7 @@ class CopySpecLM(HFLM):
 
     def __init__(
         self,
-        pretrained: Any = TINY,
+        pretrained: Any = None,
         drafter: str | None = "copyspec",
         gamma: int = 3,
         num_draft_tokens: int = 10,
@@ -71,6 +74,9 @@ class CopySpecLM(HFLM):
         paired: bool = False,
         **kwargs: Any,
     ) -> None:
+        if pretrained is None:
+            logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
+            pretrained = TINY
         options.check_batch_size(kwargs.get("batch_size", 1))
         # lm-eval reads the word "none" as None.
         self._draft_options = DraftOptions(drafter or "none", gamma, num_draft_tokens)
@@ -79,13 +85,14 @@ class CopySpecLM(HFLM):
         self._make_drafter = drafter_factory(self._draft_options)
         self._width = exact_width(num_draft_tokens) if exact else None
         given = isinstance(pretrained, str)
-        pretrained = model_path(pretrained) if given else pretrained
-        config = options.read_config(pretrained, kwargs) if given else pretrained.config
+        found = model_path(pretrained) if given else pretrained
+        config = options.read_config(found, kwargs) if given else found.config
         options.check_names(kwargs, config)
         serving.check_config(config)
         # lm-eval's own default is "cuda", be there such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        super().__init__(pretrained, device=device, **kwargs)
+        super().__init__(found, device=device, **kwargs)
+        self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
         if exact:
             serving.check_exact(self.model)

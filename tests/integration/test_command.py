@@ -35,7 +35,9 @@ EVERY_TURN = sorted((doc, turn) for doc in range(6) for turn in (1, 2))
 SHORT = ("--gen_kwargs", "max_gen_toks=24")
 
 
-def test_one_command_gives_answers_figures_and_records(command: Command) -> None:
+def test_one_command_gives_answers_figures_and_records(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     printed = command.run(*SHORT)
     assert "tokens_per_second_turn2" in printed
     results = command.results()
@@ -66,7 +68,9 @@ def test_one_command_gives_answers_figures_and_records(command: Command) -> None
     assert {"python", "torch", "transformers", "lm-eval", "copyspec-eval"} <= set(run["versions"])
 
     baseline = beside(command, "hf")
-    baseline.run(*SHORT, model="hf", options="")
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
+    settings: dict[str, Any] = {"gen_kwargs": "max_gen_toks=24"}
+    evaluate_into(baseline.output, command.model, "dtype=float64", "hf", **settings)
     assert baseline.conversations() == command.conversations()
     assert set(baseline.metrics()) == {"answered_turn1,none", "answered_turn2,none"}
 
