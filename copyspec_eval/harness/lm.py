@@ -85,7 +85,7 @@ class CopySpecLM(HFLM):
         self._make_drafter = drafter_factory(self._draft_options)
         self._width = exact_width(num_draft_tokens) if exact else None
         given = isinstance(pretrained, str)
-        found = model_path(pretrained) if given else pretrained
+        found: Any = model_path(pretrained) if given else pretrained
         config = options.read_config(found, kwargs) if given else found.config
         options.check_names(kwargs, config)
         serving.check_config(config)
