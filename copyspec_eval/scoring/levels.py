@@ -57,8 +57,11 @@ def mounts_of(readable: Sequence[Path]) -> list[Mount]:
 
 @contextmanager
 def _inside() -> Iterator[str]:
-    """The folder of a file system that ends with the program."""
-    yield "/tmp"
+    """A folder of a file system that ends with the program, made there by `sandbox_child`.
+
+    Not /tmp itself, where this package may be shown to the program.
+    """
+    yield "/tmp/program"
 
 
 @contextmanager

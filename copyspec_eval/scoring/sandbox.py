@@ -189,7 +189,7 @@ def _run(
                     stdin=given,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    cwd=folder,
+                    cwd="/",
                     env=_environment(folder),
                     start_new_session=True,
                     pass_fds=[theirs.fileno()],

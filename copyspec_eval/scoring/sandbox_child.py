@@ -118,6 +118,7 @@ def main(
     os.set_inheritable(control, False)
     if mounts is not None:
         build_root(mounts, folder_bytes)
+    Path(folder).mkdir(exist_ok=True)
     os.chdir(folder)
     if LINUX:
         _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
