@@ -69,6 +69,7 @@ def test_every_dtype_width_and_batch_is_equal() -> None:
     assert result["command"] == "gpu_check --device cpu"
 
 
+@pytest.mark.slow
 def test_a_width_that_follows_the_draft_is_found() -> None:
     done = run(changes=WIDTH_FOLLOWS_DRAFT)
     assert done.returncode == 1, done.stderr

@@ -132,8 +132,8 @@ def test_seconds_of_both_arms_are_within_the_wall_clock() -> None:
     [
         (1, True, torch.float32),
         (4, True, torch.bfloat16),
-        (4, False, torch.float32),
-        (1, False, torch.bfloat16),
+        pytest.param(4, False, torch.float32, marks=pytest.mark.slow),
+        pytest.param(1, False, torch.bfloat16, marks=pytest.mark.slow),
     ],
 )
 def test_a_wrong_token_taken_for_right_is_a_divergence_at_its_place(
