@@ -48,8 +48,9 @@ def render(folder: Path) -> str:
 def _lines(rows: Sequence[TurnRecord], scores: Scores) -> list[list[str]]:
     lines = []
     for task, turns in table.figures(rows).items():
-        of_task = _scores_by_turn(scores.get(task, {}), len(turns))
-        for number, figures in enumerate(turns.values(), start=1):
+        numbers = [int(name.removeprefix("turn ")) for name in turns]
+        of_task = _scores_by_turn(scores.get(task, {}), last_turn=max(numbers))
+        for number, figures in zip(numbers, turns.values(), strict=True):
             lines.append([task, str(number), *_cells(figures, of_task.get(number, []))])
     return lines
 
@@ -69,13 +70,13 @@ def _cells(figures: dict[str, Any], scores: Sequence[str]) -> list[str]:
     ]
 
 
-def _scores_by_turn(scores: dict[str, dict[int, float]], num_turns: int) -> dict[int, list[str]]:
+def _scores_by_turn(scores: dict[str, dict[int, float]], last_turn: int) -> dict[int, list[str]]:
     """`name value` of each metric that is a score, by turn; one of the whole with the last turn."""
     found: dict[int, list[str]] = {}
     for metric, by_document in scores.items():
         name = metric.partition(",")[0]
         of_turn = _OF_TURN.fullmatch(name)
-        name, turn = (of_turn[1], int(of_turn[2])) if of_turn else (name, num_turns)
+        name, turn = (of_turn[1], int(of_turn[2])) if of_turn else (name, last_turn)
         if name not in _NOT_SCORES:
             found.setdefault(turn, []).append(f"{name} {fmean(by_document.values()):.3g}")
     return found

@@ -170,20 +170,20 @@ def watch(child: int, control: int, forks: Sequence[int], num_processes: int, sh
             os.write(control, message.encode())
         os._exit(0)
 
-    for event in events([control, *forks]):
-        if event == control:
+    for readable in events([control, *forks]):
+        if control in readable:
             end("abandoned")
         if len(descendants(num_processes)) > num_processes:
             end("processes")
-        if event is not None:
-            allow_fork(event)
+        for listener in readable:
+            allow_fork(listener)
         for ended, code in exits():
             if ended == child:
                 end(f"exit {code}" if code >= 0 else f"signal {-code}")
 
 
-def events(descriptors: Sequence[int]) -> Iterator[int | None]:
-    """Each of `descriptors` whenever it is readable; None when a child has ended or time passed."""
+def events(descriptors: Sequence[int]) -> Iterator[set[int]]:
+    """Those of `descriptors` that are readable, when one is, a child has ended, or time passed."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -192,14 +192,10 @@ def events(descriptors: Sequence[int]) -> Iterator[int | None]:
     for descriptor in (wake, *descriptors):
         poll.register(descriptor, select.POLLIN)
     while True:
-        ready = [(wake, 0), *poll.poll(TICK_SECONDS * 1000)]
-        for descriptor, event in ready:
-            if descriptor == wake:
-                if event:
-                    os.read(wake, _AT_A_TIME)
-                yield None
-            else:
-                yield descriptor
+        readable = {descriptor for descriptor, _ in poll.poll(TICK_SECONDS * 1000)}
+        if wake in readable:
+            os.read(wake, _AT_A_TIME)
+        yield readable - {wake}
 
 
 def allow_fork(listener: int) -> None:
