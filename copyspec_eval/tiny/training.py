@@ -31,12 +31,14 @@ class Settings:
         steps: of the optimizers.
         seed: of the weights, the tokenizer and the conversations.
         conversations: per step.
+        layers: of the model.
         learning_rate: the highest one; it rises over `warm_up` steps and then falls to 0.
     """
 
     steps: int
     seed: int = 0
     conversations: int = 32
+    layers: int = 4
     learning_rate: float = 3e-3
     warm_up: int = 100
 
@@ -66,7 +68,7 @@ class Trainer:
         self.tokenizer = tokenizer
         self.settings = settings
         self.commit = commit
-        self.model = new_model(tokenizer, settings.seed)
+        self.model = new_model(tokenizer, settings)
         self.losses: list[float] = []
         self.seconds = 0.0
         self._optimizers = _optimizers(self.model)
@@ -78,7 +80,7 @@ class Trainer:
             checkpoint: gone on from if it is there, and written every two minutes and at the end.
 
         Raises:
-            DataError: the checkpoint is of another seed.
+            DataError: the checkpoint is of another seed or another number of layers.
         """
         if checkpoint and checkpoint.exists():
             self._load(checkpoint)
@@ -132,11 +134,14 @@ class Trainer:
 
     def _load(self, path: Path) -> None:
         state: dict[str, Any] = torch.load(path, map_location=self.model.device)
-        if state["settings"]["seed"] != self.settings.seed:
-            raise DataError(
-                f"{path}: of seed {state['settings']['seed']}, not {self.settings.seed}; "
-                "delete it, or give another folder"
-            )
+        begun = Settings(**state["settings"])
+        for name in ("seed", "layers"):
+            before, now = getattr(begun, name), getattr(self.settings, name)
+            if before != now:
+                raise DataError(
+                    f"{path}: begun with {name}={before}, not {now}; delete it, or give "
+                    "another folder"
+                )
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -144,14 +149,14 @@ class Trainer:
         self.seconds = state["seconds"]
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
-    """Random weights of the embedded model's shape, 4.2 million in all."""
-    torch.manual_seed(seed)
+def new_model(tokenizer: PreTrainedTokenizerFast, settings: Settings) -> Any:
+    """Random weights of the embedded model's shape: with four layers 4.2 million in all."""
+    torch.manual_seed(settings.seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=256,
         intermediate_size=768,
-        num_hidden_layers=4,
+        num_hidden_layers=settings.layers,
         num_attention_heads=4,
         max_position_embeddings=2048,
         tie_word_embeddings=True,

@@ -42,14 +42,14 @@ def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path: Path) -> N
     output.mkdir(parents=True)
     (output / "turns.jsonl").write_text("of an earlier run")
 
-    script = [str(tmp_path / "scripts" / "quickstart"), "--limit", "2"]
+    script = [str(tmp_path / "scripts" / "quickstart"), "--limit", "1"]
     result = subprocess.run(script, cwd="/", capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "Answering" in result.stderr, "a progress bar"
     headers, *lines = rows(result.stdout)
-    assert {line[headers.index("answers")] for line in lines} == {"2"}
+    assert {line[headers.index("answers")] for line in lines} == {"1"}
     assert {line[headers.index("identical")] for line in lines} == {"100%"}
-    assert (output / "turns.jsonl").read_bytes().count(b"\n") == 12
+    assert (output / "turns.jsonl").read_bytes().count(b"\n") == 6
     assert len(json.loads((output / "manifest.json").read_text())["runs"]) == 1
 
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -96,22 +96,24 @@ def test_the_embedded_model_on_what_it_has_not_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "conversations", ["2", pytest.param("32", marks=pytest.mark.slow)], ids=["small", "as-it-is"]
+    "shape",
+    [("--conversations", "2", "--layers", "1"), pytest.param((), marks=pytest.mark.slow)],
+    ids=["small", "as-it-is"],
 )
 def test_training_lowers_the_loss_and_says_how_it_was_done(
-    tmp_path: Path, conversations: str
+    tmp_path: Path, shape: tuple[str, ...]
 ) -> None:
     script = [sys.executable, str(REPOSITORY / "scripts" / "train_tiny"), "--steps", "200"]
-    more = ["--conversations", conversations, "--out", str(tmp_path)]
-    result = subprocess.run([*script, *more], capture_output=True, text=True)
+    result = subprocess.run([*script, *shape], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout.splitlines()[-1])
     assert said["steps"] == 200
     assert said["final_loss"] < 0.6 * said["first_loss"]
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    folder = tmp_path / "runs" / "tiny"
+    manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest | said == manifest
     assert manifest["settings"]["seed"] == 0
-    assert len(json.loads((tmp_path / "losses.json").read_text())["losses"]) == 4
+    assert len(json.loads((folder / "losses.json").read_text())["losses"]) == 4
 
 
 def test_the_weights_say_how_they_were_made() -> None:

@@ -22,6 +22,9 @@ from copyspec_eval.drafters.registry import DRAFTERS
 from copyspec_eval.types import DraftOptions, Generation
 
 BUDGET = 32
+VARIED = ["qwen2", "gemma2", "gpt2", "mixtral"]
+"""Whole attention, windows, learned positions, experts; the others are among the slow tests."""
+OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
 Answers = dict[tuple[int, ...], list[int]]
 
 
@@ -151,7 +154,9 @@ def ending(model_type: str) -> tuple[int, str, Answers]:
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("drafter", DRAFTER_NAMES)
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "model_type", [*VARIED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def test_penalty_eos_and_stop_string_inside_drafts(
     model_type: str, drafter: str, batch_size: int, exact: bool
 ) -> None:

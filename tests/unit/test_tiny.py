@@ -221,5 +221,6 @@ def test_a_training_that_was_interrupted_goes_on(
     assert second.losses == whole.losses
     assert second.commit == "commit"
     assert all(map(torch.equal, second.model.parameters(), whole.model.parameters()))
-    with pytest.raises(DataError, match="seed 0"):
-        next(Trainer(tokenizer, Settings(steps=9, seed=1), "commit").run(file))
+    for other, named in ((Settings(9, seed=1), "seed=0"), (Settings(9, layers=1), "layers=4")):
+        with pytest.raises(DataError, match=named):
+            next(Trainer(tokenizer, other, "commit").run(file))
