@@ -42,7 +42,7 @@ def test_a_wrong_token_in_fifty_is_caught(
 ) -> None:
     """By `paired` at its place, and by `compare` with and without the model."""
     options = "dtype=float32,gamma=1"
-    long: dict[str, Any] = {"gen_kwargs": "max_gen_toks=400"}
+    long: dict[str, Any] = {"gen_kwargs": "max_gen_toks=250"}
     evaluate_into(tmp_path / "sound", byte_model, options, **long)
     monkeypatch.setattr(row_module, "verify", one_wrong_in(50))
     evaluate_into(tmp_path / "broken", byte_model, options, **long)

@@ -97,7 +97,7 @@ def test_the_embedded_model_on_what_it_has_not_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [("--conversations", "2", "--layers", "1"), pytest.param((), marks=pytest.mark.slow)],
+    [("--conversations", "1", "--layers", "1"), pytest.param((), marks=pytest.mark.slow)],
     ids=["small", "as-it-is"],
 )
 def test_training_lowers_the_loss_and_says_how_it_was_done(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-BLOCKS = re.findall(r"<!-- tested -->\n```bash\n(.+?)```", README.read_text("utf-8"), re.DOTALL)
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"<!-- tested -->\n```bash\n(.+?)```", README, re.DOTALL)
+[QUICKSTART] = re.findall(
+    r"<!-- what the quickstart runs -->\n```bash\n(.+?)```", README, re.DOTALL
+)
 WRITES = [
-    "runs/quickstart/turns.jsonl",
     "runs/a/turns.jsonl",
     "runs/paired/turns.jsonl",
     "runs/hf",
@@ -32,10 +36,26 @@ def test_commands_run_as_printed(byte_model: Path, questions: Path, tmp_path: Pa
         "COPYSPEC_DATA_DIR": str(questions),
     }
     for block, written in zip(BLOCKS, WRITES, strict=True):
-        # The quickstart's 128 documents would take minutes; the script has a test of its own.
-        short = block.replace("copyspec_quickstart", "copyspec_quickstart --limit 1")
         result = subprocess.run(
-            ["bash", "-euc", short], cwd=tmp_path, env=environment, capture_output=True, text=True
+            ["bash", "-euc", block], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         assert result.returncode == 0, f"{block}\n{result.stderr}"
         assert written is None or (tmp_path / written).exists()
+
+
+def commands(text: str, output: str) -> list[list[str]]:
+    """The words of each command, where `output` is the folder of its output."""
+    lines = text.replace("\\\n", "").replace(output, "OUTPUT").splitlines()
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_the_quickstart_is_what_its_script_runs() -> None:
+    """And the script has a test that runs it."""
+    script = (REPOSITORY / "scripts" / "quickstart").read_text("utf-8")
+    run = [
+        words[words.index("lm_eval") :] for words in commands(script, "$out") if "lm_eval" in words
+    ]
+    assert len(run) == 1
+    evaluate, report = commands(QUICKSTART, "runs/quickstart")
+    assert run[0] == [*evaluate, "$@", ">OUTPUT/tables.md"]
+    assert report in commands(script, "$out")
