@@ -51,16 +51,20 @@ def run(arguments: argparse.Namespace) -> None:
 def replay(arguments: argparse.Namespace) -> None:
     """Print what a drafter makes of recorded answers: forwards, copied share, and so on."""
     from copyspec_eval.decoding.replay import read_traces, replay_turn
-    from copyspec_eval.drafters.registry import drafter_factory
+    from copyspec_eval.drafters.prices import prices
+    from copyspec_eval.drafters.registry import drafter_factory, longest_draft
     from copyspec_eval.reports import replayed
 
     options = _draft_options(arguments.drafter, arguments.drafter_args)
     make_drafter = drafter_factory(options)
-    turns = [replay_turn(trace, make_drafter()) for trace in read_traces(arguments.traces)]
+    longest, cost = longest_draft(options, exact=False), arguments.token_cost
+    worth = prices({0: 1.0, longest: 1.0 + cost * longest})
+    traces = read_traces(arguments.traces)
+    turns = [replay_turn(trace, make_drafter(), worth) for trace in traces]
     if arguments.json:
-        print(json.dumps(replayed.figures(turns), indent=2))
+        print(json.dumps(replayed.figures(turns, cost), indent=2))
     else:
-        print(replayed.render(turns), end="")
+        print(replayed.render(turns, cost), end="")
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -160,6 +164,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--drafter", required=True, metavar="NAME", help="copyspec, none, …")
     command.add_argument("--drafter-args", default="", metavar="K=V,…", help="such as gamma=3")
     command.add_argument("--traces", required=True, type=Path, metavar="FILE", help="JSONL")
+    command.add_argument(
+        "--token-cost",
+        type=float,
+        default=0.01,
+        metavar="ALPHA",
+        help="cost of a draft token, in steps of one token (0.01)",
+    )
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
     command.set_defaults(command=replay)
 

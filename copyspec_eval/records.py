@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from copyspec_eval.errors import DataError
-from copyspec_eval.types import Agreement, Difference
+from copyspec_eval.types import Agreement, Difference, DraftSource
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,15 @@ class TurnRecord:
         drafter, exact: as in `--model_args`.
         batch_size: rows decoded side by side.
         prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
-        num_forwards: target forwards, the prefill counted as one (it gives the first token).
+        num_forwards: target forwards, the prefill counted as one.
+        num_prefill_tokens: tokens that the prefill gave; see `Generation`.
         num_attempts, num_drafted, num_accepted: forwards with a draft, and the draft tokens in all
             of them that were offered and accepted.
+        num_copied: accepted draft tokens that were copied, not said by a draft model.
         seconds: this turn's share of the wall clock; shares of all turns add up to it.
         prefill_seconds, decode_seconds: the parts of `seconds`; see `Generation`.
         latency_seconds: wall clock from prefill to last token, neighbours' steps included.
-        attempts: `[drafted, accepted]` of every forward with a draft, in order.
+        attempts: `[drafted, accepted, source]` of every forward with a draft, in order.
         spans: `[start, length, source]` of every copied stretch; see `Span`.
         token_ids: the answer as generated, with drafts.
         text: the answer as handed to lm-eval; in a paired run it is the baseline's.
@@ -80,15 +82,17 @@ class TurnRecord:
     num_prompt_tokens: int | None
     num_tokens: int | None
     num_forwards: int | None
+    num_prefill_tokens: int | None
     num_attempts: int | None
     num_drafted: int | None
     num_accepted: int | None
+    num_copied: int | None
     seconds: float
     prefill_seconds: float | None
     decode_seconds: float | None
     latency_seconds: float
     finish_reason: str | None
-    attempts: tuple[tuple[int, int], ...]
+    attempts: tuple[tuple[int, int, DraftSource], ...]
     spans: tuple[tuple[int, int, int], ...]
     token_ids: tuple[int, ...] | None
     text: str

@@ -14,6 +14,10 @@ Agreement = Literal["identical", "near_tie", "diverged"]
 """How an answer compares with the baseline's: the same tokens; a first difference that rounding
 explains; or one that it does not."""
 
+DraftSource = Literal["context", "store", "model"]
+"""Where draft tokens come from: copied from prompt and output, or from an earlier answer of the
+run; or said by a draft model."""
+
 EXACT_WIDTHS = (8, 16, 32)
 """Step widths in tokens whose kernels give the same bits whatever was drafted (11 does not)."""
 
@@ -25,7 +29,8 @@ class DraftOptions:
     Attributes:
         drafter: name in the registry of `copyspec_eval.drafters`.
         gamma: the paper's γ: how many trailing tokens must have occurred before, in tokens.
-        num_draft_tokens: how many tokens to copy per attempt (the paper copies 10).
+        num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
+            own number.
 
     Raises:
         OptionError: a value that is not an integer of at least 1.
@@ -33,11 +38,13 @@ class DraftOptions:
 
     drafter: str = "copyspec"
     gamma: int = 3
-    num_draft_tokens: int = 10
+    num_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name, usual in (("gamma", 3), ("num_draft_tokens", 10)):
             value = getattr(self, name)
+            if name == "num_draft_tokens" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(
                     f"{name}={value!r} is not an integer of at least 1; the paper has {usual}"
@@ -50,13 +57,16 @@ class Draft:
 
     Attributes:
         token_ids: the drafted tokens, at most as many as were asked for.
-        position: index in prompt + output of the first copied token, or -1 when not copied.
+        position: index in prompt + output of the first copied token, or -1 when not copied from
+            there.
         match_length: how many trailing tokens matched at the source, in tokens.
+        source: where the tokens come from.
     """
 
     token_ids: tuple[int, ...] = ()
     position: int = -1
     match_length: int = 0
+    source: DraftSource = "context"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,12 @@ class Attempt:
 
     num_drafted: int
     num_accepted: int
+    source: DraftSource = "context"
+
+    @property
+    def num_copied(self) -> int:
+        """Those of the accepted tokens that were copied, which are all or none."""
+        return 0 if self.source == "model" else self.num_accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +151,9 @@ class Generation:
     Attributes:
         token_ids: the output, with the EOS token if it ended on one.
         finish_reason: "eos", "stop" (a stop string) or "length" (the token budget).
-        num_forwards: target forwards, counting the prefill as the one that gave the first token.
+        num_forwards: target forwards, counting the prefill as one.
+        num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
+            accepted part of a draft behind the prompt.
         attempts: the forwards that verified a draft, in order.
         spans: the accepted draft tokens and where they were copied from.
         prefill_seconds: the request's own prefill, its first token included.
@@ -149,6 +167,7 @@ class Generation:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     num_forwards: int
+    num_prefill_tokens: int
     attempts: tuple[Attempt, ...]
     spans: tuple[Span, ...]
     prefill_seconds: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -15,6 +15,7 @@ from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
 from copyspec_eval.decoding.row import Row
 from copyspec_eval.decoding.serving import check_length, forward, served
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.prices import prices
 from copyspec_eval.drafters.registry import DrafterFactory
 from copyspec_eval.errors import OptionError
 from copyspec_eval.types import EXACT_WIDTHS, Draft, Generation
@@ -108,6 +109,8 @@ class Engine:
         num_draft_tokens: the longest draft that is verified.
         exact: see above.
         batch_size: rows decoded side by side.
+        step_costs: time of a step by its number of draft tokens, as `prices` takes it; drafters
+            draft what is worth it. In exact mode, and if None, a token costs nothing.
 
     Attributes:
         batch_size: as above.
@@ -122,14 +125,16 @@ class Engine:
         num_draft_tokens: int,
         exact: bool = True,
         batch_size: int = 1,
+        step_costs: Mapping[int, float] | None = None,
     ) -> None:
         self._model = model
         self._make_drafter = make_drafter
-        self._num_draft_tokens = num_draft_tokens
         self._exact = exact
         self.batch_size = batch_size
         self._width = exact_width(num_draft_tokens) if exact else None
         self.widest = self._width or 1 + num_draft_tokens
+        free = {0: 1.0, num_draft_tokens: 1.0}
+        self._prices = prices(free if exact or step_costs is None else step_costs)
         self._clock = _Stopwatch()
 
     def generate(
@@ -266,28 +271,36 @@ class Engine:
             request.stop_rule.max_new_tokens,
             request.stop_rule.reason,
         )
-        logits = self._read_prompt(place, request, cache)
+        draft = Draft() if self._exact else row.propose(self._prices)
+        logits = self._read_prompt(place, request, cache, draft.token_ids)
         slot = _Slot(index, row, request.chooser, extent, started)
-        choose = self._choice(slot, Draft(), argmax_tokens(logits)[0], logits[0])
-        row.begin(choose(0))
+        row.settle(draft, self._choice(slot, draft, argmax_tokens(logits)[0], logits[0]))
         slot.prefill_seconds = self._clock.lap()
         return slot
 
-    def _read_prompt(self, place: int, request: Request, cache: RowCache) -> torch.Tensor:
-        """Put a prompt into a row of the cache; the logits `[1, 1, vocabulary]` after it."""
-        ids = torch.tensor([request.prompt_ids], device=self._model.device)
+    def _read_prompt(
+        self, place: int, request: Request, cache: RowCache, draft_ids: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """Put a prompt into a row of the cache, and a draft behind it.
+
+        Returns:
+            logits `[1, 1 + draft, vocabulary]`: after the prompt, and after each draft token.
+        """
+        ids = torch.tensor([[*request.prompt_ids, *draft_ids]], device=self._model.device)
+        keep = 1 + len(draft_ids)
+        # The draft goes with the prompt's last chunk, whole.
+        starts = range(0, len(request.prompt_ids), PREFILL_CHUNK)
         logits = None
-        for start in range(0, ids.shape[1], PREFILL_CHUNK):
-            chunk = ids[:, start : start + PREFILL_CHUNK]
-            end = start + chunk.shape[1]
-            logits = forward(self._model, cache, place, chunk, start, end, logits_to_keep=1)
+        for start, end in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
+            chunk = ids[:, start:end]
+            logits = forward(self._model, cache, place, chunk, start, end, logits_to_keep=keep)
         assert logits is not None, "a prompt has at least one token"
         return logits
 
     @torch.inference_mode()
     def _step(self, slots: list[_Slot | None], cache: RowCache) -> None:
         """One forward for all rows, and what each row makes of it."""
-        drafts = [slot.row.propose(self._num_draft_tokens) if slot else Draft() for slot in slots]
+        drafts = [slot.row.propose(self._prices) if slot else Draft() for slot in slots]
         longest = max(len(draft.token_ids) for draft in drafts)
         width = self._width or 1 + longest
         # One copy to the device: each row's first position, then its tokens.
@@ -329,6 +342,7 @@ class Engine:
             token_ids=tuple(row.output_ids),
             finish_reason=row.finish_reason,
             num_forwards=row.num_forwards,
+            num_prefill_tokens=row.num_prefill_tokens,
             attempts=tuple(row.attempts),
             spans=tuple(row.spans),
             prefill_seconds=slot.prefill_seconds,

@@ -6,7 +6,7 @@ the counts are exactly those of a real run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,11 @@ class ReplayedTurn:
     turn: int
     num_tokens: int
     num_forwards: int
+    num_prefill_tokens: int
     num_attempts: int
     num_drafted: int
     num_accepted: int
+    num_copied: int
     seconds: float = 0.0
     decode_seconds: float = 0.0
     latency_seconds: float = 0.0
@@ -63,11 +65,20 @@ def read_traces(path: Path) -> Iterator[Trace]:
             ) from error
 
 
-def replay_turn(trace: Trace, drafter: Drafter, max_new_tokens: int = 1024) -> ReplayedTurn:
+def replay_turn(
+    trace: Trace, drafter: Drafter, prices: Sequence[float], max_new_tokens: int = 1024
+) -> ReplayedTurn:
     """Run the decoding loop on `trace`, the recorded answer standing in for the model.
 
-    The prefill counts as one forward and carries no draft. `max_new_tokens` is the budget that the
-    answer was generated under; drafters look at what is left of it.
+    Args:
+        trace: the prompt and the answer.
+        drafter: a drafter that has not begun.
+        prices: of draft tokens, as for `Drafter.propose`; they also bound a draft's length.
+        max_new_tokens: the budget that the answer was generated under; drafters look at what is
+            left of it.
+
+    Returns:
+        counts in which the prefill, which may carry a draft, is one forward.
 
     Raises:
         DataError: the trace has no answer tokens.
@@ -82,12 +93,11 @@ def replay_turn(trace: Trace, drafter: Drafter, max_new_tokens: int = 1024) -> R
         max(max_new_tokens, end),
         finish=lambda output_ids: "length" if len(output_ids) == end else None,
     )
-    row.begin(answer[0])
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
     padded = (*answer, -1)
     while row.finish_reason is None:
         coming = padded[len(row.output_ids) :]
-        row.settle(row.propose(max_new_tokens), coming.__getitem__)
+        row.settle(row.propose(prices), coming.__getitem__)
     return _counts(trace, row)
 
 
@@ -97,7 +107,9 @@ def _counts(trace: Trace, row: Row) -> ReplayedTurn:
         turn=trace.turn,
         num_tokens=len(row.output_ids),
         num_forwards=row.num_forwards,
+        num_prefill_tokens=row.num_prefill_tokens,
         num_attempts=len(row.attempts),
         num_drafted=sum(attempt.num_drafted for attempt in row.attempts),
         num_accepted=sum(attempt.num_accepted for attempt in row.attempts),
+        num_copied=sum(attempt.num_copied for attempt in row.attempts),
     )

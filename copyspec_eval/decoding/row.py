@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import Drafter
@@ -12,9 +13,9 @@ from copyspec_eval.types import Attempt, Draft, FinishReason, Span
 class Row:
     """The state of one request; the model's forward is not its business.
 
-    Life: `begin` with the prefill's token, then `propose` and `settle` in turns until
-    `finish_reason` is set. The engine and the replay both drive it, so a replay counts exactly the
-    forwards that the engine makes.
+    Life: `propose` and `settle` in turns until `finish_reason` is set, first for the prefill, which
+    may as well be settled with no draft. The engine and the replay both drive it, so a replay
+    counts exactly the forwards that the engine makes.
 
     Args:
         prompt_ids: the prompt.
@@ -34,6 +35,7 @@ class Row:
         self.output_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.num_forwards = 0
+        self.num_prefill_tokens = 0
         self.attempts: list[Attempt] = []
         self.spans: list[Span] = []
         self._drafter = drafter
@@ -46,19 +48,14 @@ class Row:
         """Tokens of prompt and output together."""
         return len(self.prompt_ids) + len(self.output_ids)
 
-    def begin(self, first_token: int) -> None:
-        """Take the prefill's token."""
-        self.num_forwards = 1
-        kept = self._append([first_token])
-        self._drafter.observe(kept, None)
-
-    def propose(self, max_tokens: int) -> Draft:
-        """A draft for the next step, at most `max_tokens` long and within the token budget."""
+    def propose(self, prices: Sequence[float]) -> Draft:
+        """A draft for the next step, as long as `prices` and the token budget allow."""
         budget = self._max_new_tokens - len(self.output_ids) - 1
-        draft = self._drafter.propose(budget)
-        if len(draft.token_ids) <= min(max_tokens, budget):
+        draft = self._drafter.propose(budget, prices)
+        most = min(len(prices), budget)
+        if len(draft.token_ids) <= most:
             return draft
-        return Draft(draft.token_ids[: min(max_tokens, budget)], draft.position, draft.match_length)
+        return replace(draft, token_ids=draft.token_ids[:most])
 
     def settle(self, draft: Draft, choose: Callable[[int], int]) -> None:
         """Verify `draft` by `choose` (see `verify`) and take the tokens that it leads to.
@@ -71,8 +68,9 @@ class Row:
         kept = self._append([*accepted, verdict.next_token])
         num_copied = min(len(kept), verdict.num_accepted)
         self.num_forwards += 1
+        self.num_prefill_tokens = self.num_prefill_tokens or len(kept)
         if draft.token_ids:
-            self.attempts.append(Attempt(len(draft.token_ids), num_copied))
+            self.attempts.append(Attempt(len(draft.token_ids), num_copied, draft.source))
         if num_copied and draft.position >= 0:
             self.spans.append(Span(start, num_copied, draft.position))
         self._drafter.observe(kept, verdict)

@@ -11,25 +11,26 @@ from copyspec_eval.types import Draft, Verdict
 class Drafter(Protocol):
     """Guesses the next tokens of one request; may be wrong, can never change the output.
 
-    A drafter lives for one request: `start`, `observe` with the prefill's token, and then
-    `propose`, `observe` in turns until the request is done.
+    A drafter lives for one request: `start`, then `propose` and `observe` in turns until the
+    request is done. The first `propose` is for the prefill; in exact mode, where a prefill carries
+    no draft, it is left out.
     """
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Begin a request whose prompt is `prompt_ids`."""
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         """At most `max_tokens` tokens that may follow what was observed; empty for no guess.
 
-        `max_tokens` is one less than the tokens that may still be generated, since the model adds
-        one of its own to whatever it accepts.
+        Args:
+            max_tokens: one less than the tokens that may still be generated, since the model adds
+                one of its own to whatever it accepts.
+            prices: of each draft token, the least chance of being accepted at which it is worth
+                the time that it costs (see `prices`); more tokens than prices are not verified.
         """
 
-    def observe(self, token_ids: Sequence[int], verdict: Verdict | None) -> None:
-        """Take note of newly generated tokens, and of what became of the draft before them.
-
-        `verdict` is None for the prefill's token.
-        """
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
+        """Take note of newly generated tokens, and of what became of the draft before them."""
 
 
 class NoDrafter:
@@ -38,9 +39,9 @@ class NoDrafter:
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Nothing to prepare."""
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         """No guess."""
         return Draft()
 
-    def observe(self, token_ids: Sequence[int], verdict: Verdict | None) -> None:
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Nothing to remember."""

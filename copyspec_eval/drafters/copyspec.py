@@ -6,21 +6,24 @@ from collections.abc import Sequence
 
 from copyspec_eval.types import Draft, Verdict
 
+PAPER_DRAFT_TOKENS = 10
+"""How many tokens the paper copies per attempt."""
+
 
 class CopySpecDrafter:
     """CopySpec (arXiv 2502.08923, section 3) with the choices of its published code.
 
     The last `gamma` tokens of prompt and output are looked up among all earlier runs of `gamma`
     tokens; the FIRST occurrence wins, and up to `num_draft_tokens` tokens after it are drafted, cut
-    at the end of the text. Nothing is looked up when fewer than `gamma` tokens may still be
-    generated. Runs are looked up by their tokens, so two runs are never confused. Each token costs
-    O(gamma) time and memory.
+    at the end of the text. Nothing is looked up for the prefill, nor when fewer than `gamma` tokens
+    may still be generated. Runs are looked up by their tokens, so two runs are never confused. Each
+    token costs O(gamma) time and memory.
 
     >>> drafter = CopySpecDrafter(gamma=2, num_draft_tokens=3)
     >>> drafter.start([5, 6, 7, 8, 9, 5])
-    >>> drafter.observe([6], None)  # the text is now 5 6 7 8 9 5 6, and "5 6" stood at 0
-    >>> drafter.propose(max_tokens=100)
-    Draft(token_ids=(7, 8, 9), position=2, match_length=2)
+    >>> drafter.observe([6], Verdict(0, 6))  # the text is now 5 6 7 8 9 5 6, and "5 6" stood at 0
+    >>> drafter.propose(max_tokens=100, prices=[0.0] * 100)
+    Draft(token_ids=(7, 8, 9), position=2, match_length=2, source='context')
     """
 
     def __init__(self, gamma: int, num_draft_tokens: int) -> None:
@@ -28,14 +31,15 @@ class CopySpecDrafter:
         self._num_draft_tokens = num_draft_tokens
         self._token_ids: list[int] = []
         self._end_of_first: dict[tuple[int, ...], int] = {}
+        self._begun = False
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Index the prompt."""
         self._append(prompt_ids)
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         """Copy from the first occurrence of the last `gamma` tokens, if there is one."""
-        if max_tokens + 1 < self._gamma:
+        if not self._begun or max_tokens + 1 < self._gamma:
             return Draft()
         suffix = tuple(self._token_ids[-self._gamma :])
         position = self._end_of_first.get(suffix)
@@ -44,8 +48,9 @@ class CopySpecDrafter:
         end = position + min(self._num_draft_tokens, max_tokens)
         return Draft(tuple(self._token_ids[position:end]), position, self._gamma)
 
-    def observe(self, token_ids: Sequence[int], verdict: Verdict | None) -> None:
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Index what was generated."""
+        self._begun = True
         self._append(token_ids)
 
     def _append(self, token_ids: Sequence[int]) -> None:

@@ -3,28 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from copyspec_eval.drafters.base import Drafter, NoDrafter
-from copyspec_eval.drafters.copyspec import CopySpecDrafter
+from copyspec_eval.drafters.copyspec import PAPER_DRAFT_TOKENS, CopySpecDrafter
+from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import unknown_option
 from copyspec_eval.types import DraftOptions
 
 DrafterFactory = Callable[[], Drafter]
 """Makes the drafter of one request."""
 
-DRAFTERS: dict[str, Callable[[DraftOptions], Drafter]] = {
-    "none": lambda options: NoDrafter(),
-    "copyspec": lambda options: CopySpecDrafter(options.gamma, options.num_draft_tokens),
+_LONGEST, _LONGEST_EXACT = 96, 15
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterKind:
+    """A drafter that can be asked for by name.
+
+    Attributes:
+        make: makes the drafter of one request.
+        num_draft_tokens: the longest draft where the user names no length; None for a drafter that
+            goes by the prices, and so by what a step costs on this machine.
+    """
+
+    make: Callable[[DraftOptions], Drafter]
+    num_draft_tokens: int | None
+
+
+DRAFTERS: dict[str, DrafterKind] = {
+    "none": DrafterKind(lambda options: NoDrafter(), PAPER_DRAFT_TOKENS),
+    "copyspec": DrafterKind(
+        lambda options: CopySpecDrafter(
+            options.gamma, options.num_draft_tokens or PAPER_DRAFT_TOKENS
+        ),
+        PAPER_DRAFT_TOKENS,
+    ),
+    "suffix": DrafterKind(lambda options: SuffixDrafter(), None),
 }
+
+
+def drafter_kind(name: str) -> DrafterKind:
+    """The drafter of that name.
+
+    Raises:
+        OptionError: there is none; the message lists those that exist.
+    """
+    if name not in DRAFTERS:
+        raise unknown_option("drafter", name, DRAFTERS)
+    return DRAFTERS[name]
 
 
 def drafter_factory(options: DraftOptions) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
     Raises:
-        OptionError: no drafter has that name; the message lists those that exist.
+        OptionError: as `drafter_kind`.
     """
-    make = DRAFTERS.get(options.drafter)
-    if make is None:
-        raise unknown_option("drafter", options.drafter, DRAFTERS)
-    return lambda: make(options)
+    kind = drafter_kind(options.drafter)
+    return lambda: kind.make(options)
+
+
+def longest_draft(options: DraftOptions, exact: bool) -> int:
+    """The most tokens that are ever drafted: what the user says, or the drafter's own number.
+
+    A drafter that goes by prices fills a step of 16 tokens in exact mode.
+    """
+    own = drafter_kind(options.drafter).num_draft_tokens
+    return options.num_draft_tokens or own or (_LONGEST_EXACT if exact else _LONGEST)

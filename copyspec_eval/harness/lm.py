@@ -16,7 +16,8 @@ from copyspec_eval import provenance
 from copyspec_eval.decoding import serving
 from copyspec_eval.decoding.engine import Engine, exact_width
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
-from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
 from copyspec_eval.errors import ModelError, report_errors_in_one_line
 from copyspec_eval.harness import options
 from copyspec_eval.harness.recording import (
@@ -40,6 +41,8 @@ logger = logging.getLogger("lm_eval.copyspec")
 
 _AUTO_ROWS = 128
 """Tokens per step up to which a step is bound by reading the weights (B x width)."""
+_USUAL_DRAFT = 15
+"""Tokens of a draft that is seldom longer, where it may be."""
 
 
 @register_model("copyspec")
@@ -53,7 +56,7 @@ class CopySpecLM(HFLM):
             embedded model, which is also taken if nothing is given.
         drafter: name of a drafter; `none` decodes token by token.
         gamma: the paper's γ, how many trailing tokens must have occurred before.
-        num_draft_tokens: how many tokens to copy per attempt.
+        num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
         exact: every step has the same width, so that every drafter gives the same bits.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation goes on from the plain answer.
@@ -69,7 +72,7 @@ class CopySpecLM(HFLM):
         pretrained: Any = None,
         drafter: str | None = "copyspec",
         gamma: int = 3,
-        num_draft_tokens: int = 10,
+        num_draft_tokens: int | None = None,
         exact: bool = True,
         paired: bool = False,
         **kwargs: Any,
@@ -83,7 +86,9 @@ class CopySpecLM(HFLM):
         self._exact = options.check_bool("exact", exact)
         self._paired = options.check_bool("paired", paired)
         self._make_drafter = drafter_factory(self._draft_options)
-        self._width = exact_width(num_draft_tokens) if exact else None
+        self._longest = longest_draft(self._draft_options, exact)
+        self._width = exact_width(self._longest) if exact else None
+        self._step_costs: dict[int, dict[int, float]] = {}
         given = isinstance(pretrained, str)
         found: Any = model_path(pretrained) if given else pretrained
         config = options.read_config(found, kwargs) if given else found.config
@@ -108,7 +113,8 @@ class CopySpecLM(HFLM):
         asked = dict(zip(keys, requests, strict=True))
         jobs = [self._builder.build(request, key.repeat) for key, request in asked.items()]
         jobs.sort(key=lambda job: -len(job.request.prompt_ids))
-        engine = self._engine(jobs)
+        with self._autocast():
+            engine = self._engine(jobs)
         engine.check([job.request for job in jobs])
         self._recorder.begin(self._describe(jobs))
         progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
@@ -121,11 +127,7 @@ class CopySpecLM(HFLM):
             self._recorder.add(answer.record)
             progress.update(answer.record)
 
-        with torch.autocast(
-            device_type=self.device.type,
-            dtype=self.mixed_precision_dtype,
-            enabled=self.mixed_precision_dtype is not None,
-        ):
+        with self._autocast():
             if jobs and not self._warm:
                 engine.warm_up(jobs[0].request)
                 self._warm = True
@@ -155,21 +157,40 @@ class CopySpecLM(HFLM):
         info: dict[str, Any] = super().get_model_info()
         return info | {"copyspec": self._recorder.report()}
 
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            device_type=self.device.type,
+            dtype=self.mixed_precision_dtype,
+            enabled=self.mixed_precision_dtype is not None,
+        )
+
     def _engine(self, jobs: list[Prepared]) -> Engine | PairedEngine:
+        batch_size = self._batch_size(jobs)
         engine = Engine(
             self.model,
             self._make_drafter,
-            num_draft_tokens=self._draft_options.num_draft_tokens,
+            num_draft_tokens=self._longest,
             exact=self._exact,
-            batch_size=self._batch_size(jobs),
+            batch_size=batch_size,
+            step_costs=self._costs(batch_size),
         )
         return PairedEngine(self.model, engine) if self._paired else engine
+
+    def _costs(self, batch_size: int) -> dict[int, float] | None:
+        """What steps cost, measured once per batch size; None where no drafter asks for it."""
+        kind = drafter_kind(self._draft_options.drafter)
+        if self._exact or kind.num_draft_tokens is not None:
+            return None
+        if batch_size not in self._step_costs:
+            costs = measure_step_costs(self.model, batch_size, self._longest)
+            self._step_costs[batch_size] = costs
+        return self._step_costs[batch_size]
 
     def _batch_size(self, jobs: list[Prepared]) -> int:
         """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
         if self.batch_size != "auto":
             return int(self.batch_size)
-        width = self._width or 1 + self._draft_options.num_draft_tokens
+        width = self._width or 1 + min(self._longest, _USUAL_DRAFT)
         rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
 
@@ -177,7 +198,7 @@ class CopySpecLM(HFLM):
         self, job: Prepared, generation: Generation, baseline: Baseline | None
     ) -> RecordedText:
         text = self._text(job, baseline.generation if baseline else generation)
-        attempts = tuple((a.num_drafted, a.num_accepted) for a in generation.attempts)
+        attempts = generation.attempts
         record = TurnRecord(
             **turn_facts(job.instance, job.repeat, self.rank, job.context),
             backend="copyspec",
@@ -187,15 +208,17 @@ class CopySpecLM(HFLM):
             num_prompt_tokens=len(job.request.prompt_ids),
             num_tokens=len(generation.token_ids),
             num_forwards=generation.num_forwards,
+            num_prefill_tokens=generation.num_prefill_tokens,
             num_attempts=len(attempts),
-            num_drafted=sum(drafted for drafted, _ in attempts),
-            num_accepted=sum(accepted for _, accepted in attempts),
+            num_drafted=sum(attempt.num_drafted for attempt in attempts),
+            num_accepted=sum(attempt.num_accepted for attempt in attempts),
+            num_copied=sum(attempt.num_copied for attempt in attempts),
             seconds=generation.seconds,
             prefill_seconds=generation.prefill_seconds,
             decode_seconds=generation.decode_seconds,
             latency_seconds=generation.latency_seconds,
             finish_reason=generation.finish_reason,
-            attempts=attempts,
+            attempts=tuple((a.num_drafted, a.num_accepted, a.source) for a in attempts),
             spans=tuple((s.start, s.length, s.source) for s in generation.spans),
             token_ids=generation.token_ids,
             text=text,
@@ -225,8 +248,10 @@ class CopySpecLM(HFLM):
             **asdict(self._draft_options),
             "exact": self._exact,
             "paired": self._paired,
+            "num_draft_tokens": self._longest,
             "width": self._width,
             "batch_size": self._batch_size(jobs),
+            "step_seconds": self._step_costs.get(self._batch_size(jobs)),
             "logits_processors": sorted({name for job in jobs for name in job.processors}),
         }
 

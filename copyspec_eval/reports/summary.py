@@ -43,11 +43,15 @@ class TurnCounts(Protocol):
     @property
     def num_forwards(self) -> int | None: ...
     @property
+    def num_prefill_tokens(self) -> int | None: ...
+    @property
     def num_attempts(self) -> int | None: ...
     @property
     def num_drafted(self) -> int | None: ...
     @property
     def num_accepted(self) -> int | None: ...
+    @property
+    def num_copied(self) -> int | None: ...
     @property
     def seconds(self) -> float: ...
     @property
@@ -152,8 +156,9 @@ def _known(*values: float | None) -> Parts | None:
     return parts if len(parts) == len(values) else None
 
 
-def _less_one(count: int | None) -> int | None:
-    return None if count is None else count - 1
+def _decoded(turn: TurnCounts) -> Parts | None:
+    known = _known(turn.num_tokens, turn.num_prefill_tokens, turn.decode_seconds)
+    return (known[0] - known[1], known[2]) if known else None
 
 
 def _baseline_rate(turn: TurnCounts) -> Parts | None:
@@ -180,10 +185,10 @@ METRICS: tuple[Metric, ...] = (
         timed=True,
         higher_is_better=True,
     ),
-    # decoded tokens / decode seconds; the first token is the prefill's
+    # tokens but the prefill's / decode seconds
     Metric(
         "decode_tokens_per_second",
-        lambda turn: _known(_less_one(turn.num_tokens), turn.decode_seconds),
+        _decoded,
         ratio_of_sums,
         timed=True,
         higher_is_better=True,
@@ -207,8 +212,8 @@ METRICS: tuple[Metric, ...] = (
         ratio_of_sums,
         higher_is_better=True,
     ),
-    # accepted draft tokens / generated tokens (the paper's "% copied")
-    Metric("copied_share", lambda turn: _known(turn.num_accepted, turn.num_tokens), ratio_of_sums),
+    # accepted draft tokens that were copied / generated tokens (the paper's "% copied")
+    Metric("copied_share", lambda turn: _known(turn.num_copied, turn.num_tokens), ratio_of_sums),
     # draft tokens offered / generated tokens: what the drafting asks of the target
     Metric(
         "drafted_per_token", lambda turn: _known(turn.num_drafted, turn.num_tokens), ratio_of_sums

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import statistics
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +17,7 @@ from copyspec_eval.decoding.engine import Engine, Request
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.replay import Trace, read_traces
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.registry import DRAFTERS
+from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.types import DraftOptions, Generation
 
 TRACES = 6
@@ -63,7 +62,7 @@ def traces(data_dir: Path) -> list[Trace]:
 @pytest.mark.parametrize("exact", [True, False])
 def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: bool) -> None:
     model = forced_model([(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
-    drafter = functools.partial(DRAFTERS["copyspec"], DraftOptions())
+    drafter = drafter_factory(DraftOptions())
     engine = Engine(model, drafter, num_draft_tokens=10, exact=exact)
     paired = PairedEngine(model, engine)
     requests = [

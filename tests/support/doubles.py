@@ -25,27 +25,27 @@ class ScriptedDrafter:
     def start(self, prompt_ids: Sequence[int]) -> None:
         self.answer = self.answers[tuple(prompt_ids)]
 
-    def observe(self, token_ids: Sequence[int], verdict: Verdict | None) -> None:
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         self.seen += len(token_ids)
 
     def coming(self, count: int) -> list[int]:
         return list(self.answer[self.seen : self.seen + count])
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         raise NotImplementedError
 
 
 class OracleDrafter(ScriptedDrafter):
     """Always right, past EOS and stop strings too."""
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         return Draft(tuple(self.coming(max_tokens)), position=0)
 
 
 class AdversarialDrafter(ScriptedDrafter):
     """Always wrong, at the first token."""
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         wrong = [(token + 1) % self.vocabulary for token in self.coming(max_tokens)]
         return Draft(tuple(wrong))
 
@@ -57,7 +57,7 @@ class RandomDrafter(ScriptedDrafter):
         super().start(prompt_ids)
         self.random = random.Random(str(prompt_ids))
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         tokens = self.coming(self.random.randint(0, min(max_tokens, 12)))
         for index in range(self.random.randint(0, len(tokens)), len(tokens)):
             tokens[index] = self.random.randrange(self.vocabulary)

@@ -54,17 +54,17 @@ class FixedDrafter(ScriptedDrafter):
     def observe(self, token_ids, verdict):
         pass
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         return Draft(self.draft[:max_tokens])
 
 
 def sample(processors: LogitsProcessorList, draft: tuple[int, ...], seed: int) -> tuple[int, ...]:
     chooser = TokenChooser(processors, do_sample=True, seed=seed)
     row = Row([0], FixedDrafter(draft), LENGTH, StopRule(LENGTH).reason)
-    row.begin(chooser.choose([0], TABLE[0]))
+    row.settle(Draft(), lambda index: chooser.choose([0], TABLE[0]))
     while row.finish_reason is None:
         prefix = [0, *row.output_ids]
-        drafted = row.propose(LENGTH)
+        drafted = row.propose([0.0] * LENGTH)
 
         def choose(index: int, prefix=prefix, drafted=drafted) -> int:
             text = prefix + list(drafted.token_ids[:index])

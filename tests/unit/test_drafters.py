@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.registry import DRAFTERS, drafter_factory
 from copyspec_eval.errors import OptionError
-from copyspec_eval.types import Draft, DraftOptions
+from copyspec_eval.types import Draft, DraftOptions, Verdict
 
+FREE = [0.0] * 100
+NOTHING = Verdict(0, 0)
 few_tokens = st.lists(st.integers(0, 2), max_size=40)
 
 
@@ -38,35 +40,40 @@ def test_copies_what_followed_the_first_occurrence(
 ) -> None:
     drafter = CopySpecDrafter(gamma, count)
     drafter.start(prompt)
+    assert not drafter.propose(100, FREE).token_ids, "no draft in the prefill"
+    drafter.observe([], NOTHING)
     text = list(prompt)
     for chunk in [*chunks, []]:
-        draft = drafter.propose(max_tokens=100)
+        draft = drafter.propose(100, FREE)
         assert list(draft.token_ids) == by_definition(text, gamma, count)
         if draft.token_ids:
             source = text[draft.position : draft.position + len(draft.token_ids)]
             assert source == list(draft.token_ids)
             assert draft.match_length == gamma
-        drafter.observe(chunk, None)
+        drafter.observe(chunk, NOTHING)
         text += chunk
 
 
 def test_the_first_occurrence_wins_over_later_ones() -> None:
     drafter = CopySpecDrafter(gamma=2, num_draft_tokens=2)
     drafter.start([1, 2, 7, 7, 1, 2, 8, 8, 1, 2])
-    assert drafter.propose(100) == Draft((7, 7), position=2, match_length=2)
+    drafter.observe([], NOTHING)
+    assert drafter.propose(100, FREE) == Draft((7, 7), position=2, match_length=2)
 
 
 def test_no_look_up_when_fewer_than_gamma_tokens_may_be_generated() -> None:
     drafter = CopySpecDrafter(gamma=3, num_draft_tokens=10)
     drafter.start([1, 2, 3, 4, 5, 1, 2, 3])
-    assert drafter.propose(max_tokens=2).token_ids == (4, 5)  # three tokens may come: look up
-    assert drafter.propose(max_tokens=1).token_ids == ()
+    drafter.observe([], NOTHING)
+    assert drafter.propose(2, FREE).token_ids == (4, 5)  # three tokens may come: look up
+    assert drafter.propose(1, FREE).token_ids == ()
 
 
 def test_a_run_of_one_token_copies_itself() -> None:
     drafter = CopySpecDrafter(gamma=3, num_draft_tokens=10)
     drafter.start([9] * 6)
-    assert drafter.propose(100) == Draft((9, 9, 9), position=3, match_length=3)
+    drafter.observe([], NOTHING)
+    assert drafter.propose(100, FREE) == Draft((9, 9, 9), position=3, match_length=3)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -74,8 +81,8 @@ def test_a_run_of_one_token_copies_itself() -> None:
 def test_every_drafter_keeps_to_the_limit(name: str, prompt: list[int], limit: int) -> None:
     drafter = drafter_factory(DraftOptions(name))()
     drafter.start(prompt)
-    drafter.observe([prompt[0]], None)
-    assert len(drafter.propose(limit).token_ids) <= limit
+    drafter.observe([prompt[0]], NOTHING)
+    assert len(drafter.propose(limit, FREE).token_ids) <= limit
 
 
 def test_unknown_drafter_names_those_that_exist() -> None:
@@ -85,7 +92,7 @@ def test_unknown_drafter_names_those_that_exist() -> None:
         drafter_factory(DraftOptions("copyspek"))
 
 
-@pytest.mark.parametrize("value", [0, -1, "x", 2.5, None, True])
+@pytest.mark.parametrize("value", [0, -1, "x", 2.5, True])
 @pytest.mark.parametrize("name", ["gamma", "num_draft_tokens"])
 def test_options_out_of_range_are_named(name: str, value: object) -> None:
     with pytest.raises(OptionError, match=f"{name}={value!r} is not an integer of at least 1"):

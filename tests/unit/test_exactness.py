@@ -14,7 +14,7 @@ from tiny_models import VOCABULARY, larger_model, prompts, tiny_model
 from copyspec_eval.decoding.engine import Engine, Request, exact_width
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
-from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory
+from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
 from copyspec_eval.types import DraftOptions
 
@@ -48,13 +48,11 @@ def logits_of(
 
 
 def check_every_drafter(model: Any, batch_size: int, num_draft_tokens: int = 10) -> None:
-    plain = functools.partial(DRAFTERS["none"], DraftOptions("none"))
+    plain = drafter_factory(DraftOptions("none"))
     tokens, logits = logits_of(model, plain, batch_size, num_draft_tokens)
     answers = dict(zip(prompts(), tokens, strict=True))
     makers: dict[str, DrafterFactory] = {
-        name: functools.partial(make, DraftOptions(name, gamma=1))
-        for name, make in DRAFTERS.items()
-        if name != "none"
+        name: drafter_factory(DraftOptions(name, gamma=1)) for name in DRAFTERS if name != "none"
     }
     for double in (OracleDrafter, AdversarialDrafter, RandomDrafter):
         makers[double.__name__] = functools.partial(double, answers, model.config.vocab_size)
@@ -129,7 +127,7 @@ def test_the_check_sees_a_width_that_follows_the_draft() -> None:
 
 
 def plain_drafter() -> Drafter:
-    return DRAFTERS["none"](DraftOptions("none"))
+    return drafter_factory(DraftOptions("none"))()
 
 
 def test_exact_width_is_never_in_between() -> None:

@@ -39,6 +39,7 @@ def record(run: str, turn: int, text: str, num_attempts: int = 2) -> TurnRecord:
         num_attempts=num_attempts,
         num_drafted=8,
         num_accepted=4,
+        num_copied=4,
         seconds=2.0,
         prefill_seconds=0.5,
         decode_seconds=1.5,

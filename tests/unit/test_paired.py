@@ -27,7 +27,7 @@ from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.serving import forward
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory
+from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
 from copyspec_eval.errors import RequestError
 from copyspec_eval.types import Difference, DraftOptions, Generation
 
@@ -51,7 +51,7 @@ def greedy(*processors: Any) -> TokenChooser:
 
 
 def copying(gamma: int = 1) -> DrafterFactory:
-    return functools.partial(DRAFTERS["copyspec"], DraftOptions("copyspec", gamma=gamma))
+    return drafter_factory(DraftOptions("copyspec", gamma=gamma))
 
 
 def pairs_of(
@@ -77,7 +77,7 @@ def test_every_drafter_is_identical_to_its_baseline(
     drafter: str, exact: bool, batch_size: int
 ) -> None:
     model = tiny_model("qwen2")
-    maker = functools.partial(DRAFTERS[drafter], DraftOptions(drafter, gamma=1))
+    maker = drafter_factory(DraftOptions(drafter, gamma=1))
     alone = Engine(model, NoDrafter, num_draft_tokens=10).generate(
         [Request(ids, StopRule(BUDGET), greedy()) for ids in prompts()]
     )

@@ -54,6 +54,7 @@ def test_plain_decoding_makes_a_forward_per_token(
         "tokens_per_forward": 1.0,
         "copied_share": 0.0,
         "drafted_per_token": 0.0,
+        "cost_per_token": 1.0,
         "attempts": 0,
         "accepted_per_attempt": None,
     }
@@ -66,7 +67,7 @@ def test_plain_decoding_makes_a_forward_per_token(
 def test_replay_by_hand() -> None:
     # 1 2 3 4 | 1 2 3 9: 1 by the prefill, 2 alone, then "1 2" copies "3 4", half of it right.
     trace = Trace("c", 1, (1, 2, 3, 4), (1, 2, 3, 9))
-    turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2, num_draft_tokens=2))())
+    turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2))(), prices=[0.0] * 2)
     assert (turn.num_tokens, turn.num_forwards) == (4, 3)
     assert (turn.num_attempts, turn.num_drafted, turn.num_accepted) == (1, 2, 1)
 

@@ -38,22 +38,22 @@ class DraftList(ScriptedDrafter):
 
     def __init__(self, drafts: Sequence[Sequence[int]]) -> None:
         self.drafts = list(drafts)
-        self.observed: list[tuple[list[int], Verdict | None]] = []
+        self.observed: list[tuple[list[int], Verdict]] = []
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         self.prompt = list(prompt_ids)
 
-    def propose(self, max_tokens: int) -> Draft:
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
         return Draft(tuple(self.drafts.pop(0) if self.drafts else ()), position=0)
 
-    def observe(self, token_ids: Sequence[int], verdict: Verdict | None) -> None:
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         self.observed.append((list(token_ids), verdict))
 
 
 def run(row: Row, answer: Sequence[int], width: int = 11) -> None:
-    row.begin(answer[0])
+    row.settle(Draft(), answer.__getitem__)
     while row.finish_reason is None:
-        row.settle(row.propose(width), answer[len(row.output_ids) :].__getitem__)
+        row.settle(row.propose([0.0] * width), answer[len(row.output_ids) :].__getitem__)
 
 
 @given(
@@ -89,7 +89,7 @@ def test_bookkeeping_by_hand() -> None:
     assert row.spans == [Span(1, 2, 0), Span(5, 2, 0)]
     assert row.length == 9
     assert drafter.observed == [
-        ([4], None),
+        ([4], Verdict(0, 4)),
         ([5, 6, 7], Verdict(2, 7)),
         ([3], Verdict(0, 3)),
         ([8, 9], Verdict(2, 9)),
@@ -98,9 +98,9 @@ def test_bookkeeping_by_hand() -> None:
 
 def test_drafts_are_cut_to_the_width_and_the_budget() -> None:
     row = Row([1], DraftList([[5] * 50, [5] * 50]), 8, StopRule(8).reason)
-    row.begin(5)
-    assert len(row.propose(4).token_ids) == 4
-    assert len(row.propose(40).token_ids) == 6
+    row.settle(Draft(), lambda index: 5)
+    assert len(row.propose([0.0] * 4).token_ids) == 4
+    assert len(row.propose([0.0] * 40).token_ids) == 6
 
 
 PIECES = ["a", "b", "\n", "\n\n", "ab", "Que", "stion", ":", "é", ""]

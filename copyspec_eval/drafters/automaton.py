@@ -1,0 +1,103 @@
+"""Every substring of a growing text in a linear number of states, with what came after it."""
+
+from __future__ import annotations
+
+_WALK = 64
+"""How many suffixes of a text are counted per token: bounds the time where one token repeats."""
+
+
+class SuffixAutomaton:
+    """The suffix automaton of a text that grows token by token (Blumer et al. 1985), with counts.
+
+    A state stands for the substrings that end at the same places; `next` leads to the state of a
+    substring and one more token, `link` to that of its longest suffix that also ends elsewhere.
+    State 0 is the empty substring. Appending takes amortised constant time and at most two states.
+
+    Attributes:
+        text: the tokens so far.
+        length: of each state, the length of its longest substring.
+        link: of each state, the state that it links to; -1 for state 0.
+        next: of each state, the state by following token.
+        count: of each state, how often its substrings occurred.
+        end: of each state, the length of the text when they last occurred.
+        best: of each state, the token that followed most often, of equals the latest; -1 if none.
+        whole: the state of the whole text.
+
+    >>> automaton = SuffixAutomaton()
+    >>> for token in [5, 6, 7, 5, 6, 8, 5, 6]:
+    ...     automaton.append(token)
+    >>> match = automaton.link[automaton.whole]  # the longest suffix that occurred before: 5 6
+    >>> automaton.length[match], automaton.count[match], automaton.best[match]
+    (2, 3, 8)
+    """
+
+    def __init__(self) -> None:
+        self.text: list[int] = []
+        self.length = [0]
+        self.link = [-1]
+        self.next: list[dict[int, int]] = [{}]
+        self.count = [0]
+        self.end = [0]
+        self.best = [-1]
+        self.whole = 0
+
+    def append(self, token: int) -> None:
+        """Add a token at the end of the text."""
+        before, self.whole = self.whole, len(self.length)
+        self._add_state(self.length[before] + 1)
+        self.text.append(token)
+        link, following = self.link, self.next
+        state, whole = before, self.whole
+        while state != -1 and token not in following[state]:
+            following[state][token] = whole
+            state = link[state]
+        link[whole] = 0 if state == -1 else self._suffix_state(state, token)
+        self._count(before, token)
+
+    def _suffix_state(self, state: int, token: int) -> int:
+        """The state of exactly the longest substring of `state` and `token`; made if there is none.
+
+        It is parted from the state of the longer ones, which so far ended at the same places.
+        """
+        length, link, following = self.length, self.link, self.next
+        longer = following[state][token]
+        if length[longer] == length[state] + 1:
+            return longer
+        made = len(length)
+        self._add_state(length[state] + 1)
+        link[made], link[longer] = link[longer], made
+        following[made] = following[longer].copy()
+        self.count[made], self.end[made] = self.count[longer], self.end[longer]
+        self.best[made] = self.best[longer]
+        while state != -1 and following[state].get(token) == longer:
+            following[state][token] = made
+            state = link[state]
+        return made
+
+    def _add_state(self, length: int) -> None:
+        self.length.append(length)
+        self.link.append(0)
+        self.next.append({})
+        self.count.append(0)
+        self.end.append(0)
+        self.best.append(-1)
+
+    def _count(self, state: int, token: int) -> None:
+        """Note for the suffixes of the text before, longest first, that `token` followed them."""
+        link, following, count, end, best = self.link, self.next, self.count, self.end, self.best
+        length = len(self.text)
+        counted = 0
+        for _ in range(_WALK):
+            after = following[state][token]
+            if after != counted:
+                counted = after
+                count[after] += 1
+                end[after] = length
+            favourite = best[state]
+            if favourite != token and (
+                favourite == -1 or count[after] >= count[following[state][favourite]]
+            ):
+                best[state] = token
+            state = link[state]
+            if state == -1:
+                break
