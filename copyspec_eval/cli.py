@@ -131,14 +131,15 @@ def export_evalplus(arguments: argparse.Namespace) -> None:
 
 
 def _draft_options(drafter: str, pairs: str) -> DraftOptions:
-    """`DraftOptions` of a name and `key=value,…`, where every value is an integer."""
+    """`DraftOptions` of a name and `key=value,…`; values are integers, or true and false."""
     known = {field.name for field in fields(DraftOptions)} - {"drafter"}
     values: dict[str, Any] = {}
     for pair in filter(None, pairs.split(",")):
         name, _, value = pair.partition("=")
         if name not in known:
             raise unknown_option("drafter argument", name, known)
-        values[name] = int(value) if value.removeprefix("-").isdecimal() else value
+        number = int(value) if value.removeprefix("-").isdecimal() else value
+        values[name] = {"true": True, "false": False}.get(value.lower(), number)
     return DraftOptions(drafter, **values)
 
 

@@ -31,42 +31,57 @@ class DraftOptions:
         gamma: the paper's γ: how many trailing tokens must have occurred before, in tokens.
         num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
             own number.
+        store: whether to copy from earlier answers of the run, too.
+        tree: whether to draft several continuations at once.
 
     Raises:
-        OptionError: a value that is not an integer of at least 1.
+        OptionError: a number that is not an integer of at least 1, a switch that is no bool, or a
+            switch that the drafter does not have.
     """
 
     drafter: str = "copyspec"
     gamma: int = 3
     num_draft_tokens: int | None = None
+    store: bool = False
+    tree: bool = False
 
     def __post_init__(self) -> None:
         for name, usual in (("gamma", 3), ("num_draft_tokens", 10)):
             value = getattr(self, name)
-            if name == "num_draft_tokens" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            own = name == "num_draft_tokens" and value is None
+            if not own and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(
                     f"{name}={value!r} is not an integer of at least 1; the paper has {usual}"
                 )
+        for name in ("store", "tree"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise OptionError(f"{name}={value!r} is neither true nor false")
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens that a drafter believes come next; empty means no belief.
 
+    A draft is a chain, or a tree of several continuations that share their beginnings.
+
     Attributes:
         token_ids: the drafted tokens, at most as many as were asked for.
         position: index in prompt + output of the first copied token, or -1 when not copied from
-            there.
+            there; of a tree, of its first token.
         match_length: how many trailing tokens matched at the source, in tokens.
         source: where the tokens come from.
+        parents: of a tree, the index of the token before each token, -1 for none, always lower
+            than its own; None for a chain.
+        positions: of a tree, `position` of each token.
     """
 
     token_ids: tuple[int, ...] = ()
     position: int = -1
     match_length: int = 0
     source: DraftSource = "context"
+    parents: tuple[int, ...] | None = None
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +91,12 @@ class Verdict:
     Attributes:
         num_accepted: leading draft tokens that the model would have produced itself.
         next_token: the model's own token after those; a step emits `num_accepted + 1` tokens.
+        path: indices of the accepted tokens; None for a chain, where they are the first ones.
     """
 
     num_accepted: int
     next_token: int
+    path: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

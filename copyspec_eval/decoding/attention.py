@@ -34,9 +34,9 @@ def attend(
         module: the calling layer, unused.
         query: `[rows, heads, width, dim]`.
         key, value: `[rows, kv_heads, S, dim]`.
-        attention_mask: bool `[rows, 1, width, S]`, True where a key at or before the query's own
-            position lies; its last True is that position. None for a plain causal prefill, where
-            width equals S.
+        attention_mask: bool `[rows, 1, width, S]`, True for the keys of the text up to the query's
+            own token, which is the last of them. None for a plain causal prefill, where width
+            equals S.
         scaling: factor of the scores; 1/sqrt(dim) if None.
         dropout: ignored, the engine never trains.
         sliding_window: keys further back than this are not seen, in tokens.
@@ -79,8 +79,9 @@ def _visible(
         assert width == extent, "only a prefill that begins at 0 comes without a mask"
         mask = (keys <= keys[:, None])[None, None]
     if sliding_window is not None:
-        own_position = mask.sum(-1, keepdim=True) - 1
-        mask = mask & (keys > own_position - sliding_window)
+        # By their place in the text: in a tree, what lies between belongs to other branches.
+        places = mask.cumsum(-1, dtype=torch.int32)
+        mask = mask & (places > places[..., -1:] - sliding_window)
     return mask
 
 

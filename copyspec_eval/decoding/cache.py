@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -59,6 +60,16 @@ class RowCache(Cache):
         for store in (self._keys, self._values):
             for tensor in store.values():
                 tensor[target].copy_(tensor[source])
+
+    @torch.inference_mode()
+    def move(self, row: int, sources: Sequence[int], target: int) -> None:
+        """Move a row's positions `sources` to `target …`, in their order."""
+        device = next(iter(self._keys.values())).device
+        index = torch.tensor(sources, device=device)
+        for store in (self._keys, self._values):
+            for tensor in store.values():
+                moved = tensor[row].index_select(1, index.to(tensor.device))
+                tensor[row, :, target : target + len(sources)] = moved
 
     @property
     def num_layers_written(self) -> int:

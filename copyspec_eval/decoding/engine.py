@@ -25,6 +25,7 @@ PREFILL_CHUNK = 512
 
 _EXACT_EXTENT, _EXTENT = 512, 64
 _WARM_UP_TOKENS = 4
+_NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,30 +273,41 @@ class Engine:
             request.stop_rule.reason,
         )
         draft = Draft() if self._exact else row.propose(self._prices)
-        logits = self._read_prompt(place, request, cache, draft.token_ids)
+        logits = self._read_prompt(place, request, cache, draft)
         slot = _Slot(index, row, request.chooser, extent, started)
-        row.settle(draft, self._choice(slot, draft, argmax_tokens(logits)[0], logits[0]))
+        argmax = argmax_tokens(logits)[0]
+        self._settle(slot, place, draft, argmax, logits[0], cache)
         slot.prefill_seconds = self._clock.lap()
         return slot
 
     def _read_prompt(
-        self, place: int, request: Request, cache: RowCache, draft_ids: Sequence[int] = ()
+        self, place: int, request: Request, cache: RowCache, draft: Draft = _NO_DRAFT
     ) -> torch.Tensor:
         """Put a prompt into a row of the cache, and a draft behind it.
 
         Returns:
             logits `[1, 1 + draft, vocabulary]`: after the prompt, and after each draft token.
         """
-        ids = torch.tensor([[*request.prompt_ids, *draft_ids]], device=self._model.device)
-        keep = 1 + len(draft_ids)
+        prompt_ids = request.prompt_ids
+        ids = torch.tensor([[*prompt_ids, *draft.token_ids]], device=self._model.device)
         # The draft goes with the prompt's last chunk, whole.
-        starts = range(0, len(request.prompt_ids), PREFILL_CHUNK)
-        logits = None
-        for start, end in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
-            chunk = ids[:, start:end]
-            logits = forward(self._model, cache, place, chunk, start, end, logits_to_keep=keep)
-        assert logits is not None, "a prompt has at least one token"
-        return logits
+        last = (len(prompt_ids) - 1) // PREFILL_CHUNK * PREFILL_CHUNK
+        for start in range(0, last, PREFILL_CHUNK):
+            end = start + PREFILL_CHUNK
+            forward(self._model, cache, place, ids[:, start:end], start, end, logits_to_keep=1)
+        parents = draft.parents and [
+            _step_parents(draft, len(prompt_ids) - last, ids.shape[1] - last)
+        ]
+        return forward(
+            self._model,
+            cache,
+            place,
+            ids[:, last:],
+            last,
+            ids.shape[1],
+            logits_to_keep=1 + len(draft.token_ids),
+            parents=parents,
+        )
 
     @torch.inference_mode()
     def _step(self, slots: list[_Slot | None], cache: RowCache) -> None:
@@ -309,12 +321,17 @@ class Engine:
         ).to(self._model.device)
         active = [slot for slot in slots if slot is not None]
         extent = self._step_extent(active, width)
-        logits = forward(self._model, cache, 0, packed[:, 1:], packed[:, :1], extent)
+        parents = None
+        if any(draft.parents for draft in drafts):
+            parents = [_step_parents(draft, 1, width) for draft in drafts]
+        logits = forward(
+            self._model, cache, 0, packed[:, 1:], packed[:, :1], extent, parents=parents
+        )
         plain = any(slot.chooser.is_argmax for slot in active)
         tokens = argmax_tokens(logits[:, : 1 + longest]) if plain else [[]] * len(slots)
         for place, (slot, draft) in enumerate(zip(slots, drafts, strict=True)):
             if slot is not None:
-                slot.row.settle(draft, self._choice(slot, draft, tokens[place], logits[place]))
+                self._settle(slot, place, draft, tokens[place], logits[place], cache)
         share = self._clock.lap() / len(active)
         for slot in active:
             slot.decode_seconds += share
@@ -324,16 +341,20 @@ class Engine:
             return max(slot.extent for slot in active)
         return _round_up(max(slot.row.length for slot in active) - 1 + width, _EXTENT)
 
-    def _choice(
-        self, slot: _Slot, draft: Draft, argmax: list[int], logits: torch.Tensor
-    ) -> Callable[[int], int]:
-        """The model's choice after the first i draft tokens, for `verify`."""
-        if slot.chooser.is_argmax:
-            return argmax.__getitem__
-        prefix = [*slot.row.prompt_ids, *slot.row.output_ids]
-        return lambda index: slot.chooser.choose(
-            prefix + list(draft.token_ids[:index]), logits[index]
-        )
+    def _settle(
+        self,
+        slot: _Slot,
+        place: int,
+        draft: Draft,
+        argmax: list[int],
+        logits: torch.Tensor,
+        cache: RowCache,
+    ) -> None:
+        """Take what the model makes of a draft; an accepted branch moves to where a chain is."""
+        first = slot.row.length
+        path = slot.row.settle(draft, _choice(slot, draft, argmax, logits)).path
+        if path and path[-1] >= len(path):
+            cache.move(place, [first + node for node in path], first)
 
     def _generation(self, slot: _Slot) -> Generation:
         row = slot.row
@@ -350,6 +371,33 @@ class Engine:
             latency_seconds=self._clock.elapsed - slot.started,
             batch_size=self.batch_size,
         )
+
+
+def _choice(
+    slot: _Slot, draft: Draft, argmax: list[int], logits: torch.Tensor
+) -> Callable[[int], int]:
+    """The model's choices for `verify`."""
+    if slot.chooser.is_argmax:
+        return argmax.__getitem__
+    text = [*slot.row.prompt_ids, *slot.row.output_ids]
+
+    def choose(index: int) -> int:
+        # Asked only after the tokens that lead there were accepted, one by one.
+        if index:
+            text.append(draft.token_ids[index - 1])
+        return slot.chooser.choose(text, logits[index])
+
+    return choose
+
+
+def _step_parents(draft: Draft, num_before: int, width: int) -> list[int]:
+    """Of each token of a step, the one before it: `num_before` tokens, the draft, and padding."""
+    before = range(-1, num_before - 1)
+    if draft.parents is None:
+        return list(range(-1, width - 1))
+    of_draft = [num_before + parent for parent in draft.parents]
+    padding = range(num_before + len(of_draft) - 1, width - 1)
+    return [*before, *of_draft, *padding]
 
 
 def _fed(slot: _Slot | None, draft: Draft, width: int) -> list[int]:

@@ -96,8 +96,9 @@ def replay_turn(
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
     padded = (*answer, -1)
     while row.finish_reason is None:
-        coming = padded[len(row.output_ids) :]
-        row.settle(row.propose(prices), coming.__getitem__)
+        # Asked once for each token on the way, whichever branch it is on.
+        coming = iter(padded[len(row.output_ids) :])
+        row.settle(row.propose(prices), lambda _, coming=coming: next(coming))
     return _counts(trace, row)
 
 

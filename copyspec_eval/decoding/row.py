@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import Drafter
-from copyspec_eval.types import Attempt, Draft, FinishReason, Span
+from copyspec_eval.types import Attempt, Draft, FinishReason, Span, Verdict
 
 
 class Row:
@@ -55,25 +55,34 @@ class Row:
         most = min(len(prices), budget)
         if len(draft.token_ids) <= most:
             return draft
-        return replace(draft, token_ids=draft.token_ids[:most])
+        return replace(
+            draft,
+            token_ids=draft.token_ids[:most],
+            parents=None if draft.parents is None else draft.parents[:most],
+            positions=draft.positions[:most],
+        )
 
-    def settle(self, draft: Draft, choose: Callable[[int], int]) -> None:
+    def settle(self, draft: Draft, choose: Callable[[int], int]) -> Verdict:
         """Verify `draft` by `choose` (see `verify`) and take the tokens that it leads to.
 
         An EOS or stop string inside the accepted part ends the row there.
         """
-        verdict = verify(draft.token_ids, choose)
+        verdict = verify(draft, choose)
         start = len(self.output_ids)
-        accepted = draft.token_ids[: verdict.num_accepted]
+        path = range(verdict.num_accepted) if verdict.path is None else verdict.path
+        accepted = [draft.token_ids[node] for node in path]
         kept = self._append([*accepted, verdict.next_token])
         num_copied = min(len(kept), verdict.num_accepted)
         self.num_forwards += 1
         self.num_prefill_tokens = self.num_prefill_tokens or len(kept)
         if draft.token_ids:
             self.attempts.append(Attempt(len(draft.token_ids), num_copied, draft.source))
-        if num_copied and draft.position >= 0:
-            self.spans.append(Span(start, num_copied, draft.position))
+        if num_copied:
+            self.spans += _spans(draft, path[:num_copied], start)
         self._drafter.observe(kept, verdict)
+        if self.finish_reason is not None:
+            self._drafter.finish()
+        return verdict
 
     def _append(self, token_ids: Sequence[int]) -> list[int]:
         kept = []
@@ -84,3 +93,22 @@ class Row:
             if self.finish_reason is not None:
                 break
         return kept
+
+
+def _spans(draft: Draft, path: Sequence[int], start: int) -> list[Span]:
+    """Where the tokens of `path`, at `start` of the output and after, were copied from."""
+    if draft.parents is None:
+        return [Span(start, len(path), draft.position)] if draft.position >= 0 else []
+    spans: list[Span] = []
+    for offset, node in enumerate(path):
+        source, last = draft.positions[node], spans[-1] if spans else None
+        if source < 0:
+            continue
+        if last and (last.start + last.length, last.source + last.length) == (
+            start + offset,
+            source,
+        ):
+            spans[-1] = replace(last, length=last.length + 1)
+        else:
+            spans.append(Span(start + offset, 1, source))
+    return spans

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -163,8 +164,12 @@ def forward(
     start: int | torch.Tensor,
     extent: int,
     logits_to_keep: int = 0,
+    parents: Sequence[Sequence[int]] | None = None,
 ) -> torch.Tensor:
     """One target forward: `[rows, width]` tokens at their rows' positions, against the cache.
+
+    Tokens of a tree are written to the cache in their order, and each sees its ancestors alone, at
+    the position that it has on its own branch.
 
     Args:
         model: a model within `served`.
@@ -174,18 +179,28 @@ def forward(
         start: position of each row's first token, `[rows, 1]` int64, or one int for all.
         extent: how many positions of the cache are attended to, masked to each token's past.
         logits_to_keep: of how many last tokens to compute logits; 0 for all.
+        parents: for trees, of each row and token the index in the step of the token before it, -1
+            for the first; None if every token follows the one before.
 
     Returns:
         logits `[rows, width or logits_to_keep, vocabulary]`.
     """
     rows, width = input_ids.shape
     offsets = torch.arange(width, device=input_ids.device)
-    positions = (start + offsets).expand(rows, width)
+    places = positions = (start + offsets).expand(rows, width)
     mask = None
-    if not (isinstance(start, int) and start == 0 and extent == width):
+    if parents is not None:
+        ancestors = _ancestors(parents).to(input_ids.device)
+        positions = start + ancestors.sum(-1) - 1
+        keys = torch.arange(extent, device=input_ids.device)
+        earlier = (keys < places[:, :1, None]).expand(rows, width, extent).clone()
+        mask = earlier.scatter_(2, places[:, None, :].expand(rows, width, width), ancestors)[
+            :, None
+        ]
+    elif not (isinstance(start, int) and start == 0 and extent == width):
         keys = torch.arange(extent, device=input_ids.device)
         mask = (keys <= positions[:, :, None])[:, None]
-    cache.place(first_row, positions, extent)
+    cache.place(first_row, places, extent)
     output = model(
         input_ids=input_ids,
         # Padding may stand past the last position a model has an embedding for; nobody reads it.
@@ -197,6 +212,21 @@ def forward(
     )
     logits: torch.Tensor = output.logits
     return logits
+
+
+def _ancestors(parents: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Of each row, which tokens each token sees: itself, its parent, that one's, and so on.
+
+    Returns:
+        `[rows, width, width]`, bool.
+    """
+    seen = numpy.zeros((len(parents), len(parents[0]), len(parents[0])), dtype=bool)
+    for row, of_row in enumerate(parents):
+        for index, parent in enumerate(of_row):
+            if parent >= 0:
+                seen[row, index] = seen[row, parent]
+            seen[row, index, index] = True
+    return torch.from_numpy(seen)
 
 
 def _last_position(model: PreTrainedModel) -> int | None:

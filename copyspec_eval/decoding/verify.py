@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from copyspec_eval.types import Verdict
+from copyspec_eval.types import Draft, Verdict
 
 
-def verify(draft_ids: Sequence[int], choose: Callable[[int], int]) -> Verdict:
+def verify(draft: Draft, choose: Callable[[int], int]) -> Verdict:
     """Keep the draft's tokens for as long as the model chooses the same ones.
 
-    `choose(i)` is the model's own token after the first `i` draft tokens; it is asked in order and
-    only while all before it were accepted, so it may assume that they were.
+    `choose(0)` is the model's own token before the draft and `choose(i)` the one after draft token
+    `i - 1`. It is asked in order, and only while the tokens that lead there were accepted, so it
+    may assume that they were. In a tree the walk goes on with the child that the model chooses.
 
     Greedy decoding: `choose` is the argmax, and the output is that of plain decoding. Sampling:
     `choose(i)` draws y from the model's distribution p. A draft token x is then accepted with
@@ -19,13 +20,35 @@ def verify(draft_ids: Sequence[int], choose: Callable[[int], int]) -> Verdict:
     without x, renormalised; so each emitted token has distribution p exactly. This is the rule
     min(1, p/q) of Leviathan et al. (arXiv 2211.17192) for a draft that puts q(x) = 1 on one token.
 
-    >>> verify([7, 8, 9], lambda i: [7, 8, 4, 5][i])
-    Verdict(num_accepted=2, next_token=4)
-    >>> verify([], lambda i: 4)
-    Verdict(num_accepted=0, next_token=4)
+    >>> verify(Draft((7, 8, 9)), lambda i: [7, 8, 4, 5][i])
+    Verdict(num_accepted=2, next_token=4, path=None)
+    >>> verify(Draft(), lambda i: 4)
+    Verdict(num_accepted=0, next_token=4, path=None)
+    >>> verify(Draft((7, 8, 6), parents=(-1, 0, -1)), lambda i: [6, 0, 0, 5][i])  # 7 8, or 6
+    Verdict(num_accepted=1, next_token=5, path=(2,))
     """
-    for index, drafted in enumerate(draft_ids):
+    if draft.parents is not None:
+        return _verify_tree(draft.token_ids, draft.parents, choose)
+    for index, drafted in enumerate(draft.token_ids):
         token = choose(index)
         if token != drafted:
             return Verdict(index, token)
-    return Verdict(len(draft_ids), choose(len(draft_ids)))
+    return Verdict(len(draft.token_ids), choose(len(draft.token_ids)))
+
+
+def _verify_tree(
+    token_ids: tuple[int, ...], parents: tuple[int, ...], choose: Callable[[int], int]
+) -> Verdict:
+    children = {
+        (parent, token): node
+        for node, (parent, token) in enumerate(zip(parents, token_ids, strict=True))
+    }
+    path: list[int] = []
+    node = -1
+    while True:
+        token = choose(node + 1)
+        child = children.get((node, token))
+        if child is None:
+            return Verdict(len(path), token, tuple(path))
+        path.append(child)
+        node = child

@@ -32,6 +32,9 @@ class Drafter(Protocol):
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Take note of newly generated tokens, and of what became of the draft before them."""
 
+    def finish(self) -> None:
+        """The request is done: `observe` had its last token."""
+
 
 class NoDrafter:
     """Never drafts: plain one-token decoding, the baseline of every speed-up."""
@@ -45,3 +48,6 @@ class NoDrafter:
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Nothing to remember."""
+
+    def finish(self) -> None:
+        """Nothing to keep."""

@@ -53,6 +53,9 @@ class CopySpecDrafter:
         self._begun = True
         self._append(token_ids)
 
+    def finish(self) -> None:
+        """Nothing to keep."""
+
     def _append(self, token_ids: Sequence[int]) -> None:
         # A run is entered when the token after it arrives: the current suffix never finds itself.
         tokens, gamma = self._token_ids, self._gamma

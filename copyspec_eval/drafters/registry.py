@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.copyspec import PAPER_DRAFT_TOKENS, CopySpecDrafter
+from copyspec_eval.drafters.store import AnswerStore
 from copyspec_eval.drafters.suffix import SuffixDrafter
-from copyspec_eval.errors import unknown_option
+from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import DraftOptions
 
 DrafterFactory = Callable[[], Drafter]
@@ -25,21 +26,27 @@ class DrafterKind:
         make: makes the drafter of one request.
         num_draft_tokens: the longest draft where the user names no length; None for a drafter that
             goes by the prices, and so by what a step costs on this machine.
+        switches: which of `store` and `tree` it has.
     """
 
-    make: Callable[[DraftOptions], Drafter]
+    make: Callable[[DraftOptions, AnswerStore | None], Drafter]
     num_draft_tokens: int | None
+    switches: frozenset[str] = frozenset()
 
 
 DRAFTERS: dict[str, DrafterKind] = {
-    "none": DrafterKind(lambda options: NoDrafter(), PAPER_DRAFT_TOKENS),
+    "none": DrafterKind(lambda options, store: NoDrafter(), PAPER_DRAFT_TOKENS),
     "copyspec": DrafterKind(
-        lambda options: CopySpecDrafter(
+        lambda options, store: CopySpecDrafter(
             options.gamma, options.num_draft_tokens or PAPER_DRAFT_TOKENS
         ),
         PAPER_DRAFT_TOKENS,
     ),
-    "suffix": DrafterKind(lambda options: SuffixDrafter(), None),
+    "suffix": DrafterKind(
+        lambda options, store: SuffixDrafter(store, options.tree),
+        num_draft_tokens=None,
+        switches=frozenset({"store", "tree"}),
+    ),
 }
 
 
@@ -57,11 +64,21 @@ def drafter_kind(name: str) -> DrafterKind:
 def drafter_factory(options: DraftOptions) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
+    Drafters of one factory share one store, if they have any.
+
     Raises:
-        OptionError: as `drafter_kind`.
+        OptionError: as `drafter_kind`; or the drafter has no such switch.
     """
     kind = drafter_kind(options.drafter)
-    return lambda: kind.make(options)
+    for name in ("store", "tree"):
+        if getattr(options, name) and name not in kind.switches:
+            having = sorted(other for other in DRAFTERS if name in DRAFTERS[other].switches)
+            raise OptionError(
+                f"{name}=true is not for drafter={options.drafter}; pass drafter="
+                f"{' or '.join(having)}"
+            )
+    store = AnswerStore() if options.store else None
+    return lambda: kind.make(options, store)
 
 
 def longest_draft(options: DraftOptions, exact: bool) -> int:

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
+from copyspec_eval.drafters.store import AnswerStore, StoreMatch
+from copyspec_eval.drafters.tree import (
+    KEPT_MORE,
+    KEPT_MOST,
+    Continuation,
+    Matched,
+    Node,
+    Resumed,
+    grow,
+)
 from copyspec_eval.types import Draft, Verdict
 
-_DOUBT = 2.5
-"""Occurrences, over the match's length, that are imagined to have gone on in another way."""
+_DOUBT, _DOUBT_STORE = 2.5, 8.0
+"""Occurrences, over the match's length, that are imagined to have gone on in another way: in the
+request's own text, and in earlier answers."""
 
-_RESUMED, _KEPT, _KEPT_MORE, _KEPT_MOST = 0.2, 0.84, 0.02, 0.97
-"""Chance that a copy goes on after a substitution; per token from there, growing, at most."""
+_RESUMED, _KEPT = 0.2, 0.84
+"""Chance that a copy goes on after a substitution, and that it then goes on from token to token."""
+
+_SHORTER = 0.5
+"""Chance that a tree gives to what followed the next shorter match."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """Tokens that may be drafted.
+
+    Attributes:
+        token_ids: see above.
+        text, position: where they stand.
+        run: how many tokens before them are copied from there, too.
+        expected: how many of them are expected to be accepted.
+        resumed: whether a token was substituted just before them.
+    """
+
+    token_ids: Sequence[int]
+    text: Sequence[int]
+    position: int
+    run: int
+    expected: float
+    resumed: bool = False
 
 
 class SuffixDrafter:
@@ -22,7 +57,15 @@ class SuffixDrafter:
     draft holds until there falling by `count / (all + 2.5 / m)` per token, until q is under the
     token's price; at the end of the text the draft goes on periodically. Where a copy has just been
     rejected after a long run, going on in the source behind the substituted token is a second
-    candidate; the one with more expected tokens is drafted.
+    candidate, and what follows the longest match in a store of earlier answers, if there is one, a
+    third; the one with the most expected tokens is drafted.
+
+    With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
+    together as a tree.
+
+    Args:
+        store: earlier answers; this request's own is added when it is done.
+        tree: see above.
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 went on with 7, 9 and 9
@@ -30,86 +73,162 @@ class SuffixDrafter:
     Draft(token_ids=(9, 1, 5), position=8, match_length=2, source='context')
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: AnswerStore | None = None, tree: bool = False) -> None:
+        self._store = store
+        self._tree = tree
+        self._nodes: list[Node] = []
+        self._stored = StoreMatch(store.automaton) if store else None
         self._seen = SuffixAutomaton()
-        self._draft = Draft()
-        self._resumed = False
-        self._rejected = -1
-        self._run = 0
+        self._num_prompt_tokens = 0
+        self._chosen: _Candidate | None = None
+        self._broken: _Candidate | None = None
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Index the prompt."""
-        for token in prompt_ids:
-            self._seen.append(token)
+        self._num_prompt_tokens = len(prompt_ids)
+        self._append(prompt_ids)
 
     def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
-        """The better of copying after the longest match and of resuming a rejected copy."""
-        prices = prices[:max_tokens]
-        draft, expected = self._copied(prices)
-        self._resumed = False
-        if self._may_resume(draft.match_length):
-            resumed, expected_resumed = self._resume(prices)
-            if expected_resumed > expected:
-                draft, self._resumed = resumed, True
-        self._draft = draft if draft.token_ids else Draft()
-        return self._draft
+        """The candidate from which the most tokens are expected to be accepted."""
+        if self._tree:
+            return self._propose_tree(prices[:max_tokens])
+        best = max(self._candidates(prices[:max_tokens]), key=lambda found: found.expected)
+        self._chosen = best if best.token_ids else None
+        if self._chosen is None:
+            return Draft()
+        own = best.text is self._seen.text
+        match_length = 0 if best.resumed else best.run
+        position, source = (best.position, "context") if own else (-1, "store")
+        return Draft(tuple(best.token_ids), position, match_length, source)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Index what was generated, and note where the draft was rejected after how long a run."""
-        draft, accepted = self._draft, verdict.num_accepted
-        self._run = accepted + (self._run if self._resumed else draft.match_length)
-        stuck = self._resumed and not accepted
-        rejected = accepted < len(draft.token_ids) and not stuck
-        self._rejected = draft.position + accepted if rejected else -1
+        chosen, accepted = self._chosen, verdict.num_accepted
+        self._broken = None
+        if verdict.path is not None:
+            self._broken = self._broken_branch(verdict.path)
+        elif chosen and accepted < len(chosen.token_ids) and (accepted or not chosen.resumed):
+            behind = chosen.position + accepted + 1
+            self._broken = replace(chosen, position=behind, run=chosen.run + accepted)
+        self._append(token_ids)
+
+    def finish(self) -> None:
+        """Keep the answer for later requests."""
+        if self._store is not None:
+            self._store.add(self._seen.text[self._num_prompt_tokens :])
+
+    def _append(self, token_ids: Sequence[int]) -> None:
         for token in token_ids:
             self._seen.append(token)
+        if self._stored is not None:
+            for token in token_ids:
+                self._stored.advance(token)
 
-    def _copied(self, prices: Sequence[float]) -> tuple[Draft, float]:
-        """What follows the longest match, and its expected number of accepted tokens."""
-        seen = self._seen
-        count, following, best, end = seen.count, seen.next, seen.best, seen.end
-        state, text_length = seen.link[seen.whole], len(seen.text)
-        match_length = length = seen.length[state] if state > 0 else 0
-        if not length:
-            return Draft(), 0.0
-        token_ids: list[int] = []
-        chance, expected, period = 1.0, 0.0, 0
-        for price in prices:
-            # The occurrence at the end of the text has not gone on in any way yet.
-            known = count[state] - (end[state] == text_length)
-            if known > 0:
-                token = best[state]
-                after = following[state][token]
-                chance *= count[after] / (known + _DOUBT / length)
-            else:
-                period = period or len(token_ids)
-                token, after = token_ids[-period], state
-                chance *= length / (length + _DOUBT)
-            if chance < price:
-                break
-            token_ids.append(token)
-            expected += chance
-            length += 1
-            state = after
-        position = end[state] - (period or len(token_ids))
-        return Draft(tuple(token_ids), position, match_length), expected
+    def _propose_tree(self, prices: Sequence[float]) -> Draft:
+        self._nodes = nodes = grow(self._roots(), prices)
+        if not nodes:
+            return Draft()
+        own = self._seen.text
+        positions = tuple(node.place.position if node.place.text is own else -1 for node in nodes)
+        return Draft(
+            tuple(node.token_id for node in nodes),
+            positions[0],
+            nodes[0].place.run - 1,
+            "store" if positions[0] < 0 else "context",
+            tuple(node.parent for node in nodes),
+            positions,
+        )
 
-    def _may_resume(self, match_length: int) -> bool:
-        """Whether a copy was just rejected after a run that a short match does not outweigh."""
-        if self._rejected < 0:
-            return False
-        return self._run >= 1 if match_length == 0 else match_length <= 6 and self._run >= 8
+    def _roots(self) -> Iterator[tuple[float, Continuation]]:
+        """Where a tree may begin."""
+        seen, stored, broken = self._seen, self._stored, self._broken
+        match = seen.link[seen.whole]
+        length = seen.length[match] if match > 0 else 0
+        if length:
+            yield 1.0, Matched(seen, match, length, _DOUBT)
+            shorter = seen.link[match]
+            if shorter > 0:
+                yield _SHORTER, Matched(seen, shorter, seen.length[shorter], _DOUBT)
+        if stored is not None and stored.length:
+            yield 1.0, Matched(stored.automaton, stored.state, stored.length, _DOUBT_STORE)
+            length = max(length, stored.length)
+        if broken and _may_resume(broken.run, length):
+            kept = _KEPT * broken.run / (broken.run + 1)
+            yield _RESUMED, Resumed(broken.text, broken.position - 1, broken.run, 1.0, kept)
 
-    def _resume(self, prices: Sequence[float]) -> tuple[Draft, float]:
-        """The text behind the substituted token, and its expected number of accepted tokens."""
-        start = self._rejected + 1
-        chance, expected, num_tokens = _RESUMED, 0.0, 0
-        kept = _KEPT * self._run / (self._run + 1)
-        for price in prices[: len(self._seen.text) - start]:
-            if chance < price:
-                break
-            expected += chance
-            num_tokens += 1
-            chance *= kept
-            kept = min(_KEPT_MOST, kept + _KEPT_MORE)
-        return Draft(tuple(self._seen.text[start : start + num_tokens]), start), expected
+    def _broken_branch(self, path: Sequence[int]) -> _Candidate | None:
+        """The text behind the likeliest token that was drafted where the model said another."""
+        last = path[-1] if path else -1
+        rejected = next((node for node in self._nodes if node.parent == last), None)
+        if rejected is None:
+            return None
+        place = rejected.place
+        resumed = isinstance(place, Resumed)
+        if resumed and not path:
+            return None
+        return _Candidate((), place.text, place.position + 1, place.run - 1, 0.0, resumed)
+
+    def _candidates(self, prices: Sequence[float]) -> Iterator[_Candidate]:
+        """What may be drafted now; the first is preferred to its equals."""
+        seen, stored = self._seen, self._stored
+        match = seen.link[seen.whole]
+        length = seen.length[match] if match > 0 else 0
+        yield _follow(seen, match, length, _DOUBT, prices)
+        if stored is not None:
+            yield _follow(stored.automaton, stored.state, stored.length, _DOUBT_STORE, prices)
+            length = max(length, stored.length)
+        if self._broken and _may_resume(self._broken.run, length):
+            yield _resume(self._broken, prices)
+
+
+def _may_resume(run: int, match_length: int) -> bool:
+    """Whether a run of copied tokens that was just broken outweighs the match that there is now."""
+    return run >= 1 if match_length == 0 else match_length <= 6 and run >= 8
+
+
+def _resume(broken: _Candidate, prices: Sequence[float]) -> _Candidate:
+    """The text behind a substituted token."""
+    token_ids: list[int] = []
+    chance, expected = _RESUMED, 0.0
+    kept = _KEPT * broken.run / (broken.run + 1)
+    behind = broken.text[broken.position : broken.position + len(prices)]
+    for price, token in zip(prices, behind, strict=False):
+        if chance < price or token < 0:
+            break
+        token_ids.append(token)
+        expected += chance
+        chance *= kept
+        kept = min(KEPT_MOST, kept + KEPT_MORE)
+    return replace(broken, token_ids=token_ids, expected=expected, resumed=True)
+
+
+def _follow(
+    seen: SuffixAutomaton, state: int, length: int, doubt: float, prices: Sequence[float]
+) -> _Candidate:
+    """The most frequent continuation of `state`, matched by the last `length` tokens."""
+    token_ids: list[int] = []
+    run = length
+    if not length:
+        return _Candidate(token_ids, seen.text, -1, run, 0.0)
+    count, following, best, end = seen.count, seen.next, seen.best, seen.end
+    text_length = len(seen.text)
+    chance, expected, period = 1.0, 0.0, 0
+    for price in prices:
+        # The occurrence at the end of the text has not gone on in any way yet.
+        known = count[state] - (end[state] == text_length)
+        if known > 0:
+            token = best[state]
+            after = following[state][token]
+            chance *= count[after] / (known + doubt / length)
+        else:
+            period = period or len(token_ids)
+            token, after = token_ids[-period], state
+            chance *= length / (length + doubt)
+        if chance < price or token < 0:
+            break
+        token_ids.append(token)
+        expected += chance
+        length += 1
+        state = after
+    position = end[state] - (period or len(token_ids))
+    return _Candidate(token_ids, seen.text, position, run, expected)

@@ -18,7 +18,7 @@ from copyspec_eval.decoding.engine import Engine, exact_width
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
-from copyspec_eval.errors import ModelError, report_errors_in_one_line
+from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import options
 from copyspec_eval.harness.recording import (
     AnswerKey,
@@ -57,6 +57,8 @@ class CopySpecLM(HFLM):
         drafter: name of a drafter; `none` decodes token by token.
         gamma: the paper's γ, how many trailing tokens must have occurred before.
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
+        store: copy from earlier answers of the run, too.
+        tree: draft several continuations at once; needs `exact=false`.
         exact: every step has the same width, so that every drafter gives the same bits.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation goes on from the plain answer.
@@ -73,6 +75,8 @@ class CopySpecLM(HFLM):
         drafter: str | None = "copyspec",
         gamma: int = 3,
         num_draft_tokens: int | None = None,
+        store: bool = False,
+        tree: bool = False,
         exact: bool = True,
         paired: bool = False,
         **kwargs: Any,
@@ -82,8 +86,10 @@ class CopySpecLM(HFLM):
             pretrained = TINY
         options.check_batch_size(kwargs.get("batch_size", 1))
         # lm-eval reads the word "none" as None.
-        self._draft_options = DraftOptions(drafter or "none", gamma, num_draft_tokens)
+        self._draft_options = DraftOptions(drafter or "none", gamma, num_draft_tokens, store, tree)
         self._exact = options.check_bool("exact", exact)
+        if tree and exact:
+            raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
         self._paired = options.check_bool("paired", paired)
         self._make_drafter = drafter_factory(self._draft_options)
         self._longest = longest_draft(self._draft_options, exact)

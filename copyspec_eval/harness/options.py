@@ -11,7 +11,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from copyspec_eval.errors import ModelError, OptionError, unknown_option
 
-OWN_OPTIONS = ("drafter", "gamma", "num_draft_tokens", "exact", "paired")
+OWN_OPTIONS = ("drafter", "gamma", "num_draft_tokens", "store", "tree", "exact", "paired")
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 _LOADING_OPTIONS = {

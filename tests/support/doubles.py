@@ -84,10 +84,10 @@ def one_wrong_in(every: int) -> Callable[..., Verdict]:
     """A `verify` that takes one wrong draft token in `every` for a right one."""
     wrong = 0
 
-    def broken(draft_ids: Sequence[int], choose: Callable[[int], int]) -> Verdict:
+    def broken(draft: Draft, choose: Callable[[int], int]) -> Verdict:
         nonlocal wrong
-        verdict = verify(draft_ids, choose)
-        if verdict.num_accepted < len(draft_ids):
+        verdict = verify(draft, choose)
+        if verdict.num_accepted < len(draft.token_ids):
             wrong += 1
             if wrong % every == 0:
                 return Verdict(verdict.num_accepted + 1, choose(verdict.num_accepted + 1))

@@ -116,10 +116,10 @@ def test_the_chi_square_sees_a_draft_accepted_too_often(monkeypatch: pytest.Monk
     """One wrong draft token in ten let through is far outside."""
     flips = random.Random(0)
 
-    def lenient(draft_ids: Sequence[int], choose: Callable[[int], int]) -> Verdict:
-        if draft_ids and flips.random() < 0.1:
+    def lenient(draft: Draft, choose: Callable[[int], int]) -> Verdict:
+        if draft.token_ids and flips.random() < 0.1:
             return Verdict(1, choose(1))
-        return verify(draft_ids, choose)
+        return verify(draft, choose)
 
     monkeypatch.setattr("copyspec_eval.decoding.row.verify", lenient)
     processors = LogitsProcessorList(WARPERS["temperature"])

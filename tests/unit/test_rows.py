@@ -25,7 +25,7 @@ def test_verify_keeps_the_longest_agreeing_prefix(draft: list[int], wanted: list
         asked.append(index)
         return wanted[index]
 
-    verdict = verify(draft, choose)
+    verdict = verify(Draft(tuple(draft)), choose)
     kept = verdict.num_accepted
     assert draft[:kept] == wanted[:kept]
     assert kept == len(draft) or draft[kept] != wanted[kept]
