@@ -295,9 +295,8 @@ class Engine:
         for start in range(0, last, PREFILL_CHUNK):
             end = start + PREFILL_CHUNK
             forward(self._model, cache, place, ids[:, start:end], start, end, logits_to_keep=1)
-        parents = draft.parents and [
-            _step_parents(draft, len(prompt_ids) - last, ids.shape[1] - last)
-        ]
+        width = ids.shape[1] - last
+        branched = [_step_parents(draft, len(prompt_ids) - last, width)] if draft.parents else None
         return forward(
             self._model,
             cache,
@@ -306,7 +305,7 @@ class Engine:
             last,
             ids.shape[1],
             logits_to_keep=1 + len(draft.token_ids),
-            parents=parents,
+            parents=branched,
         )
 
     @torch.inference_mode()

@@ -6,6 +6,7 @@ the counts are exactly those of a real run.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +99,12 @@ def replay_turn(
     while row.finish_reason is None:
         # Asked once for each token on the way, whichever branch it is on.
         coming = iter(padded[len(row.output_ids) :])
-        row.settle(row.propose(prices), lambda _, coming=coming: next(coming))
+        row.settle(row.propose(prices), functools.partial(_next_of, coming))
     return _counts(trace, row)
+
+
+def _next_of(coming: Iterator[int], _: int) -> int:
+    return next(coming)
 
 
 def _counts(trace: Trace, row: Row) -> ReplayedTurn:

@@ -96,10 +96,10 @@ class SuffixDrafter:
         self._chosen = best if best.token_ids else None
         if self._chosen is None:
             return Draft()
-        own = best.text is self._seen.text
-        match_length = 0 if best.resumed else best.run
-        position, source = (best.position, "context") if own else (-1, "store")
-        return Draft(tuple(best.token_ids), position, match_length, source)
+        token_ids, match_length = tuple(best.token_ids), 0 if best.resumed else best.run
+        if best.text is self._seen.text:
+            return Draft(token_ids, best.position, match_length)
+        return Draft(token_ids, match_length=match_length, source="store")
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Index what was generated, and note where the draft was rejected after how long a run."""

@@ -28,6 +28,9 @@ class ScriptedDrafter:
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         self.seen += len(token_ids)
 
+    def finish(self) -> None:
+        """Nothing to keep."""
+
     def coming(self, count: int) -> list[int]:
         return list(self.answer[self.seen : self.seen + count])
 
@@ -62,6 +65,28 @@ class RandomDrafter(ScriptedDrafter):
         for index in range(self.random.randint(0, len(tokens)), len(tokens)):
             tokens[index] = self.random.randrange(self.vocabulary)
         return Draft(tuple(tokens), position=0)
+
+
+class RandomTreeDrafter(RandomDrafter):
+    """A tree in random order: what comes for a random stretch, and wrong branches all along it."""
+
+    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
+        right = self.coming(self.random.randint(0, min(max_tokens, 6)))
+        open_places: list[tuple[int, int]] = [(-1, 0)]
+        token_ids: list[int] = []
+        parents: list[int] = []
+        while len(token_ids) < min(max_tokens, len(prices)) and self.random.random() < 0.9:
+            parent, depth = self.random.choice(open_places)
+            is_right = 0 <= depth < len(right) and self.random.random() < 0.5
+            token = right[depth] if is_right else self.random.randrange(self.vocabulary)
+            siblings = [token_ids[node] for node, of in enumerate(parents) if of == parent]
+            if token in siblings:
+                continue
+            open_places.append((len(token_ids), depth + 1 if is_right else -100))
+            token_ids.append(token)
+            parents.append(parent)
+        positions = tuple(self.random.randint(-1, 3) for _ in token_ids)
+        return Draft(tuple(token_ids), 0, 0, "context", tuple(parents), positions)
 
 
 class RecordingChooser(TokenChooser):

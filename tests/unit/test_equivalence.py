@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter
+from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model
 from transformers import GenerationConfig, LogitsProcessorList
 
@@ -53,16 +53,26 @@ def expected(
 
 
 def drafter_makers(answers: Answers) -> dict[str, Callable[[], Drafter]]:
-    """Every registered drafter, and three that no one would register."""
+    """Every registered drafter with each set of its switches, and four that no one would add."""
     makers: dict[str, Callable[[], Drafter]] = {
-        name: drafter_factory(DraftOptions(name, gamma=1)) for name in DRAFTERS
+        "+".join((name, *on)): drafter_factory(DraftOptions(name, 1, **dict.fromkeys(on, True)))
+        for name, kind in DRAFTERS.items()
+        for count in range(1 + len(kind.switches))
+        for on in itertools.combinations(sorted(kind.switches), count)
     }
-    for double in (OracleDrafter, AdversarialDrafter, RandomDrafter):
+    for double in (OracleDrafter, AdversarialDrafter, RandomDrafter, RandomTreeDrafter):
         makers[double.__name__] = functools.partial(double, answers, VOCABULARY)
     return makers
 
 
 DRAFTER_NAMES = sorted(drafter_makers({}))
+WAYS = [
+    pytest.param(name, exact, id=f"{name}-{'exact' if exact else 'inexact'}")
+    for name in DRAFTER_NAMES
+    for exact in (True, False)
+    if not (exact and "tree" in name.lower())
+]
+"""Drafters in both modes; trees are for `exact=false` alone."""
 
 
 def answer(
@@ -99,9 +109,8 @@ def test_model_is_accepted(model_type: str) -> None:
         probe(tiny_model(model_type), exact)
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
+@pytest.mark.parametrize(("drafter", "exact"), WAYS)
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_same_tokens_as_generate(
     model_type: str, drafter: str, batch_size: int, exact: bool
@@ -151,9 +160,8 @@ def ending(model_type: str) -> tuple[int, str, Answers]:
     raise AssertionError(f"no such ends in the answers of {model_type}")
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("drafter", DRAFTER_NAMES)
+@pytest.mark.parametrize(("drafter", "exact"), WAYS)
 @pytest.mark.parametrize(
     "model_type", [*VARIED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
