@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -27,6 +28,7 @@ class TokenChooser:
         self._processors = processors
         self._seed = seed
         self._generator = torch.Generator() if do_sample else None
+        self._foreseen: deque[float] = deque()
         self.restart()
 
     @property
@@ -36,6 +38,7 @@ class TokenChooser:
 
     def restart(self, position: int = 0) -> None:
         """Be ready to choose output token `position`, as if those before had just been chosen."""
+        self._foreseen.clear()
         if self._generator is not None:
             self._generator.manual_seed(self._seed)
             for _ in range(position):
@@ -44,6 +47,16 @@ class TokenChooser:
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         """The token after `prefix_ids` (prompt and output), given its `[vocabulary]` logits."""
         return self._pick(prefix_ids, logits, self._uniform())
+
+    def foresee(self, prefix_ids: Sequence[int], logits: torch.Tensor, ahead: int) -> int:
+        """What would be chosen from `logits`, another model's, `ahead` tokens after the next.
+
+        Takes no random number: the choice itself will be made with the same one.
+        """
+        while self._generator is not None and len(self._foreseen) <= ahead:
+            self._foreseen.append(self._draw(self._generator))
+        uniform = self._foreseen[ahead] if self._generator is not None else None
+        return self._pick(prefix_ids, logits, uniform)
 
     def margin(self, prefix_ids: Sequence[int], logits: torch.Tensor, token: int) -> float | None:
         """By how much `logits` would have to change, against each other, for `token` to be chosen.
@@ -81,7 +94,11 @@ class TokenChooser:
     def _uniform(self) -> float | None:
         if self._generator is None:
             return None
-        return float(torch.rand((), generator=self._generator, dtype=torch.float64))
+        return self._foreseen.popleft() if self._foreseen else self._draw(self._generator)
+
+    @staticmethod
+    def _draw(generator: torch.Generator) -> float:
+        return float(torch.rand((), generator=generator, dtype=torch.float64))
 
     def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, uniform: float | None) -> int:
         prefix = torch.tensor([prefix_ids], dtype=torch.long, device=logits.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
+from copyspec_eval.decoding.draft_model import Asked, DraftModel
 from copyspec_eval.decoding.row import Row
 from copyspec_eval.decoding.serving import check_length, forward, served
 from copyspec_eval.decoding.stopping import StopRule
@@ -112,6 +114,7 @@ class Engine:
         batch_size: rows decoded side by side.
         step_costs: time of a step by its number of draft tokens, as `prices` takes it; drafters
             draft what is worth it. In exact mode, and if None, a token costs nothing.
+        draft_model: drafts for the rows whose drafter has no draft.
 
     Attributes:
         batch_size: as above.
@@ -127,6 +130,7 @@ class Engine:
         exact: bool = True,
         batch_size: int = 1,
         step_costs: Mapping[int, float] | None = None,
+        draft_model: DraftModel | None = None,
     ) -> None:
         self._model = model
         self._make_drafter = make_drafter
@@ -136,6 +140,7 @@ class Engine:
         self.widest = self._width or 1 + num_draft_tokens
         free = {0: 1.0, num_draft_tokens: 1.0}
         self._prices = prices(free if exact or step_costs is None else step_costs)
+        self._draft_model = draft_model
         self._clock = _Stopwatch()
 
     def generate(
@@ -176,12 +181,15 @@ class Engine:
             on_finish(slot.index, answers[slot.index])
             self._clock.restart()
 
-        with served(self._model, self._exact):
+        with ExitStack() as stack:
+            stack.enter_context(served(self._model, self._exact))
+            if self._draft_model is not None:
+                stack.enter_context(self._draft_model.begin(self.batch_size, extent))
             self._clock.restart()
             while True:
                 self._fill(slots, queue, cache, extent, finish)
                 if not self._exact:
-                    _compact(slots, cache)
+                    self._compact(slots, cache)
                 if not any(slots):
                     break
                 self._step(slots, cache)
@@ -265,6 +273,8 @@ class Engine:
         self, place: int, index: int, request: Request, cache: RowCache, extent: int
     ) -> _Slot:
         started = self._clock.elapsed
+        if self._draft_model is not None:
+            self._draft_model.clear_row(place)
         request.chooser.restart()
         row = Row(
             request.prompt_ids,
@@ -311,7 +321,7 @@ class Engine:
     @torch.inference_mode()
     def _step(self, slots: list[_Slot | None], cache: RowCache) -> None:
         """One forward for all rows, and what each row makes of it."""
-        drafts = [slot.row.propose(self._prices) if slot else Draft() for slot in slots]
+        drafts = self._drafts(slots)
         longest = max(len(draft.token_ids) for draft in drafts)
         width = self._width or 1 + longest
         # One copy to the device: each row's first position, then its tokens.
@@ -339,6 +349,33 @@ class Engine:
         if self._exact:
             return max(slot.extent for slot in active)
         return _round_up(max(slot.row.length for slot in active) - 1 + width, _EXTENT)
+
+    def _drafts(self, slots: list[_Slot | None]) -> list[Draft]:
+        """What each row verifies next: its drafter's draft, else the draft model's."""
+        drafts = [slot.row.propose(self._prices) if slot else Draft() for slot in slots]
+        if self._draft_model is None:
+            return drafts
+        asked = [
+            Asked(slot.row.text, slot.chooser, slot.row.budget)
+            if slot and slot.row.budget and not draft.token_ids
+            else None
+            for slot, draft in zip(slots, drafts, strict=True)
+        ]
+        said = self._draft_model.propose(asked)
+        return [
+            draft if draft.token_ids else other for draft, other in zip(drafts, said, strict=True)
+        ]
+
+    def _compact(self, slots: list[_Slot | None], cache: RowCache) -> None:
+        """Move the last rows into the holes and drop the rest, once nothing waits for them."""
+        while slots and not all(slots):
+            last = slots.pop()
+            if last is not None:
+                hole = slots.index(None)
+                cache.copy_row(source=len(slots), target=hole)
+                if self._draft_model is not None:
+                    self._draft_model.copy_row(source=len(slots), target=hole)
+                slots[hole] = last
 
     def _settle(
         self,
@@ -405,16 +442,6 @@ def _fed(slot: _Slot | None, draft: Draft, width: int) -> list[int]:
         return [0] * (1 + width)
     padding = [0] * (width - 1 - len(draft.token_ids))
     return [slot.row.length - 1, slot.row.output_ids[-1], *draft.token_ids, *padding]
-
-
-def _compact(slots: list[_Slot | None], cache: RowCache) -> None:
-    """Move the last rows into the holes and drop the rest, once nothing waits for them."""
-    while slots and not all(slots):
-        last = slots.pop()
-        if last is not None:
-            hole = slots.index(None)
-            cache.copy_row(source=len(slots), target=hole)
-            slots[hole] = last
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -48,11 +48,20 @@ class Row:
         """Tokens of prompt and output together."""
         return len(self.prompt_ids) + len(self.output_ids)
 
+    @property
+    def text(self) -> list[int]:
+        """Prompt and output."""
+        return [*self.prompt_ids, *self.output_ids]
+
+    @property
+    def budget(self) -> int:
+        """How many draft tokens may be accepted, with a token of the model's own behind them."""
+        return self._max_new_tokens - len(self.output_ids) - 1
+
     def propose(self, prices: Sequence[float]) -> Draft:
         """A draft for the next step, as long as `prices` and the token budget allow."""
-        budget = self._max_new_tokens - len(self.output_ids) - 1
-        draft = self._drafter.propose(budget, prices)
-        most = min(len(prices), budget)
+        draft = self._drafter.propose(self.budget, prices)
+        most = min(len(prices), self.budget)
         if len(draft.token_ids) <= most:
             return draft
         return replace(

@@ -22,8 +22,9 @@ class CopySpecDrafter:
     >>> drafter = CopySpecDrafter(gamma=2, num_draft_tokens=3)
     >>> drafter.start([5, 6, 7, 8, 9, 5])
     >>> drafter.observe([6], Verdict(0, 6))  # the text is now 5 6 7 8 9 5 6, and "5 6" stood at 0
-    >>> drafter.propose(max_tokens=100, prices=[0.0] * 100)
-    Draft(token_ids=(7, 8, 9), position=2, match_length=2, source='context')
+    >>> draft = drafter.propose(max_tokens=100, prices=[0.0] * 100)
+    >>> draft.token_ids, draft.position
+    ((7, 8, 9), 2)
     """
 
     def __init__(self, gamma: int, num_draft_tokens: int) -> None:

@@ -69,8 +69,9 @@ class SuffixDrafter:
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 went on with 7, 9 and 9
-    >>> drafter.propose(max_tokens=100, prices=[0.1] * 100)
-    Draft(token_ids=(9, 1, 5), position=8, match_length=2, source='context')
+    >>> draft = drafter.propose(max_tokens=100, prices=[0.1] * 100)
+    >>> draft.token_ids, draft.position
+    ((9, 1, 5), 8)
     """
 
     def __init__(self, store: AnswerStore | None = None, tree: bool = False) -> None:

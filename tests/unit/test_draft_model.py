@@ -1,0 +1,106 @@
+"""A draft model changes no token, and one with the weights of the target is never wrong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import prompts, tiny_model
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
+
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.types import DraftOptions, Generation
+
+BUDGET, DELTA = 32, 3
+ARCHITECTURES = ["qwen2", "gemma2", "gpt2", "mixtral"]
+
+
+def greedy(index: int) -> TokenChooser:
+    return TokenChooser(LogitsProcessorList(), do_sample=False)
+
+
+def sampled(index: int) -> TokenChooser:
+    warpers: Any = [TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9)]
+    return TokenChooser(LogitsProcessorList(warpers), do_sample=True, seed=index)
+
+
+def noisy(model: Any, noise: float) -> Any:
+    """A copy of a model with noise on its weights; all noise makes it another model."""
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in other.parameters():
+            shaken = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+            weight.add_(noise * shaken * weight.std())
+    return other
+
+
+def answers(
+    model: Any,
+    draft_model: DraftModel | None,
+    drafter: str,
+    choose: Callable[[int], TokenChooser],
+    batch_size: int,
+    exact: bool,
+) -> list[Generation]:
+    engine = Engine(
+        model,
+        drafter_factory(DraftOptions(drafter, gamma=2)),
+        num_draft_tokens=10,
+        exact=exact,
+        batch_size=batch_size,
+        draft_model=draft_model,
+    )
+    return engine.generate(
+        [
+            Request(prompt, StopRule(BUDGET + index), choose(index))
+            for index, prompt in enumerate(prompts())
+        ]
+    )
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("choose", [greedy, sampled])
+@pytest.mark.parametrize("drafter", ["none", "copyspec", "suffix"])
+@pytest.mark.parametrize("noise", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_the_tokens_are_those_without_a_draft_model(
+    model_type: str,
+    noise: float,
+    drafter: str,
+    choose: Callable[[int], TokenChooser],
+    batch_size: int,
+    exact: bool,
+) -> None:
+    model = tiny_model(model_type)
+    plain = answers(model, None, "none", choose, batch_size, exact)
+    drafting = DraftModel(noisy(model, noise), DELTA)
+    found = answers(model, drafting, drafter, choose, batch_size, exact)
+    assert [one.token_ids for one in found] == [one.token_ids for one in plain]
+    said = [a for one in found for a in one.attempts if a.source == "model"]
+    assert said
+    if noise == 0:
+        assert all(attempt.num_accepted == attempt.num_drafted for attempt in said)
+    if noise == 0 and drafter == "none":
+        for index, one in enumerate(found):
+            assert one.num_forwards == 1 + -(-(BUDGET + index - 1) // (DELTA + 1))
+    if noise == 1:
+        assert sum(a.num_accepted for a in said) < 0.5 * sum(a.num_drafted for a in said)
+
+
+def test_prompts_longer_than_a_chunk_and_a_smaller_vocabulary(monkeypatch: Any) -> None:
+    monkeypatch.setattr("copyspec_eval.decoding.draft_model._CHUNK", 4)
+    model = tiny_model("llama")
+    plain = answers(model, None, "none", greedy, 4, False)
+    same = DraftModel(model, DELTA)
+    found = answers(model, same, "none", greedy, 4, False)
+    assert [one.token_ids for one in found] == [one.token_ids for one in plain]
+    assert all(a.num_accepted == a.num_drafted for one in found for a in one.attempts)
