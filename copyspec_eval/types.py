@@ -33,6 +33,8 @@ class DraftOptions:
             own number.
         store: whether to copy from earlier answers of the run, too.
         tree: whether to draft several continuations at once.
+        draft_model: name or folder of a smaller model that drafts where the drafter has no draft.
+        delta: the paper's δ: how many tokens the draft model says at a time.
 
     Raises:
         OptionError: a number that is not an integer of at least 1, a switch that is no bool, or a
@@ -44,14 +46,16 @@ class DraftOptions:
     num_draft_tokens: int | None = None
     store: bool = False
     tree: bool = False
+    draft_model: str | None = None
+    delta: int = 5
 
     def __post_init__(self) -> None:
-        for name, usual in (("gamma", 3), ("num_draft_tokens", 10)):
+        for name, usual in (("gamma", 3), ("num_draft_tokens", 10), ("delta", 5)):
             value = getattr(self, name)
             own = name == "num_draft_tokens" and value is None
             if not own and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(
-                    f"{name}={value!r} is not an integer of at least 1; the paper has {usual}"
+                    f"{name}={value!r} is not an integer of at least 1; usual is {usual}"
                 )
         for name in ("store", "tree"):
             value = getattr(self, name)

@@ -84,7 +84,9 @@ def drafter_factory(options: DraftOptions) -> DrafterFactory:
 def longest_draft(options: DraftOptions, exact: bool) -> int:
     """The most tokens that are ever drafted: what the user says, or the drafter's own number.
 
-    A drafter that goes by prices fills a step of 16 tokens in exact mode.
+    A drafter that goes by prices fills a step of 16 tokens in exact mode. A draft model's draft
+    has to fit, too.
     """
     own = drafter_kind(options.drafter).num_draft_tokens
-    return options.num_draft_tokens or own or (_LONGEST_EXACT if exact else _LONGEST)
+    copied = options.num_draft_tokens or own or (_LONGEST_EXACT if exact else _LONGEST)
+    return max(copied, options.delta) if options.draft_model else copied

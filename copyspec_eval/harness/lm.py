@@ -11,9 +11,11 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
+from transformers import AutoModelForCausalLM
 
 from copyspec_eval import provenance
 from copyspec_eval.decoding import serving
+from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine, exact_width
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.step_costs import measure_step_costs
@@ -59,6 +61,8 @@ class CopySpecLM(HFLM):
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
         store: copy from earlier answers of the run, too.
         tree: draft several continuations at once; needs `exact=false`.
+        draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
+        delta: the paper's δ, how many tokens the draft model says at a time.
         exact: every step has the same width, so that every drafter gives the same bits.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation goes on from the plain answer.
@@ -77,6 +81,8 @@ class CopySpecLM(HFLM):
         num_draft_tokens: int | None = None,
         store: bool = False,
         tree: bool = False,
+        draft_model: str | None = None,
+        delta: int = 5,
         exact: bool = True,
         paired: bool = False,
         **kwargs: Any,
@@ -86,7 +92,9 @@ class CopySpecLM(HFLM):
             pretrained = TINY
         options.check_batch_size(kwargs.get("batch_size", 1))
         # lm-eval reads the word "none" as None.
-        self._draft_options = DraftOptions(drafter or "none", gamma, num_draft_tokens, store, tree)
+        self._draft_options = DraftOptions(
+            drafter or "none", gamma, num_draft_tokens, store, tree, draft_model, delta
+        )
         self._exact = options.check_bool("exact", exact)
         if tree and exact:
             raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
@@ -100,6 +108,10 @@ class CopySpecLM(HFLM):
         config = options.read_config(found, kwargs) if given else found.config
         options.check_names(kwargs, config)
         serving.check_config(config)
+        if draft_model is not None:
+            serving.check_config(options.read_config(model_path(draft_model), kwargs))
+            own = found if given else kwargs.get("tokenizer") or config._name_or_path
+            options.check_same_tokens(own, model_path(draft_model), kwargs)
         # lm-eval's own default is "cuda", be there such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
         super().__init__(found, device=device, **kwargs)
@@ -108,6 +120,7 @@ class CopySpecLM(HFLM):
         if exact:
             serving.check_exact(self.model)
         serving.probe(self.model, exact)
+        self._draft_model = self._load_draft_model(kwargs) if draft_model is not None else None
         self._builder = RequestBuilder(self)
         self._recorder = RunRecorder(self.rank, self.world_size)
         self._warm = False
@@ -163,6 +176,21 @@ class CopySpecLM(HFLM):
         info: dict[str, Any] = super().get_model_info()
         return info | {"copyspec": self._recorder.report()}
 
+    def _load_draft_model(self, kwargs: dict[str, Any]) -> DraftModel:
+        """In the target's dtype and on its device."""
+        name = self._draft_options.draft_model
+        assert name is not None
+        keys = ("trust_remote_code", "cache_dir", "token")
+        auto: Any = AutoModelForCausalLM
+        model = auto.from_pretrained(
+            model_path(name),
+            dtype=self.model.dtype,
+            **{key: kwargs[key] for key in keys if kwargs.get(key)},
+        )
+        model = model.to(self.device).eval()
+        serving.probe(model, exact=False)
+        return DraftModel(model, self._draft_options.delta)
+
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
             device_type=self.device.type,
@@ -179,6 +207,7 @@ class CopySpecLM(HFLM):
             exact=self._exact,
             batch_size=batch_size,
             step_costs=self._costs(batch_size),
+            draft_model=self._draft_model,
         )
         return PairedEngine(self.model, engine) if self._paired else engine
 

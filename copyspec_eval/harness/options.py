@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from copyspec_eval.errors import ModelError, OptionError, unknown_option
+from copyspec_eval.types import DraftOptions
 
-OWN_OPTIONS = ("drafter", "gamma", "num_draft_tokens", "store", "tree", "exact", "paired")
+OWN_OPTIONS = (*(field.name for field in fields(DraftOptions)), "exact", "paired")
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 _LOADING_OPTIONS = {
@@ -76,6 +78,31 @@ def read_config(pretrained: str, options: Mapping[str, Any]) -> PretrainedConfig
             "(pass a Hub name or a folder with config.json)"
         ) from error
     return config
+
+
+def check_same_tokens(pretrained: str, draft_model: str, options: Mapping[str, Any]) -> None:
+    """Refuse a draft model whose token ids mean something else.
+
+    Raises:
+        ModelError: a tokenizer cannot be loaded, or the two differ.
+    """
+    keys = ("trust_remote_code", "cache_dir", "token")
+    chosen = {key: options[key] for key in keys if options.get(key)}
+    vocabularies = []
+    for name in (options.get("tokenizer") or pretrained, draft_model):
+        try:
+            vocabularies.append(AutoTokenizer.from_pretrained(name, **chosen).get_vocab())
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ModelError(f"the tokenizer of {name!r} cannot be loaded: {reason}") from error
+    own, other = vocabularies
+    if own != other:
+        different = sum(other.get(token) != index for token, index in own.items())
+        raise ModelError(
+            f"draft_model={draft_model!r} has another vocabulary than {pretrained!r}: {len(other)} "
+            f"tokens and {len(own)}, of which {different} have another number there or none; pass "
+            "a model of the same family"
+        )
 
 
 def check_names(names: Iterable[str], config: PretrainedConfig) -> None:

@@ -55,7 +55,9 @@ def expected(
 def drafter_makers(answers: Answers) -> dict[str, Callable[[], Drafter]]:
     """Every registered drafter with each set of its switches, and four that no one would add."""
     makers: dict[str, Callable[[], Drafter]] = {
-        "+".join((name, *on)): drafter_factory(DraftOptions(name, 1, **dict.fromkeys(on, True)))
+        "+".join((name, *on)): drafter_factory(
+            DraftOptions(name, 1, store="store" in on, tree="tree" in on)
+        )
         for name, kind in DRAFTERS.items()
         for count in range(1 + len(kind.switches))
         for on in itertools.combinations(sorted(kind.switches), count)
