@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from forced_model import forced_model
 from transformers import LogitsProcessorList
 
+from copyspec_eval.bench.forced import ForcedModel, qwen_of_half_a_billion
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine, Request
 from copyspec_eval.decoding.paired import PairedEngine
@@ -61,7 +61,8 @@ def traces(data_dir: Path) -> list[Trace]:
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: bool) -> None:
-    model = forced_model([(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
+    model = qwen_of_half_a_billion(torch.bfloat16)
+    ForcedModel(model, [(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
     drafter = drafter_factory(DraftOptions())
     engine = Engine(model, drafter, num_draft_tokens=10, exact=exact)
     paired = PairedEngine(model, engine)

@@ -18,7 +18,7 @@ PACKAGE = Path(copyspec_eval.__file__).parent
 FLOORS = (
     ("__init__", "__main__"),
     ("cli",),
-    ("harness",),
+    ("harness", "bench"),
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "provenance", "sources", "tiny"),
     ("types",),

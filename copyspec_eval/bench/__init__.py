@@ -1,0 +1,1 @@
+"""Speed of decoding on recorded answers, side by side with transformers' own."""
