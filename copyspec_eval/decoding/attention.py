@@ -49,10 +49,9 @@ def attend(
     rows, heads, width, dim = query.shape
     kv_heads, extent = key.shape[1:3]
     groups = heads // kv_heads
-    visible = _visible(attention_mask, width, extent, sliding_window, query.device)
     # The query heads that share a key stand below each other, as if they were more positions.
     folded = query.reshape(rows, kv_heads, groups * width, dim)
-    visible = visible.repeat(1, 1, groups, 1)
+    visible = _step_mask(attention_mask, folded, extent, sliding_window, groups)
     if softcap is None and s_aux is None:
         output = F.scaled_dot_product_attention(
             folded, key, value, attn_mask=visible, scale=scaling
@@ -67,17 +66,31 @@ def attend(
     return output.reshape(rows, heads, width, -1).transpose(1, 2), None
 
 
-def _visible(
+def _step_mask(
     mask: torch.Tensor | None,
-    width: int,
+    folded: torch.Tensor,
     extent: int,
     sliding_window: int | None,
-    device: torch.device,
+    groups: int,
 ) -> torch.Tensor:
-    keys = torch.arange(extent, device=device)
+    """The mask of the folded query, 0 and -inf in its dtype, made once for all layers of a step.
+
+    It is kept on the bool mask, which the model hands to every layer.
+    """
     if mask is None:
-        assert width == extent, "only a prefill that begins at 0 comes without a mask"
+        keys = torch.arange(extent, device=folded.device)
+        assert folded.shape[2] == groups * extent, "only a prefill from 0 comes without a mask"
         mask = (keys <= keys[:, None])[None, None]
+    made: dict[Any, torch.Tensor] = vars(mask).setdefault("copyspec_step_masks", {})
+    key = sliding_window, groups, folded.dtype
+    if key not in made:
+        seen = _visible(mask, sliding_window).repeat(1, 1, groups, 1)
+        made[key] = torch.zeros(seen.shape, dtype=folded.dtype, device=seen.device)
+        made[key].masked_fill_(~seen, -torch.inf)
+    return made[key]
+
+
+def _visible(mask: torch.Tensor, sliding_window: int | None) -> torch.Tensor:
     if sliding_window is not None:
         # By their place in the text: in a tree, what lies between belongs to other branches.
         places = mask.cumsum(-1, dtype=torch.int32)
@@ -98,7 +111,7 @@ def _explicit(
     scores = query @ key.transpose(-1, -2) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    scores = scores + visible
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
     working_dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
