@@ -150,7 +150,7 @@ class Trainer:
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, settings: Settings) -> Any:
-    """Random weights of the embedded model's shape: with four layers 4.2 million in all."""
+    """Random weights of the embedded model's shape: with four layers 3.9 million in all."""
     torch.manual_seed(settings.seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
