@@ -22,13 +22,18 @@ EXACT_WIDTHS = (8, 16, 32)
 """Step widths in tokens whose kernels give the same bits whatever was drafted (11 does not)."""
 
 
+PAPER_GAMMA = 3
+"""The paper's usual γ, in tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
     """How to draft.
 
     Attributes:
         drafter: name in the registry of `copyspec_eval.drafters`.
-        gamma: the paper's γ: how many trailing tokens must have occurred before, in tokens.
+        gamma: the paper's γ: how many trailing tokens must have occurred before, in tokens; for
+            `copyspec` alone.
         num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
             own number.
         store: whether to copy from earlier answers of the run, too.
@@ -42,7 +47,7 @@ class DraftOptions:
     """
 
     drafter: str = "copyspec"
-    gamma: int = 3
+    gamma: int = PAPER_GAMMA
     num_draft_tokens: int | None = None
     store: bool = False
     tree: bool = False
@@ -50,7 +55,7 @@ class DraftOptions:
     delta: int = 5
 
     def __post_init__(self) -> None:
-        for name, usual in (("gamma", 3), ("num_draft_tokens", 10), ("delta", 5)):
+        for name, usual in (("gamma", PAPER_GAMMA), ("num_draft_tokens", 10), ("delta", 5)):
             value = getattr(self, name)
             own = name == "num_draft_tokens" and value is None
             if not own and (isinstance(value, bool) or not isinstance(value, int) or value < 1):

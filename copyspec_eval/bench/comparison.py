@@ -26,8 +26,6 @@ OWN = {
     "suffix, tree": (DraftOptions("suffix", tree=True), False),
     "suffix, store": (DraftOptions("suffix", store=True), False),
     "suffix, tree, store": (DraftOptions("suffix", tree=True, store=True), False),
-    "none, exact": (DraftOptions("none"), True),
-    "copyspec, exact": (DraftOptions("copyspec"), True),
     "suffix, exact": (DraftOptions("suffix"), True),
 }
 """Our arms by name: how they draft, and whether in exact mode."""
@@ -76,7 +74,10 @@ def answer_all(bench: Bench, traces: Sequence[Trace]) -> Iterator[tuple[str, Mea
 
 
 def peak_memory(model: Any, bench: Bench, traces: Sequence[Trace]) -> dict[str, int]:
-    """Bytes at the most of each arm, at the end of a context of 4,096 tokens."""
+    """Bytes of the process at the most during each arm, at the end of a context of 4,096 tokens.
+
+    What stays between arms is in all of them: the model, and the packed weights of our own.
+    """
     context = _long_context(traces)
     prompt_ids = context[: len(context) - _CONTEXT_ANSWER]
     peaks = {}

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from time import perf_counter
 
 import torch
 from transformers import PreTrainedModel
@@ -16,6 +15,7 @@ from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
 from copyspec_eval.decoding.draft_model import Asked, DraftModel
 from copyspec_eval.decoding.row import Row
 from copyspec_eval.decoding.serving import check_length, forward, served
+from copyspec_eval.decoding.slots import Slot, Stopwatch, fed, step_parents
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.prices import prices
 from copyspec_eval.drafters.registry import DrafterFactory
@@ -45,42 +45,6 @@ class Request:
     def max_length(self) -> int:
         """Prompt and whole budget, in tokens."""
         return len(self.prompt_ids) + self.stop_rule.max_new_tokens
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A request that occupies a row of the cache, and its seconds so far."""
-
-    index: int
-    row: Row
-    chooser: TokenChooser
-    extent: int
-    started: float
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-
-
-class _Stopwatch:
-    """Time in laps that leave no gap; `restart` leaves one on purpose.
-
-    Attributes:
-        elapsed: seconds of all laps together.
-    """
-
-    def __init__(self) -> None:
-        self.elapsed = 0.0
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin a lap now; what passed since the last one is not counted."""
-        self._last = perf_counter()
-
-    def lap(self) -> float:
-        """Seconds since the last lap ended, or since `restart`."""
-        now = perf_counter()
-        seconds, self._last = now - self._last, now
-        self.elapsed += seconds
-        return seconds
 
 
 def exact_width(num_draft_tokens: int) -> int:
@@ -141,7 +105,7 @@ class Engine:
         free = {0: 1.0, num_draft_tokens: 1.0}
         self._prices = prices(free if exact or step_costs is None else step_costs)
         self._draft_model = draft_model
-        self._clock = _Stopwatch()
+        self._clock = Stopwatch()
 
     def generate(
         self,
@@ -174,10 +138,10 @@ class Engine:
         run = requests if alone else (*requests, *beside)
         extent = max(self._extent_of(request) for request in run)
         cache = RowCache(self.batch_size, extent)
-        slots: list[_Slot | None] = [None] * self.batch_size
+        slots: list[Slot | None] = [None] * self.batch_size
 
-        def finish(slot: _Slot) -> None:
-            answers[slot.index] = self._generation(slot)
+        def finish(slot: Slot) -> None:
+            answers[slot.index] = slot.generation(self._clock.elapsed, self.batch_size)
             on_finish(slot.index, answers[slot.index])
             self._clock.restart()
 
@@ -225,14 +189,14 @@ class Engine:
                 logits = self._read_prompt(row, request, cache)
             parts = deque([logits[0].float()], maxlen=keep // width + 2)
             for start in range(0, len(output_ids), width):
-                fed = list(output_ids[start : start + width])
-                step = torch.tensor([fed + [0] * (width - len(fed))], device=self._model.device)
+                chunk = list(output_ids[start : start + width])
+                step = torch.tensor([chunk + [0] * (width - len(chunk))], device=self._model.device)
                 first, end = place + start, place + start + width
                 extent = self._extent_of(request) if self._exact else _round_up(end, _EXTENT)
                 logits = forward(
                     self._model, cache, 0, step.expand(self.batch_size, width), first, extent
                 )
-                parts.append(logits[0, : len(fed)].float())
+                parts.append(logits[0, : len(chunk)].float())
         return torch.cat(list(parts))[-keep:]
 
     def check(self, requests: Sequence[Request]) -> None:
@@ -251,11 +215,11 @@ class Engine:
 
     def _fill(
         self,
-        slots: list[_Slot | None],
+        slots: list[Slot | None],
         queue: deque[tuple[int, Request]],
         cache: RowCache,
         extent: int,
-        finish: Callable[[_Slot], None],
+        finish: Callable[[Slot], None],
     ) -> None:
         """Put waiting requests into free rows; one that ends with its first token is done."""
         for place in range(len(slots)):
@@ -271,7 +235,7 @@ class Engine:
     @torch.inference_mode()
     def _prefill(
         self, place: int, index: int, request: Request, cache: RowCache, extent: int
-    ) -> _Slot:
+    ) -> Slot:
         started = self._clock.elapsed
         if self._draft_model is not None:
             self._draft_model.clear_row(place)
@@ -284,7 +248,7 @@ class Engine:
         )
         draft = Draft() if self._exact else row.propose(self._prices)
         logits = self._read_prompt(place, request, cache, draft)
-        slot = _Slot(index, row, request.chooser, extent, started)
+        slot = Slot(index, row, request.chooser, extent, started)
         argmax = argmax_tokens(logits)[0]
         self._settle(slot, place, draft, argmax, logits[0], cache)
         slot.prefill_seconds = self._clock.lap()
@@ -306,7 +270,7 @@ class Engine:
             end = start + PREFILL_CHUNK
             forward(self._model, cache, place, ids[:, start:end], start, end, logits_to_keep=1)
         width = ids.shape[1] - last
-        branched = [_step_parents(draft, len(prompt_ids) - last, width)] if draft.parents else None
+        branched = [step_parents(draft, len(prompt_ids) - last, width)] if draft.parents else None
         return forward(
             self._model,
             cache,
@@ -319,20 +283,20 @@ class Engine:
         )
 
     @torch.inference_mode()
-    def _step(self, slots: list[_Slot | None], cache: RowCache) -> None:
+    def _step(self, slots: list[Slot | None], cache: RowCache) -> None:
         """One forward for all rows, and what each row makes of it."""
         drafts = self._drafts(slots)
         longest = max(len(draft.token_ids) for draft in drafts)
         width = self._width or 1 + longest
         # One copy to the device: each row's first position, then its tokens.
         packed = torch.tensor(
-            [_fed(slot, draft, width) for slot, draft in zip(slots, drafts, strict=True)]
+            [fed(slot, draft, width) for slot, draft in zip(slots, drafts, strict=True)]
         ).to(self._model.device)
         active = [slot for slot in slots if slot is not None]
         extent = self._step_extent(active, width)
         parents = None
         if any(draft.parents for draft in drafts):
-            parents = [_step_parents(draft, 1, width) for draft in drafts]
+            parents = [step_parents(draft, 1, width) for draft in drafts]
         logits = forward(
             self._model, cache, 0, packed[:, 1:], packed[:, :1], extent, parents=parents
         )
@@ -345,12 +309,12 @@ class Engine:
         for slot in active:
             slot.decode_seconds += share
 
-    def _step_extent(self, active: list[_Slot], width: int) -> int:
+    def _step_extent(self, active: list[Slot], width: int) -> int:
         if self._exact:
             return max(slot.extent for slot in active)
         return _round_up(max(slot.row.length for slot in active) - 1 + width, _EXTENT)
 
-    def _drafts(self, slots: list[_Slot | None]) -> list[Draft]:
+    def _drafts(self, slots: list[Slot | None]) -> list[Draft]:
         """What each row verifies next: its drafter's draft, else the draft model's."""
         drafts = [slot.row.propose(self._prices) if slot else Draft() for slot in slots]
         if self._draft_model is None:
@@ -366,7 +330,7 @@ class Engine:
             draft if draft.token_ids else other for draft, other in zip(drafts, said, strict=True)
         ]
 
-    def _compact(self, slots: list[_Slot | None], cache: RowCache) -> None:
+    def _compact(self, slots: list[Slot | None], cache: RowCache) -> None:
         """Move the last rows into the holes and drop the rest, once nothing waits for them."""
         while slots and not all(slots):
             last = slots.pop()
@@ -379,7 +343,7 @@ class Engine:
 
     def _settle(
         self,
-        slot: _Slot,
+        slot: Slot,
         place: int,
         draft: Draft,
         argmax: list[int],
@@ -388,60 +352,9 @@ class Engine:
     ) -> None:
         """Take what the model makes of a draft; an accepted branch moves to where a chain is."""
         first = slot.row.length
-        path = slot.row.settle(draft, _choice(slot, draft, argmax, logits)).path
+        path = slot.row.settle(draft, slot.choices(draft, argmax, logits)).path
         if path and path[-1] >= len(path):
             cache.move(place, [first + node for node in path], first)
-
-    def _generation(self, slot: _Slot) -> Generation:
-        row = slot.row
-        assert row.finish_reason is not None
-        return Generation(
-            token_ids=tuple(row.output_ids),
-            finish_reason=row.finish_reason,
-            num_forwards=row.num_forwards,
-            num_prefill_tokens=row.num_prefill_tokens,
-            attempts=tuple(row.attempts),
-            spans=tuple(row.spans),
-            prefill_seconds=slot.prefill_seconds,
-            decode_seconds=slot.decode_seconds,
-            latency_seconds=self._clock.elapsed - slot.started,
-            batch_size=self.batch_size,
-        )
-
-
-def _choice(
-    slot: _Slot, draft: Draft, argmax: list[int], logits: torch.Tensor
-) -> Callable[[int], int]:
-    """The model's choices for `verify`."""
-    if slot.chooser.is_argmax:
-        return argmax.__getitem__
-    text = [*slot.row.prompt_ids, *slot.row.output_ids]
-
-    def choose(index: int) -> int:
-        # Asked only after the tokens that lead there were accepted, one by one.
-        if index:
-            text.append(draft.token_ids[index - 1])
-        return slot.chooser.choose(text, logits[index])
-
-    return choose
-
-
-def _step_parents(draft: Draft, num_before: int, width: int) -> list[int]:
-    """Of each token of a step, the one before it: `num_before` tokens, the draft, and padding."""
-    before = range(-1, num_before - 1)
-    if draft.parents is None:
-        return list(range(-1, width - 1))
-    of_draft = [num_before + parent for parent in draft.parents]
-    padding = range(num_before + len(of_draft) - 1, width - 1)
-    return [*before, *of_draft, *padding]
-
-
-def _fed(slot: _Slot | None, draft: Draft, width: int) -> list[int]:
-    """A row's step: its first position, last token, draft, and padding that nobody reads."""
-    if slot is None:
-        return [0] * (1 + width)
-    padding = [0] * (width - 1 - len(draft.token_ids))
-    return [slot.row.length - 1, slot.row.output_ids[-1], *draft.token_ids, *padding]
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from copyspec_eval.decoding import attention, experts
 from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.packing import packed
 from copyspec_eval.errors import ModelError, RequestError
 
 REMEDY = "use --model hf for it"
@@ -110,7 +111,7 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 @contextmanager
 def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
-    """Run `model` on the engine's attention, and in exact mode on its experts, then give it back.
+    """Run `model` on the engine's attention and packed weights, in exact mode on its experts, too.
 
     Outside, the model is as it was loaded, so that log-likelihood tasks give the numbers of
     `--model hf`.
@@ -122,7 +123,8 @@ def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
     if switch_experts:
         model.set_experts_implementation(experts.NAME)
     try:
-        yield
+        with packed(model):
+            yield
     finally:
         model.set_attn_implementation(own_attention)
         if switch_experts:

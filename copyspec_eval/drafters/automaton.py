@@ -43,15 +43,15 @@ class SuffixAutomaton:
 
     def append(self, token: int) -> None:
         """Add a token at the end of the text."""
-        before, self.whole = self.whole, len(self.length)
-        self._add_state(self.length[before] + 1)
-        self.text.append(token)
         link, following = self.link, self.next
-        state, whole = before, self.whole
+        state = before = self.whole
+        self.whole = whole = self._add_state(self.length[before] + 1, {}, 0, 0, -1)
+        self.text.append(token)
         while state != -1 and token not in following[state]:
             following[state][token] = whole
             state = link[state]
-        link[whole] = 0 if state == -1 else self._suffix_state(state, token)
+        if state != -1:
+            link[whole] = self._suffix_state(state, token)
         self._count(before, token)
 
     def _suffix_state(self, state: int, token: int) -> int:
@@ -63,24 +63,24 @@ class SuffixAutomaton:
         longer = following[state][token]
         if length[longer] == length[state] + 1:
             return longer
-        made = len(length)
-        self._add_state(length[state] + 1)
+        count, end, best = self.count[longer], self.end[longer], self.best[longer]
+        made = self._add_state(length[state] + 1, following[longer].copy(), count, end, best)
         link[made], link[longer] = link[longer], made
-        following[made] = following[longer].copy()
-        self.count[made], self.end[made] = self.count[longer], self.end[longer]
-        self.best[made] = self.best[longer]
         while state != -1 and following[state].get(token) == longer:
             following[state][token] = made
             state = link[state]
         return made
 
-    def _add_state(self, length: int) -> None:
+    def _add_state(
+        self, length: int, following: dict[int, int], count: int, end: int, best: int
+    ) -> int:
         self.length.append(length)
         self.link.append(0)
-        self.next.append({})
-        self.count.append(0)
-        self.end.append(0)
-        self.best.append(-1)
+        self.next.append(following)
+        self.count.append(count)
+        self.end.append(end)
+        self.best.append(best)
+        return len(self.link) - 1
 
     def _count(self, state: int, token: int) -> None:
         """Note for the suffixes of the text before, longest first, that `token` followed them."""

@@ -50,6 +50,11 @@ DRAFTERS: dict[str, DrafterKind] = {
 }
 
 
+def default_drafter(gamma: int | None) -> str:
+    """The drafter of a user who names none: the best one, or the paper's where its γ is given."""
+    return "suffix" if gamma is None else "copyspec"
+
+
 def drafter_kind(name: str) -> DrafterKind:
     """The drafter of that name.
 

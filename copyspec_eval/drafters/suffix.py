@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.store import AnswerStore, StoreMatch
@@ -110,7 +110,8 @@ class SuffixDrafter:
             self._broken = self._broken_branch(verdict.path)
         elif chosen and accepted < len(chosen.token_ids) and (accepted or not chosen.resumed):
             behind = chosen.position + accepted + 1
-            self._broken = replace(chosen, position=behind, run=chosen.run + accepted)
+            run = chosen.run + accepted
+            self._broken = _Candidate((), chosen.text, behind, run, 0.0, chosen.resumed)
         self._append(token_ids)
 
     def finish(self) -> None:
@@ -200,7 +201,7 @@ def _resume(broken: _Candidate, prices: Sequence[float]) -> _Candidate:
         expected += chance
         chance *= kept
         kept = min(KEPT_MOST, kept + KEPT_MORE)
-    return replace(broken, token_ids=token_ids, expected=expected, resumed=True)
+    return _Candidate(token_ids, broken.text, broken.position, broken.run, expected, True)
 
 
 def _follow(

@@ -19,7 +19,12 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine, exact_width
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.step_costs import measure_step_costs
-from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
+from copyspec_eval.drafters.registry import (
+    default_drafter,
+    drafter_factory,
+    drafter_kind,
+    longest_draft,
+)
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import options
 from copyspec_eval.harness.recording import (
@@ -35,7 +40,7 @@ from copyspec_eval.harness.recording import (
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
-from copyspec_eval.types import DraftOptions, Generation
+from copyspec_eval.types import PAPER_GAMMA, DraftOptions, Generation
 
 report_errors_in_one_line()
 
@@ -56,8 +61,9 @@ class CopySpecLM(HFLM):
     Args:
         pretrained: as for `hf`: a Hub name, a folder, or a loaded model; or `copyspec-tiny`, the
             embedded model, which is also taken if nothing is given.
-        drafter: name of a drafter; `none` decodes token by token.
-        gamma: the paper's γ, how many trailing tokens must have occurred before.
+        drafter: name of a drafter; `none` decodes token by token. By default `suffix`, or the
+            paper's `copyspec` where its `gamma` is given.
+        gamma: the paper's γ, how many trailing tokens must have occurred before; 3 by default.
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
         store: copy from earlier answers of the run, too.
         tree: draft several continuations at once; needs `exact=false`.
@@ -76,8 +82,8 @@ class CopySpecLM(HFLM):
     def __init__(
         self,
         pretrained: Any = None,
-        drafter: str | None = "copyspec",
-        gamma: int = 3,
+        drafter: str | None = "",
+        gamma: int | None = None,
         num_draft_tokens: int | None = None,
         store: bool = False,
         tree: bool = False,
@@ -93,7 +99,13 @@ class CopySpecLM(HFLM):
         options.check_batch_size(kwargs.get("batch_size", 1))
         # lm-eval reads the word "none" as None.
         self._draft_options = DraftOptions(
-            drafter or "none", gamma, num_draft_tokens, store, tree, draft_model, delta
+            drafter=default_drafter(gamma) if drafter == "" else drafter or "none",
+            gamma=PAPER_GAMMA if gamma is None else gamma,
+            num_draft_tokens=num_draft_tokens,
+            store=store,
+            tree=tree,
+            draft_model=draft_model,
+            delta=delta,
         )
         self._exact = options.check_bool("exact", exact)
         if tree and exact:

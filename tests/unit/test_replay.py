@@ -29,6 +29,17 @@ GOLDEN = {
 }
 
 
+# What the best rules found before reach, each drafted token costing a hundredth of a forward.
+AT_LEAST = {
+    "": (1.554, 1.613, 1.874, 1.893, 2.281, 2.437),
+    "store=true": (1.631, 1.696, 1.961, 2.000, 2.890, 2.834),
+    "tree=true": (1.665, 1.713, 1.996, 2.003, 2.427, 2.594),
+    "store=true,tree=true": (1.807, 1.865, 2.158, 2.190, 3.374, 3.288),
+}
+MOST_COST = 0.603
+"""Of a token of the first four sets with no switches, in forwards of one token."""
+
+
 @pytest.mark.parametrize("gamma", GOLDEN)
 def test_golden_tokens_per_forward(
     gamma: int, data_dir: Path, capsys: pytest.CaptureFixture[str]
@@ -39,6 +50,31 @@ def test_golden_tokens_per_forward(
         assert main(["replay", "--drafter", "copyspec", *arguments]) == 0
         total = json.loads(capsys.readouterr().out)["total"]
         assert round(total["tokens_per_forward"], 3) == golden, name
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        "",
+        "store=true",
+        pytest.param("tree=true", marks=pytest.mark.slow),
+        pytest.param("store=true,tree=true", marks=pytest.mark.slow),
+    ],
+)
+def test_suffix_is_as_good_as_the_best_rules_known(
+    switches: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = []
+    for name, least in zip(SETS, AT_LEAST[switches], strict=True):
+        traces = str(data_dir / "traces" / f"{name}.jsonl")
+        arguments = ["--drafter-args", switches] if switches else []
+        arguments += ["--token-cost", "0.01", "--traces", traces, "--json"]
+        assert main(["replay", "--drafter", "suffix", *arguments]) == 0
+        total = json.loads(capsys.readouterr().out)["total"]
+        assert total["tokens_per_forward"] >= least, name
+        costs.append(total["cost_per_token"])
+    if not switches:
+        assert sum(costs[:4]) / 4 <= MOST_COST
 
 
 def test_plain_decoding_makes_a_forward_per_token(
