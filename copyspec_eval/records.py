@@ -49,7 +49,7 @@ class TurnRecord:
         task, doc_id, turn, repeat: which turn this is; `turn` counts from 1, `repeat` from 0.
         category: the document's category, "" where the task has none.
         backend: "copyspec", or the stock lm-eval model that was timed.
-        drafter, exact: as in `--model_args`.
+        drafter, store, tree, draft_model, exact: as in `--model_args`.
         batch_size: rows decoded side by side.
         prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
         num_forwards: target forwards, the prefill counted as one.
@@ -76,6 +76,9 @@ class TurnRecord:
     rank: int
     backend: str
     drafter: str | None
+    store: bool
+    tree: bool
+    draft_model: str | None
     exact: bool | None
     batch_size: int
     prompt_sha256: str
@@ -98,6 +101,14 @@ class TurnRecord:
     text: str
     baseline: BaselineTurn | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def way(self) -> str:
+        """How the answer was drafted: "suffix", "copyspec + store", …; or the stock backend."""
+        extras = {"store": self.store, "tree": self.tree, "draft model": self.draft_model}
+        return " + ".join(
+            [self.drafter or self.backend, *(name for name in extras if extras[name])]
+        )
 
     @property
     def answer_ids(self) -> tuple[int, ...] | None:

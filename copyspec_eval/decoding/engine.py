@@ -17,6 +17,7 @@ from copyspec_eval.decoding.row import Row
 from copyspec_eval.decoding.serving import check_length, forward, served
 from copyspec_eval.decoding.slots import Slot, Stopwatch, fed, step_parents
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.prices import prices
 from copyspec_eval.drafters.registry import DrafterFactory
 from copyspec_eval.errors import OptionError
@@ -98,6 +99,7 @@ class Engine:
     ) -> None:
         self._model = model
         self._make_drafter = make_drafter
+        self._num_draft_tokens = num_draft_tokens
         self._exact = exact
         self.batch_size = batch_size
         self._width = exact_width(num_draft_tokens) if exact else None
@@ -164,9 +166,20 @@ class Engine:
         return [answers[index] for index in range(len(requests))]
 
     def warm_up(self, request: Request) -> None:
-        """Answer the beginning of `request` in a few tokens, so that nothing is cold afterwards."""
+        """Answer the beginning of `request` in a few tokens, so that nothing is cold afterwards.
+
+        No drafter takes part, so that none remembers it.
+        """
         start = request.prompt_ids[:PREFILL_CHUNK]
-        self.generate([Request(start, StopRule(_WARM_UP_TOKENS), request.chooser)])
+        plain = Engine(
+            self._model,
+            NoDrafter,
+            num_draft_tokens=self._num_draft_tokens,
+            exact=self._exact,
+            batch_size=self.batch_size,
+            draft_model=self._draft_model,
+        )
+        plain.generate([Request(start, StopRule(_WARM_UP_TOKENS), request.chooser)])
 
     @torch.inference_mode()
     def read(self, request: Request, output_ids: Sequence[int], keep: int) -> torch.Tensor:

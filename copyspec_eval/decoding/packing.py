@@ -23,11 +23,14 @@ def packed(model: torch.nn.Module) -> Iterator[None]:
 
     The first time takes as much memory again as those layers' weights.
     """
-    layers = [layer for layer in model.modules() if _gains(layer)]
+    layers = [
+        layer for layer in model.modules() if type(layer) is torch.nn.Linear and _gains(layer)
+    ]
     for layer in layers:
         if layer not in _packed_weights:
             _packed_weights[layer] = _pack(layer.weight.detach())
-        layer.forward = partial(_linear, layer, _packed_weights[layer])
+        forward = partial(_linear, layer, _packed_weights[layer])
+        layer.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -35,11 +38,10 @@ def packed(model: torch.nn.Module) -> Iterator[None]:
             del layer.forward
 
 
-def _gains(layer: torch.nn.Module) -> bool:
-    # A subclass, or a forward that someone has put in place, is something else.
+def _gains(layer: torch.nn.Linear) -> bool:
+    # A forward that someone has put in place (accelerate's hooks) stays.
     return (
-        type(layer) is torch.nn.Linear
-        and "forward" not in vars(layer)
+        "forward" not in vars(layer)
         and layer.weight.device.type == "cpu"
         and layer.weight.dtype == torch.bfloat16
         and torch.ops.mkldnn._is_mkldnn_bf16_supported()

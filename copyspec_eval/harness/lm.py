@@ -121,7 +121,10 @@ class CopySpecLM(HFLM):
         options.check_names(kwargs, config)
         serving.check_config(config)
         if draft_model is not None:
-            serving.check_config(options.read_config(model_path(draft_model), kwargs))
+            draft_config = options.read_config(
+                model_path(draft_model), options.of_access(kwargs), "draft_model"
+            )
+            serving.check_config(draft_config)
             own = found if given else kwargs.get("tokenizer") or config._name_or_path
             options.check_same_tokens(own, model_path(draft_model), kwargs)
         # lm-eval's own default is "cuda", be there such a device or not.
@@ -192,12 +195,9 @@ class CopySpecLM(HFLM):
         """In the target's dtype and on its device."""
         name = self._draft_options.draft_model
         assert name is not None
-        keys = ("trust_remote_code", "cache_dir", "token")
         auto: Any = AutoModelForCausalLM
         model = auto.from_pretrained(
-            model_path(name),
-            dtype=self.model.dtype,
-            **{key: kwargs[key] for key in keys if kwargs.get(key)},
+            model_path(name), dtype=self.model.dtype, **options.of_access(kwargs)
         )
         model = model.to(self.device).eval()
         serving.probe(model, exact=False)
@@ -250,6 +250,9 @@ class CopySpecLM(HFLM):
             **turn_facts(job.instance, job.repeat, self.rank, job.context),
             backend="copyspec",
             drafter=self._draft_options.drafter,
+            store=self._draft_options.store,
+            tree=self._draft_options.tree,
+            draft_model=self._draft_options.draft_model,
             exact=self._exact,
             batch_size=generation.batch_size,
             num_prompt_tokens=len(job.request.prompt_ids),

@@ -61,8 +61,17 @@ def check_batch_size(value: object) -> None:
         raise OptionError(f"batch_size={value!r} is neither a number of at least 1 nor auto")
 
 
-def read_config(pretrained: str, options: Mapping[str, Any]) -> PretrainedConfig:
-    """The model's config, without its weights.
+def of_access(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those model arguments that hold for any model that is loaded beside the target."""
+    return {
+        key: options[key] for key in ("trust_remote_code", "cache_dir", "token") if key in options
+    }
+
+
+def read_config(
+    pretrained: str, options: Mapping[str, Any], named: str = "pretrained"
+) -> PretrainedConfig:
+    """The config of the model in the argument `named`, without its weights.
 
     Raises:
         ModelError: there is no model of that name or path.
@@ -74,7 +83,7 @@ def read_config(pretrained: str, options: Mapping[str, Any]) -> PretrainedConfig
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
-            f"pretrained={pretrained!r} cannot be loaded: {reason} "
+            f"{named}={pretrained!r} cannot be loaded: {reason} "
             "(pass a Hub name or a folder with config.json)"
         ) from error
     return config
@@ -86,12 +95,12 @@ def check_same_tokens(pretrained: str, draft_model: str, options: Mapping[str, A
     Raises:
         ModelError: a tokenizer cannot be loaded, or the two differ.
     """
-    keys = ("trust_remote_code", "cache_dir", "token")
-    chosen = {key: options[key] for key in keys if options.get(key)}
     vocabularies = []
     for name in (options.get("tokenizer") or pretrained, draft_model):
         try:
-            vocabularies.append(AutoTokenizer.from_pretrained(name, **chosen).get_vocab())
+            vocabularies.append(
+                AutoTokenizer.from_pretrained(name, **of_access(options)).get_vocab()
+            )
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ModelError(f"the tokenizer of {name!r} cannot be loaded: {reason}") from error

@@ -35,7 +35,7 @@ def render(folder: Path) -> str:
     if not rows:
         raise DataError(f"{folder}: no turns*.jsonl; only runs of our models leave them")
     lines = list(_lines(list(rows.values()), scores))
-    headers = ["task", "turn", "answers", "score", "tok/s", "plain tok/s", "speed-up"]
+    headers = ["task", "turn", "drafter", "answers", "score", "tok/s", "plain tok/s", "speed-up"]
     headers += [f"median ({CONFIDENCE:.0%})", "copied", "identical"]
     shown = [index for index in range(len(headers)) if any(line[index] for line in lines)]
     writer = MarkdownTableWriter(
@@ -51,7 +51,8 @@ def _lines(rows: Sequence[TurnRecord], scores: Scores) -> list[list[str]]:
         numbers = [int(name.removeprefix("turn ")) for name in turns]
         of_task = _scores_by_turn(scores.get(task, {}), last_turn=max(numbers))
         for number, figures in zip(numbers, turns.values(), strict=True):
-            lines.append([task, str(number), *_cells(figures, of_task.get(number, []))])
+            way = table.ways(row for row in rows if (row.task, row.turn) == (task, number))
+            lines.append([task, str(number), way, *_cells(figures, of_task.get(number, []))])
     return lines
 
 

@@ -55,20 +55,32 @@ def render(rows: Iterable[TurnRecord]) -> str:
     """
     groups: list[tuple[list[Any], dict[str, float | int | None]]] = []
     for (task, turn), turns in _grouped(rows).items():
-        groups.append(([task, turn, "all", len(turns)], values(turns)))
+        groups.append(([task, turn, ways(turns), "all", len(turns)], values(turns)))
         categories = _by_category(turns)
         if len(categories) > 1:
             for name, part in categories.items():
-                groups.append(([task, turn, name, len(part)], values(part)))
+                groups.append(([task, turn, ways(part), name, len(part)], values(part)))
     columns = [name for name in _COLUMNS if any(metrics[name] is not None for _, metrics in groups)]
     writer = MarkdownTableWriter(
-        headers=["task", "turn", "category", "answers", *(_COLUMNS[name] for name in columns)],
+        headers=[
+            "task",
+            "turn",
+            "drafter",
+            "category",
+            "answers",
+            *(_COLUMNS[name] for name in columns),
+        ],
         value_matrix=[
             [*group, *(_cell(metrics[name]) for name in columns)] for group, metrics in groups
         ],
     )
     rendered: str = writer.dumps()
     return rendered
+
+
+def ways(rows: Iterable[TurnRecord]) -> str:
+    """How the turns were drafted, in the order of their first row."""
+    return ", ".join(dict.fromkeys(row.way for row in rows))
 
 
 def _cell(value: float | int | None) -> str:

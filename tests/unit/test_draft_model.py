@@ -19,7 +19,9 @@ from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.types import DraftOptions, Generation
 
 BUDGET, DELTA = 32, 3
-ARCHITECTURES = ["qwen2", "gemma2", "gpt2", "mixtral"]
+SLOW = pytest.mark.slow
+ARCHITECTURES = ["qwen2", *(pytest.param(n, marks=SLOW) for n in ("gemma2", "gpt2", "mixtral"))]
+DRAFTERS = ["none", pytest.param("copyspec", marks=SLOW), "suffix"]
 
 
 def greedy(index: int) -> TokenChooser:
@@ -69,7 +71,7 @@ def answers(
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("choose", [greedy, sampled])
-@pytest.mark.parametrize("drafter", ["none", "copyspec", "suffix"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("noise", [0.0, 0.05, 1.0])
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_the_tokens_are_those_without_a_draft_model(

@@ -11,20 +11,22 @@ import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogitsWarper
+from ways import WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine, Request
 from copyspec_eval.decoding.serving import check_config, probe
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
-from copyspec_eval.drafters.registry import DRAFTERS, drafter_factory
+from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.types import DraftOptions, Generation
 
 BUDGET = 32
 VARIED = ["qwen2", "gemma2", "gpt2", "mixtral"]
 """Whole attention, windows, learned positions, experts; the others are among the slow tests."""
 OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
+VARIED_FIRST = [*VARIED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 Answers = dict[tuple[int, ...], list[int]]
 
 
@@ -55,12 +57,7 @@ def expected(
 def drafter_makers(answers: Answers) -> dict[str, Callable[[], Drafter]]:
     """Every registered drafter with each set of its switches, and four that no one would add."""
     makers: dict[str, Callable[[], Drafter]] = {
-        "+".join((name, *on)): drafter_factory(
-            DraftOptions(name, 1, store="store" in on, tree="tree" in on)
-        )
-        for name, kind in DRAFTERS.items()
-        for count in range(1 + len(kind.switches))
-        for on in itertools.combinations(sorted(kind.switches), count)
+        name: drafter_factory(options) for name, options in WAYS.items()
     }
     for double in (OracleDrafter, AdversarialDrafter, RandomDrafter, RandomTreeDrafter):
         makers[double.__name__] = functools.partial(double, answers, VOCABULARY)
@@ -68,7 +65,7 @@ def drafter_makers(answers: Answers) -> dict[str, Callable[[], Drafter]]:
 
 
 DRAFTER_NAMES = sorted(drafter_makers({}))
-WAYS = [
+IN_BOTH_MODES = [
     pytest.param(name, exact, id=f"{name}-{'exact' if exact else 'inexact'}")
     for name in DRAFTER_NAMES
     for exact in (True, False)
@@ -84,17 +81,17 @@ def answer(
     exact: bool,
     stop_rule: StopRule | None = None,
     repetition_penalty: float = 1.0,
+    temperature: float | None = None,
 ) -> dict[tuple[int, ...], Generation]:
     model = tiny_model(model_type)
     settings = GenerationConfig(repetition_penalty=repetition_penalty)
-    requests = [
-        Request(
-            prompt,
-            stop_rule or StopRule(BUDGET),
-            TokenChooser(model._get_logits_processor(settings, len(prompt)), do_sample=False),
-        )
-        for prompt in prompts()
-    ]
+    requests = []
+    for seed, prompt in enumerate(prompts()):
+        processors = model._get_logits_processor(settings, len(prompt))
+        if temperature is not None:
+            processors.append(TemperatureLogitsWarper(temperature))
+        chooser = TokenChooser(processors, do_sample=temperature is not None, seed=seed)
+        requests.append(Request(prompt, stop_rule or StopRule(BUDGET), chooser))
     make_drafter = drafter_makers(expected(model_type, repetition_penalty))[drafter]
     engine = Engine(model, make_drafter, num_draft_tokens=10, exact=exact, batch_size=batch_size)
     return dict(zip(prompts(), engine.generate(requests), strict=True))
@@ -112,8 +109,8 @@ def test_model_is_accepted(model_type: str) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(("drafter", "exact"), WAYS)
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
+@pytest.mark.parametrize("model_type", VARIED_FIRST)
 def test_same_tokens_as_generate(
     model_type: str, drafter: str, batch_size: int, exact: bool
 ) -> None:
@@ -127,6 +124,23 @@ def test_same_tokens_as_generate(
             assert generation.num_forwards == exact + -(-(BUDGET - exact) // 11)
         if drafter in ("none", "AdversarialDrafter"):
             assert generation.num_forwards == BUDGET
+
+
+@functools.cache
+def sampled_plainly(model_type: str) -> Answers:
+    """What plain decoding draws, one prompt at a time."""
+    return tokens(answer(model_type, "none", batch_size=1, exact=False, temperature=0.7))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
+@pytest.mark.parametrize("model_type", VARIED_FIRST)
+def test_the_same_draws_whatever_was_drafted(
+    model_type: str, drafter: str, batch_size: int, exact: bool
+) -> None:
+    wanted = sampled_plainly(model_type)
+    assert wanted != expected(model_type), "nothing was drawn"
+    assert tokens(answer(model_type, drafter, batch_size, exact, temperature=0.7)) == wanted
 
 
 def decode(token_ids: Sequence[int]) -> str:
@@ -163,10 +177,8 @@ def ending(model_type: str) -> tuple[int, str, Answers]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(("drafter", "exact"), WAYS)
-@pytest.mark.parametrize(
-    "model_type", [*VARIED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
-)
+@pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
+@pytest.mark.parametrize("model_type", VARIED_FIRST)
 def test_penalty_eos_and_stop_string_inside_drafts(
     model_type: str, drafter: str, batch_size: int, exact: bool
 ) -> None:

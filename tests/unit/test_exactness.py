@@ -10,11 +10,12 @@ import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingChooser
 from tiny_models import VOCABULARY, larger_model, prompts, tiny_model
+from ways import EXACT_WAYS
 
 from copyspec_eval.decoding.engine import Engine, Request, exact_width
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
-from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
+from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
 from copyspec_eval.types import DraftOptions
 
@@ -52,7 +53,7 @@ def check_every_drafter(model: Any, batch_size: int, num_draft_tokens: int = 10)
     tokens, logits = logits_of(model, plain, batch_size, num_draft_tokens)
     answers = dict(zip(prompts(), tokens, strict=True))
     makers: dict[str, DrafterFactory] = {
-        name: drafter_factory(DraftOptions(name, gamma=1)) for name in DRAFTERS if name != "none"
+        name: drafter_factory(options) for name, options in EXACT_WAYS.items() if name != "none"
     }
     for double in (OracleDrafter, AdversarialDrafter, RandomDrafter):
         makers[double.__name__] = functools.partial(double, answers, model.config.vocab_size)

@@ -201,6 +201,12 @@ def test_requests_that_cannot_be_served(
         ("exact=maybe", r"exact='maybe' is neither true nor false"),
         ("gama=3", r"unknown model_arg 'gama' \(did you mean 'gamma'\?\)"),
         ("attn_implementation=sdpa", r"attn_implementation: .* leave it out"),
+        ("store=1", r"store=1 is neither true nor false"),
+        ("tree=true", r"tree=true .* pass exact=false"),
+        ("drafter=copyspec,store=true", r"store=true is not for drafter=copyspec; .*suffix"),
+        ("drafter=none,tree=true,exact=false", r"tree=true is not for drafter=none"),
+        ("draft_model=x,delta=0", r"delta=0 is not an integer"),
+        ("num_draft_tokens=5,draft_model=x,delta=32", r"num_draft_tokens=32 is over 31"),
     ],
 )
 def test_model_arguments_are_refused_before_loading(
@@ -211,6 +217,53 @@ def test_model_arguments_are_refused_before_loading(
     with pytest.raises(OptionError, match=message) as refusal:
         make(CopySpecLM, folder, options)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "drafter"),
+    [("", "suffix"), ("gamma=2", "copyspec"), ("drafter=suffix,gamma=2", "suffix")],
+)
+def test_the_best_drafter_is_the_default_and_the_papers_where_gamma_is_given(
+    byte_model: Path, options: str, drafter: str
+) -> None:
+    answers = make(CopySpecLM, byte_model, options).generate_until(instances({}))
+    assert {row.drafter for row in rows(answers)} == {drafter}
+    assert sum(row.num_accepted or 0 for row in rows(answers)) > 20
+
+
+@pytest.mark.parametrize("exact", ["true", "false"])
+def test_a_draft_model_with_the_targets_weights_is_always_right(
+    byte_model: Path, exact: str
+) -> None:
+    options = f"drafter=none,draft_model={byte_model},delta=4,exact={exact}"
+    answers = make(CopySpecLM, byte_model, options, batch_size=2).generate_until(instances({}))
+    assert answers == make(HFLM, byte_model).generate_until(instances({}), disable_tqdm=True)
+    for row in rows(answers):
+        assert row.way == "none + draft model"
+        assert row.num_accepted == row.num_drafted
+        assert row.num_forwards == 1 + -(-(row.num_tokens or 0) // 5)
+        assert row.num_copied == 0
+        assert row.spans == ()
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(byte_model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(byte_model, other, ignore=shutil.ignore_patterns("*.safetensors"))
+    words = json.loads((other / "tokenizer.json").read_text())
+    numbers = words["model"]["vocab"]
+    numbers["A"], numbers["B"] = numbers["B"], numbers["A"]
+    (other / "tokenizer.json").write_text(json.dumps(words))
+    with pytest.raises(ModelError, match=r"another vocabulary .* of which 2 have another number"):
+        make(CopySpecLM, byte_model, f"draft_model={other}")
+    with pytest.raises(ModelError, match=r"draft_model='.*nowhere' cannot be loaded"):
+        make(CopySpecLM, byte_model, f"draft_model={tmp_path / 'nowhere'}")
+
+
+def test_the_warm_up_is_not_remembered(byte_model: Path) -> None:
+    ours = make(CopySpecLM, byte_model, "drafter=suffix,store=true")
+    ours.generate_until(instances({}), disable_tqdm=True)
+    store = ours._make_drafter()._store
+    assert len(store.automaton.text) == len(CONTEXTS) * (40 + 1), "answers and what ends them"
 
 
 def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:

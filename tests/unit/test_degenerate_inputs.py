@@ -1,0 +1,151 @@
+"""The oddest inputs get the right answer whatever drafts, and no drafter makes them much slower."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import tiny_config, tiny_model
+from transformers import AutoModelForCausalLM, LogitsProcessorList
+from ways import EXACT_WAYS, WAYS
+
+from copyspec_eval.bench.forced import ForcedModel
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
+from copyspec_eval.types import DraftOptions, Generation
+
+BUDGET = 48
+LONG = 30_000
+MODES = [*((name, False) for name in WAYS), *((name, True) for name in EXACT_WAYS)]
+
+
+def model_of(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(tiny_config("llama", **changes)).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def answered(
+    model: Any, options: DraftOptions, exact: bool, prompt: Sequence[int], budget: int = BUDGET
+) -> Generation:
+    engine = Engine(
+        model, drafter_factory(options), num_draft_tokens=longest_draft(options, exact), exact=exact
+    )
+    chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
+    [made] = engine.generate([Request(tuple(prompt), StopRule(budget), chooser)])
+    return made
+
+
+def generated(model: Any, prompt: Sequence[int]) -> list[int]:
+    ids = torch.tensor([prompt])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=BUDGET,
+        pad_token_id=0,
+    )
+    continued: list[int] = output[0, len(prompt) :].tolist()
+    return continued
+
+
+@pytest.mark.parametrize(("way", "exact"), MODES)
+def test_a_prompt_of_one_token(way: str, exact: bool) -> None:
+    model = tiny_model("llama")
+    made = answered(model, WAYS[way], exact, [5])
+    assert list(made.token_ids) == generated(model, [5])
+
+
+@pytest.mark.parametrize(("way", "exact"), MODES)
+def test_a_vocabulary_of_two(way: str, exact: bool) -> None:
+    model = model_of(vocab_size=2, bos_token_id=None, pad_token_id=None)
+    source = random.Random(0)
+    prompt = [source.randrange(2) for _ in range(60)]
+    assert list(answered(model, WAYS[way], exact, prompt).token_ids) == generated(model, prompt)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "exact"), MODES)
+def test_thirty_thousand_equal_tokens(way: str, exact: bool) -> None:
+    model = model_of(max_position_embeddings=2 * LONG, num_hidden_layers=1)
+    plain = answered(model, WAYS["none"], exact, [7] * LONG)
+    assert answered(model, WAYS[way], exact, [7] * LONG).token_ids == plain.token_ids
+
+
+def never_repeating(start: int) -> list[int]:
+    return list(range(start, start + 300))
+
+
+SOURCE = random.Random(0)
+ODD = {
+    "one token, then nothing repeats": ([5], never_repeating(100)),
+    "one token, then it again": ([5], [5] * 300),
+    "the same token, then nothing repeats": ([7] * LONG, never_repeating(100)),
+    "the same token, and again": ([7] * LONG, [7] * 300),
+    "the same token, with another here and there": (
+        [7] * 2000,
+        [SOURCE.choice([7, 7, 7, 8]) for _ in range(300)],
+    ),
+    "two tokens at random": (
+        [SOURCE.randrange(2) for _ in range(2000)],
+        [SOURCE.randrange(2) for _ in range(300)],
+    ),
+    "nothing ever repeats": (list(range(1000, 3000)), never_repeating(100)),
+    "what repeats goes on in another way": (
+        [token for index in range(300) for token in (9, 10, 11, 1000 + index)],
+        [token for index in range(75) for token in (9, 10, 11, 2000 + index)],
+    ),
+}
+MOST = 1.10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ODD)
+def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
+    prompt, answer = ODD[name]
+    # Some milliseconds per step; less for the prompts whose prefill takes most of the time.
+    is_long = len(prompt) >= LONG
+    width, layers = (64, 1) if is_long else (512, 8)
+    model = model_of(
+        vocab_size=4096,
+        max_position_embeddings=2 * LONG,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+    )
+    ForcedModel(model, [[*prompt, *answer]])
+    costs = measure_step_costs(model, batch_size=1, num_draft_tokens=96)
+    seconds: dict[str, list[float]] = {}
+    engines = {}
+    for way, options in WAYS.items():
+        by_cost = drafter_kind(options.drafter).num_draft_tokens is None
+        engines[way] = Engine(
+            model,
+            drafter_factory(options),
+            num_draft_tokens=longest_draft(options, exact=False),
+            exact=False,
+            step_costs=costs if by_cost else None,
+        )
+    rule = StopRule(len(answer))
+    for _ in range(2 if is_long else 5):
+        for way, engine in engines.items():
+            chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
+            [made] = engine.generate([Request(tuple(prompt), rule, chooser)])
+            assert list(made.token_ids) == answer
+            seconds.setdefault(way, []).append(made.seconds)
+    plain = seconds.pop("none")
+    for way, of_way in seconds.items():
+        ratio = statistics.median(one / other for one, other in zip(of_way, plain, strict=True))
+        print(f"{name}: {way} takes {ratio:.2f} of the time of none")
+        assert ratio <= MOST or way == "copyspec", way
