@@ -117,9 +117,9 @@ def argmax_tokens(logits: torch.Tensor) -> list[list[int]]:
     types changes nothing.
     """
     if logits.device.type == "cpu":
-        # NumPy's argmax is many times faster here than torch's, of bfloat16 above all.
-        on_host: list[list[int]] = logits.float().numpy().argmax(-1).tolist()
-        return on_host
+        # NumPy's argmax is many times faster here than torch's, of bfloat16 above all. One position
+        # at a time: in float32, those of a long draft would take more memory than all else.
+        return [[int(position.float().numpy().argmax()) for position in row] for row in logits]
     if logits.dtype == torch.float64:
         logits = logits.float()
     tokens: list[list[int]] = logits.argmax(-1).tolist()

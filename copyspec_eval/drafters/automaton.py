@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_WALK = 64
+_WALK = 16
 """How many suffixes of a text are counted per token: bounds the time where one token repeats."""
 
 

@@ -62,7 +62,7 @@ def tiny_config(model_type: str, **changes: Any) -> Any:
     shape = _GPT2_SHAPE if model_type == "gpt2" else _SHAPE
     special = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
     config_class: Any = CONFIG_MAPPING[model_type]
-    return config_class(**shape, **special, **ARCHITECTURES[model_type], **changes)
+    return config_class(**(shape | special | ARCHITECTURES[model_type] | changes))
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longe
 from copyspec_eval.types import DraftOptions, Generation
 
 BUDGET = 48
-LONG = 30_000
+LONG, SHORT, ANSWER = 30_000, 500, 160
 MODES = [*((name, False) for name in WAYS), *((name, True) for name in EXACT_WAYS)]
 
 
@@ -37,10 +38,19 @@ def model_of(**changes: Any) -> Any:
 
 
 def answered(
-    model: Any, options: DraftOptions, exact: bool, prompt: Sequence[int], budget: int = BUDGET
+    model: Any,
+    options: DraftOptions,
+    exact: bool,
+    prompt: Sequence[int],
+    budget: int = BUDGET,
+    step_costs: dict[int, float] | None = None,
 ) -> Generation:
     engine = Engine(
-        model, drafter_factory(options), num_draft_tokens=longest_draft(options, exact), exact=exact
+        model,
+        drafter_factory(options),
+        num_draft_tokens=longest_draft(options, exact),
+        exact=exact,
+        step_costs=step_costs,
     )
     chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
     [made] = engine.generate([Request(tuple(prompt), StopRule(budget), chooser)])
@@ -75,36 +85,44 @@ def test_a_vocabulary_of_two(way: str, exact: bool) -> None:
     assert list(answered(model, WAYS[way], exact, prompt).token_ids) == generated(model, prompt)
 
 
+@functools.cache
+def plainly_after_equal_tokens(exact: bool) -> Generation:
+    return answered(long_model(), WAYS["none"], exact, [7] * LONG)
+
+
+@functools.cache
+def long_model() -> Any:
+    return model_of(max_position_embeddings=2 * LONG, num_hidden_layers=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "exact"), MODES)
 def test_thirty_thousand_equal_tokens(way: str, exact: bool) -> None:
-    model = model_of(max_position_embeddings=2 * LONG, num_hidden_layers=1)
-    plain = answered(model, WAYS["none"], exact, [7] * LONG)
-    assert answered(model, WAYS[way], exact, [7] * LONG).token_ids == plain.token_ids
+    made = answered(long_model(), WAYS[way], exact, [7] * LONG)
+    assert made.token_ids == plainly_after_equal_tokens(exact).token_ids
 
 
 def never_repeating(start: int) -> list[int]:
-    return list(range(start, start + 300))
+    return list(range(start, start + ANSWER))
 
 
 SOURCE = random.Random(0)
 ODD = {
     "one token, then nothing repeats": ([5], never_repeating(100)),
-    "one token, then it again": ([5], [5] * 300),
+    "one token, then it again": ([5], [5] * ANSWER),
     "the same token, then nothing repeats": ([7] * LONG, never_repeating(100)),
-    "the same token, and again": ([7] * LONG, [7] * 300),
     "the same token, with another here and there": (
-        [7] * 2000,
-        [SOURCE.choice([7, 7, 7, 8]) for _ in range(300)],
+        [7] * SHORT,
+        [SOURCE.choice([7, 7, 7, 8]) for _ in range(ANSWER)],
     ),
     "two tokens at random": (
-        [SOURCE.randrange(2) for _ in range(2000)],
-        [SOURCE.randrange(2) for _ in range(300)],
+        [SOURCE.randrange(2) for _ in range(SHORT)],
+        [SOURCE.randrange(2) for _ in range(ANSWER)],
     ),
-    "nothing ever repeats": (list(range(1000, 3000)), never_repeating(100)),
+    "nothing ever repeats": (list(range(1000, 1000 + SHORT)), never_repeating(100)),
     "what repeats goes on in another way": (
-        [token for index in range(300) for token in (9, 10, 11, 1000 + index)],
-        [token for index in range(75) for token in (9, 10, 11, 2000 + index)],
+        [token for index in range(SHORT // 4) for token in (9, 10, 11, 1000 + index)],
+        [token for index in range(ANSWER // 4) for token in (9, 10, 11, 2000 + index)],
     ),
 }
 MOST = 1.10
@@ -127,21 +145,12 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
     ForcedModel(model, [[*prompt, *answer]])
     costs = measure_step_costs(model, batch_size=1, num_draft_tokens=96)
     seconds: dict[str, list[float]] = {}
-    engines = {}
-    for way, options in WAYS.items():
-        by_cost = drafter_kind(options.drafter).num_draft_tokens is None
-        engines[way] = Engine(
-            model,
-            drafter_factory(options),
-            num_draft_tokens=longest_draft(options, exact=False),
-            exact=False,
-            step_costs=costs if by_cost else None,
-        )
-    rule = StopRule(len(answer))
-    for _ in range(2 if is_long else 5):
-        for way, engine in engines.items():
-            chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
-            [made] = engine.generate([Request(tuple(prompt), rule, chooser)])
+    for _ in range(3):
+        for way, options in WAYS.items():
+            by_cost = drafter_kind(options.drafter).num_draft_tokens is None
+            made = answered(
+                model, options, False, prompt, len(answer), step_costs=costs if by_cost else None
+            )
             assert list(made.token_ids) == answer
             seconds.setdefault(way, []).append(made.seconds)
     plain = seconds.pop("none")

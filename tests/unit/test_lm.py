@@ -241,7 +241,7 @@ def test_a_draft_model_with_the_targets_weights_is_always_right(
     for row in rows(answers):
         assert row.way == "none + draft model"
         assert row.num_accepted == row.num_drafted
-        assert row.num_forwards == 1 + -(-(row.num_tokens or 0) // 5)
+        assert row.num_forwards == 1 + -(-((row.num_tokens or 0) - 1) // 5)
         assert row.num_copied == 0
         assert row.spans == ()
 
@@ -261,9 +261,10 @@ def test_a_draft_model_of_another_vocabulary_is_refused(byte_model: Path, tmp_pa
 
 def test_the_warm_up_is_not_remembered(byte_model: Path) -> None:
     ours = make(CopySpecLM, byte_model, "drafter=suffix,store=true")
-    ours.generate_until(instances({}), disable_tqdm=True)
+    answers = ours.generate_until(instances({}), disable_tqdm=True)
     store = ours._make_drafter()._store
-    assert len(store.automaton.text) == len(CONTEXTS) * (40 + 1), "answers and what ends them"
+    answered = sum(1 + (row.num_tokens or 0) for row in rows(answers))
+    assert len(store.automaton.text) == answered, "the answers, and a token behind each"
 
 
 def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:

@@ -44,6 +44,7 @@ def test_scores_and_speed_stand_with_their_turns(
     assert dict(zip(headers, first, strict=True)) == {
         "task": "mt_bench",
         "turn": "1",
+        "drafter": "copyspec",
         "answers": "1",
         "score": "exact 1",
         "tok/s": "2",
@@ -61,8 +62,15 @@ def test_a_run_that_is_not_paired_has_fewer_columns(
 ) -> None:
     write_rows(tmp_path, ROW)
     headers, *rows = screen(tmp_path, capsys)
-    assert headers == ["task", "turn", "answers", "tok/s", "copied"]
-    assert rows == [["mt_bench", "1", "1", "2", "50%"]]
+    assert headers == ["task", "turn", "drafter", "answers", "tok/s", "copied"]
+    assert rows == [["mt_bench", "1", "copyspec", "1", "2", "50%"]]
+
+
+def test_what_was_drafted_from_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several = replace(ROW, drafter="suffix", store=True, tree=True)
+    write_rows(tmp_path, several, replace(ROW, turn=2, draft_model="small"))
+    _, first, second = screen(tmp_path, capsys)
+    assert (first[2], second[2]) == ("suffix + store + tree", "copyspec + draft model")
 
 
 def test_the_last_answer_of_a_turn_counts(
@@ -70,7 +78,7 @@ def test_the_last_answer_of_a_turn_counts(
 ) -> None:
     write_rows(tmp_path, ROW, replace(ROW, run_id="later", seconds=1.0, doc_id=3))
     _, row = screen(tmp_path, capsys)
-    assert row[2:4] == ["1", "10"]
+    assert row[3:5] == ["1", "10"]
 
 
 def test_a_run_without_records_is_refused(

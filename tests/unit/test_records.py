@@ -47,8 +47,8 @@ def test_a_line_cut_off_by_a_kill_is_left_out_and_a_broken_one_is_named(tmp_path
     path.write_text(whole + "{}\n" + whole)
     with pytest.raises(DataError, match=r"turns.jsonl:2: not a turn record"):
         list(records.read(path))
-    path.write_text(whole.replace('"schema_version":2', '"schema_version":1'))
-    with pytest.raises(DataError, match=r"turns.jsonl:1: .*schema_version 1, this is 2"):
+    path.write_text(whole.replace('"schema_version":3', '"schema_version":1'))
+    with pytest.raises(DataError, match=r"turns.jsonl:1: .*schema_version 1, this is 3"):
         list(records.read(path))
 
 
@@ -65,7 +65,9 @@ def test_an_answer_is_text_with_its_record() -> None:
 
 def test_every_metric_by_hand() -> None:
     other = replace(ROW, num_tokens=30, num_forwards=30, num_attempts=0, num_accepted=0)
-    other = replace(other, num_drafted=0, seconds=15.0, prefill_seconds=0.0, decode_seconds=15.0)
+    other = replace(
+        other, num_drafted=0, num_copied=0, seconds=15.0, prefill_seconds=0.0, decode_seconds=15.0
+    )
     values = {metric.name: evaluate(metric, [ROW, other]) for metric in METRICS}
     paired = {name for name, value in values.items() if math.isnan(value)}
     assert paired == {
