@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -40,8 +41,8 @@ def test_the_same_numbers_within_rounding(width: int) -> None:
 
 def test_only_plain_layers_in_bfloat16_are_packed_and_all_are_given_back() -> None:
     model = layers(torch.bfloat16)
-    hooked = model[2]
-    theirs = hooked.forward = functools.partial(torch.nn.Linear.forward, hooked)  # type: ignore[method-assign]
+    hooked: Any = model[2]
+    theirs = hooked.forward = functools.partial(torch.nn.Linear.forward, hooked)
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     with packed(model):
         assert [("forward" in vars(layer)) for layer in model] == [True, False, True]
