@@ -254,7 +254,15 @@ MEDIUM = ("--gen_kwargs", "max_gen_toks=64")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["gamma=3", "drafter=none"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "gamma=3",
+        "drafter=none",
+        "drafter=suffix",
+        "drafter=suffix,store=true,tree=true,exact=false",
+    ],
+)
 def test_all_of_mt_redundant_as_hf_answers_it(
     qwen: Path, data_dir: Path, tmp_path: Path, stock_answers: Command, options: str
 ) -> None:

@@ -115,13 +115,20 @@ def test_exact_copying_is_exact_none_on_forty_questions(
     models: Callable[..., Path], tmp_path: Path, compare: Any, dtype: str
 ) -> None:
     model = models("qwen2", False)
-    for drafter in ("copyspec", "none"):
-        options = f"dtype={dtype},drafter={drafter},gamma=2,exact=true"
-        evaluate_into(tmp_path / drafter, model, options, limit=40)
-    copied = sum(row.num_accepted or 0 for row in rows_in(tmp_path / "copyspec"))
-    assert copied > 20
-    code, said = compare(tmp_path / "copyspec", tmp_path / "none")
-    assert (code, said["counts"]["identical"], said["counts"]["answers"]) == (0, 80, 80)
+    ways = {
+        "none": "drafter=none",
+        "copyspec": "gamma=2",
+        "suffix": "drafter=suffix",
+        "store": "store=true",
+        "draft model": f"draft_model={model}",
+    }
+    for name, way in ways.items():
+        evaluate_into(tmp_path / name, model, f"dtype={dtype},exact=true,{way}", limit=40)
+    for name in set(ways) - {"none"}:
+        copied = sum(row.num_accepted or 0 for row in rows_in(tmp_path / name))
+        assert copied > 20, name
+        code, said = compare(tmp_path / name, tmp_path / "none")
+        assert (code, said["counts"]["identical"], said["counts"]["answers"]) == (0, 80, 80), name
 
 
 @pytest.mark.slow
