@@ -13,7 +13,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-_packed_weights: WeakKeyDictionary[torch.nn.Module, torch.Tensor] = WeakKeyDictionary()
+_State = tuple[int, int]
+
+_packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[_State, torch.Tensor]] = (
+    WeakKeyDictionary()
+)
 """Beside the layers' own, for as long as these live: log-likelihoods keep reading those."""
 
 
@@ -27,9 +31,12 @@ def packed(model: torch.nn.Module) -> Iterator[None]:
         layer for layer in model.modules() if type(layer) is torch.nn.Linear and _gains(layer)
     ]
     for layer in layers:
-        if layer not in _packed_weights:
-            _packed_weights[layer] = _pack(layer.weight.detach())
-        forward = partial(_linear, layer, _packed_weights[layer])
+        # A model may be trained on between two evaluations.
+        version = 0 if layer.weight.is_inference() else layer.weight._version
+        state = layer.weight.data_ptr(), version
+        if layer not in _packed_weights or _packed_weights[layer][0] != state:
+            _packed_weights[layer] = state, _pack(layer.weight.detach())
+        forward = partial(_linear, layer, _packed_weights[layer][1])
         layer.forward = forward  # type: ignore[method-assign]
     try:
         yield
@@ -44,6 +51,7 @@ def _gains(layer: torch.nn.Linear) -> bool:
         "forward" not in vars(layer)
         and layer.weight.device.type == "cpu"
         and layer.weight.dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
 

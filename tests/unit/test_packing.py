@@ -64,3 +64,14 @@ def test_weights_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         first = model.lm_head.forward.args[1]
     with packed(model):
         assert model.lm_head.forward.args[1] is first
+
+
+def test_weights_that_changed_are_packed_anew() -> None:
+    model = layers(torch.bfloat16)
+    hidden = torch.randn(1, 4, 64).bfloat16()
+    with torch.inference_mode(), packed(model):
+        before = model(hidden)
+    with torch.no_grad():
+        next(model[2].parameters()).mul_(2)
+    with torch.inference_mode(), packed(model):
+        assert torch.equal(model(hidden), 2 * before)
