@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -89,10 +90,22 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Print a run's scores, speed and equality per task and turn."""
-    from copyspec_eval.reports import overview
+    """Print runs' scores, speed and equality, and write them with a page for the browser."""
+    from copyspec_eval.reports import files, leaderboard, leaderboard_forms, overview, recorded
 
-    print(overview.render(arguments.run), end="")
+    runs = (recorded.read_recorded(folder) for folder in arguments.runs)
+    found = leaderboard.leaderboard(runs)
+    if arguments.out:
+        written = files.write(found, arguments.out)
+    if arguments.format == "table":
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(overview.render(found, width), end="")
+        if len(arguments.runs) == 1:
+            print(f"\n{overview.files(arguments.runs[0])}", end="")
+    else:
+        print(leaderboard_forms.RENDERERS[arguments.format](found), end="")
+    if arguments.out:
+        print("".join(f"{path}\n" for path in written), end="", file=sys.stderr)
 
 
 def tiny(arguments: argparse.Namespace) -> None:
@@ -190,8 +203,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print JSON instead of tables")
     command.set_defaults(command=compare)
 
-    command = commands.add_parser("report", help="print what a run came to, on one screen")
-    _add_run(command)
+    command = commands.add_parser("report", help="print what runs came to; write tables and a page")
+    command.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folder that lm_eval --output_path wrote to",
+    )
+    command.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to put LEADERBOARD.md, .csv, .json, report.html",
+    )
+    command.add_argument("--format", choices=["table", "md", "csv", "json"], default="table")
     command.set_defaults(command=report)
 
     command = commands.add_parser("tiny", help="print the folder of the embedded model")

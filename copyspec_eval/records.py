@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,11 @@ from typing import Any
 from copyspec_eval.errors import DataError
 from copyspec_eval.types import Agreement, Difference, DraftSource
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+
+Segment = tuple[str, int, int]
+"""A piece of an answer: its text, and where its source starts and ends in the characters of prompt
+and answer together; -1 for the model's own, -2 for a copy from an earlier answer of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class TurnRecord:
         spans: `[start, length, source]` of every copied stretch; see `Span`.
         token_ids: the answer as generated, with drafts.
         text: the answer as handed to lm-eval; in a paired run it is the baseline's.
+        generation: settings of the request, `name=value, …` in order of name, but its stop strings.
+        prompt: the prompt as the model read it, special tokens included.
+        segments: the answer with drafts as the model gave it, in pieces; see `Segment`.
         baseline: the baseline's side of a paired run, else None.
     """
 
@@ -99,6 +106,9 @@ class TurnRecord:
     spans: tuple[tuple[int, int, int], ...]
     token_ids: tuple[int, ...] | None
     text: str
+    generation: str | None = None
+    prompt: str | None = None
+    segments: tuple[Segment, ...] = ()
     baseline: BaselineTurn | None = None
     schema_version: int = SCHEMA_VERSION
 
@@ -180,10 +190,29 @@ def read(path: Path) -> Iterator[TurnRecord]:
 
 
 def _turn_record(row: dict[str, Any]) -> TurnRecord:
-    if row["schema_version"] != SCHEMA_VERSION:
-        raise ValueError(f"schema_version {row['schema_version']}, this is {SCHEMA_VERSION}")
+    version = row["schema_version"]
+    if version not in (SCHEMA_VERSION, *_ADDED_SINCE):
+        raise ValueError(f"schema_version {version}, this is {SCHEMA_VERSION}")
+    for older in sorted(_ADDED_SINCE):
+        if version <= older:
+            row = _ADDED_SINCE[older](row) | row
+    if version <= 2:
+        row["attempts"] = [[*attempt, "context"] for attempt in row["attempts"]]
     record: TurnRecord = _built(TurnRecord, row)
     return record
+
+
+# What a row of an older schema would say, had it been asked.
+_ADDED_SINCE: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    2: lambda row: {
+        "store": False,
+        "tree": False,
+        "draft_model": None,
+        "num_prefill_tokens": None if row["num_tokens"] is None else 1,
+        "num_copied": row["num_accepted"],
+    },
+    3: lambda row: {"generation": None, "prompt": None, "segments": []},
+}
 
 
 def _built(kind: type[Any], row: dict[str, Any]) -> Any:
@@ -199,4 +228,8 @@ def _built(kind: type[Any], row: dict[str, Any]) -> Any:
 
 
 def _freeze(value: Any) -> Any:
-    return tuple(_freeze(item) for item in value) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    # Thousands of numbers a row, of which none needs a look of its own.
+    nested = bool(value) and isinstance(value[0], list)
+    return tuple(map(_freeze, value)) if nested else tuple(value)

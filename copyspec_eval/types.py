@@ -126,7 +126,8 @@ class Attempt:
 class Span:
     """Output tokens `[start, start + length)` that were copied from `source` on.
 
-    `start` counts from the first output token, `source` from the first prompt token.
+    `start` counts from the first output token, `source` from the first prompt token; it is -1 for
+    a copy from an earlier answer of the run.
     """
 
     start: int

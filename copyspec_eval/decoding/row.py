@@ -86,7 +86,7 @@ class Row:
         self.num_prefill_tokens = self.num_prefill_tokens or len(kept)
         if draft.token_ids:
             self.attempts.append(Attempt(len(draft.token_ids), num_copied, draft.source))
-        if num_copied:
+        if num_copied and draft.source != "model":
             self.spans += _spans(draft, path[:num_copied], start)
         self._drafter.observe(kept, verdict)
         if self.finish_reason is not None:
@@ -107,16 +107,12 @@ class Row:
 def _spans(draft: Draft, path: Sequence[int], start: int) -> list[Span]:
     """Where the tokens of `path`, at `start` of the output and after, were copied from."""
     if draft.parents is None:
-        return [Span(start, len(path), draft.position)] if draft.position >= 0 else []
+        return [Span(start, len(path), draft.position)]
     spans: list[Span] = []
     for offset, node in enumerate(path):
         source, last = draft.positions[node], spans[-1] if spans else None
-        if source < 0:
-            continue
-        if last and (last.start + last.length, last.source + last.length) == (
-            start + offset,
-            source,
-        ):
+        goes_on = last and source == (-1 if last.source < 0 else last.source + last.length)
+        if last and goes_on:
             spans[-1] = replace(last, length=last.length + 1)
         else:
             spans.append(Span(start + offset, 1, source))

@@ -38,6 +38,7 @@ from copyspec_eval.harness.recording import (
     turn_facts,
 )
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
+from copyspec_eval.harness.segments import segments
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
 from copyspec_eval.types import PAPER_GAMMA, DraftOptions, Generation
@@ -245,6 +246,12 @@ class CopySpecLM(HFLM):
         self, job: Prepared, generation: Generation, baseline: Baseline | None
     ) -> RecordedText:
         text = self._text(job, baseline.generation if baseline else generation)
+        prompt, pieces = segments(
+            lambda ids: self.tok_decode(ids, skip_special_tokens=False),
+            job.request.prompt_ids,
+            generation.token_ids,
+            generation.spans,
+        )
         attempts = generation.attempts
         record = TurnRecord(
             **turn_facts(job.instance, job.repeat, self.rank, job.context),
@@ -272,6 +279,8 @@ class CopySpecLM(HFLM):
             spans=tuple((s.start, s.length, s.source) for s in generation.spans),
             token_ids=generation.token_ids,
             text=text,
+            prompt=prompt,
+            segments=pieces,
             baseline=_baseline_turn(baseline) if baseline else None,
         )
         return RecordedText(text, record)

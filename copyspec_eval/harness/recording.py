@@ -145,6 +145,9 @@ def turn_facts(instance: Instance, repeat: int, rank: int, prompt: str) -> dict[
         "category": str(category),
         "rank": rank,
         "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
+        "generation": ", ".join(
+            f"{name}={value}" for name, value in sorted(instance.args[1].items()) if name != "until"
+        ),
     }
 
 

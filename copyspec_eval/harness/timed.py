@@ -179,6 +179,7 @@ class TimedLM(Backend):
             attempts=(),
             spans=(),
             text=text,
+            prompt=job.prompt,
         )
         return RecordedText(text, record)
 

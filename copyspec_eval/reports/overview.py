@@ -1,98 +1,98 @@
-"""What a run came to, on one screen: scores, speed and equality per task and turn."""
+"""What runs came to, on one screen: scores, speed and equality per task and turn."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from pytablewriter import MarkdownTableWriter
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from copyspec_eval import records
-from copyspec_eval.errors import DataError
-from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports import table
-from copyspec_eval.reports.runs import Scores, read_run
-from copyspec_eval.reports.summary import CONFIDENCE, METRICS
+from copyspec_eval.reports.leaderboard import Leaderboard, Line
+from copyspec_eval.reports.leaderboard_forms import number
+from copyspec_eval.reports.recorded import OF_TURN
+from copyspec_eval.reports.summary import CONFIDENCE
 
-_OF_TURN = re.compile(r"(.+)_turn(\d+)")
-_NOT_SCORES = {metric.name for metric in METRICS} | {"answered"}
+_LEFT = {"model", "task", "drafter", "score", "median"}
 
 
-def render(folder: Path) -> str:
-    """Markdown: a table with a row per task and turn, and the files that there are.
+def render(found: Leaderboard, width: int | None = None) -> str:
+    """A table with a row per line and turn, and the notes.
 
-    Where turns were answered in several runs into the folder, each one's last answer counts.
-
-    Raises:
-        DataError: no such folder, no records in it, or its files are broken.
+    Args:
+        found: what to show.
+        width: of the screen, in characters; None for as wide as it comes.
     """
-    scores = read_run(folder).scores
-    files = sorted(folder.glob("turns*.jsonl"))
-    rows = {(r.task, r.doc_id, r.turn, r.repeat): r for file in files for r in records.read(file)}
-    if not rows:
-        raise DataError(f"{folder}: no turns*.jsonl; only runs of our models leave them")
-    lines = list(_lines(list(rows.values()), scores))
-    headers = ["task", "turn", "drafter", "answers", "score", "tok/s", "plain tok/s", "speed-up"]
-    headers += [f"median ({CONFIDENCE:.0%})", "copied", "identical"]
-    shown = [index for index in range(len(headers)) if any(line[index] for line in lines)]
-    writer = MarkdownTableWriter(
-        headers=[headers[index] for index in shown],
-        value_matrix=[[line[index] for index in shown] for line in lines],
-    )
-    return f"{writer.dumps()}\n{_listed(folder)}"
+    headers = ["model", "task", "turn", "drafter", "answers", "score", "tok/s", "plain tok/s"]
+    headers += ["speed-up", f"median ({CONFIDENCE:.0%})", "copied", "identical"]
+    lines = [cells for line in found.lines for cells in _rows(line)]
+    several = len({line.model for line in found.lines}) > 1
+    shown = [
+        index
+        for index, name in enumerate(headers)
+        if any(cells[index] for cells in lines) and (several or name != "model")
+    ]
+    table = Table(box=box.MARKDOWN)
+    for index in shown:
+        left = headers[index].partition(" ")[0] in _LEFT
+        table.add_column(headers[index], justify="left" if left else "right")
+    for cells in lines:
+        # As text, since brackets in a name are no markup.
+        table.add_row(*(Text(cells[index]) for index in shown))
+    screen = Console(file=io.StringIO(), width=width or 1000)
+    if lines:
+        screen.print(table)
+    for note in found.notes:
+        screen.print(Text(f"note: {note}"))
+    written = screen.file
+    assert isinstance(written, io.StringIO)
+    # The box has empty lines above and below.
+    lines_shown = (line.rstrip() for line in written.getvalue().splitlines())
+    return "".join(f"{line}\n" for line in lines_shown if line)
 
 
-def _lines(rows: Sequence[TurnRecord], scores: Scores) -> list[list[str]]:
-    lines = []
-    for task, turns in table.figures(rows).items():
-        numbers = [int(name.removeprefix("turn ")) for name in turns]
-        of_task = _scores_by_turn(scores.get(task, {}), last_turn=max(numbers))
-        for number, figures in zip(numbers, turns.values(), strict=True):
-            way = table.ways(row for row in rows if (row.task, row.turn) == (task, number))
-            lines.append([task, str(number), way, *_cells(figures, of_task.get(number, []))])
-    return lines
+def _rows(line: Line) -> Iterator[list[str]]:
+    last = list(line.by_turn)[-1]
+    for turn, figures in line.by_turn.items():
+        name = turn.removeprefix("turn ")
+        scores = ", ".join(_scores(line, name, turn == last))
+        yield [line.model, line.task, name, line.drafter, *_cells(figures, scores)]
 
 
-def _cells(figures: dict[str, Any], scores: Sequence[str]) -> list[str]:
+def _scores(line: Line, turn: str, is_last: bool) -> Iterator[str]:
+    """`name value` of the scores of a turn; one of the whole stands with the last turn."""
+    for name, value in line.scores.items():
+        of_turn = OF_TURN.fullmatch(name)
+        if of_turn[2] == turn if of_turn else is_last:
+            yield f"{of_turn[1] if of_turn else name} {value:.3g}"
+
+
+def _cells(figures: dict[str, Any], scores: str) -> Sequence[str]:
     low, high = (figures[f"speedup_median_{end}"] for end in ("low", "high"))
     interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
     return [
         str(figures["turns"]),
-        ", ".join(scores),
-        _number(figures["tokens_per_second"], ".0f"),
-        _number(figures["baseline_tokens_per_second"], ".0f"),
-        _number(figures["speedup"], ".2f"),
-        _number(figures["speedup_median"], ".2f") + interval,
-        _number(figures["copied_share"], ".0%"),
-        _number(figures["identical"], ".0%"),
+        scores,
+        number(figures["tokens_per_second"], ".0f"),
+        number(figures["baseline_tokens_per_second"], ".0f"),
+        number(figures["speedup"], ".2f"),
+        number(figures["speedup_median"], ".2f") + interval,
+        number(figures["copied_share"], ".0%"),
+        number(figures["identical"], ".0%"),
     ]
 
 
-def _scores_by_turn(scores: dict[str, dict[int, float]], last_turn: int) -> dict[int, list[str]]:
-    """`name value` of each metric that is a score, by turn; one of the whole with the last turn."""
-    found: dict[int, list[str]] = {}
-    for metric, by_document in scores.items():
-        name = metric.partition(",")[0]
-        of_turn = _OF_TURN.fullmatch(name)
-        name, turn = (of_turn[1], int(of_turn[2])) if of_turn else (name, last_turn)
-        if name not in _NOT_SCORES:
-            found.setdefault(turn, []).append(f"{name} {fmean(by_document.values()):.3g}")
-    return found
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _listed(folder: Path) -> str:
-    """A line per kind of file that lies in the folder."""
+def files(folder: Path) -> str:
+    """A line per kind of file that lies in the folder of a run."""
     named = {
         "results_*.json": "lm-eval's results",
         "samples_*.jsonl": "prompts, answers and scores",
         "turns*.jsonl": "counts, times and tokens of every turn",
+        "report.html": "a page for the browser: charts, and every answer with its copied text",
         "manifest.json": "hardware, versions, settings and command",
     }
     newest = {pattern: max(folder.rglob(pattern), default=None) for pattern in named}

@@ -6,6 +6,7 @@ its rows agree. The one exception, the median of per-turn speed-ups, has it in i
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -121,7 +122,12 @@ def median_of_ratios(parts: Sequence[Parts]) -> float:
 
 def median_interval(parts: Sequence[Parts], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """`bootstrap_interval` of `median_of_ratios`, turns drawn anew."""
-    ratios = [ratio_of_rates([part]) for part in parts]
+    return _ratio_interval(tuple(ratio_of_rates([part]) for part in parts), confidence)
+
+
+# Its two ends are two metrics, asked for one after the other.
+@functools.lru_cache(maxsize=1)
+def _ratio_interval(ratios: tuple[float, ...], confidence: float) -> tuple[float, float]:
     return bootstrap_interval(ratios, numpy.median, confidence)
 
 

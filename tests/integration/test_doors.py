@@ -167,6 +167,7 @@ def test_the_wheel_carries_types_tasks_and_hook(wheel):
         "copyspec_eval/tasks/copyspec_quickstart/redundant.jsonl",
         "copyspec_eval/tiny/model/model.safetensors",
         "copyspec_eval/tiny/model/tokenizer.json",
+        *(f"copyspec_eval/reports/page/{name}" for name in ("page.html", "style.css", "viewer.js")),
         "_copyspec_eval_autoload.py",
         "copyspec_eval_autoload.pth",
         "copyspec_eval_autoload.start",

@@ -21,6 +21,7 @@ WRITES = [
     "runs/paired/turns.jsonl",
     "runs/hf",
     "runs/lookup/turns.jsonl",
+    "runs/report/report.html",
     None,
 ]
 

@@ -48,10 +48,21 @@ def write_log(
     path = folder / "model" / f"samples_{task}_{date}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in samples))
-    configs = {"config": {"model_dtype": "torch.bfloat16"}, "configs": {task: {"repeats": 1}}}
-    results |= configs
+    results |= {"config": {"model_dtype": "torch.bfloat16"}, "configs": {task: {"repeats": 1}}}
+    results["results"] = {task: {"name": task, "sample_len": len(samples), **_means(samples)}}
     (path.parent / f"results_{date}.json").write_text(json.dumps(results))
     return path
+
+
+def _means(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each metric's mean, and its error, as in a results file."""
+    values: dict[str, list[float]] = {}
+    for row in samples:
+        for name in row.get("metrics", []):
+            if isinstance(row[name], int | float):
+                values.setdefault(f"{name},{row['filter']}", []).append(row[name])
+    means: dict[str, Any] = {key: sum(found) / len(found) for key, found in values.items()}
+    return means | {key.replace(",", "_stderr,"): "N/A" for key in values}
 
 
 CONVERSATION = sample(7, ["Q", "Q yes R"], [["yes", "padded"], ["no\u2028"]], acc=True)

@@ -55,7 +55,7 @@ def noisy(answer_ids: tuple[int, ...], source: random.Random) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("copying", ["copyspec", "suffix"])
+@pytest.mark.parametrize("copying", [pytest.param("copyspec", marks=pytest.mark.slow), "suffix"])
 def test_copying_and_a_draft_model_together_need_fewer_forwards_than_either(
     copying: str, traces: list[Trace]
 ) -> None:

@@ -49,8 +49,8 @@ def test_scores_and_speed_stand_with_their_turns(
         "score": "exact 1",
         "tok/s": "2",
         "plain tok/s": "1",
-        "speed-up": "2",
-        "median (95%)": "2",
+        "speed-up": "2.00",
+        "median (95%)": "2.00",
         "copied": "50%",
         "identical": "0%",
     }
@@ -70,7 +70,7 @@ def test_what_was_drafted_from_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     several = replace(ROW, drafter="suffix", store=True, tree=True)
     write_rows(tmp_path, several, replace(ROW, turn=2, draft_model="small"))
     _, first, second = screen(tmp_path, capsys)
-    assert (first[2], second[2]) == ("suffix + store + tree", "copyspec + draft model")
+    assert (first[2], second[2]) == ("copyspec + draft model", "suffix + store + tree")
 
 
 def test_the_last_answer_of_a_turn_counts(

@@ -47,8 +47,8 @@ def test_a_line_cut_off_by_a_kill_is_left_out_and_a_broken_one_is_named(tmp_path
     path.write_text(whole + "{}\n" + whole)
     with pytest.raises(DataError, match=r"turns.jsonl:2: not a turn record"):
         list(records.read(path))
-    path.write_text(whole.replace('"schema_version":3', '"schema_version":1'))
-    with pytest.raises(DataError, match=r"turns.jsonl:1: .*schema_version 1, this is 3"):
+    path.write_text(whole.replace('"schema_version":4', '"schema_version":1'))
+    with pytest.raises(DataError, match=r"turns.jsonl:1: .*schema_version 1, this is 4"):
         list(records.read(path))
 
 
