@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import LogitsProcessorList
 
-_BISECTIONS = 40
+_BISECTIONS = 50
 
 
 class TokenChooser:
     """Chooses as `model.generate` does: float32 logits, the processors, then argmax or a draw.
 
-    A draw takes one uniform number per emitted token from the request's own generator and inverts
-    the cumulative distribution. So the same request and seed give the same tokens whatever was
-    drafted and whoever shares the batch, as long as the logits are the same.
+    A draw is the Gumbel-max rule: every token of the vocabulary gets a random number that depends
+    on the request's seed and the position alone, and the largest sum of score and number wins,
+    which is each token as often as its softmax says. So the same request and seed give the same
+    tokens whatever was drafted and whoever shares the batch, as long as the logits are the same.
+    Two models that are given the same numbers choose the same token with a probability of at least
+    (1 - d) / (1 + d), where d is the total variation between them (arXiv 2408.07978).
 
     Args:
         processors: transformers' logits processors (and warpers) of this request.
@@ -28,8 +31,8 @@ class TokenChooser:
         self._processors = processors
         self._seed = seed
         self._generator = torch.Generator() if do_sample else None
-        self._foreseen: deque[float] = deque()
-        self.restart()
+        self._drawn: dict[int, torch.Tensor] = {}
+        self._position = 0
 
     @property
     def is_argmax(self) -> bool:
@@ -38,76 +41,90 @@ class TokenChooser:
 
     def restart(self, position: int = 0) -> None:
         """Be ready to choose output token `position`, as if those before had just been chosen."""
-        self._foreseen.clear()
-        if self._generator is not None:
-            self._generator.manual_seed(self._seed)
-            for _ in range(position):
-                self._uniform()
+        self._drawn.clear()
+        self._position = position
 
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         """The token after `prefix_ids` (prompt and output), given its `[vocabulary]` logits."""
-        return self._pick(prefix_ids, logits, self._uniform())
+        token = self._pick(prefix_ids, logits, self._position)
+        self._pass()
+        return token
 
     def foresee(self, prefix_ids: Sequence[int], logits: torch.Tensor, ahead: int) -> int:
         """What would be chosen from `logits`, another model's, `ahead` tokens after the next.
 
-        Takes no random number: the choice itself will be made with the same one.
+        The choice itself will be made with the same random numbers.
         """
-        while self._generator is not None and len(self._foreseen) <= ahead:
-            self._foreseen.append(self._draw(self._generator))
-        uniform = self._foreseen[ahead] if self._generator is not None else None
-        return self._pick(prefix_ids, logits, uniform)
+        return self._pick(prefix_ids, logits, self._position + ahead)
 
     def margin(self, prefix_ids: Sequence[int], logits: torch.Tensor, token: int) -> float | None:
         """By how much `logits` would have to change, against each other, for `token` to be chosen.
 
         Decoding greedily without processors it is the largest logit less that of `token`. Otherwise
-        it is found by bisection: raise the logit of `token` (when sampling, the logits of all
-        tokens on its side of the cumulative distribution) until the choice turns. If rounding moves
+        it is found by bisection: raise the logit of `token` until it is chosen. If rounding moves
         no logit by more than e, it can turn only choices whose margin is at most 2 e.
 
-        Takes the random number of the next choice, like `choose`. None if no change turns it.
+        Counts as the next choice, like `choose`. None if no change leads to `token`.
         """
-        uniform = self._uniform()
         logits = logits.float()
-        chosen = self._pick(prefix_ids, logits, uniform)
-        if chosen == token:
-            return 0.0
-        order = torch.arange(len(logits), device=logits.device)
-        if uniform is None:
-            raised = order == token
-        else:
-            raised = order <= token if token < chosen else order >= token
+        raised = torch.arange(len(logits), device=logits.device) == token
+        position = self._position
 
         def turns(change: float) -> bool:
-            return bool(raised[self._pick(prefix_ids, logits + change * raised, uniform)])
+            return self._pick(prefix_ids, logits + change * raised, position) == token
 
-        # More than any penalty or draw can ask for.
-        enough, too_little = 4.0 * float(logits.max() - logits.min()) + 100.0, 0.0
-        if not turns(enough):
-            return None
-        for _ in range(_BISECTIONS):
-            middle = (enough + too_little) / 2
-            enough, too_little = (middle, too_little) if turns(middle) else (enough, middle)
-        return enough
+        # More than any penalty, temperature or draw can ask for.
+        enough = 4.0 * float(logits.max() - logits.min()) + 10_000.0
+        found = 0.0 if turns(0.0) else _least(turns, enough) if turns(enough) else None
+        self._pass()
+        return found
 
-    def _uniform(self) -> float | None:
-        if self._generator is None:
-            return None
-        return self._foreseen.popleft() if self._foreseen else self._draw(self._generator)
+    def _pass(self) -> None:
+        self._drawn.pop(self._position, None)
+        self._position += 1
 
-    @staticmethod
-    def _draw(generator: torch.Generator) -> float:
-        return float(torch.rand((), generator=generator, dtype=torch.float64))
-
-    def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, uniform: float | None) -> int:
+    def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, position: int) -> int:
         prefix = torch.tensor([prefix_ids], dtype=torch.long, device=logits.device)
         scores: torch.Tensor = self._processors(prefix, logits[None].float())[0]  # type: ignore[arg-type]
-        if uniform is None:
+        if self._generator is None:
             return int(scores.argmax())
-        cumulative = torch.softmax(scores, dim=-1, dtype=torch.float64).cumsum(-1)
-        # Scaled by the total, so that rounding can never pass the last possible token.
-        return int(torch.searchsorted(cumulative, uniform * cumulative[-1:], right=True))
+        return gumbel_max(scores.double(), self._uniforms(position, len(scores)).to(scores.device))
+
+    def _uniforms(self, position: int, count: int) -> torch.Tensor:
+        """Numbers of the first `count` tokens; a smaller vocabulary shares those that it has."""
+        drawn = self._drawn.get(position)
+        if drawn is None or len(drawn) < count:
+            assert self._generator is not None
+            seed = hashlib.blake2b(f"{self._seed} {position}".encode(), digest_size=8).digest()
+            self._generator.manual_seed(int.from_bytes(seed, "little"))
+            drawn = torch.rand(count, generator=self._generator, dtype=torch.float64)
+            self._drawn[position] = drawn
+        return drawn[:count]
+
+
+def _least(turns: Callable[[float], bool], enough: float) -> float:
+    """The smallest change that turns, between 0 and one that is `enough`."""
+    too_little = 0.0
+    for _ in range(_BISECTIONS):
+        middle = (enough + too_little) / 2
+        enough, too_little = (middle, too_little) if turns(middle) else (enough, middle)
+    return enough
+
+
+def gumbel_max(scores: torch.Tensor, uniforms: torch.Tensor) -> int:
+    """Argmax of score - log(-log(uniform)), all `[vocabulary]`, float64.
+
+    The logarithms are taken only where the sum can be the largest.
+    """
+    best = scores.argmax()
+    at_least = scores[best] + _gumbel(uniforms[best])
+    candidates = (scores + _gumbel(uniforms.max()) >= at_least).nonzero()[:, 0]
+    sums = scores[candidates] + _gumbel(uniforms[candidates])
+    return int(candidates[sums.argmax()])
+
+
+def _gumbel(uniforms: torch.Tensor) -> torch.Tensor:
+    return -(-uniforms.log()).log()
 
 
 def argmax_tokens(logits: torch.Tensor) -> list[list[int]]:

@@ -24,13 +24,13 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.choosing import TokenChooser, gumbel_max
 from copyspec_eval.decoding.row import Row
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.types import Draft, Verdict
 
-VOCABULARY, LENGTH, SAMPLES = 5, 3, 6000
+VOCABULARY, LENGTH, SAMPLES = 5, 3, 4000
 
 WARPERS: dict[str, list[LogitsProcessor]] = {
     "temperature": [TemperatureLogitsWarper(0.7)],
@@ -203,3 +203,33 @@ def test_a_choice_can_be_repeated_from_any_position() -> None:
     for position in (3, 0, 4):
         chooser.restart(position)
         assert chooser.choose([0], logits) == first[position]
+
+
+@given(
+    st.lists(st.floats(-20, 20, width=32) | st.just(-math.inf), min_size=2, max_size=50),
+    st.integers(0, 2**32),
+)
+def test_the_largest_sum_is_found_among_the_candidates(scores: list[float], seed: int) -> None:
+    scores[0] = 0.0  # one token at least is possible
+    tensor = torch.tensor(scores, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    uniforms = torch.rand(len(scores), generator=generator, dtype=torch.float64)
+    assert gumbel_max(tensor, uniforms) == int((tensor - (-uniforms.log()).log()).argmax())
+
+
+def test_another_model_is_given_the_numbers_of_the_choice_to_come() -> None:
+    """One of a larger or smaller vocabulary too, and looking ahead takes none away."""
+    flat = torch.zeros(100)
+    plain = TokenChooser(LogitsProcessorList(), do_sample=True, seed=4)
+    chosen = [plain.choose([0], flat) for _ in range(20)]
+    chooser = TokenChooser(LogitsProcessorList(), do_sample=True, seed=4)
+    smaller = []
+    for position in range(0, 20, 2):
+        for ahead in (0, 1):
+            smaller.append(chooser.foresee([0], flat[:60], ahead))
+            wider = torch.cat([flat, torch.full((28,), -math.inf)])
+            assert chooser.foresee([0], wider, ahead) == chosen[position + ahead]
+        assert [chooser.choose([0], flat) for _ in range(2)] == chosen[position : position + 2]
+    pairs = [(a, b) for a, b in zip(smaller, chosen, strict=True) if b < 60]
+    assert len(pairs) > 5
+    assert all(a == b for a, b in pairs)

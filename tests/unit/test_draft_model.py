@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny_models import prompts, tiny_model
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
+from transformers import (
+    AutoModelForCausalLM,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
+)
 
+from copyspec_eval import records
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine, Request
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.types import DraftOptions, Generation
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECORDED = REPOSITORY / "results" / "copyspec-tiny-suffix" / "turns.jsonl"
 BUDGET, DELTA = 32, 3
 SLOW = pytest.mark.slow
 ARCHITECTURES = ["qwen2", *(pytest.param(n, marks=SLOW) for n in ("gemma2", "gpt2", "mixtral"))]
@@ -106,3 +116,29 @@ def test_prompts_longer_than_a_chunk_and_a_smaller_vocabulary(monkeypatch: Any) 
     found = answers(model, same, "none", greedy, 4, False)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]
     assert all(a.num_accepted == a.num_drafted for one in found for a in one.attempts)
+
+
+def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:
+    """Any rule accepts sum(min(p, q)) of its drafts at the most: what min(1, p/q) does."""
+    auto: Any = AutoModelForCausalLM
+    target = auto.from_pretrained(model_path(TINY)).eval()
+    smaller = noisy(target, 0.2)
+    warpers: Any = LogitsProcessorList([TemperatureLogitsWarper(2.0)])
+    chooser = TokenChooser(warpers, do_sample=True, seed=0)
+    accepted, most, count = 0, 0.0, 0
+    for row in list(records.read(RECORDED))[::8]:
+        token_ids = list(row.token_ids or ())
+        with torch.inference_mode():
+            said, drafted = (
+                model(torch.tensor([token_ids])).logits[0].double() for model in (target, smaller)
+            )
+        p, q = ((logits / 2).softmax(-1) for logits in (said, drafted))
+        most += float(torch.minimum(p, q).sum())
+        for place in range(len(token_ids)):
+            draft = chooser.foresee(token_ids[:place], drafted[place], 0)
+            accepted += draft == chooser.choose(token_ids[:place], said[place])
+        count += len(token_ids)
+    print(f"{count} drafts: accepted {accepted / count:.3f}, at the most {most / count:.3f}")
+    assert count > 1000
+    assert most / count < 0.97
+    assert accepted / count > most / count - 0.05
