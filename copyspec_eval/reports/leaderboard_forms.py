@@ -43,7 +43,8 @@ def numbered(lines: Iterable[Line]) -> dict[Conditions, int]:
 
 def cells(lines: Sequence[Line], numbers: dict[Conditions, int]) -> list[list[str]]:
     """The main table: its headers, then a row per line; columns that are empty are left out."""
-    turns = sorted({turn for line in lines for turn in line.by_turn})
+    named = {turn for line in lines for turn in line.by_turn}
+    turns = sorted(named, key=lambda turn: int(turn.removeprefix("turn ")))
     headers = [
         "model",
         "task",

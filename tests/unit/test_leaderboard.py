@@ -103,6 +103,16 @@ def test_scores_of_the_logs_stand_in_the_line(tmp_path: Path) -> None:
     assert line.scores == {"exact_turn1": 1.0, "acc": 0.5}
 
 
+def test_turns_stand_in_their_order_and_names_break_no_table(tmp_path: Path) -> None:
+    rows = [turn("a", 0, number, task="a|b") for number in (2, 10, 1)]
+    markdown = RENDERERS["md"](board(write_run(tmp_path, rows, manifest("a"))))
+    header, rule, line = [row for row in markdown.splitlines() if row.startswith("|")][:3]
+    assert [header.index(f"turn {number}|") for number in (1, 2, 10)] == sorted(
+        header.index(f"turn {number}|") for number in (1, 2, 10)
+    )
+    assert header.count("|") == rule.count("|") == line.replace("\\|", "").count("|")
+
+
 def test_scores_belong_to_what_answered_last_in_a_folder(tmp_path: Path) -> None:
     rows = [*turns("a", docs=1), *turns("b", docs=1, drafter="suffix")]
     write_run(tmp_path, rows, manifest("a"), manifest("b"))

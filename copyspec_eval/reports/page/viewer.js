@@ -163,7 +163,8 @@
   };
 
   for (const name of ["task", "category", "turn", "drafter"]) {
-    const values = [...new Set(turns.map((turn) => String(turn[name] ?? "")))].filter(Boolean).sort();
+    const values = [...new Set(turns.map((turn) => String(turn[name] ?? "")))].filter(Boolean);
+    values.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     const select = form.elements[name];
     select.append(new Option("all", ""), ...values.map((value) => new Option(value, value)));
     select.closest("label").hidden = values.length < 2;
