@@ -24,6 +24,7 @@ from copyspec_eval.types import Difference
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LONG = "word " * 4000
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,26 @@ def test_texts_are_texts(page: Any) -> None:
     assert entry.locator("mark.stored").inner_text() == "again"
     assert page.evaluate("window.hacked") is None
     assert page.locator("main img").count() == 0
+
+
+def test_real_runs_make_a_page(browser: Any, tmp_path: Path) -> None:
+    runs = [read_recorded(folder) for folder in sorted(RESULTS.glob("copyspec-tiny-*"))]
+    files.write(leaderboard(runs), tmp_path)
+    problems: list[str] = []
+    opened = browser.new_page()
+    opened.on("console", lambda message: problems.append(message.text))
+    open_page(opened, tmp_path / "report.html")
+    assert shown(opened) == sum(len(run.rows) for run in runs)
+    assert opened.locator("figure svg").count() == 3 * 8
+    opened.select_option("select[name=task]", "quickstart_redundant")
+    opened.select_option("select[name=turn]", "2")
+    first = opened.locator("#list details").first
+    first.locator("summary").click()
+    mark = first.locator("mark").first
+    mark.hover()
+    assert first.locator(".source").inner_text() == mark.inner_text()
+    opened.close()
+    assert problems == []
 
 
 def test_dark_and_narrow(browser: Any, report: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from copyspec_eval import records
 from copyspec_eval.reports import benchmark, overview
 from copyspec_eval.reports.files import LEADERBOARD
 from copyspec_eval.reports.leaderboard import leaderboard
@@ -42,3 +43,15 @@ def test_nothing_tells_of_a_machine() -> None:
             text = path.read_text(encoding="utf-8")
             assert not [part for part in ("/home/", "/root/", "/tmp/") if part in text], path
             assert str(REPOSITORY) not in text, path
+
+
+def test_every_copied_piece_is_the_text_of_its_source() -> None:
+    copied = 0
+    for path in sorted(RESULTS.glob("copyspec-tiny-*/turns.jsonl")):
+        for row in records.read(path):
+            assert row.prompt is not None
+            whole = row.prompt + "".join(text for text, _, _ in row.segments)
+            for text, start, end in row.segments:
+                assert start < 0 or whole[start:end] == text
+                copied += start >= 0
+    assert copied > 1000
