@@ -17,8 +17,6 @@ from lm_eval_command import BIN
 
 from copyspec_eval.sources import read_jsonl
 
-NUM_PROBLEMS = 100
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -29,8 +27,8 @@ class Problem:
     programs: tuple[str | None, str | None]
 
 
-def problems_of(path: Path) -> list[Problem]:
-    rows = [row.fields for row in read_jsonl(path)][:NUM_PROBLEMS]
+def problems_of(path: Path, count: int) -> list[Problem]:
+    rows = [row.fields for row in read_jsonl(path)][:count]
     return [problem_of(number, **row) for number, row in enumerate(rows)]
 
 
@@ -65,8 +63,9 @@ def said(program: str | None) -> str:
     return "I cannot." if program is None else f"Sure.\n\n```python\n{program}\n```\n\nDone."
 
 
-def test_hundred_problems_of_the_test_split(data_dir: Path, tmp_path: Path) -> None:
-    problems = problems_of(data_dir / "gsm8k" / "test.jsonl")
+@pytest.mark.parametrize("count", [40, pytest.param(100, marks=pytest.mark.slow)])
+def test_problems_of_the_test_split(data_dir: Path, tmp_path: Path, count: int) -> None:
+    problems = problems_of(data_dir / "gsm8k" / "test.jsonl", count)
 
     def reply(messages: Messages) -> str:
         problem = next(p for p in problems if p.question in messages[0]["content"])
@@ -75,9 +74,9 @@ def test_hundred_problems_of_the_test_split(data_dir: Path, tmp_path: Path) -> N
         ]
 
     with ChatServer(reply) as server:
-        results, samples, log = evaluate(server, tmp_path)
+        results, samples, log = evaluate(server, tmp_path, count)
     right = [tuple(answered_right(problem, turn) for turn in (1, 3)) for problem in problems]
-    assert len(samples) == NUM_PROBLEMS
+    assert len(samples) == count
     assert [(sample["acc_turn1"], sample["acc_turn3"]) for sample in samples] == right
     wanted = {
         "acc_turn1": sum(first for first, _ in right),
@@ -85,9 +84,9 @@ def test_hundred_problems_of_the_test_split(data_dir: Path, tmp_path: Path) -> N
         "right_to_wrong": sum(first and not last for first, last in right),
         "wrong_to_right": sum(last and not first for first, last in right),
     }
-    assert all(0 < count < NUM_PROBLEMS for count in wanted.values())
-    for name, count in wanted.items():
-        assert results[f"{name},none"] == pytest.approx(count / NUM_PROBLEMS)
+    assert all(0 < number < count for number in wanted.values())
+    for name, number in wanted.items():
+        assert results[f"{name},none"] == pytest.approx(number / count)
         assert results[f"{name}_stderr,none"] > 0
     for turn in (1, 2, 3):
         assert results[f"answered_turn{turn},none"] == 1
@@ -108,11 +107,11 @@ def check_requests(server: ChatServer, problems: list[Problem]) -> None:
     assert {messages[3]["content"] for messages in last} == {"Fine."}
 
 
-def evaluate(server: ChatServer, folder: Path) -> tuple[dict[str, Any], list[Any], str]:
+def evaluate(server: ChatServer, folder: Path, count: int) -> tuple[dict[str, Any], list[Any], str]:
     """Figures, sample log by document, and what was printed on standard error."""
     options = f"model=x,base_url={server.chat_url},num_concurrent=4"
     command = [str(BIN / "lm_eval"), "--model", "local-chat-completions", "--model_args", options]
-    command += ["--tasks", "gsm8k_self_correction", "--limit", str(NUM_PROBLEMS)]
+    command += ["--tasks", "gsm8k_self_correction", "--limit", str(count)]
     command += ["--apply_chat_template", "--confirm_run_unsafe_code", "--log_samples"]
     command += ["--output_path", str(folder)]
     environment = {**os.environ, "NO_PROXY": "127.0.0.1"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tiny_models import tiny_model
 
+from copyspec_eval.bench import comparison
 from copyspec_eval.bench.comparison import OWN, Bench, answer_all, figures, peak_memory, prepare
 from copyspec_eval.decoding.replay import Trace
 from copyspec_eval.errors import CopySpecError
@@ -21,13 +22,14 @@ def traces() -> list[Trace]:
     return [Trace("x", 2, prompt, (*prompt[:15], 99, 98, *prompt[:10])) for prompt in prompts]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model() -> Any:
     return tiny_model("llama")
 
 
-@pytest.fixture(scope="module")
-def bench(model: Any, traces: list[Trace]) -> Bench:
+@pytest.fixture
+def bench(model: Any, traces: list[Trace], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(comparison, "_CONTEXT", 256)
     return prepare(model, traces)
 
 

@@ -30,7 +30,7 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.types import Draft, Verdict
 
-VOCABULARY, LENGTH, SAMPLES = 5, 3, 4000
+VOCABULARY, LENGTH, SAMPLES = 5, 3, 2500
 
 WARPERS: dict[str, list[LogitsProcessor]] = {
     "temperature": [TemperatureLogitsWarper(0.7)],

@@ -82,7 +82,7 @@ def answers(
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("choose", [greedy, sampled])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("noise", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("noise", [0.0, 0.05, pytest.param(1.0, marks=SLOW)])
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_the_tokens_are_those_without_a_draft_model(
     model_type: str,

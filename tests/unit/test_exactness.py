@@ -78,7 +78,9 @@ def test_logits_are_the_same_bits_at_every_width(num_draft_tokens: int) -> None:
     check_every_drafter(larger_model(torch.bfloat16), 4, num_draft_tokens)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16], ids=str
+)
 @pytest.mark.parametrize("model_type", ["mixtral", "gpt_oss", "gemma2", "gpt2"])
 def test_logits_are_the_same_bits_for_experts_windows_and_caps(
     model_type: str, dtype: torch.dtype
