@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Hand everything after `run` to lm-eval's own command line, with our model and tasks known."""
+    """Hand everything after `run` to lm-eval's command line, our model and tasks registered."""
     from copyspec_eval.harness import autoload
 
     autoload.register_model()
@@ -52,20 +51,18 @@ def run(arguments: argparse.Namespace) -> None:
 def replay(arguments: argparse.Namespace) -> None:
     """Print what a drafter makes of recorded answers: forwards, copied share, and so on."""
     from copyspec_eval.decoding.replay import read_traces, replay_turn
-    from copyspec_eval.drafters.prices import prices
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft
-    from copyspec_eval.reports import replayed
+    from copyspec_eval.drafters.thresholds import acceptance_thresholds
+    from copyspec_eval.reports.replayed import replay_figures, replay_table
 
     options = _draft_options(arguments.drafter, arguments.drafter_args)
     make_drafter = drafter_factory(options)
     longest, cost = longest_draft(options, exact=False), arguments.token_cost
-    worth = prices({0: 1.0, longest: 1.0 + cost * longest})
+    thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
     traces = read_traces(arguments.traces)
-    turns = [replay_turn(trace, make_drafter(), worth) for trace in traces]
-    if arguments.json:
-        print(json.dumps(replayed.figures(turns, cost), indent=2))
-    else:
-        print(replayed.render(turns, cost), end="")
+    turns = [replay_turn(trace, make_drafter(), thresholds) for trace in traces]
+    figures = replay_figures(turns, cost)
+    print(json.dumps(figures, indent=2) if arguments.json else replay_table(figures).rstrip())
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -81,11 +78,13 @@ def compare(arguments: argparse.Namespace) -> int:
     scores = equivalence.compare_scores(a, b)
     if not pairs and not any(score.num_documents for score in scores):
         raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
-    found = pairs, equivalence.reordered_documents(a, b), scores
+    result = pairs, equivalence.reordered_documents(a, b), scores
     if arguments.json:
-        print(json.dumps(comparison.figures(*found), indent=2))
+        print(json.dumps(comparison.comparison_figures(*result), indent=2))
     else:
-        print(comparison.render(*found), end="")
+        print(comparison.comparison_tables(*result), end="")
+    for note in (*a.notes, *b.notes):
+        print(f"note: {note}", file=sys.stderr)
     return int(equivalence.fails(pairs))
 
 
@@ -94,16 +93,15 @@ def report(arguments: argparse.Namespace) -> None:
     from copyspec_eval.reports import files, leaderboard, leaderboard_forms, overview, recorded
 
     runs = (recorded.read_recorded(folder) for folder in arguments.runs)
-    found = leaderboard.leaderboard(runs)
+    board = leaderboard.leaderboard(runs)
     if arguments.out:
-        written = files.write(found, arguments.out)
+        written = files.write(board, arguments.out)
     if arguments.format == "table":
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(overview.render(found, width), end="")
+        print(overview.overview(board), end="")
         if len(arguments.runs) == 1:
             print(f"\n{overview.files(arguments.runs[0])}", end="")
     else:
-        print(leaderboard_forms.RENDERERS[arguments.format](found), end="")
+        print(leaderboard_forms.FORMS[arguments.format](board), end="")
     if arguments.out:
         print("".join(f"{path}\n" for path in written), end="", file=sys.stderr)
 
@@ -122,7 +120,7 @@ def judge(arguments: argparse.Namespace) -> int:
 
     rater = Judge(arguments.model, arguments.base_url)
     results = judged.judge_run(runs.read_run(arguments.run), rater, arguments.concurrency)
-    print(judged.render(results), end="")
+    print(judged.ratings_table(results), end="")
     return int(any(result.reasons for result in results.values()))
 
 
@@ -143,14 +141,22 @@ def export_evalplus(arguments: argparse.Namespace) -> None:
     print(export.write_evalplus(runs.read_run(arguments.run), folder))
 
 
+def export_turns(arguments: argparse.Namespace) -> None:
+    """Write a run's turns, counts and settings as parquet."""
+    from copyspec_eval.reports import export
+
+    folder = arguments.out or arguments.run / "turns"
+    print(export.write_turns(arguments.run, folder / "turns.parquet"))
+
+
 def _draft_options(drafter: str, pairs: str) -> DraftOptions:
     """`DraftOptions` of a name and `key=value,…`; values are integers, or true and false."""
-    known = {field.name for field in fields(DraftOptions)} - {"drafter"}
+    names = {field.name for field in fields(DraftOptions)} - {"drafter"}
     values: dict[str, Any] = {}
     for pair in filter(None, pairs.split(",")):
         name, _, value = pair.partition("=")
-        if name not in known:
-            raise unknown_option("drafter argument", name, known)
+        if name not in names:
+            raise unknown_option("drafter argument", name, names)
         number = int(value) if value.removeprefix("-").isdecimal() else value
         values[name] = {"true": True, "false": False}.get(value.lower(), number)
     return DraftOptions(drafter, **values)
@@ -189,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=replay)
 
     command = commands.add_parser(
-        "compare", help="say whether two runs gave the same answers; exit code 1 if not"
+        "compare", help="check whether two runs gave the same answers; exit code 1 if not"
     )
     for name in ("run_a", "run_b"):
         command.add_argument(
@@ -198,12 +204,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--rescore",
         metavar="MODEL",
-        help="load the model that gave the answers and tell near-ties from divergences",
+        help="load the model that gave the answers and separate near-ties from divergences",
     )
     command.add_argument("--json", action="store_true", help="print JSON instead of tables")
     command.set_defaults(command=compare)
 
-    command = commands.add_parser("report", help="print what runs came to; write tables and a page")
+    command = commands.add_parser("report", help="print figures of runs; write tables and a page")
     command.add_argument(
         "runs",
         type=Path,
@@ -215,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="DIR",
-        help="where to put LEADERBOARD.md, .csv, .json, report.html",
+        help="where to put LEADERBOARD.md, leaderboard*.csv, .json and report.html",
     )
     command.add_argument("--format", choices=["table", "md", "csv", "json"], default="table")
     command.set_defaults(command=report)
@@ -249,6 +255,7 @@ def _add_export(commands: _Commands) -> None:
     for name, function, what in (
         ("fastchat", export_fastchat, "MT-Bench and MT-Redundant answers, as model_answer files"),
         ("evalplus", export_evalplus, "HumanEval programs, as samples to evaluate"),
+        ("turns", export_turns, "counts, times and settings of every turn, as turns.parquet"),
     ):
         command = formats.add_parser(name, help=what)
         _add_run(command)

@@ -35,13 +35,13 @@ class DataError(CopySpecError):
     """A data file that is missing, empty or malformed."""
 
 
-def unknown_option(kind: str, name: str, known: Iterable[str]) -> OptionError:
-    """An OptionError that says which names exist and which one was probably meant.
+def unknown_option(kind: str, name: str, existing: Iterable[str]) -> OptionError:
+    """An OptionError with the names that exist and the one that was probably meant.
 
     >>> str(unknown_option("drafter", "copyspek", ["copyspec", "none"]))
     "unknown drafter 'copyspek' (did you mean 'copyspec'?); known: copyspec, none"
     """
-    names = sorted(known)
+    names = sorted(existing)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return OptionError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")

@@ -1,121 +1,128 @@
-"""What a run was: versions, hardware, command, settings, so that its figures can be placed."""
+"""Where a run takes place: process, command, versions, hardware. Needs nothing beyond torch."""
 
 from __future__ import annotations
 
 import functools
-import json
+import hashlib
+import itertools
 import os
 import platform
 import re
 import secrets
+import subprocess
 import sys
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from copyspec_eval.errors import DataError
+_PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
 
-MANIFEST_VERSION = 1
-
-PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
+# Environment variables that choose kernels, and so bits and speed.
+_KERNEL_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "MKL_CBWR",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_MAX_CPU_ISA",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+)
 
 _SECRET = re.compile(r"((?:token|api_key|password|secret)\w*=)[^,\s]+", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class RunManifest:
-    """What a run was.
-
-    Attributes:
-        run_id: as in the run's records.
-        started_at: UTC, ISO 8601.
-        command: the command line, secrets blanked.
-        config: the model's settings: drafter, width, dtype, batch, logits processors, …
-        versions: of Python and the packages that decide the numbers.
-        hardware: processors, threads, accelerators, memory in bytes.
-    """
-
-    run_id: str
-    started_at: str
-    command: str
-    config: dict[str, Any]
-    versions: dict[str, str]
-    hardware: dict[str, Any]
-    schema_version: int = MANIFEST_VERSION
+_runs = itertools.count(1)
 
 
 @functools.cache
-def run_id() -> str:
+def process_id() -> str:
     """This process's id, sortable by time; under torch.distributed the one of rank 0.
 
     Asked for the first time by all ranks at the same point, since it is broadcast then.
     """
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
-    own = [f"{now}-{secrets.token_hex(3)}"]
+    shared = [f"{now}-{secrets.token_hex(3)}"]
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.broadcast_object_list(own, src=0)
-    return own[0]
+        distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
-def manifest(config: dict[str, Any]) -> RunManifest:
-    """The manifest of this process's run with the given model settings."""
-    return RunManifest(
-        run_id=run_id(),
-        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=_SECRET.sub(r"\1***", " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])),
-        config=config,
-        versions=_versions(),
-        hardware=_hardware(),
-    )
+def new_run_id() -> str:
+    """The id of one more run of this process: its own id for the first, numbered ones after it."""
+    number = next(_runs)
+    return process_id() if number == 1 else f"{process_id()}-{number}"
 
 
-def write_manifest(folder: Path, run: RunManifest) -> None:
-    """Put `run` into `manifest.json`, beside those of earlier runs into the same folder.
+def is_of_this_process(run_id: str) -> bool:
+    """Whether `run_id` is of a run here.
 
-    The file is `{"runs": [manifest, …]}`, oldest first, replaced as a whole or not at all.
-
-    Raises:
-        DataError: a file of that name is there and is none of ours.
+    The first call of `process_id` waits for all ranks, so it is left to the models: where none
+    asked, no run has an id.
     """
-    path = folder / "manifest.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-        runs = [entry for entry in earlier if entry["run_id"] != run.run_id] + [asdict(run)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: not a manifest of ours ({error!r}); write the run to another folder"
-        ) from error
-    partial = path.with_suffix(".json.partial")
-    partial.write_text(json.dumps({"runs": runs}, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    return process_id.cache_info().currsize > 0 and run_id.startswith(process_id())
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
+def started_at() -> str:
+    """Now, UTC, ISO 8601, in seconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def command() -> str:
+    """The command line, secrets blanked."""
+    return _SECRET.sub(r"\1***", " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a run's figures."""
+    installed = {"python": platform.python_version()}
+    for package in _PACKAGES:
         try:
-            versions[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+            installed[package] = "not installed"
+    return installed
 
 
-def _hardware() -> dict[str, Any]:
+@functools.cache
+def code_commit() -> str | None:
+    """The commit of this package's checkout, with a hash of uncommitted changes; None outside one.
+
+    Such as "e92627e1c3f1" or "e92627e1c3f1+5d41402abc4b".
+    """
+    checkout = Path(__file__).resolve().parents[1]
+    if not (checkout / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> bytes:
+        return subprocess.run(
+            ["git", "-C", checkout, *arguments], capture_output=True, check=True, timeout=30
+        ).stdout
+
+    try:
+        commit, changes = git("rev-parse", "HEAD").decode()[:12], git("diff", "HEAD")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}+{hashlib.sha256(changes).hexdigest()[:12]}" if changes else commit
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, accelerators and their software, and the instruction set that torch uses."""
     import torch
 
     devices = range(torch.cuda.device_count())
     return {
         "processor": _processor(),
         "processors": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "accelerators": [torch.cuda.get_device_name(device) for device in devices],
         "cuda": torch.version.cuda,
     }
+
+
+def kernel_environment() -> dict[str, str]:
+    """The environment variables that choose kernels, as far as they are set."""
+    return {name: os.environ[name] for name in _KERNEL_VARIABLES if name in os.environ}
 
 
 def _processor() -> str:

@@ -1,76 +1,76 @@
-"""One flat JSON row per answered turn, appended as it happens: a killed run loses nothing."""
+"""One JSON row per answered turn, appended as it happens: a killed run loses nothing."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from copyspec_eval.errors import DataError
-from copyspec_eval.types import Agreement, Difference, DraftSource
+import msgspec
 
-SCHEMA_VERSION = 4
+from copyspec_eval import journal
+from copyspec_eval.types import Agreement, Attempt, Difference, Span, TurnCounts
 
-Segment = tuple[str, int, int]
-"""A piece of an answer: its text, and where its source starts and ends in the characters of prompt
-and answer together; -1 for the model's own, -2 for a copy from an earlier answer of the run."""
+SCHEMA_VERSION = 5
+
+
+class SpanCharacters(NamedTuple):
+    """Where the text of a `Span` stands.
+
+    `[start, end)` counts from the answer's first character; `[source_start, source_end)` from the
+    prompt's, the answer following the prompt; both -1 for a copy from an earlier answer of the run.
+    """
+
+    start: int
+    end: int
+    source_start: int
+    source_end: int
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineTurn:
-    """The same turn by plain one-token decoding, in a paired run.
+    """The same turn by the baseline, plain one-token decoding, in a paired run.
 
     Attributes:
-        token_ids: the baseline's answer.
-        agreement: how the drafted answer compares with it.
-        difference: where they part; None if identical.
-
-    The others are as in `TurnRecord`.
+        counts: what it took.
+        token_ids: its answer.
+        difference: where the drafted answer first differs; None if the two are identical.
     """
 
-    num_tokens: int
-    seconds: float
-    prefill_seconds: float
-    decode_seconds: float
-    latency_seconds: float
-    finish_reason: str
+    counts: TurnCounts
     token_ids: tuple[int, ...]
-    agreement: Agreement
     difference: Difference | None
+
+    @property
+    def agreement(self) -> Agreement:
+        """How the drafted answer compares with this one."""
+        return self.difference.agreement if self.difference else "identical"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
     """One answered turn; a row of `turns.jsonl`.
 
-    What a stock backend does not tell is None.
+    The settings under which it was answered are those of its run, in `manifest.json`.
 
     Attributes:
         run_id: the process that answered; an answer served from lm-eval's cache keeps its own.
         task, doc_id, turn, repeat: which turn this is; `turn` counts from 1, `repeat` from 0.
         category: the document's category, "" where the task has none.
+        rank: the process that answered, among those of the run.
         backend: "copyspec", or the stock lm-eval model that was timed.
-        drafter, store, tree, draft_model, exact: as in `--model_args`.
+        drafter: the drafter and its switches, such as "suffix + store"; None for other backends.
         batch_size: rows decoded side by side.
-        prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
-        num_forwards: target forwards, the prefill counted as one.
-        num_prefill_tokens: tokens that the prefill gave; see `Generation`.
-        num_attempts, num_drafted, num_accepted: forwards with a draft, and the draft tokens in all
-            of them that were offered and accepted.
-        num_copied: accepted draft tokens that were copied, not said by a draft model.
-        seconds: this turn's share of the wall clock; shares of all turns add up to it.
-        prefill_seconds, decode_seconds: the parts of `seconds`; see `Generation`.
-        latency_seconds: wall clock from prefill to last token, neighbours' steps included.
-        attempts: `[drafted, accepted, source]` of every forward with a draft, in order.
-        spans: `[start, length, source]` of every copied stretch; see `Span`.
-        token_ids: the answer as generated, with drafts.
-        text: the answer as handed to lm-eval; in a paired run it is the baseline's.
         generation: settings of the request, `name=value, …` in order of name, but its stop strings.
         prompt: the prompt as the model read it, special tokens included.
-        segments: the answer with drafts as the model gave it, in pieces; see `Segment`.
+        prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
+        counts: what the answer took.
+        attempts: every forward that verified a draft, in order.
+        token_ids: the answer as generated, with drafts; None where the backend reports none.
+        text: the answer as handed to lm-eval; in a paired run it is the baseline's.
+        answer: the text of `token_ids`, special tokens included.
+        spans: the copied stretches of `token_ids`.
+        span_characters: of each span, where it stands in `answer`.
         baseline: the baseline's side of a paired run, else None.
     """
 
@@ -83,42 +83,19 @@ class TurnRecord:
     rank: int
     backend: str
     drafter: str | None
-    store: bool
-    tree: bool
-    draft_model: str | None
-    exact: bool | None
     batch_size: int
+    generation: str
+    prompt: str
     prompt_sha256: str
-    num_prompt_tokens: int | None
-    num_tokens: int | None
-    num_forwards: int | None
-    num_prefill_tokens: int | None
-    num_attempts: int | None
-    num_drafted: int | None
-    num_accepted: int | None
-    num_copied: int | None
-    seconds: float
-    prefill_seconds: float | None
-    decode_seconds: float | None
-    latency_seconds: float
-    finish_reason: str | None
-    attempts: tuple[tuple[int, int, DraftSource], ...]
-    spans: tuple[tuple[int, int, int], ...]
+    counts: TurnCounts
+    attempts: tuple[Attempt, ...]
     token_ids: tuple[int, ...] | None
     text: str
-    generation: str | None = None
-    prompt: str | None = None
-    segments: tuple[Segment, ...] = ()
+    answer: str
+    spans: tuple[Span, ...] = ()
+    span_characters: tuple[SpanCharacters, ...] = ()
     baseline: BaselineTurn | None = None
     schema_version: int = SCHEMA_VERSION
-
-    @property
-    def way(self) -> str:
-        """How the answer was drafted: "suffix", "copyspec + store", …; or the stock backend."""
-        extras = {"store": self.store, "tree": self.tree, "draft model": self.draft_model}
-        return " + ".join(
-            [self.drafter or self.backend, *(name for name in extras if extras[name])]
-        )
 
     @property
     def answer_ids(self) -> tuple[int, ...] | None:
@@ -162,74 +139,36 @@ def records_file(folder: Path, rank: int) -> Path:
 
 
 def append(path: Path, record: TurnRecord) -> None:
-    """Append one row in one write, so that a kill leaves whole lines but perhaps the last."""
-    row = {"schema_version": record.schema_version} | asdict(record)
-    line = json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+    """Append one row; see `journal.append`."""
+    journal.append(path, msgspec.json.encode(record))
 
 
-def read(path: Path) -> Iterator[TurnRecord]:
-    """Rows of a `turns.jsonl`, in order; a last line cut off by a kill is left out.
+def read(path: Path, notes: list[str]) -> list[TurnRecord]:
+    """The rows of a `turns.jsonl`, in order.
+
+    Args:
+        path: the file.
+        notes: gets a line that names the rows that cannot be read, if there are any: torn by a
+            kill, of another schema, or no rows at all.
 
     Raises:
-        DataError: a line other than the last is not a row of this schema.
+        DataError: the file cannot be read.
     """
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith("\n"):
-                return
-            try:
-                yield _turn_record(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{path}:{number}: not a turn record ({error!r})") from error
-
-
-def _turn_record(row: dict[str, Any]) -> TurnRecord:
-    version = row["schema_version"]
-    if version not in (SCHEMA_VERSION, *_ADDED_SINCE):
-        raise ValueError(f"schema_version {version}, this is {SCHEMA_VERSION}")
-    for older in sorted(_ADDED_SINCE):
-        if version <= older:
-            row = _ADDED_SINCE[older](row) | row
-    if version <= 2:
-        row["attempts"] = [[*attempt, "context"] for attempt in row["attempts"]]
-    record: TurnRecord = _built(TurnRecord, row)
-    return record
-
-
-# What a row of an older schema would say, had it been asked.
-_ADDED_SINCE: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    2: lambda row: {
-        "store": False,
-        "tree": False,
-        "draft_model": None,
-        "num_prefill_tokens": None if row["num_tokens"] is None else 1,
-        "num_copied": row["num_accepted"],
-    },
-    3: lambda row: {"generation": None, "prompt": None, "segments": []},
-}
-
-
-def _built(kind: type[Any], row: dict[str, Any]) -> Any:
-    """`kind` from `row`, and the dataclasses inside it; lists become tuples."""
-    inside = {"baseline": BaselineTurn, "difference": Difference}
-    values = {field.name: row[field.name] for field in fields(kind)}
-    return kind(
-        **{
-            name: _built(inside[name], value) if name in inside and value else _freeze(value)
-            for name, value in values.items()
-        }
-    )
-
-
-def _freeze(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    # Thousands of numbers a row, of which none needs a look of its own.
-    nested = bool(value) and isinstance(value[0], list)
-    return tuple(map(_freeze, value)) if nested else tuple(value)
+    rows: list[TurnRecord] = []
+    skipped: dict[int, str] = {}
+    decoder = msgspec.json.Decoder(TurnRecord)
+    for number, line in journal.lines(path):
+        try:
+            row = decoder.decode(line)
+            if row.schema_version != SCHEMA_VERSION:
+                raise ValueError(f"schema {row.schema_version}, not {SCHEMA_VERSION}")
+            rows.append(row)
+        except (ValueError, RecursionError) as error:
+            skipped[number] = str(error)
+    if skipped:
+        numbers = ", ".join(map(str, list(skipped)[:10])) + (", …" if len(skipped) > 10 else "")
+        reason = next(iter(skipped.values()))
+        notes.append(
+            f"{path}: unreadable rows left out: {len(skipped)}, on line {numbers} ({reason})"
+        )
+    return rows

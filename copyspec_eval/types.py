@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from copyspec_eval.errors import OptionError
 
@@ -16,14 +16,13 @@ explains; or one that it does not."""
 
 DraftSource = Literal["context", "store", "model"]
 """Where draft tokens come from: copied from prompt and output, or from an earlier answer of the
-run; or said by a draft model."""
+run; or proposed by a draft model."""
 
 EXACT_WIDTHS = (8, 16, 32)
 """Step widths in tokens whose kernels give the same bits whatever was drafted (11 does not)."""
 
-
-PAPER_GAMMA = 3
-"""The paper's usual γ, in tokens."""
+PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5
+"""The paper's usual γ, number of copied tokens and δ, all in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,10 @@ class DraftOptions:
         store: whether to copy from earlier answers of the run, too.
         tree: whether to draft several continuations at once.
         draft_model: name or folder of a smaller model that drafts where the drafter has no draft.
-        delta: the paper's δ: how many tokens the draft model says at a time.
+        delta: the paper's δ: how many tokens the draft model proposes at a time.
 
     Raises:
-        OptionError: a number that is not an integer of at least 1, a switch that is no bool, or a
-            switch that the drafter does not have.
+        OptionError: a number that is not an integer of at least 1, or a switch that is no bool.
     """
 
     drafter: str = "copyspec"
@@ -52,34 +50,42 @@ class DraftOptions:
     store: bool = False
     tree: bool = False
     draft_model: str | None = None
-    delta: int = 5
+    delta: int = PAPER_DELTA
 
     def __post_init__(self) -> None:
-        for name, usual in (("gamma", PAPER_GAMMA), ("num_draft_tokens", 10), ("delta", 5)):
+        usual = {"gamma": PAPER_GAMMA, "num_draft_tokens": PAPER_DRAFT_TOKENS, "delta": PAPER_DELTA}
+        for name in usual:
             value = getattr(self, name)
-            own = name == "num_draft_tokens" and value is None
-            if not own and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if name == "num_draft_tokens" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(
-                    f"{name}={value!r} is not an integer of at least 1; usual is {usual}"
+                    f"{name}={value!r} is not an integer of at least 1; usual is {usual[name]}"
                 )
         for name in ("store", "tree"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise OptionError(f"{name}={value!r} is neither true nor false")
 
+    @property
+    def label(self) -> str:
+        """The drafter and its switches: "suffix", "suffix + store + tree", …."""
+        switches = {"store": self.store, "tree": self.tree, "draft model": self.draft_model}
+        return " + ".join([self.drafter, *(name for name in switches if switches[name])])
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that a drafter believes come next; empty means no belief.
+    """Tokens that a drafter proposes as the continuation; empty for no proposal.
 
     A draft is a chain, or a tree of several continuations that share their beginnings.
 
     Attributes:
-        token_ids: the drafted tokens, at most as many as were asked for.
+        token_ids: the draft tokens, at most as many as were asked for.
         position: index in prompt + output of the first copied token, or -1 when not copied from
             there; of a tree, of its first token.
         match_length: how many trailing tokens matched at the source, in tokens.
-        source: where the tokens come from.
+        source: where the tokens come from; of a tree, where its first token does.
         parents: of a tree, the index of the token before each token, -1 for none, always lower
             than its own; None for a chain.
         positions: of a tree, `position` of each token.
@@ -92,13 +98,25 @@ class Draft:
     parents: tuple[int, ...] | None = None
     positions: tuple[int, ...] = ()
 
+    def source_of(self, node: int) -> DraftSource:
+        """Where draft token `node` comes from; the branches of a tree can differ.
+
+        >>> draft = Draft((7, 8), parents=(-1, -1), position=4, positions=(4, -1))
+        >>> draft.source_of(0), draft.source_of(1)
+        ('context', 'store')
+        """
+        if self.parents is None:
+            return self.source
+        return "store" if self.positions[node] < 0 else "context"
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the model said of a draft.
+    """What verification made of a draft.
 
     Attributes:
-        num_accepted: leading draft tokens that the model would have produced itself.
+        num_accepted: draft tokens that the model would have chosen itself, up to the first that it
+            would not.
         next_token: the model's own token after those; a step emits `num_accepted + 1` tokens.
         path: indices of the accepted tokens; None for a chain, where they are the first ones.
     """
@@ -108,22 +126,15 @@ class Verdict:
     path: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One target forward that verified a draft, in tokens."""
+class Attempt(NamedTuple):
+    """One target forward that verified a draft, in tokens; a tree's source is its first token's."""
 
     num_drafted: int
     num_accepted: int
     source: DraftSource = "context"
 
-    @property
-    def num_copied(self) -> int:
-        """Those of the accepted tokens that were copied, which are all or none."""
-        return 0 if self.source == "model" else self.num_accepted
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Output tokens `[start, start + length)` that were copied from `source` on.
 
     `start` counts from the first output token, `source` from the first prompt token; it is -1 for
@@ -133,6 +144,79 @@ class Span:
     start: int
     length: int
     source: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """What the drafts of one source came to in one answer.
+
+    Attributes:
+        num_attempts: target forwards that verified a draft whose first token is of this source.
+        num_drafted, num_accepted: draft tokens of this source that were verified, and accepted.
+    """
+
+    num_attempts: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCounts:
+    """What one answer took: the one declaration of these counts. What is not known is None.
+
+    Attributes:
+        num_prompt_tokens: tokens of the prompt.
+        num_tokens: generated tokens, the EOS token included if the answer ended on one.
+        num_forwards: target forwards, the prefill counted as one.
+        num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
+            accepted part of a draft behind the prompt.
+        drafts: by the source of the draft tokens; empty if nothing was drafted.
+        seconds: this answer's share of the wall clock: of prefills its own, of each step an even
+            part among the rows, so that the sum over answers is wall-clock time.
+        prefill_seconds, decode_seconds: the two parts of `seconds`, split after the prefill's
+            tokens were chosen.
+        latency_seconds: wall clock from the start of the prefill to the last token, the steps and
+            prefills of the rows beside it included.
+        finish_reason: "eos", "stop" (a stop string) or "length" (the token budget).
+    """
+
+    num_prompt_tokens: int | None = None
+    num_tokens: int | None = None
+    num_forwards: int | None = None
+    num_prefill_tokens: int | None = None
+    drafts: dict[DraftSource, DraftCounts] | None = None
+    seconds: float | None = None
+    prefill_seconds: float | None = None
+    decode_seconds: float | None = None
+    latency_seconds: float | None = None
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One answered request.
+
+    Attributes:
+        token_ids: the output, with the EOS token if it ended on one.
+        counts: what it took.
+        attempts: the forwards that verified a draft, in order.
+        spans: the accepted draft tokens that were copied, and where from.
+        batch_size: rows that the engine decodes side by side.
+    """
+
+    token_ids: tuple[int, ...]
+    counts: TurnCounts
+    attempts: tuple[Attempt, ...]
+    spans: tuple[Span, ...]
+    batch_size: int
+
+
+class ReplayedTurn(NamedTuple):
+    """What a drafter made of a recorded answer; nothing of it was timed."""
+
+    category: str
+    turn: int
+    counts: TurnCounts
 
 
 def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
@@ -169,40 +253,3 @@ class Difference:
         """A near-tie if rounding can turn it: two logits then move apart by twice the noise."""
         near = self.margin is not None and self.margin <= 2 * self.noise
         return "near_tie" if near else "diverged"
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One answered request.
-
-    Attributes:
-        token_ids: the output, with the EOS token if it ended on one.
-        finish_reason: "eos", "stop" (a stop string) or "length" (the token budget).
-        num_forwards: target forwards, counting the prefill as one.
-        num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
-            accepted part of a draft behind the prompt.
-        attempts: the forwards that verified a draft, in order.
-        spans: the accepted draft tokens and where they were copied from.
-        prefill_seconds: the request's own prefill, its first token included.
-        decode_seconds: the request's share of its steps; a step's time is split evenly among the
-            rows that took part, so that sums over requests are wall-clock time.
-        latency_seconds: from the start of the prefill to the last token, the steps and prefills of
-            the rows beside it included, but not what the caller does with finished answers.
-        batch_size: rows that the engine decodes side by side.
-    """
-
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    num_forwards: int
-    num_prefill_tokens: int
-    attempts: tuple[Attempt, ...]
-    spans: tuple[Span, ...]
-    prefill_seconds: float
-    decode_seconds: float
-    latency_seconds: float
-    batch_size: int
-
-    @property
-    def seconds(self) -> float:
-        """The request's whole share of the wall clock."""
-        return self.prefill_seconds + self.decode_seconds

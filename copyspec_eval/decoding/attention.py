@@ -34,14 +34,14 @@ def attend(
         module: the calling layer, unused.
         query: `[rows, heads, width, dim]`.
         key, value: `[rows, kv_heads, S, dim]`.
-        attention_mask: bool `[rows, 1, width, S]`, True for the keys of the text up to the query's
-            own token, which is the last of them. None for a plain causal prefill, where width
-            equals S.
+        attention_mask: bool `[rows, 1, width, S]`, True for the keys of the context up to the
+            query's own token, which is the last of them. None for a plain causal prefill, where
+            width equals S.
         scaling: factor of the scores; 1/sqrt(dim) if None.
         dropout: ignored, the engine never trains.
         sliding_window: keys further back than this are not seen, in tokens.
         softcap: scores become `softcap * tanh(scores / softcap)` (Gemma 2).
-        s_aux: `[heads]`, a score per head that is in the softmax and gives nothing (gpt-oss).
+        s_aux: `[heads]`, a score per head that joins the softmax and has no value (gpt-oss).
 
     Returns:
         `[rows, width, heads, dim]` in the query's dtype, and no weights.
@@ -49,7 +49,7 @@ def attend(
     rows, heads, width, dim = query.shape
     kv_heads, extent = key.shape[1:3]
     groups = heads // kv_heads
-    # The query heads that share a key stand below each other, as if they were more positions.
+    # The query heads that share a key are stacked, as if they were more positions.
     folded = query.reshape(rows, kv_heads, groups * width, dim)
     visible = _step_mask(attention_mask, folded, extent, sliding_window, groups)
     if softcap is None and s_aux is None:
@@ -75,26 +75,26 @@ def _step_mask(
 ) -> torch.Tensor:
     """The mask of the folded query, 0 and -inf in its dtype, made once for all layers of a step.
 
-    It is kept on the bool mask, which the model hands to every layer.
+    It is cached on the bool mask, which the model passes to every layer.
     """
     if mask is None:
         keys = torch.arange(extent, device=folded.device)
         assert folded.shape[2] == groups * extent, "only a prefill from 0 comes without a mask"
         mask = (keys <= keys[:, None])[None, None]
-    made: dict[Any, torch.Tensor] = vars(mask).setdefault("copyspec_step_masks", {})
+    cached: dict[Any, torch.Tensor] = vars(mask).setdefault("copyspec_step_masks", {})
     key = sliding_window, groups, folded.dtype
-    if key not in made:
+    if key not in cached:
         seen = _visible(mask, sliding_window).repeat(1, 1, groups, 1)
-        made[key] = torch.zeros(seen.shape, dtype=folded.dtype, device=seen.device)
-        made[key].masked_fill_(~seen, -torch.inf)
-    return made[key]
+        cached[key] = torch.zeros(seen.shape, dtype=folded.dtype, device=seen.device)
+        cached[key].masked_fill_(~seen, -torch.inf)
+    return cached[key]
 
 
 def _visible(mask: torch.Tensor, sliding_window: int | None) -> torch.Tensor:
     if sliding_window is not None:
-        # By their place in the text: in a tree, what lies between belongs to other branches.
-        places = mask.cumsum(-1, dtype=torch.int32)
-        mask = mask & (places > places[..., -1:] - sliding_window)
+        # By position in the context: in a tree, what lies between belongs to other branches.
+        positions = mask.cumsum(-1, dtype=torch.int32)
+        mask = mask & (positions > positions[..., -1:] - sliding_window)
     return mask
 
 
@@ -107,7 +107,7 @@ def _explicit(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """What the fused kernel cannot: capped scores, and sinks `[rows, kv_heads, queries, 1]`."""
+    """What the fused kernel lacks: capped scores, and sinks `[rows, kv_heads, queries, 1]`."""
     scores = query @ key.transpose(-1, -2) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)

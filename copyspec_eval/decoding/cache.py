@@ -1,4 +1,4 @@
-"""The key/value cache: preallocated, a length per row, rejected tokens simply written over."""
+"""The key/value cache: preallocated, a length per row, rejected tokens simply overwritten."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class RowCache(Cache):
 
     Per layer two tensors `[num_rows, kv_heads, capacity, head_dim]`, allocated at the layer's first
     write with its dtype and on its device. There is no length here and nothing to roll back: the
-    engine says before each forward which rows and which positions it writes (`place`), and its mask
-    says what may be seen. Sliding-window layers are kept at full length; the attention enforces
-    their window.
+    engine sets before each forward which rows and which positions it writes (`place`), and its mask
+    limits what is attended to. Sliding-window layers are kept at full length; the attention
+    enforces their window.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -30,7 +30,7 @@ class RowCache(Cache):
         self._extent = 0
 
     def place(self, first_row: int, positions: torch.Tensor, extent: int) -> None:
-        """Say where the next forward writes and how far it sees.
+        """Set where the next forward writes and how far it attends.
 
         Args:
             first_row: the forward's rows are `first_row …` in order.
@@ -56,7 +56,7 @@ class RowCache(Cache):
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int) -> None:
-        """Move a row's contents, so that the rows in use stay the first ones."""
+        """Copy a row's contents to another, so that the rows in use stay the first ones."""
         for store in (self._keys, self._values):
             for tensor in store.values():
                 tensor[target].copy_(tensor[source])
@@ -70,11 +70,6 @@ class RowCache(Cache):
             for tensor in store.values():
                 moved = tensor[row].index_select(1, index.to(tensor.device))
                 tensor[row, :, target : target + len(sources)] = moved
-
-    @property
-    def num_layers_written(self) -> int:
-        """How many layers have written so far."""
-        return len(self._keys)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Zero: models use it only to guess positions and masks, which the engine passes."""

@@ -18,7 +18,7 @@ class TokenChooser:
     on the request's seed and the position alone, and the largest sum of score and number wins,
     which is each token as often as its softmax says. So the same request and seed give the same
     tokens whatever was drafted and whoever shares the batch, as long as the logits are the same.
-    Two models that are given the same numbers choose the same token with a probability of at least
+    Two models that use the same numbers choose the same token with a probability of at least
     (1 - d) / (1 + d), where d is the total variation between them (arXiv 2408.07978).
 
     Args:
@@ -47,13 +47,13 @@ class TokenChooser:
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         """The token after `prefix_ids` (prompt and output), given its `[vocabulary]` logits."""
         token = self._pick(prefix_ids, logits, self._position)
-        self._pass()
+        self._advance()
         return token
 
     def foresee(self, prefix_ids: Sequence[int], logits: torch.Tensor, ahead: int) -> int:
-        """What would be chosen from `logits`, another model's, `ahead` tokens after the next.
+        """The token chosen from `logits`, another model's, `ahead` tokens after the next.
 
-        The choice itself will be made with the same random numbers.
+        The choice itself will use the same random numbers.
         """
         return self._pick(prefix_ids, logits, self._position + ahead)
 
@@ -62,7 +62,7 @@ class TokenChooser:
 
         Decoding greedily without processors it is the largest logit less that of `token`. Otherwise
         it is found by bisection: raise the logit of `token` until it is chosen. If rounding moves
-        no logit by more than e, it can turn only choices whose margin is at most 2 e.
+        no logit by more than e, it can change only choices whose margin is at most 2 e.
 
         Counts as the next choice, like `choose`. None if no change leads to `token`.
         """
@@ -70,16 +70,16 @@ class TokenChooser:
         raised = torch.arange(len(logits), device=logits.device) == token
         position = self._position
 
-        def turns(change: float) -> bool:
+        def is_chosen(change: float) -> bool:
             return self._pick(prefix_ids, logits + change * raised, position) == token
 
         # More than any penalty, temperature or draw can ask for.
         enough = 4.0 * float(logits.max() - logits.min()) + 10_000.0
-        found = 0.0 if turns(0.0) else _least(turns, enough) if turns(enough) else None
-        self._pass()
-        return found
+        margin = 0.0 if is_chosen(0.0) else _least(is_chosen, enough) if is_chosen(enough) else None
+        self._advance()
+        return margin
 
-    def _pass(self) -> None:
+    def _advance(self) -> None:
         self._drawn.pop(self._position, None)
         self._position += 1
 
@@ -91,7 +91,7 @@ class TokenChooser:
         return gumbel_max(scores.double(), self._uniforms(position, len(scores)).to(scores.device))
 
     def _uniforms(self, position: int, count: int) -> torch.Tensor:
-        """Numbers of the first `count` tokens; a smaller vocabulary shares those that it has."""
+        """Numbers of the first `count` tokens; models of different vocabularies share those."""
         drawn = self._drawn.get(position)
         if drawn is None or len(drawn) < count:
             assert self._generator is not None
@@ -102,12 +102,12 @@ class TokenChooser:
         return drawn[:count]
 
 
-def _least(turns: Callable[[float], bool], enough: float) -> float:
-    """The smallest change that turns, between 0 and one that is `enough`."""
+def _least(suffices: Callable[[float], bool], enough: float) -> float:
+    """The smallest change that suffices, between 0 and one that is `enough`."""
     too_little = 0.0
     for _ in range(_BISECTIONS):
         middle = (enough + too_little) / 2
-        enough, too_little = (middle, too_little) if turns(middle) else (enough, middle)
+        enough, too_little = (middle, too_little) if suffices(middle) else (enough, middle)
     return enough
 
 

@@ -1,16 +1,17 @@
-"""A smaller model of the same tokenizer that says the next tokens first."""
+"""Drafts from a smaller model of the same tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import abc
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
+from copyspec_eval.decoding.choosing import argmax_tokens
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import forward, served
 from copyspec_eval.types import Draft
 
@@ -18,20 +19,11 @@ _CHUNK = 512
 _EXTENT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A row that wants a draft: its text so far, and how its tokens are chosen."""
-
-    text: Sequence[int]
-    chooser: TokenChooser
-    max_tokens: int
-
-
 class DraftModel:
     """Speculative decoding (Leviathan et al., arXiv 2211.17192) for a batch of rows.
 
-    The draft model has a cache of its own. What it was fed stays there as long as it is the row's
-    text; a rejected token's place is written over.
+    The draft model has a cache of its own; each sequence knows which tokens its row there holds. A
+    rejected token is overwritten.
 
     It chooses as the target does: the argmax of the processed logits, or, sampling, the token that
     the target's own next random numbers choose from its distribution. Two models that agree then
@@ -49,78 +41,71 @@ class DraftModel:
         self._model = model
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         self._cache = RowCache(0, 0)
-        self._fed: list[list[int]] = []
-        self._sure: list[int] = []
 
     @contextmanager
     def begin(self, num_rows: int, capacity: int) -> Iterator[None]:
         """Be ready for `num_rows` rows of at most `capacity` tokens."""
         self._cache = RowCache(num_rows, capacity + _CHUNK + self.delta)
-        self._fed = [[] for _ in range(num_rows)]
-        self._sure = [0] * num_rows
         with served(self._model, exact=False):
             yield
-
-    def clear_row(self, place: int) -> None:
-        """Forget a row; another request has its place now."""
-        self._fed[place], self._sure[place] = [], 0
 
     def copy_row(self, source: int, target: int) -> None:
         """As `RowCache.copy_row`."""
         self._cache.copy_row(source, target)
-        self._fed[target], self._sure[target] = list(self._fed[source]), self._sure[source]
 
     @torch.inference_mode()
-    def propose(self, asked: Sequence[Asked | None]) -> list[Draft]:
-        """A draft for each row of the step that asks for one."""
-        if not any(asked):
-            return [Draft() for _ in asked]
-        lacking = [self._lacking(place, one) for place, one in enumerate(asked)]
-        said: list[list[int]] = [[] for _ in asked]
+    def propose(
+        self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]
+    ) -> list[Draft]:
+        """Each row's draft, or where it is empty and the budget leaves room, the model's own.
+
+        Args:
+            rows: what occupies the rows of the step.
+            drafts: of each row.
+        """
+        drafting = [
+            sequence if sequence and sequence.budget and not draft.token_ids else None
+            for sequence, draft in zip(rows, drafts, strict=True)
+        ]
+        if not any(drafting):
+            return list(drafts)
+        proposed: list[list[int]] = [[] for _ in rows]
+        missing = [_missing_ids(sequence) if sequence else [] for sequence in drafting]
         for ahead in range(self.delta):
-            logits = self._feed(lacking)
-            for place, one in enumerate(asked):
-                if one is not None:
-                    said[place].append(_choice(one, said[place], logits[place], ahead))
-            lacking = [tokens[-1:] for tokens in said]
+            logits = self._feed(rows, missing)
+            for row, sequence in enumerate(drafting):
+                if sequence is not None:
+                    token = _choice(sequence, proposed[row], logits[row], ahead)
+                    proposed[row].append(token)
+            missing = [tokens[-1:] for tokens in proposed]
         return [
-            Draft(tuple(tokens[: one.max_tokens]), source="model") if one else Draft()
-            for one, tokens in zip(asked, said, strict=True)
+            Draft(tuple(tokens[: sequence.budget]), source="model") if sequence else draft
+            for sequence, tokens, draft in zip(drafting, proposed, drafts, strict=True)
         ]
 
-    def _lacking(self, place: int, asked: Asked | None) -> list[int]:
-        """What the cache lacks of a row's text, at least its last token; rejected tokens go."""
-        if asked is None:
-            return []
-        text, fed = asked.text, self._fed[place]
-        agreed = self._sure[place]
-        while agreed < min(len(fed), len(text)) and fed[agreed] == text[agreed]:
-            agreed += 1
-        agreed = min(agreed, len(text) - 1)
-        del fed[agreed:]
-        self._sure[place] = agreed
-        return list(text[agreed:])
-
-    def _feed(self, lacking: Sequence[list[int]]) -> torch.Tensor:
-        """Feed tokens to the rows that lack some; logits `[rows, vocabulary]` after them."""
-        parts = list(lacking)
-        for place, tokens in enumerate(lacking):
+    def _feed(
+        self, rows: abc.Sequence[Sequence | None], missing: abc.Sequence[list[int]]
+    ) -> torch.Tensor:
+        """Feed each row what its cache misses; logits `[rows, vocabulary]` after its last token."""
+        cached = [sequence.draft_cache_ids if sequence else [] for sequence in rows]
+        last_chunks = list(missing)
+        for row, tokens in enumerate(missing):
             for start in range(0, len(tokens) - _CHUNK, _CHUNK):
-                chunk, before = tokens[start : start + _CHUNK], len(self._fed[place])
+                chunk, before = tokens[start : start + _CHUNK], len(cached[row])
                 forward(
                     self._model,
                     self._cache,
-                    place,
+                    row,
                     self._ids([chunk]),
                     before,
                     before + _CHUNK,
                     logits_to_keep=1,
                 )
-                self._fed[place] += chunk
-                parts[place] = tokens[start + _CHUNK :]
-        width = max(map(len, parts))
-        ids = self._ids([tokens + [0] * (width - len(tokens)) for tokens in parts])
-        starts = [len(self._fed[place]) for place in range(len(parts))]
+                cached[row] += chunk
+                last_chunks[row] = tokens[start + _CHUNK :]
+        width = max(map(len, last_chunks))
+        ids = self._ids([tokens + [0] * (width - len(tokens)) for tokens in last_chunks])
+        starts = [len(token_ids) for token_ids in cached]
         extent = -(-(max(starts) + width) // _EXTENT) * _EXTENT
         logits = forward(
             self._model,
@@ -130,18 +115,30 @@ class DraftModel:
             torch.tensor(starts, device=ids.device)[:, None],
             min(extent, self._cache.capacity),
         )
-        for place, tokens in enumerate(parts):
-            self._fed[place] += tokens
-        last = torch.tensor([max(0, len(tokens) - 1) for tokens in parts], device=logits.device)
-        return logits[torch.arange(len(parts), device=logits.device), last]
+        for token_ids, tokens in zip(cached, last_chunks, strict=True):
+            token_ids.extend(tokens)
+        last = torch.tensor([max(0, len(t) - 1) for t in last_chunks], device=logits.device)
+        return logits[torch.arange(len(last), device=logits.device), last]
 
     def _ids(self, rows: list[list[int]]) -> torch.Tensor:
         ids = torch.tensor(rows, device=self._model.device)
-        # What only the target has a weight for is read as any token: a draft may be wrong.
+        # A token that only the target has a weight for is read as another: a draft may be wrong.
         return ids.clamp(max=self._vocabulary - 1)
 
 
-def _choice(asked: Asked, said: Sequence[int], logits: torch.Tensor, ahead: int) -> int:
-    if asked.chooser.is_argmax:
+def _missing_ids(sequence: Sequence) -> list[int]:
+    """What the cache misses of prompt and output, at least the last token; rejected tokens go."""
+    token_ids, cached = sequence.token_ids, sequence.draft_cache_ids
+    agreed = sequence.num_draft_cache_agreed
+    while agreed < min(len(cached), len(token_ids)) and cached[agreed] == token_ids[agreed]:
+        agreed += 1
+    agreed = min(agreed, len(token_ids) - 1)
+    del cached[agreed:]
+    sequence.num_draft_cache_agreed = agreed
+    return token_ids[agreed:]
+
+
+def _choice(sequence: Sequence, proposed: list[int], logits: torch.Tensor, ahead: int) -> int:
+    if sequence.chooser.is_argmax:
         return argmax_tokens(logits[None, None])[0][0]
-    return asked.chooser.foresee([*asked.text, *said], logits, ahead)
+    return sequence.chooser.foresee([*sequence.token_ids, *proposed], logits, ahead)

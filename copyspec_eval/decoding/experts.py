@@ -1,8 +1,8 @@
 """Mixture-of-experts layers whose kernels' shapes do not depend on the routing.
 
-The stock implementations group tokens by expert, so that a drafted token changes the shapes that
-its neighbours are computed in, and with them their last bits. Here every expert computes every
-token, and the routing weights decide what counts. Registered under `NAME`.
+The stock implementations group tokens by expert, so that a draft token changes the shapes that its
+neighbours are computed in, and with them their last bits. Here every expert computes every token,
+and the routing weights decide what counts. Registered under `NAME`.
 """
 
 from __future__ import annotations

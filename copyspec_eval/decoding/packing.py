@@ -1,7 +1,7 @@
 """Linear layers that read their weights at the speed of memory, on a CPU in bfloat16.
 
-A step takes about as long as reading the weights. As torch stores them, oneDNN rearranges them in
-every call; here that is done once.
+A step takes about as long as reading the weights. In torch's layout, oneDNN reorders them in every
+call; here they are reordered once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _State = tuple[int, int]
 _packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[_State, torch.Tensor]] = (
     WeakKeyDictionary()
 )
-"""Beside the layers' own, for as long as these live: log-likelihoods keep reading those."""
+"""Kept as long as the layer, beside its own weights, which log-likelihoods keep reading."""
 
 
 @contextmanager
 def packed(model: torch.nn.Module) -> Iterator[None]:
-    """Run the linear layers of `model` that gain by it on packed weights, then give them back.
+    """Run the linear layers of `model` that gain by it on packed weights, then restore them.
 
     The first time takes as much memory again as those layers' weights.
     """

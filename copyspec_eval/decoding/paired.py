@@ -1,21 +1,23 @@
-"""Every request twice: with drafts, and by plain one-token decoding, in turn."""
+"""Every sequence twice: with drafts, and by plain one-token decoding, in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.differences import Rescorer
-from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Difference, Generation
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What plain decoding makes of a request, and where the drafted answer parts from it."""
+    """The answer of plain one-token decoding, and where the drafted answer differs from it."""
 
     generation: Generation
     difference: Difference | None
@@ -24,9 +26,9 @@ class Baseline:
 class PairedEngine:
     """Measures an engine against plain one-token decoding of the same model, cache and attention.
 
-    Requests are taken in groups as large as the batch, so a batch is compared with a batch; a group
-    is answered by both arms before the next begins, and the arm that goes first changes with every
-    group. So whatever the machine does meanwhile, it does to both. The baseline feeds one token per
+    Sequences are taken in groups as large as the batch, so a batch is compared with a batch; a
+    group is answered by both arms before the next begins, and the arm that goes first changes with
+    every group, so that drift of the machine affects both alike. The baseline feeds one token per
     row and step, never a padded width.
 
     Args:
@@ -36,46 +38,47 @@ class PairedEngine:
 
     def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
         self._engine = engine
-        self._plain = Engine(
+        self._baseline = Engine(
             model, NoDrafter, num_draft_tokens=0, exact=False, batch_size=engine.batch_size
         )
-        self._rescorer = Rescorer(model, self._plain, engine)
+        self._rescorer = Rescorer(model, self._baseline, engine)
 
-    def warm_up(self, request: Request) -> None:
+    def warm_up(self, sequence: Sequence) -> None:
         """As `Engine.warm_up`, both arms."""
-        self._engine.warm_up(request)
-        self._plain.warm_up(request)
+        self._engine.warm_up(sequence)
+        self._baseline.warm_up(sequence)
 
-    def check(self, requests: Sequence[Request]) -> None:
+    def check(self, sequences: Iterable[Sequence]) -> None:
         """As `Engine.check`."""
-        self._engine.check(requests)
+        self._engine.check(sequences)
 
     def generate(
         self,
-        requests: Sequence[Request],
+        sequences: abc.Sequence[Sequence],
         on_finish: Callable[[int, Generation, Baseline], None],
     ) -> None:
-        """Answer `requests` in the order given.
+        """Answer `sequences` in the order given.
 
         Args:
-            requests: what to answer.
-            on_finish: called with a request's index, its drafted answer and its baseline once both
+            sequences: what to answer; they stay as they are.
+            on_finish: called with a sequence's index, its drafted answer and its baseline once both
                 are there.
 
         Raises:
             RequestError: as `check`; nothing is begun then.
         """
-        self.check(requests)
+        self.check(sequences)
         size = self._engine.batch_size
-        for start in range(0, len(requests), size):
-            group = requests[start : start + size]
-            if start // size % 2 == 0:
-                drafted = self._engine.generate(group, beside=requests)
-                plain = self._plain.generate(group)
-            else:
-                plain = self._plain.generate(group)
-                drafted = self._engine.generate(group, beside=requests)
-            for index, request in enumerate(group):
-                answer, baseline = drafted[index], plain[index]
-                difference = self._rescorer.explain(request, answer.token_ids, baseline.token_ids)
+        for start in range(0, len(sequences), size):
+            group = sequences[start : start + size]
+            arms = [self._engine, self._baseline]
+            if start // size % 2:
+                arms.reverse()
+            answers = {
+                arm: arm.generate([sequence.restarted() for sequence in group], beside=sequences)
+                for arm in arms
+            }
+            for index, sequence in enumerate(group):
+                answer, baseline = (answers[arm][index] for arm in (self._engine, self._baseline))
+                difference = self._rescorer.explain(sequence, answer.token_ids, baseline.token_ids)
                 on_finish(start + index, answer, Baseline(baseline, difference))

@@ -7,14 +7,17 @@ the counts are exactly those of a real run.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import abc
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from copyspec_eval.decoding.row import Row
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.errors import DataError
 from copyspec_eval.sources import read_jsonl
+from copyspec_eval.types import FinishReason, ReplayedTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +30,15 @@ class Trace:
     answer_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedTurn:
-    """What a drafter made of one trace; counts as in `TurnRecord`, and no seconds."""
+class _EndOfTrace(StopRule):
+    """Ends the output where the recorded answer does, whatever is left of the budget."""
 
-    category: str
-    turn: int
-    num_tokens: int
-    num_forwards: int
-    num_prefill_tokens: int
-    num_attempts: int
-    num_drafted: int
-    num_accepted: int
-    num_copied: int
-    seconds: float = 0.0
-    decode_seconds: float = 0.0
-    latency_seconds: float = 0.0
-    baseline: None = None
+    def __init__(self, max_new_tokens: int, num_tokens: int) -> None:
+        super().__init__(max_new_tokens)
+        self._num_tokens = num_tokens
+
+    def reason(self, output_ids: abc.Sequence[int]) -> FinishReason | None:
+        return "length" if len(output_ids) == self._num_tokens else None
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
@@ -67,14 +62,14 @@ def read_traces(path: Path) -> Iterator[Trace]:
 
 
 def replay_turn(
-    trace: Trace, drafter: Drafter, prices: Sequence[float], max_new_tokens: int = 1024
+    trace: Trace, drafter: Drafter, thresholds: abc.Sequence[float], max_new_tokens: int = 1024
 ) -> ReplayedTurn:
     """Run the decoding loop on `trace`, the recorded answer standing in for the model.
 
     Args:
         trace: the prompt and the answer.
         drafter: a drafter that has not begun.
-        prices: of draft tokens, as for `Drafter.propose`; they also bound a draft's length.
+        thresholds: as for `Drafter.propose`; their number also bounds a draft's length.
         max_new_tokens: the budget that the answer was generated under; drafters look at what is
             left of it.
 
@@ -84,38 +79,22 @@ def replay_turn(
     Raises:
         DataError: the trace has no answer tokens.
     """
-    answer = trace.answer_ids
-    if not answer:
+    num_tokens = len(trace.answer_ids)
+    if not num_tokens:
         raise DataError("a trace with an empty answer_ids cannot be replayed")
-    end = len(answer)
-    row = Row(
-        trace.prompt_ids,
-        drafter,
-        max(max_new_tokens, end),
-        finish=lambda output_ids: "length" if len(output_ids) == end else None,
-    )
+    stop_rule = _EndOfTrace(max(max_new_tokens, num_tokens), num_tokens)
+    sequence = Sequence(trace.prompt_ids, stop_rule)
+    sequence.start(drafter)
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
-    padded = (*answer, -1)
-    while row.finish_reason is None:
-        # Asked once for each token on the way, whichever branch it is on.
-        coming = iter(padded[len(row.output_ids) :])
-        row.settle(row.propose(prices), functools.partial(_next_of, coming))
-    return _counts(trace, row)
+    padded = (*trace.answer_ids, -1)
+    while sequence.finish_reason is None:
+        # Read once for each token on the way, whichever branch it is on.
+        continuation = iter(padded[len(sequence.output_ids) :])
+        draft = sequence.propose(thresholds)
+        sequence.commit(draft, functools.partial(_next_of, continuation))
+    counts = replace(sequence.counts(), finish_reason=None)
+    return ReplayedTurn(trace.category, trace.turn, counts)
 
 
-def _next_of(coming: Iterator[int], _: int) -> int:
-    return next(coming)
-
-
-def _counts(trace: Trace, row: Row) -> ReplayedTurn:
-    return ReplayedTurn(
-        category=trace.category,
-        turn=trace.turn,
-        num_tokens=len(row.output_ids),
-        num_forwards=row.num_forwards,
-        num_prefill_tokens=row.num_prefill_tokens,
-        num_attempts=len(row.attempts),
-        num_drafted=sum(attempt.num_drafted for attempt in row.attempts),
-        num_accepted=sum(attempt.num_accepted for attempt in row.attempts),
-        num_copied=sum(attempt.num_copied for attempt in row.attempts),
-    )
+def _next_of(continuation: Iterator[int], _: int) -> int:
+    return next(continuation)

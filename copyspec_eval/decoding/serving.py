@@ -14,6 +14,7 @@ from copyspec_eval.decoding import attention, experts
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.packing import packed
 from copyspec_eval.errors import ModelError, RequestError
+from copyspec_eval.types import Draft
 
 REMEDY = "use --model hf for it"
 
@@ -71,7 +72,7 @@ def check_exact(model: PreTrainedModel) -> None:
 
 
 def has_experts(model: PreTrainedModel) -> bool:
-    """Whether tokens are routed to experts, so that rounding can turn that choice, too."""
+    """Whether tokens are routed to experts, so that rounding can change that choice, too."""
     config = model.config.get_text_config()
     counts = ("num_experts", "num_local_experts", "n_routed_experts")
     return any((getattr(config, name, None) or 0) > 1 for name in counts)
@@ -111,13 +112,13 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 @contextmanager
 def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
-    """Run `model` on the engine's attention and packed weights, in exact mode on its experts, too.
+    """Run `model` with the engine's attention and packed weights, and in exact mode its experts.
 
     Outside, the model is as it was loaded, so that log-likelihood tasks give the numbers of
     `--model hf`.
     """
-    own_attention = model.config._attn_implementation
-    own_experts = model.config._experts_implementation
+    loaded_attention = model.config._attn_implementation
+    loaded_experts = model.config._experts_implementation
     switch_experts = exact and model._can_set_experts_implementation()
     model.set_attn_implementation(attention.NAME)
     if switch_experts:
@@ -126,9 +127,9 @@ def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
         with packed(model):
             yield
     finally:
-        model.set_attn_implementation(own_attention)
+        model.set_attn_implementation(loaded_attention)
         if switch_experts:
-            model.set_experts_implementation(own_experts)
+            model.set_experts_implementation(loaded_experts)
 
 
 @torch.inference_mode()
@@ -170,8 +171,8 @@ def forward(
 ) -> torch.Tensor:
     """One target forward: `[rows, width]` tokens at their rows' positions, against the cache.
 
-    Tokens of a tree are written to the cache in their order, and each sees its ancestors alone, at
-    the position that it has on its own branch.
+    Tokens of a tree are written to the cache in their order, and each attends to its ancestors
+    alone, at the position that it has on its own branch.
 
     Args:
         model: a model within `served`.
@@ -189,23 +190,22 @@ def forward(
     """
     rows, width = input_ids.shape
     offsets = torch.arange(width, device=input_ids.device)
-    places = positions = (start + offsets).expand(rows, width)
+    slots = positions = (start + offsets).expand(rows, width)
     mask = None
     if parents is not None:
         ancestors = _ancestors(parents).to(input_ids.device)
         positions = start + ancestors.sum(-1) - 1
         keys = torch.arange(extent, device=input_ids.device)
-        earlier = (keys < places[:, :1, None]).expand(rows, width, extent).clone()
-        mask = earlier.scatter_(2, places[:, None, :].expand(rows, width, width), ancestors)[
-            :, None
-        ]
+        earlier = (keys < slots[:, :1, None]).expand(rows, width, extent).clone()
+        columns = slots[:, None, :].expand(rows, width, width)
+        mask = earlier.scatter_(2, columns, ancestors)[:, None]
     elif not (isinstance(start, int) and start == 0 and extent == width):
         keys = torch.arange(extent, device=input_ids.device)
         mask = (keys <= positions[:, :, None])[:, None]
-    cache.place(first_row, places, extent)
+    cache.place(first_row, slots, extent)
     output = model(
         input_ids=input_ids,
-        # Padding may stand past the last position a model has an embedding for; nobody reads it.
+        # Padding may lie past the last position a model has an embedding for; nobody reads it.
         position_ids=positions.clamp(max=_last_position(model)),
         attention_mask=mask,
         past_key_values=cache,
@@ -216,19 +216,37 @@ def forward(
     return logits
 
 
+def step_parents(draft: Draft, num_before: int, width: int) -> list[int]:
+    """Of each token of a step, the index there of the token before it; -1 for the first.
+
+    Args:
+        draft: a chain or a tree.
+        num_before: tokens of the context that are fed in front of it.
+        width: of the step; padding follows the draft.
+
+    >>> step_parents(Draft((5, 6, 7), parents=(-1, 0, -1)), num_before=2, width=6)
+    [-1, 0, 1, 2, 1, 4]
+    """
+    if draft.parents is None:
+        return list(range(-1, width - 1))
+    of_draft = [num_before + parent for parent in draft.parents]
+    padding = range(num_before + len(of_draft) - 1, width - 1)
+    return [*range(-1, num_before - 1), *of_draft, *padding]
+
+
 def _ancestors(parents: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Of each row, which tokens each token sees: itself, its parent, that one's, and so on.
+    """Of each row, which tokens each token attends to: itself, its parent, its parent's, and so on.
 
     Returns:
         `[rows, width, width]`, bool.
     """
-    seen = numpy.zeros((len(parents), len(parents[0]), len(parents[0])), dtype=bool)
-    for row, of_row in enumerate(parents):
-        for index, parent in enumerate(of_row):
+    visible = numpy.zeros((len(parents), len(parents[0]), len(parents[0])), dtype=bool)
+    for row, row_parents in enumerate(parents):
+        for index, parent in enumerate(row_parents):
             if parent >= 0:
-                seen[row, index] = seen[row, parent]
-            seen[row, index, index] = True
-    return torch.from_numpy(seen)
+                visible[row, index] = visible[row, parent]
+            visible[row, index, index] = True
+    return torch.from_numpy(visible)
 
 
 def _last_position(model: PreTrainedModel) -> int | None:

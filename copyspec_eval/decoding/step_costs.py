@@ -1,4 +1,4 @@
-"""What a step costs here by the number of tokens that it verifies: measured, never assumed."""
+"""Measured seconds of a step by the number of draft tokens that it verifies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measure_step_costs(
 ) -> dict[int, float]:
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and `num_draft_tokens`.
 
-    Every width is run once for nothing and then five times in turn with the others, at the end of a
+    After one warm-up, every width is timed five times in turn with the others, at the end of a
     context of 512 tokens; the median counts.
 
     Args:

@@ -8,16 +8,16 @@ from copyspec_eval.types import FinishReason
 
 
 class StopRule:
-    """Says after each token whether the output is finished, and why.
+    """Whether the output ends with its last token, and why.
 
-    A stop string counts from the token that completes it, wherever tokens are cut; it is asked for
-    after every accepted token, so it cannot hide inside an accepted draft. (A check after each
-    step that looks at a fixed number of last tokens misses it.)
+    A stop string counts from the token that completes it, wherever tokens are cut; every committed
+    token is checked, so it cannot hide inside an accepted draft. (A check after each step that
+    looks at a fixed number of last tokens misses it.)
 
     Args:
         max_new_tokens: the budget.
         eos_ids: ids that end the output; they are kept as its last token.
-        stop_strings: texts that end the output.
+        stop_strings: strings that end the output.
         decode: text of output ids, special tokens included.
     """
 
@@ -40,7 +40,7 @@ class StopRule:
         self._window = longest + 8
 
     def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
-        """Why the output ends with its last token, or None if it goes on."""
+        """Why the output ends with its last token, or None if it continues."""
         if output_ids[-1] in self._eos_ids:
             return "eos"
         if self._stop_strings and self._completes_stop_string(output_ids):

@@ -8,11 +8,11 @@ from copyspec_eval.types import Draft, Verdict
 
 
 def verify(draft: Draft, choose: Callable[[int], int]) -> Verdict:
-    """Keep the draft's tokens for as long as the model chooses the same ones.
+    """Accept the draft's tokens for as long as the model chooses the same ones.
 
     `choose(0)` is the model's own token before the draft and `choose(i)` the one after draft token
-    `i - 1`. It is asked in order, and only while the tokens that lead there were accepted, so it
-    may assume that they were. In a tree the walk goes on with the child that the model chooses.
+    `i - 1`. It is called in order, and only while the tokens that lead there were accepted, so it
+    may assume that they were. In a tree the walk continues with the child that the model chooses.
 
     Greedy decoding: `choose` is the argmax, and the output is that of plain decoding. Sampling:
     `choose(i)` draws y from the model's distribution p. A draft token x is then accepted with

@@ -1,4 +1,4 @@
-"""What a drafter is, and the drafter that never drafts."""
+"""The drafter protocol, and the drafter that never drafts."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from copyspec_eval.types import Draft, Verdict
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens of one request; may be wrong, can never change the output.
+    """Proposes the next tokens of one request; a wrong draft costs time, never changes the output.
 
-    A drafter lives for one request: `start`, then `propose` and `observe` in turns until the
-    request is done. The first `propose` is for the prefill; in exact mode, where a prefill carries
-    no draft, it is left out.
+    A drafter lives for one request: `start`, then `propose` and `observe` in turns, then `finish`.
+    The first `propose` is for the prefill; in exact mode, where a prefill carries no draft, it is
+    left out.
     """
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Begin a request whose prompt is `prompt_ids`."""
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
-        """At most `max_tokens` tokens that may follow what was observed; empty for no guess.
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+        """At most `max_tokens` tokens that may follow the context; empty for no draft.
 
         Args:
             max_tokens: one less than the tokens that may still be generated, since the model adds
-                one of its own to whatever it accepts.
-            prices: of each draft token, the least chance of being accepted at which it is worth
-                the time that it costs (see `prices`); more tokens than prices are not verified.
+                one of its own to those that it accepts.
+            thresholds: of each draft token, the least probability of being accepted at which to
+                draft it (see `acceptance_thresholds`); a longer draft than these is cut.
         """
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Take note of newly generated tokens, and of what became of the draft before them."""
+        """Take newly committed tokens, and the verdict on the draft that they follow from."""
 
     def finish(self) -> None:
-        """The request is done: `observe` had its last token."""
+        """The request is done: `observe` has had its last token."""
 
 
 class NoDrafter:
@@ -42,8 +42,8 @@ class NoDrafter:
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Nothing to prepare."""
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
-        """No guess."""
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+        """No draft."""
         return Draft()
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:

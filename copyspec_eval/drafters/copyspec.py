@@ -6,23 +6,20 @@ from collections.abc import Sequence
 
 from copyspec_eval.types import Draft, Verdict
 
-PAPER_DRAFT_TOKENS = 10
-"""How many tokens the paper copies per attempt."""
-
 
 class CopySpecDrafter:
     """CopySpec (arXiv 2502.08923, section 3) with the choices of its published code.
 
     The last `gamma` tokens of prompt and output are looked up among all earlier runs of `gamma`
     tokens; the FIRST occurrence wins, and up to `num_draft_tokens` tokens after it are drafted, cut
-    at the end of the text. Nothing is looked up for the prefill, nor when fewer than `gamma` tokens
-    may still be generated. Runs are looked up by their tokens, so two runs are never confused. Each
-    token costs O(gamma) time and memory.
+    at the end of the context. Nothing is looked up for the prefill, nor when fewer than `gamma`
+    tokens may still be generated. Runs are looked up by their tokens, so two runs are never
+    confused. Each token costs O(gamma) time and memory.
 
     >>> drafter = CopySpecDrafter(gamma=2, num_draft_tokens=3)
     >>> drafter.start([5, 6, 7, 8, 9, 5])
-    >>> drafter.observe([6], Verdict(0, 6))  # the text is now 5 6 7 8 9 5 6, and "5 6" stood at 0
-    >>> draft = drafter.propose(max_tokens=100, prices=[0.0] * 100)
+    >>> drafter.observe([6], Verdict(0, 6))  # now 5 6 7 8 9 5 6, and "5 6" first occurred at 0
+    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.0] * 100)
     >>> draft.token_ids, draft.position
     ((7, 8, 9), 2)
     """
@@ -32,15 +29,15 @@ class CopySpecDrafter:
         self._num_draft_tokens = num_draft_tokens
         self._token_ids: list[int] = []
         self._end_of_first: dict[tuple[int, ...], int] = {}
-        self._begun = False
+        self._has_output = False
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         """Index the prompt."""
         self._append(prompt_ids)
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """Copy from the first occurrence of the last `gamma` tokens, if there is one."""
-        if not self._begun or max_tokens + 1 < self._gamma:
+        if not self._has_output or max_tokens + 1 < self._gamma:
             return Draft()
         suffix = tuple(self._token_ids[-self._gamma :])
         position = self._end_of_first.get(suffix)
@@ -50,15 +47,15 @@ class CopySpecDrafter:
         return Draft(tuple(self._token_ids[position:end]), position, self._gamma)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Index what was generated."""
-        self._begun = True
+        """Index the committed tokens."""
+        self._has_output = True
         self._append(token_ids)
 
     def finish(self) -> None:
         """Nothing to keep."""
 
     def _append(self, token_ids: Sequence[int]) -> None:
-        # A run is entered when the token after it arrives: the current suffix never finds itself.
+        # A run is indexed when the token after it arrives: the current suffix never matches itself.
         tokens, gamma = self._token_ids, self._gamma
         first_end = max(len(tokens), gamma)
         tokens.extend(token_ids)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from copyspec_eval.drafters.base import Drafter, NoDrafter
-from copyspec_eval.drafters.copyspec import PAPER_DRAFT_TOKENS, CopySpecDrafter
+from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.store import AnswerStore
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
-from copyspec_eval.types import DraftOptions
+from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
 
 DrafterFactory = Callable[[], Drafter]
 """Makes the drafter of one request."""
@@ -20,12 +20,12 @@ _LONGEST, _LONGEST_EXACT = 96, 15
 
 @dataclass(frozen=True, slots=True)
 class DrafterKind:
-    """A drafter that can be asked for by name.
+    """A drafter that can be chosen by name.
 
     Attributes:
         make: makes the drafter of one request.
         num_draft_tokens: the longest draft where the user names no length; None for a drafter that
-            goes by the prices, and so by what a step costs on this machine.
+            goes by the acceptance thresholds, and so by what a step costs on this machine.
         switches: which of `store` and `tree` it has.
     """
 
@@ -77,21 +77,21 @@ def drafter_factory(options: DraftOptions) -> DrafterFactory:
     kind = drafter_kind(options.drafter)
     for name in ("store", "tree"):
         if getattr(options, name) and name not in kind.switches:
-            having = sorted(other for other in DRAFTERS if name in DRAFTERS[other].switches)
+            drafters = sorted(other for other in DRAFTERS if name in DRAFTERS[other].switches)
             raise OptionError(
                 f"{name}=true is not for drafter={options.drafter}; pass drafter="
-                f"{' or '.join(having)}"
+                f"{' or '.join(drafters)}"
             )
     store = AnswerStore() if options.store else None
     return lambda: kind.make(options, store)
 
 
 def longest_draft(options: DraftOptions, exact: bool) -> int:
-    """The most tokens that are ever drafted: what the user says, or the drafter's own number.
+    """The length of the longest draft: as the user sets it, or the drafter's own number.
 
-    A drafter that goes by prices fills a step of 16 tokens in exact mode. A draft model's draft
+    A drafter that goes by thresholds fills a step of 16 tokens in exact mode. A draft model's draft
     has to fit, too.
     """
-    own = drafter_kind(options.drafter).num_draft_tokens
-    copied = options.num_draft_tokens or own or (_LONGEST_EXACT if exact else _LONGEST)
+    usual = drafter_kind(options.drafter).num_draft_tokens
+    copied = options.num_draft_tokens or usual or (_LONGEST_EXACT if exact else _LONGEST)
     return max(copied, options.delta) if options.draft_model else copied

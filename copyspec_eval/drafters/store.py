@@ -1,4 +1,4 @@
-"""Answers to earlier requests of the run, as a second text to copy from."""
+"""Answers to earlier requests of the run, as a second source to copy from."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST_TOKENS = 200_000
 class AnswerStore:
     """The latest answers of a run, bounded in memory.
 
-    They are kept in the order in which they were added, each followed by a negative token of its
-    own, so that nothing is ever copied across the end of an answer. When they come to more than
-    `most_tokens`, the older half is forgotten.
+    They are kept in the order in which they were added, each followed by a negative token that
+    occurs once, so that nothing is ever copied across the end of an answer. When they come to more
+    than `most_tokens`, the older half is dropped.
 
     Attributes:
-        automaton: of the answers; another object once some were forgotten.
+        automaton: of the answers; another object once some were dropped.
 
     >>> store = AnswerStore()
     >>> store.add([5, 6, 7])
@@ -56,7 +56,7 @@ class AnswerStore:
 
 
 class StoreMatch:
-    """The longest suffix of a growing text that occurs in an automaton's text.
+    """The longest suffix of a growing context that occurs among an automaton's tokens.
 
     The automaton may grow meanwhile.
 
@@ -74,14 +74,14 @@ class StoreMatch:
 
     @property
     def state(self) -> int:
-        """The state of the match; what was one state may have been parted since."""
+        """The state of the match; what was one state may have been split since."""
         length, link = self.automaton.length, self.automaton.link
         while self._state and self.length <= length[link[self._state]]:
             self._state = link[self._state]
         return self._state
 
     def advance(self, token: int) -> None:
-        """Take note of the text's next token."""
+        """Extend the context by a token."""
         automaton, state = self.automaton, self.state
         while state and token not in automaton.next[state]:
             state = automaton.link[state]

@@ -10,148 +10,150 @@ from typing import Protocol
 from copyspec_eval.drafters.automaton import SuffixAutomaton
 
 KEPT_MORE, KEPT_MOST = 0.02, 0.97
-"""By how much the chance that a resumed copy goes on grows with every token, and up to where."""
+"""By how much the probability that a resumed copy continues grows with every token, and its cap."""
 
 
 class Continuation(Protocol):
-    """A place in a text that a draft has come to.
+    """A position in a source that a draft has reached by copying.
 
     Attributes:
-        text: the text.
-        position: index there of the token that led here.
-        run: how many tokens up to here are those of the text.
+        source_ids: the tokens of the source.
+        position: index there of the last copied token.
+        run: how many tokens up to here equal those of the source.
     """
 
     @property
-    def text(self) -> Sequence[int]: ...
+    def source_ids(self) -> Sequence[int]: ...
     @property
     def position(self) -> int: ...
     @property
     def run(self) -> int: ...
 
     def followers(self, path: Sequence[int]) -> Iterator[tuple[float, int, Continuation]]:
-        """What may follow, given the draft's tokens up to here: chance, token, and the place then.
+        """What may follow: probability, token and the continuation after it, likeliest first.
 
-        Chances do not rise.
+        Args:
+            path: the draft's tokens up to here.
         """
 
 
 @dataclass(slots=True)
 class Node:
-    """A draft token, the index of the one before it (-1 for none), and its place in a text."""
+    """A draft token, the index of its parent (-1 for none), and where it was copied from."""
 
     token_id: int
     parent: int
-    place: Continuation
+    copied: Continuation
 
 
-def grow(roots: Iterable[tuple[float, Continuation]], prices: Sequence[float]) -> list[Node]:
-    """The tree of the likeliest tokens that are worth their prices.
+def grow(roots: Iterable[tuple[float, Continuation]], thresholds: Sequence[float]) -> list[Node]:
+    """The tree of the likeliest tokens whose probability reaches the acceptance thresholds.
 
-    The token with the highest chance of being reached and accepted is taken next, until the next
-    one is under its price. Where two places go on with the same token, one node stands for both.
+    The token with the highest probability of being reached and accepted is taken next, until it is
+    under its threshold. Where two continuations propose the same token, one node stands for both.
 
     Args:
-        roots: places from which the draft may go on, each with the chance that it does.
-        prices: as for `Drafter.propose`, rising.
+        roots: where the draft may continue from, each with the probability that it does.
+        thresholds: as for `Drafter.propose`, rising.
 
     Returns:
-        nodes in the order in which they were taken; a parent stands before its children.
+        nodes in the order in which they were taken; a parent comes before its children.
     """
     nodes: list[Node] = []
     paths: list[tuple[int, ...]] = []
     taken: dict[tuple[int, int], int] = {}
-    # The count breaks ties by age, and keeps the heap from comparing places.
+    # The count breaks ties by age, and keeps the heap from comparing continuations.
     heap: list[tuple[float, int, int, int, Continuation]] = []
     num_pushed = 0
 
-    def push(chance: float, parent: int, place: Continuation) -> None:
+    def push(reached: float, parent: int, continuation: Continuation) -> None:
         nonlocal num_pushed
-        least = prices[len(nodes)] if len(nodes) < len(prices) else 1.0
-        for share, token, after in place.followers(paths[parent] if parent >= 0 else ()):
-            if chance * share < least:
+        threshold = thresholds[len(nodes)] if len(nodes) < len(thresholds) else 1.0
+        path = paths[parent] if parent >= 0 else ()
+        for probability, token, after in continuation.followers(path):
+            if reached * probability < threshold:
                 break
             num_pushed += 1
-            heapq.heappush(heap, (-chance * share, num_pushed, parent, token, after))
+            heapq.heappush(heap, (-reached * probability, num_pushed, parent, token, after))
 
-    for chance, place in roots:
-        push(chance, -1, place)
-    while heap and len(nodes) < len(prices):
-        negative, _, parent, token, place = heapq.heappop(heap)
-        if -negative < prices[len(nodes)]:
+    for probability, root in roots:
+        push(probability, -1, root)
+    while heap and len(nodes) < len(thresholds):
+        negative, _, parent, token, copied = heapq.heappop(heap)
+        if -negative < thresholds[len(nodes)]:
             break
         node = taken.get((parent, token))
         if node is None:
             node = taken[parent, token] = len(nodes)
-            nodes.append(Node(token, parent, place))
+            nodes.append(Node(token, parent, copied))
             paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        push(-negative, node, place)
+        push(-negative, node, copied)
     return nodes
 
 
 @dataclass(slots=True)
 class Matched:
-    """The state of an automaton that the last `length` tokens match."""
+    """The state of an automaton that the last `run` tokens match; see `Continuation`.
 
-    seen: SuffixAutomaton
+    `prior` over `run` is the number of imagined occurrences with yet another continuation.
+    """
+
+    automaton: SuffixAutomaton
     state: int
-    length: int
-    doubt: float
+    run: int
+    prior: float
     position: int = -1
 
     @property
-    def text(self) -> Sequence[int]:
-        """The automaton's."""
-        return self.seen.text
-
-    @property
-    def run(self) -> int:
-        """The length of the match."""
-        return self.length
+    def source_ids(self) -> Sequence[int]:
+        """The automaton's tokens."""
+        return self.automaton.token_ids
 
     def followers(self, path: Sequence[int]) -> Iterator[tuple[float, int, Continuation]]:
         """What followed the state's substrings, the most frequent first, of equals the latest."""
-        seen, state, doubt = self.seen, self.state, self.doubt
-        count, end, text_length = seen.count, seen.end, len(seen.text)
-        known = count[state] - (end[state] == text_length)
-        if known <= 0:
-            # The end of the text: what was copied from there goes on into the draft itself.
-            behind = self.position + 1
-            place = Matched(seen, state, self.length + 1, doubt, behind)
-            yield self.length / (self.length + doubt), path[behind - text_length], place
+        automaton, state, prior = self.automaton, self.state, self.prior
+        count, end, num_tokens = automaton.count, automaton.end, len(automaton.token_ids)
+        num_followed = count[state] - (end[state] == num_tokens)
+        if num_followed <= 0:
+            # The end of the source: what was copied from there continues with the draft itself.
+            position = self.position + 1
+            after_next = Matched(automaton, state, self.run + 1, prior, position)
+            yield self.run / (self.run + prior), path[position - num_tokens], after_next
             return
-        total = known + doubt / self.length
+        total = num_followed + prior / self.run
         ranked = sorted(
-            ((count[after], end[after], token, after) for token, after in seen.next[state].items()),
+            (
+                (count[after], end[after], token, after)
+                for token, after in automaton.next[state].items()
+            ),
             reverse=True,
         )
-        for times, last, token, after in ranked:
+        for times, last_end, token, after in ranked:
             if token >= 0:
-                place = Matched(seen, after, self.length + 1, doubt, last - 1)
-                yield times / total, token, place
+                matched = Matched(automaton, after, self.run + 1, prior, last_end - 1)
+                yield times / total, token, matched
 
 
 @dataclass(slots=True)
 class Resumed:
-    """A text behind a token that was substituted.
+    """A source behind a token that was substituted; see `Continuation`.
 
     Attributes:
-        text, position: see `Continuation`.
-        run: how many tokens up to here are those of the text, but for the substituted one.
-        share: chance that the text's next token follows.
+        run: the substituted token does not count.
+        probability: that the source's next token follows.
         kept: the same of the one after; it grows from there.
     """
 
-    text: Sequence[int]
+    source_ids: Sequence[int]
     position: int
     run: int
-    share: float
+    probability: float
     kept: float
 
     def followers(self, path: Sequence[int]) -> Iterator[tuple[float, int, Continuation]]:
-        """The text's next token."""
-        behind = self.position + 1
-        if behind < len(self.text) and self.text[behind] >= 0:
-            later = min(KEPT_MOST, self.kept + KEPT_MORE)
-            place = Resumed(self.text, behind, self.run + 1, self.kept, later)
-            yield self.share, self.text[behind], place
+        """The source's next token."""
+        position = self.position + 1
+        if position < len(self.source_ids) and self.source_ids[position] >= 0:
+            kept = min(KEPT_MOST, self.kept + KEPT_MORE)
+            after = Resumed(self.source_ids, position, self.run + 1, self.kept, kept)
+            yield self.probability, self.source_ids[position], after

@@ -21,7 +21,7 @@ MODELS = {
 
 
 def register_model() -> None:
-    """Make our names for `--model` known; a class is imported when it is asked for."""
+    """Register our names for `--model`; a class is imported when it is first needed."""
     # get_model() loads the built-in models only into an empty registry, so they have to be first.
     import lm_eval.models  # noqa: F401
     from lm_eval.api.registry import model_registry
@@ -35,7 +35,7 @@ def register_tasks() -> None:
     """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
 
     When `lm_eval` looks up the names after `--tasks`, those of ours are loaded once: so what is
-    wrong with their data is said before a model is loaded.
+    wrong with their data is reported before a model is loaded.
     """
     from lm_eval.tasks.manager import TaskManager
 

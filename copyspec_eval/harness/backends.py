@@ -1,8 +1,8 @@
-"""What stock backends tell of their answers beside the text, without a change to how they answer.
+"""What stock backends report of their answers beside the text, answering as they always do.
 
     hf        token ids, forwards (of one row at a time), prefill and decode apart
     vllm      token ids
-    servers   token counts (of one row at a time), if the server says them
+    servers   token counts (of one row at a time), if the server reports them
     others    nothing, so that there are seconds and no rates
 
 The classes here go in front of a backend's own in a class that inherits from both.
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lm_eval.api.instance import Instance
@@ -25,43 +25,26 @@ from lm_eval.api.model import LM, CacheHook
 from lm_eval.models import api_models
 
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.harness.recording import model_facts, split_documents_over_ranks
+from copyspec_eval.harness.ranks import split_documents_over_ranks
 from copyspec_eval.harness.requests import RequestBuilder
-from copyspec_eval.types import FinishReason
+from copyspec_eval.types import FinishReason, TurnCounts
+
+_DRAFTING = {"prompt_lookup_num_tokens", "assistant_model"}
+"""Settings of `generate` under which it drafts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What is known of an answer, as in `TurnRecord`."""
+class TimedAnswer(NamedTuple):
+    """What a backend reports of an answer, and its tokens where it reports them."""
 
-    seconds: float
-    latency_seconds: float
-    prefill_seconds: float | None = None
-    decode_seconds: float | None = None
-    num_prompt_tokens: int | None = None
-    num_tokens: int | None = None
-    num_forwards: int | None = None
-    finish_reason: FinishReason | None = None
+    counts: TurnCounts
     token_ids: tuple[int, ...] | None = None
-
-    def with_tokens(
-        self, num_prompt_tokens: int, token_ids: Sequence[int], finish_reason: FinishReason | None
-    ) -> Measured:
-        """The same with the answer's tokens."""
-        return replace(
-            self,
-            num_prompt_tokens=num_prompt_tokens,
-            num_tokens=len(token_ids),
-            finish_reason=finish_reason,
-            token_ids=tuple(token_ids),
-        )
 
 
 class Backend(LM):
     """In front of any backend: the clock covers all that it does, tokenising and network too."""
 
-    def ask(self, group: list[Instance]) -> tuple[list[str], list[Measured]]:
-        """The backend's answers to a batch, and what is known of each.
+    def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
+        """The backend's answers to a batch, and what it reports of each.
 
         They are kept from lm-eval's cache, which is to get them with their records.
         """
@@ -75,19 +58,20 @@ class Backend(LM):
             seconds = perf_counter() - started
         finally:
             self.set_cache_hook(cache)
-        return texts, self.measured(len(group), seconds)
+        return texts, self.timed_answers(len(group), seconds)
 
-    def measured(self, num_rows: int, seconds: float) -> list[Measured]:
-        """What is known of the answers just given; `seconds` is what the call took."""
-        return [Measured(seconds / num_rows, seconds)] * num_rows
+    def timed_answers(self, num_rows: int, seconds: float) -> list[TimedAnswer]:
+        """What is reported of the answers just given; `seconds` is what the call took."""
+        counts = TurnCounts(seconds=seconds / num_rows, latency_seconds=seconds)
+        return [TimedAnswer(counts)] * num_rows
 
     def length(self, prompt: str) -> int:
         """Of a prompt, as the backend orders its requests."""
         return len(prompt)
 
-    def facts(self, settings: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """For the manifest, given the `gen_kwargs` of the run."""
-        return {"ranks": self.world_size}
+    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...] | None:
+        """Names of the logits processors of a request, for the manifest; None if not known."""
+        return None
 
 
 class HFBackend(Backend):
@@ -95,27 +79,26 @@ class HFBackend(Backend):
 
     Tokens behind the end of an answer do not count: those of a row that waits for its batch, and
     those of `prompt_lookup_num_tokens` runs, where `hf` overlooks a stop string that ends inside
-    an accepted draft and goes on (it cuts the text afterwards, so only time is lost).
+    an accepted draft and continues (it cuts the text afterwards, so only time is lost).
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         split_documents_over_ranks(self)
         self._builder = RequestBuilder(self)
-        self._measured: list[Measured] = []
+        self._timed_answers: list[TimedAnswer] = []
 
-    def measured(self, num_rows: int, seconds: float) -> list[Measured]:
+    def timed_answers(self, num_rows: int, seconds: float) -> list[TimedAnswer]:
         """What `_model_generate` has seen."""
-        return self._measured
+        return self._timed_answers
 
     def length(self, prompt: str) -> int:
         """In tokens."""
         return len(self.tok_encode(prompt))
 
-    def facts(self, settings: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...] | None:
         """As copyspec has them."""
-        names = {name for each in settings for name in self._builder.processors(each)}
-        return model_facts(self) | {"logits_processors": sorted(names)}
+        return self._builder.processors(gen_kwargs)
 
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
@@ -135,20 +118,22 @@ class HFBackend(Backend):
         finally:
             hook.remove()
         ended, rows = self._now(), len(context)
-        measured = Measured(
+        counts = TurnCounts(
+            num_forwards=num_forwards if rows == 1 else None,
+            # The first forward verifies a draft, too, where there are drafts.
+            num_prefill_tokens=None if _DRAFTING & settings.keys() else 1,
             seconds=(ended - started) / rows,
-            latency_seconds=ended - started,
             prefill_seconds=(prefilled - started) / rows,
             decode_seconds=(ended - prefilled) / rows,
-            num_forwards=num_forwards if rows == 1 else None,
+            latency_seconds=ended - started,
         )
         # An encoder's context is no part of the output, but a start token for the decoder is.
         start = context.shape[1] if self.backend == "causal" else 1
         eos = settings.get("eos_token_id", self.model.generation_config.eos_token_id)
         rule = self._builder.stop_rule(stop, max_length - start, eos)
         lengths = settings["attention_mask"].sum(dim=1).tolist()
-        self._measured = [
-            measured.with_tokens(length, *_useful(token_ids, rule))
+        self._timed_answers = [
+            _with_tokens(counts, length, *_useful(token_ids, rule))
             for length, token_ids in zip(lengths, output[:, start:].tolist(), strict=True)
         ]
         return output
@@ -164,16 +149,17 @@ class HFBackend(Backend):
 class VLLMBackend(Backend):
     """In front of `vllm`; the clock covers generation alone."""
 
-    def measured(self, num_rows: int, seconds: float) -> list[Measured]:
-        """What is in vLLM's own objects."""
-        known = super().measured(num_rows, self._seconds)
+    def timed_answers(self, num_rows: int, seconds: float) -> list[TimedAnswer]:
+        """As vLLM's request objects report them."""
+        timed = super().timed_answers(num_rows, self._seconds)
         return [
-            each.with_tokens(
+            _with_tokens(
+                counts,
                 len(output.prompt_token_ids),
                 output.outputs[0].token_ids,
                 _vllm_reason(output.outputs[0]),
             )
-            for each, output in zip(known, self._outputs, strict=True)
+            for (counts, _), output in zip(timed, self._outputs, strict=True)
         ]
 
     def length(self, prompt: str) -> int:
@@ -190,20 +176,21 @@ class VLLMBackend(Backend):
 class APIBackend(Backend):
     """In front of one that asks a server."""
 
-    def ask(self, group: list[Instance]) -> tuple[list[str], list[Measured]]:
+    def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
         """As for any backend."""
         self._usages: list[dict[str, Any]] = []
         with _without_notices():
             return super().ask(group)
 
-    def measured(self, num_rows: int, seconds: float) -> list[Measured]:
+    def timed_answers(self, num_rows: int, seconds: float) -> list[TimedAnswer]:
         """With the server's counts, which are those of a whole batch."""
-        known = super().measured(num_rows, seconds)
+        timed = super().timed_answers(num_rows, seconds)
         if num_rows != 1 or len(self._usages) != 1:
-            return known
+            return timed
         [usage] = self._usages
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        return [replace(known[0], num_prompt_tokens=counts[0], num_tokens=counts[1])]
+        prompt, answer = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        counts = replace(timed[0].counts, num_prompt_tokens=prompt, num_tokens=answer)
+        return [TimedAnswer(counts)]
 
     def parse_generations(self, outputs: Any, **kwargs: Any) -> Any:
         """The backend's; it is what lm-eval calls with each reply."""
@@ -216,6 +203,21 @@ def _takes(function: Any, parameter: str) -> bool:
     return parameter in inspect.signature(function).parameters
 
 
+def _with_tokens(
+    counts: TurnCounts,
+    num_prompt_tokens: int,
+    token_ids: Sequence[int],
+    finish_reason: FinishReason | None,
+) -> TimedAnswer:
+    counts = replace(
+        counts,
+        num_prompt_tokens=num_prompt_tokens,
+        num_tokens=len(token_ids),
+        finish_reason=finish_reason,
+    )
+    return TimedAnswer(counts, tuple(token_ids))
+
+
 def _useful(token_ids: Sequence[int], rule: StopRule) -> tuple[Sequence[int], FinishReason | None]:
     """The tokens up to the end of the answer, and why it is there; None if they just stop."""
     for length in range(1, len(token_ids) + 1):
@@ -226,7 +228,7 @@ def _useful(token_ids: Sequence[int], rule: StopRule) -> tuple[Sequence[int], Fi
 
 
 def _vllm_reason(answer: Any) -> FinishReason | None:
-    """vLLM says "stop" for an EOS too, and then names no stop string."""
+    """vLLM reports "stop" for an EOS as well, and then names no stop string."""
     if answer.finish_reason == "stop":
         return "stop" if isinstance(answer.stop_reason, str) else "eos"
     return "length" if answer.finish_reason == "length" else None

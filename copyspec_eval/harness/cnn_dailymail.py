@@ -18,7 +18,7 @@ from copyspec_eval import sources
 from copyspec_eval.errors import DataError, report_errors_in_one_line
 from copyspec_eval.harness.multiturn import ChatTemplate, MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
-from copyspec_eval.scoring.cnn_dailymail import SummaryScores, score
+from copyspec_eval.scoring.cnn_dailymail import SummaryScores, score_summary
 
 report_errors_in_one_line()
 
@@ -73,12 +73,12 @@ class CnnDailyMailTask(MultiTurnTask):
         figures = super().process_results(doc, results)
         if "bypass" in figures:
             return figures
-        scores = score(str(results[0] or ""), doc["article"], doc["highlights"])
+        scores = score_summary(str(results[0] or ""), doc["article"], doc["highlights"])
         return figures | asdict(scores)
 
 
 def question(article: str) -> str:
-    """What the user says: the instruction comes last, since lm-eval cuts prompts at the front."""
+    """The user's message: the instruction comes last, since lm-eval cuts prompts at the front."""
     return f"Article:\n{article}\n\n{_INSTRUCTION}"
 
 
@@ -119,7 +119,7 @@ def read_articles(folder: Path) -> list[dict[str, str]]:
     return articles
 
 
-def _article(row: sources.Row) -> dict[str, str]:
+def _article(row: sources.JsonLine) -> dict[str, str]:
     for name in _FIELDS:
         value = row.fields.get(name)
         if not isinstance(value, str) or not value.strip():

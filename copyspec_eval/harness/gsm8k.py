@@ -14,7 +14,7 @@ from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.scoring import gsm8k, sandbox
 from copyspec_eval.scoring.sandbox import Outcome
-from copyspec_eval.sources import Row, read_jsonl
+from copyspec_eval.sources import JsonLine, read_jsonl
 
 report_errors_in_one_line()
 
@@ -34,7 +34,12 @@ PROMPTS = (
 )
 
 SCORED_TURNS = (1, 3)
-METRICS = {"acc_turn1": True, "acc_turn3": True, "right_to_wrong": False, "wrong_to_right": True}
+HIGHER_IS_BETTER = {
+    "acc_turn1": True,
+    "acc_turn3": True,
+    "right_to_wrong": False,
+    "wrong_to_right": True,
+}
 """Our figures beside those of every conversation, and whether higher is better."""
 
 
@@ -46,7 +51,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        for name, higher_is_better in METRICS.items():
+        for name, higher_is_better in HIGHER_IS_BETTER.items():
             self._aggregation_list[name] = mean
             self._higher_is_better[name] = higher_is_better
         self._outcomes: dict[str, Outcome] = {}
@@ -90,7 +95,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
             self._verdict(doc, results[turn - 1]) == gsm8k.RIGHT for turn in SCORED_TURNS
         )
         ours = first, last, first and not last, last and not first
-        return figures | dict(zip(METRICS, map(float, ours), strict=True))
+        return figures | dict(zip(HIGHER_IS_BETTER, map(float, ours), strict=True))
 
     def _verdict(self, doc: dict[str, Any], answer: object) -> str:
         program = _program(answer)
@@ -108,11 +113,13 @@ def _log(verdicts: dict[int, Counter[str]]) -> None:
         logger.info("programs of turn %d: %s", turn, listed)
 
 
-def _rows() -> list[Row]:
+def _rows() -> list[JsonLine]:
     """The problems and where each stands: the local copy, or the public data set."""
     folder = data_dir()
     if folder is None:
-        return [Row(f"{SOURCE}:{number}", fields) for number, fields in enumerate(_downloaded(), 1)]
+        return [
+            JsonLine(f"{SOURCE}:{number}", fields) for number, fields in enumerate(_downloaded(), 1)
+        ]
     path = folder / LOCAL_FILE
     if not path.is_file():
         raise DataError(
@@ -132,7 +139,7 @@ def _downloaded() -> Any:
         ) from error
 
 
-def _problem(row: Row) -> dict[str, str]:
+def _problem(row: JsonLine) -> dict[str, str]:
     where, fields = row
     problem: dict[str, str] = {}
     for name in ("question", "answer"):

@@ -14,11 +14,11 @@ from datasets import Dataset
 from lm_eval.api.metrics import mean
 
 from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
+from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
-from copyspec_eval.harness.recording import output_folder
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
-from copyspec_eval.scoring.humaneval import Verdict, as_samples, judge_all
-from copyspec_eval.sources import Row
+from copyspec_eval.scoring.humaneval import ScoredSolution, as_samples, score_all
+from copyspec_eval.sources import JsonLine
 
 report_errors_in_one_line()
 
@@ -44,7 +44,7 @@ _PLUS_FIELDS = _FIELDS | {"base_input": (list,), "plus_input": (list,), "atol": 
 
 
 class ProblemInstance(TurnInstance):
-    """The request for one problem: a question in a chat, otherwise code to go on with."""
+    """The request for one problem: a question in a chat, otherwise code to continue."""
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
@@ -85,7 +85,7 @@ class HumanEvalTask(MultiTurnTask):
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._problems: dict[str, dict[str, Any]] = {}
-        self._verdicts: dict[str, Verdict] = {}
+        self._scored: dict[str, ScoredSolution] = {}
         super().__init__(config)
         for name in ("pass@1_base", "pass@1_plus"):
             self._aggregation_list[name] = mean
@@ -105,7 +105,7 @@ class HumanEvalTask(MultiTurnTask):
         self.dataset = {"test": Dataset.from_list(rows)}
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        """What the user says in a chat."""
+        """The user's message in a chat."""
         return [_QUESTION.format(prompt=doc["prompt"].strip())]
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
@@ -127,12 +127,12 @@ class HumanEvalTask(MultiTurnTask):
             return
         raw = {instance.doc["task_id"]: instance.raw_solution for instance in self._instances}
         answers = [(text, self._problems[task_id]) for task_id, text in raw.items()]
-        self._verdicts = dict(zip(raw, judge_all(answers), strict=True))
+        self._scored = dict(zip(raw, score_all(answers), strict=True))
         folder = output_folder()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             rank = f".rank{self._rank}" if self._rank else ""
-            tested = ((task_id, verdict.solution) for task_id, verdict in self._verdicts.items())
+            tested = ((task_id, verdict.solution) for task_id, verdict in self._scored.items())
             (folder / f"samples{rank}.jsonl").write_text(as_samples(tested))
             (folder / f"samples_raw{rank}.jsonl").write_text(as_samples(raw.items()))
 
@@ -141,7 +141,7 @@ class HumanEvalTask(MultiTurnTask):
         figures = super().process_results(doc, results)
         if "bypass" in figures:
             return figures
-        verdict = self._verdicts[doc["task_id"]]
+        verdict = self._scored[doc["task_id"]]
         figures["pass@1_base"] = float(verdict.base)
         if verdict.plus is not None:
             figures["pass@1_plus"] = float(verdict.plus)
@@ -185,14 +185,14 @@ def read_problems(path: Path) -> dict[str, dict[str, Any]]:
     return problems
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path) -> Iterator[JsonLine]:
     number = 0
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield Row(f"{path}:{number}", dict(json.loads(line)))
+                    yield JsonLine(f"{path}:{number}", dict(json.loads(line)))
     except (OSError, EOFError, zlib.error, TypeError, ValueError) as error:
         raise DataError(
             f"{path}:{number}: not a JSON object ({error}); copy the file again"

@@ -13,7 +13,6 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from transformers import AutoModelForCausalLM
 
-from copyspec_eval import provenance
 from copyspec_eval.decoding import serving
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine, exact_width
@@ -27,21 +26,17 @@ from copyspec_eval.drafters.registry import (
 )
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import options
-from copyspec_eval.harness.recording import (
-    AnswerKey,
-    Progress,
-    RunRecorder,
-    answer_keys,
-    model_facts,
-    put_into_cache,
-    split_documents_over_ranks,
-    turn_facts,
-)
+from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
+from copyspec_eval.harness.progress import Progress
+from copyspec_eval.harness.ranks import split_documents_over_ranks
+from copyspec_eval.harness.recorder import RunRecorder, check_output_folder, request_fields
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
-from copyspec_eval.harness.segments import segments
+from copyspec_eval.harness.run_spec import run_spec
+from copyspec_eval.harness.span_characters import span_characters
+from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
-from copyspec_eval.types import PAPER_GAMMA, DraftOptions, Generation
+from copyspec_eval.types import PAPER_DELTA, PAPER_GAMMA, DraftOptions, Generation
 
 report_errors_in_one_line()
 
@@ -64,15 +59,15 @@ class CopySpecLM(HFLM):
             embedded model, which is also taken if nothing is given.
         drafter: name of a drafter; `none` decodes token by token. By default `suffix`, or the
             paper's `copyspec` where its `gamma` is given.
-        gamma: the paper's γ, how many trailing tokens must have occurred before; 3 by default.
+        gamma: the paper's γ, how many trailing tokens must have occurred before.
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
         store: copy from earlier answers of the run, too.
         tree: draft several continuations at once; needs `exact=false`.
         draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
-        delta: the paper's δ, how many tokens the draft model says at a time.
-        exact: every step has the same width, so that every drafter gives the same bits.
+        delta: the paper's δ, how many tokens the draft model proposes at a time.
+        exact: every step has one width, so that outputs are bit-identical for every drafter.
         paired: answer every request by plain one-token decoding too, and record both; the
-            conversation goes on from the plain answer.
+            conversation continues from the baseline's answer.
         **kwargs: everything else that `hf` takes.
 
     Raises:
@@ -89,7 +84,7 @@ class CopySpecLM(HFLM):
         store: bool = False,
         tree: bool = False,
         draft_model: str | None = None,
-        delta: int = 5,
+        delta: int = PAPER_DELTA,
         exact: bool = True,
         paired: bool = False,
         **kwargs: Any,
@@ -98,6 +93,8 @@ class CopySpecLM(HFLM):
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
         options.check_batch_size(kwargs.get("batch_size", 1))
+        check_output_folder()
+        self._arguments = dict(kwargs)
         # lm-eval reads the word "none" as None.
         self._draft_options = DraftOptions(
             drafter=default_drafter(gamma) if drafter == "" else drafter or "none",
@@ -116,9 +113,9 @@ class CopySpecLM(HFLM):
         self._longest = longest_draft(self._draft_options, exact)
         self._width = exact_width(self._longest) if exact else None
         self._step_costs: dict[int, dict[int, float]] = {}
-        given = isinstance(pretrained, str)
-        found: Any = model_path(pretrained) if given else pretrained
-        config = options.read_config(found, kwargs) if given else found.config
+        named = isinstance(pretrained, str)
+        source: Any = model_path(pretrained) if named else pretrained
+        config = options.read_config(source, kwargs) if named else source.config
         options.check_names(kwargs, config)
         serving.check_config(config)
         if draft_model is not None:
@@ -126,11 +123,11 @@ class CopySpecLM(HFLM):
                 model_path(draft_model), options.of_access(kwargs), "draft_model"
             )
             serving.check_config(draft_config)
-            own = found if given else kwargs.get("tokenizer") or config._name_or_path
-            options.check_same_tokens(own, model_path(draft_model), kwargs)
+            tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
+            options.check_same_tokens(tokenizer, model_path(draft_model), kwargs)
         # lm-eval's own default is "cuda", be there such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        super().__init__(found, device=device, **kwargs)
+        super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
         if exact:
@@ -140,33 +137,33 @@ class CopySpecLM(HFLM):
         self._builder = RequestBuilder(self)
         self._recorder = RunRecorder(self.rank, self.world_size)
         self._warm = False
-        provenance.run_id()
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer `requests`, longest prompt first; each answer is a `RecordedText`."""
-        keys = answer_keys(requests)
-        asked = dict(zip(keys, requests, strict=True))
-        jobs = [self._builder.build(request, key.repeat) for key, request in asked.items()]
-        jobs.sort(key=lambda job: -len(job.request.prompt_ids))
+        keys = request_keys(requests)
+        distinct = dict(zip(keys, requests, strict=True))
+        jobs = [self._builder.build(request, key.repeat) for key, request in distinct.items()]
+        jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         with self._autocast():
             engine = self._engine(jobs)
-        engine.check([job.request for job in jobs])
-        self._recorder.begin(self._describe(jobs))
+        engine.check([job.sequence for job in jobs])
+        batch_size = self._batch_size(jobs)
+        self._recorder.begin(self._spec(jobs), self._step_costs.get(batch_size))
         progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
-        answers: dict[AnswerKey, RecordedText] = {}
+        answers: dict[RequestKey, RecordedText] = {}
 
         def finish(index: int, generation: Generation, baseline: Baseline | None = None) -> None:
             answer = self._answer(jobs[index], generation, baseline)
-            answers[AnswerKey(id(jobs[index].instance), jobs[index].repeat)] = answer
+            answers[RequestKey(id(jobs[index].instance), jobs[index].repeat)] = answer
             put_into_cache(self.cache_hook, jobs[index].instance, answer)
             self._recorder.add(answer.record)
             progress.update(answer.record)
 
         with self._autocast():
             if jobs and not self._warm:
-                engine.warm_up(jobs[0].request)
+                engine.warm_up(jobs[0].sequence)
                 self._warm = True
-            engine.generate([job.request for job in jobs], finish)
+            engine.generate([job.sequence for job in jobs], finish)
         progress.close()
         return [answers[key] for key in keys]
 
@@ -246,41 +243,26 @@ class CopySpecLM(HFLM):
         self, job: Prepared, generation: Generation, baseline: Baseline | None
     ) -> RecordedText:
         text = self._text(job, baseline.generation if baseline else generation)
-        prompt, pieces = segments(
+        prompt, drafted_answer, characters = span_characters(
             lambda ids: self.tok_decode(ids, skip_special_tokens=False),
-            job.request.prompt_ids,
+            job.sequence.prompt_ids,
             generation.token_ids,
             generation.spans,
         )
-        attempts = generation.attempts
         record = TurnRecord(
-            **turn_facts(job.instance, job.repeat, self.rank, job.context),
+            run_id=self._recorder.run_id,
+            **request_fields(job.instance, job.repeat, self.rank, job.context),
             backend="copyspec",
-            drafter=self._draft_options.drafter,
-            store=self._draft_options.store,
-            tree=self._draft_options.tree,
-            draft_model=self._draft_options.draft_model,
-            exact=self._exact,
+            drafter=self._draft_options.label,
             batch_size=generation.batch_size,
-            num_prompt_tokens=len(job.request.prompt_ids),
-            num_tokens=len(generation.token_ids),
-            num_forwards=generation.num_forwards,
-            num_prefill_tokens=generation.num_prefill_tokens,
-            num_attempts=len(attempts),
-            num_drafted=sum(attempt.num_drafted for attempt in attempts),
-            num_accepted=sum(attempt.num_accepted for attempt in attempts),
-            num_copied=sum(attempt.num_copied for attempt in attempts),
-            seconds=generation.seconds,
-            prefill_seconds=generation.prefill_seconds,
-            decode_seconds=generation.decode_seconds,
-            latency_seconds=generation.latency_seconds,
-            finish_reason=generation.finish_reason,
-            attempts=tuple((a.num_drafted, a.num_accepted, a.source) for a in attempts),
-            spans=tuple((s.start, s.length, s.source) for s in generation.spans),
+            prompt=prompt,
+            counts=generation.counts,
+            attempts=generation.attempts,
             token_ids=generation.token_ids,
             text=text,
-            prompt=prompt,
-            segments=pieces,
+            answer=drafted_answer,
+            spans=generation.spans,
+            span_characters=characters,
             baseline=_baseline_turn(baseline) if baseline else None,
         )
         return RecordedText(text, record)
@@ -300,31 +282,24 @@ class CopySpecLM(HFLM):
         )
         return cut
 
-    def _describe(self, jobs: list[Prepared]) -> dict[str, Any]:
-        """The settings that decide this run's numbers, for the manifest."""
-        return {
-            **model_facts(self),
-            **asdict(self._draft_options),
-            "exact": self._exact,
-            "paired": self._paired,
-            "num_draft_tokens": self._longest,
-            "width": self._width,
-            "batch_size": self._batch_size(jobs),
-            "step_seconds": self._step_costs.get(self._batch_size(jobs)),
-            "logits_processors": sorted({name for job in jobs for name in job.processors}),
-        }
+    def _spec(self, jobs: list[Prepared]) -> RunSpec:
+        """The settings that decide this run's figures."""
+        processors: dict[str, set[str]] = {}
+        for job in jobs:
+            processors.setdefault(job.instance.task_name or "", set()).update(job.processors)
+        return run_spec(
+            self,
+            backend="copyspec",
+            model=self.pretrained,
+            arguments=self._arguments,
+            batch_size=self.batch_size,
+            requests={task: {"logits_processors": sorted(of)} for task, of in processors.items()},
+            drafting=asdict(self._draft_options)
+            | {"num_draft_tokens": self._longest, "width": self._width}
+            | {"exact": self._exact, "paired": self._paired},
+        )
 
 
 def _baseline_turn(baseline: Baseline) -> BaselineTurn:
-    plain, difference = baseline.generation, baseline.difference
-    return BaselineTurn(
-        num_tokens=len(plain.token_ids),
-        seconds=plain.seconds,
-        prefill_seconds=plain.prefill_seconds,
-        decode_seconds=plain.decode_seconds,
-        latency_seconds=plain.latency_seconds,
-        finish_reason=plain.finish_reason,
-        token_ids=plain.token_ids,
-        agreement=difference.agreement if difference else "identical",
-        difference=difference,
-    )
+    generation = baseline.generation
+    return BaselineTurn(generation.counts, generation.token_ids, baseline.difference)

@@ -3,31 +3,35 @@
 lm-eval runs its requests type by type, in the order in which the types first occur. Turn 1 is the
 type `generate_until`, turn k `generate_until_turn{k}`: so lm-eval asks turn 1 of all documents,
 then turn 2 of all documents, and so on. A `TurnInstance` renders its prompt from the earlier
-answers at the moment the model reads it. The only thing lm-eval lacks are methods of those names;
+answers at the moment the model reads it. lm-eval only lacks methods of those names;
 importing this module adds them to its model classes, and they do what `generate_until` does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
+import numpy
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM, CachingLM
 from lm_eval.api.task import ConfigurableTask
 
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.provenance import run_id
+from copyspec_eval.provenance import is_of_this_process
 from copyspec_eval.records import TurnRecord, record_of
-from copyspec_eval.reports.summary import METRICS, Metric, Parts
+from copyspec_eval.reports.summary import METRICS, Metric
+from copyspec_eval.reports.turns import columns
 
 MAX_TURNS = 8
 
 Message = dict[str, str]
 ChatTemplate = Callable[..., str]
+Fields = dict[str, Any]
 
 
 def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> str:
@@ -51,7 +55,7 @@ class TurnInstance(Instance):
 
     Attributes:
         turn: counts from 1.
-        question: what the user says in this turn.
+        question: the user's message in this turn.
         previous: the request of the turn before; None in turn 1.
         system: the system message, "" for none.
         chat_template: the model's, bound when all requests are built; None renders plain text.
@@ -107,14 +111,14 @@ class TurnInstance(Instance):
 class MultiTurnTask(ConfigurableTask):
     """A task whose documents are conversations.
 
-    A document's `turns` are what the user says; a subclass may compose them in `user_turns`.
+    A document's `turns` are the user's messages; a subclass may compose them in `user_turns`.
     Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; and, of
     answers that carry a `TurnRecord`, each of `METRICS` as `{name}_turn{k}`: per document what it
     contributes, over the task what the metric makes of that.
 
     A figure is left out where it has no value: all of `METRICS` for another backend, the timed ones
     when every answer came from lm-eval's cache, those of pairs when the run was not paired,
-    `accepted_per_attempt` when nothing was drafted. Rank 0 decides for the run.
+    `accepted_per_attempt` when nothing was copied. Rank 0 decides for the run.
 
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
@@ -137,14 +141,14 @@ class MultiTurnTask(ConfigurableTask):
             self._aggregation_list[f"answered_turn{turn}"] = mean
             self._higher_is_better[f"answered_turn{turn}"] = True
             for metric in METRICS:
-                self._aggregation_list[_key(metric, turn)] = metric.total
+                self._aggregation_list[_key(metric, turn)] = partial(_over, metric)
                 self._higher_is_better[_key(metric, turn)] = metric.higher_is_better
         self._system_instruction: str | None = None
         self._rank = 0
         self._reported: set[str] = set()
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        """What the user says in each turn of `doc`."""
+        """The user's message in each turn of `doc`."""
         return list(doc["turns"])
 
     def doc_to_text(self, doc: dict[str, Any], doc_to_text: Any = None) -> str:
@@ -203,7 +207,7 @@ class MultiTurnTask(ConfigurableTask):
         """As lm-eval's; all answers are in by then, so choose which figures to report."""
         super().apply_filters()
         every = {_key(metric, turn + 1) for metric in METRICS for turn in range(self.num_turns)}
-        self._reported = every if self._rank else self._known()
+        self._reported = every if self._rank else self._with_a_value()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         """The figures of one document; its answers are in order of turn."""
@@ -212,25 +216,26 @@ class MultiTurnTask(ConfigurableTask):
         figures: dict[str, Any] = {}
         for turn, answer in enumerate(results, start=1):
             figures[f"answered_turn{turn}"] = float(bool(str(answer or "").strip()))
+            fields = _fields(record_of(answer))
             for metric in METRICS:
                 if _key(metric, turn) in self._reported:
-                    figures[_key(metric, turn)] = _parts(metric, record_of(answer))
+                    figures[_key(metric, turn)] = _parts(metric, fields)
         return figures
 
-    def _known(self) -> set[str]:
+    def _with_a_value(self) -> set[str]:
         """Figures that this rank's answers have a value for.
 
         lm-eval gathers rank 0's figures from all ranks, and stops on a rank that lacks one. So the
         other ranks report every figure, and those that rank 0 does not report go unread.
         """
-        records: dict[int, list[TurnRecord | None]] = {}
+        by_turn: dict[int, list[Fields]] = {}
         for instance in self._instances:
-            records.setdefault(instance.turn, []).append(record_of(instance.resps[0]))
+            by_turn.setdefault(instance.turn, []).append(_fields(record_of(instance.resps[0])))
         return {
             _key(metric, turn)
-            for turn, of_turn in records.items()
+            for turn, of_turn in by_turn.items()
             for metric in METRICS
-            if not math.isnan(metric.total(_parts(metric, record) for record in of_turn))
+            if not math.isnan(_over(metric, (_parts(metric, fields) for fields in of_turn)))
         }
 
     def _system_message(self, doc: dict[str, Any]) -> str:
@@ -251,20 +256,26 @@ def _key(metric: Metric, turn: int) -> str:
     return f"{metric.name}_turn{turn}"
 
 
-def _parts(metric: Metric, record: TurnRecord | None) -> Parts | None:
-    """A turn's contribution; None without a record, or without the time it needs."""
-    if record is None or (metric.timed and not _answered_here(record)):
-        return None
-    return metric.parts(record)
+def _fields(record: TurnRecord | None) -> Fields:
+    """The columns of a turn; without its times unless this run measured the answer.
 
-
-def _answered_here(record: TurnRecord) -> bool:
-    """Whether this run measured the answer, rather than an earlier one that filled lm-eval's cache.
-
-    The first call of `run_id` waits for all ranks, so it is left to the model: where no model asked
-    for the id, no answer carries it.
+    An answer from lm-eval's cache was measured by an earlier run.
     """
-    return run_id.cache_info().currsize > 0 and record.run_id == run_id()
+    if record is None:
+        return {}
+    return columns(record) | {"measured": is_of_this_process(record.run_id)}
+
+
+def _parts(metric: Metric, fields: Fields) -> tuple[Any, ...] | None:
+    """A turn's contribution to a metric; None without the values that it needs."""
+    values = tuple(fields.get(name) for name in metric.columns)
+    return None if None in values or (metric.timed and not fields["measured"]) else values
+
+
+def _over(metric: Metric, parts: Iterable[tuple[float, ...] | None]) -> float:
+    """A metric of documents' contributions; NaN without any."""
+    values = numpy.array([part for part in parts if part is not None], dtype=float)
+    return metric.over(values, numpy.arange(len(values))) if len(values) else math.nan
 
 
 def _generate_until(self: Any, requests: list[Instance]) -> list[str]:

@@ -104,12 +104,12 @@ def check_same_tokens(pretrained: str, draft_model: str, options: Mapping[str, A
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ModelError(f"the tokenizer of {name!r} cannot be loaded: {reason}") from error
-    own, other = vocabularies
-    if own != other:
-        different = sum(other.get(token) != index for token, index in own.items())
+    target, draft = vocabularies
+    if target != draft:
+        different = sum(draft.get(token) != index for token, index in target.items())
         raise ModelError(
-            f"draft_model={draft_model!r} has another vocabulary than {pretrained!r}: {len(other)} "
-            f"tokens and {len(own)}, of which {different} have another number there or none; pass "
+            f"draft_model={draft_model!r} has another vocabulary than {pretrained!r}: {len(draft)} "
+            f"tokens and {len(target)}, of which {different} have another id there or none; pass "
             "a model of the same family"
         )
 

@@ -1,4 +1,4 @@
-"""The quickstart's tasks: conversations whose right answers are known to the letter."""
+"""The quickstart's tasks: conversations whose right answers are known exactly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class QuickstartTask(MultiTurnTask):
         if "bypass" in figures:
             return figures
         pairs = zip(results, doc["answers"], strict=True)
-        right = [str(answer or "").strip() == known for answer, known in pairs]
+        right = [str(answer or "").strip() == expected for answer, expected in pairs]
         return figures | {f"exact_turn{turn}": float(is_) for turn, is_ in enumerate(right, 1)}
 
 

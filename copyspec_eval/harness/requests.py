@@ -1,10 +1,9 @@
-"""From lm-eval's instances to the engine's requests: tokens, stops and generation settings."""
+"""From lm-eval's instances to the engine's sequences: tokens, stops, generation settings."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, abc
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.configuration_utils import GenerationMode
 
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Request
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError
 
@@ -39,7 +38,7 @@ class Prepared:
         repeat: which of the instance's repeats this is, from 0.
         context: the prompt's text.
         until: stop strings as lm-eval cuts them off the answer, EOS text included.
-        request: the engine's side.
+        sequence: the engine's side, not begun.
         processors: names of the logits processors in force.
     """
 
@@ -47,7 +46,7 @@ class Prepared:
     repeat: int
     context: str
     until: list[str]
-    request: Request
+    sequence: Sequence
     processors: tuple[str, ...]
 
 
@@ -80,8 +79,8 @@ class RequestBuilder:
             raise RequestError(f"gen_kwargs {settings} are not possible: {reason}") from error
         stop_rule = self.stop_rule(until, max_gen_toks, config.eos_token_id)
         chooser = TokenChooser(processors, bool(config.do_sample), self._seed(prompt_ids))
-        request = Request(prompt_ids, stop_rule, chooser)
-        return Prepared(instance, repeat, context, until, request, _names(processors))
+        sequence = Sequence(prompt_ids, stop_rule, chooser)
+        return Prepared(instance, repeat, context, until, sequence, _names(processors))
 
     def stop_rule(
         self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
@@ -92,7 +91,7 @@ class RequestBuilder:
         return StopRule(max_gen_toks, eos_ids, stops, self._decode)
 
     def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...]:
-        """Names of the logits processors that `model.generate` applies, also in ways not served."""
+        """Names of the logits processors that `model.generate` applies, in modes not served too."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
         config, _ = self._config(settings)
         return _names(self._processors(config, 1, max_gen_toks))
@@ -162,7 +161,7 @@ class RequestBuilder:
         )
         return processors
 
-    def _decode(self, token_ids: Sequence[int]) -> str:
+    def _decode(self, token_ids: abc.Sequence[int]) -> str:
         text: str = self._lm.tok_decode(list(token_ids), skip_special_tokens=False)
         return text
 

@@ -1,4 +1,4 @@
-"""`compare --rescore`: ask the model whether rounding explains where two runs' answers part."""
+"""`compare --rescore`: ask the model whether rounding explains where two runs' answers differ."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
 from copyspec_eval.reports.equivalence import Pair
 from copyspec_eval.reports.runs import Answer
-from copyspec_eval.types import Difference
+from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference
 
 # How to decode, not what: settings of assisted generation that leave the choice of a token alone.
 _ASSISTED = {"prompt_lookup_num_tokens", "max_matching_ngram_size"}
 
-_NUM_DRAFT_TOKENS = 10
 _NUM_ALTERNATIVES = 64
-"""How many of the likeliest tokens to try as the one that an answer known as text goes on with."""
+"""How many of the likeliest tokens to try as the next one of an answer that is known as text."""
 
 _BYTES_PER_CHARACTER = 4
 """So many tokens, at most, pass before a difference shows in the text."""
@@ -45,12 +44,12 @@ def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> li
     Raises:
         ModelError, OptionError: the model cannot be loaded or served.
     """
-    asked = [pair for pair in pairs if pair.status == "diverged" and _can_be_asked(pair)]
-    if not asked:
+    differing = [pair for pair in pairs if pair.status == "diverged" and _can_be_rescored(pair)]
+    if not differing:
         return list(pairs)
-    judge = _Judge(pretrained, _coarsest(dtypes))
-    judged = {pair.key: judge.judge(pair) for pair in asked}
-    return [judged.get(pair.key, pair) for pair in pairs]
+    model = _RescoringModel(pretrained, _coarsest(dtypes))
+    rescored = {pair.key: model.rescore(pair) for pair in differing}
+    return [rescored.get(pair.key, pair) for pair in pairs]
 
 
 def _coarsest(dtypes: Iterable[str]) -> str:
@@ -58,13 +57,13 @@ def _coarsest(dtypes: Iterable[str]) -> str:
     return max(names, key=lambda name: torch.finfo(getattr(torch, name)).eps, default="auto")
 
 
-def _can_be_asked(pair: Pair) -> bool:
+def _can_be_rescored(pair: Pair) -> bool:
     sides = [answer for answer in (pair.a, pair.b) if answer is not None]
     return all(answer.prompt is not None and not answer.sampled for answer in sides)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _TokenAnswer:
     """An answer as tokens, A's or B's, beside the other one as text."""
 
     token_ids: tuple[int, ...]
@@ -72,30 +71,30 @@ class _Known:
     is_b: bool
 
 
-class _Judge:
-    """A loaded model that tells near-ties from divergences."""
+class _RescoringModel:
+    """A loaded model that separates near-ties from divergences."""
 
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
-        plain, wide = (
+        baseline, drafting = (
             Engine(self._lm.model, NoDrafter, num_draft_tokens=count, exact=False)
-            for count in (0, _NUM_DRAFT_TOKENS)
+            for count in (0, PAPER_DRAFT_TOKENS)
         )
-        self._rescorer = Rescorer(self._lm.model, plain, wide)
+        self._rescorer = Rescorer(self._lm.model, baseline, drafting)
         self._builder = RequestBuilder(self._lm)
 
-    def judge(self, pair: Pair) -> Pair:
-        """The pair with what the model says of it."""
+    def rescore(self, pair: Pair) -> Pair:
+        """The pair with its `Difference`."""
         assert pair.a is not None, "only answers with the same prompt differ"
         assert pair.b is not None
         job = self._prepare(pair.a)
-        if pair.level == "tokens" and pair.a.token_ids and pair.b.token_ids:
-            found = self._rescorer.explain(job.request, pair.b.token_ids, pair.a.token_ids)
+        if pair.compared_by == "tokens" and pair.a.token_ids and pair.b.token_ids:
+            difference = self._rescorer.explain(job.sequence, pair.b.token_ids, pair.a.token_ids)
         else:
-            found = self._explain_text(job, pair.a, pair.b)
-        if found is None:
+            difference = self._explain_text(job, pair.a, pair.b)
+        if difference is None:
             return pair
-        return replace(pair, status=found.agreement, difference=found)
+        return replace(pair, status=difference.agreement, difference=difference)
 
     def _prepare(self, answer: Answer) -> Prepared:
         settings = {k: v for k, v in answer.gen_kwargs.items() if k not in _ASSISTED}
@@ -105,50 +104,50 @@ class _Judge:
     def _explain_text(self, job: Prepared, a: Answer, b: Answer) -> Difference | None:
         """The nearest of the differences in tokens that the texts may stand for."""
         if a.token_ids is None and b.token_ids is not None:
-            known = _Known(b.token_ids, a.text, is_b=True)
+            answer = _TokenAnswer(b.token_ids, a.text, is_b=True)
         else:
             ids = a.token_ids or tuple(self._lm.tok_encode(a.text, add_special_tokens=False))
-            known = _Known(ids, b.text, is_b=False)
-        found = [one for one in self._candidates(job, known) if one.margin is not None]
-        return min(found, key=lambda one: one.margin or 0.0, default=None)
+            answer = _TokenAnswer(ids, b.text, is_b=False)
+        possible = [each for each in self._candidates(job, answer) if each.margin is not None]
+        return min(possible, key=lambda each: each.margin or 0.0, default=None)
 
-    def _candidates(self, job: Prepared, known: _Known) -> Iterator[Difference]:
-        """One difference for each position at which the other text may have gone its own way."""
-        last = self._shows_at(job, known)
+    def _candidates(self, job: Prepared, answer: _TokenAnswer) -> Iterator[Difference]:
+        """One difference for each position at which the other text may have taken another token."""
+        last = self._first_visible(job, answer)
         for position in range(last, max(-1, last - _BYTES_PER_CHARACTER), -1):
-            before = known.token_ids[:position]
-            if self._text(before) != self._text(known.token_ids[:last]):
+            before = answer.token_ids[:position]
+            if self._text(before) != self._text(answer.token_ids[:last]):
                 return
-            rescored = self._rescorer.rescore(job.request, before)
-            other = self._alternative(job, known, rescored)
-            if other is not None:
-                own = known.token_ids[position]
-                margin = rescored.margin(own, other)
-                tokens = (own, other) if known.is_b else (other, own)
+            rescored = self._rescorer.rescore(job.sequence, before)
+            alternative = self._alternative(job, answer, rescored)
+            if alternative is not None:
+                token = answer.token_ids[position]
+                margin = rescored.margin(token, alternative)
+                tokens = (token, alternative) if answer.is_b else (alternative, token)
                 yield Difference(position, *tokens, margin, rescored.noise)
 
-    def _shows_at(self, job: Prepared, known: _Known) -> int:
+    def _first_visible(self, job: Prepared, answer: _TokenAnswer) -> int:
         """Index of the first token whose text the other answer does not have."""
-        for position in range(len(known.token_ids)):
-            if not self._goes_on(job, self._text(known.token_ids[: position + 1]), known):
+        for position in range(len(answer.token_ids)):
+            if not self._may_begin(job, self._text(answer.token_ids[: position + 1]), answer):
                 return position
-        return len(known.token_ids) - 1
+        return len(answer.token_ids) - 1
 
-    def _alternative(self, job: Prepared, known: _Known, rescored: Rescored) -> int | None:
-        """The likeliest token, other than the known one, that the other text may go on with."""
-        own = known.token_ids[len(rescored.output_ids)]
+    def _alternative(self, job: Prepared, answer: _TokenAnswer, rescored: Rescored) -> int | None:
+        """The likeliest token, other than the answer's, that the other text may continue with."""
+        token_there = answer.token_ids[len(rescored.output_ids)]
         count = min(_NUM_ALTERNATIVES, len(rescored.logits))
         for token in torch.topk(rescored.logits, count).indices.tolist():
             text = self._text((*rescored.output_ids, token))
-            if token != own and self._goes_on(job, text, known):
+            if token != token_there and self._may_begin(job, text, answer):
                 return int(token)
         return None
 
-    def _goes_on(self, job: Prepared, text: str, known: _Known) -> bool:
-        """Whether an answer that begins with `text` can be the other one, once cut at a stop."""
+    def _may_begin(self, job: Prepared, text: str, answer: _TokenAnswer) -> bool:
+        """Whether `text` can be the beginning of the other answer, once cut at a stop string."""
         cut: str = postprocess_generated_text(text, stop=job.until, think_end_token=None)
-        whole = [known.other_text, *(known.other_text + stop for stop in job.until)]
-        return any(uncut.startswith(cut) for uncut in whole)
+        uncut = [answer.other_text, *(answer.other_text + stop for stop in job.until)]
+        return any(possible.startswith(cut) for possible in uncut)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids` without a character that is not complete yet."""

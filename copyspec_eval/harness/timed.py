@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
@@ -14,25 +13,25 @@ from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import simple_parse_args_string
 
-from copyspec_eval import provenance
 from copyspec_eval.errors import OptionError, report_errors_in_one_line, unknown_option
+from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
 from copyspec_eval.harness.autoload import MODELS
 from copyspec_eval.harness.backends import (
     APIBackend,
     Backend,
     HFBackend,
-    Measured,
+    TimedAnswer,
     VLLMBackend,
 )
-from copyspec_eval.harness.recording import (
-    AnswerKey,
-    Progress,
+from copyspec_eval.harness.progress import Progress
+from copyspec_eval.harness.recorder import (
     RunRecorder,
-    answer_keys,
+    check_output_folder,
     prompt_text,
-    put_into_cache,
-    turn_facts,
+    request_fields,
 )
+from copyspec_eval.harness.run_spec import run_spec
+from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import model_path
 from copyspec_eval.records import RecordedText, TurnRecord
 
@@ -45,7 +44,7 @@ _BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_toke
 class _Job(NamedTuple):
     """One answer to give, its prompt rendered once."""
 
-    key: AnswerKey
+    key: RequestKey
     instance: Instance
     prompt: str
     settings: dict[str, Any]
@@ -57,7 +56,7 @@ class TimedLM(Backend):
 
     `create_from_arg_string` and `create_from_arg_obj` put this class in front of the one that
     lm-eval has registered as `base`; all but the timing of answers is left to that one. What is
-    timed, and what else is known of an answer, is said in `backends`.
+    timed, and what else is recorded of an answer, is up to `backends`.
 
     Args:
         base: name of an lm-eval model.
@@ -70,6 +69,7 @@ class TimedLM(Backend):
     """
 
     base_name = ""
+    _arguments: dict[str, Any]
 
     @classmethod
     def create_from_arg_string(
@@ -88,6 +88,7 @@ class TimedLM(Backend):
         }
         arguments = {"batch_size": 1} | given | arg_dict
         name = arguments.pop("base", None)
+        named = dict(arguments)
         if "pretrained" in arguments:
             arguments["pretrained"] = model_path(arguments["pretrained"])
         base = _base_class(name, arg_dict)
@@ -95,24 +96,25 @@ class TimedLM(Backend):
         if str(arguments.get("num_concurrent", 1)) not in ("0", "1"):
             raise OptionError(
                 f"num_concurrent={arguments['num_concurrent']}: of requests under way at the same "
-                "time, none has a time of its own; leave num_concurrent out"
+                "time, none can be timed; leave num_concurrent out"
             )
         bases = (cls, *_insight(name, base), base)
         timed: Any = type(f"Timed{base.__name__}", bases, {"base_name": name})
+        check_output_folder()
         model: TimedLM = super(TimedLM, timed).create_from_arg_obj(arguments)
+        model._arguments = named
         return model
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._named = kwargs.get("pretrained") or kwargs.get("model")
+        self._arguments = kwargs
         self._rows_together = _check_rows(_batch_size(self))
         self._recorder = RunRecorder(self.rank, self.world_size)
         self._warm = False
-        provenance.run_id()
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The base's answers, longest prompt first; each is a `RecordedText`."""
-        keys = answer_keys(requests)
+        keys = request_keys(requests)
         jobs = [
             _job(key, instance) for key, instance in dict(zip(keys, requests, strict=True)).items()
         ]
@@ -120,13 +122,13 @@ class TimedLM(Backend):
         if groups and not self._warm:
             self._warm_up(groups[0][0])
             self._warm = True
-        self._recorder.begin(self._describe(jobs))
+        self._recorder.begin(self._spec(jobs))
         progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
-        answers: dict[AnswerKey, RecordedText] = {}
+        answers: dict[RequestKey, RecordedText] = {}
         for group in groups:
-            texts, measured = self.ask([job.instance for job in group])
-            for job, text, known in zip(group, texts, measured, strict=True):
-                answers[job.key] = answer = self._answer(job, text, known)
+            texts, timed = self.ask([job.instance for job in group])
+            for job, text, timed_answer in zip(group, texts, timed, strict=True):
+                answers[job.key] = answer = self._answer(job, text, timed_answer)
                 put_into_cache(self.cache_hook, job.instance, answer)
                 self._recorder.add(answer.record)
                 progress.update(answer.record)
@@ -160,35 +162,36 @@ class TimedLM(Backend):
             for start in range(0, len(same), size)
         ]
 
-    def _answer(self, job: _Job, text: str, known: Measured) -> RecordedText:
+    def _answer(self, job: _Job, text: str, timed: TimedAnswer) -> RecordedText:
         record = TurnRecord(
-            **turn_facts(job.instance, job.key.repeat, self.rank, job.prompt),
-            **asdict(known),
+            run_id=self._recorder.run_id,
+            **request_fields(job.instance, job.key.repeat, self.rank, job.prompt),
             backend=self.base_name,
             drafter=None,
-            store=False,
-            tree=False,
-            draft_model=None,
-            exact=None,
             batch_size=self._rows_together,
-            num_prefill_tokens=None if known.decode_seconds is None else 1,
-            num_attempts=None,
-            num_drafted=None,
-            num_accepted=None,
-            num_copied=None,
-            attempts=(),
-            spans=(),
-            text=text,
             prompt=job.prompt,
+            counts=timed.counts,
+            attempts=(),
+            token_ids=timed.token_ids,
+            text=text,
+            answer=text,
         )
         return RecordedText(text, record)
 
-    def _describe(self, jobs: list[_Job]) -> dict[str, Any]:
-        """The settings that decide this run's numbers, for the manifest."""
-        pretrained = self._named if isinstance(self._named, str) else "(an object)"
-        settings = {str(job.settings): job.settings for job in jobs}.values()
-        own = {"backend": self.base_name, "batch_size": self._rows_together}
-        return {"pretrained": pretrained} | self.facts(settings) | own
+    def _spec(self, jobs: list[_Job]) -> RunSpec:
+        """The settings that decide this run's figures."""
+        of_tasks = {job.instance.task_name or "": job.settings for job in jobs}
+        return run_spec(
+            self,
+            backend=self.base_name,
+            model=self._arguments.get("pretrained") or self._arguments.get("model"),
+            arguments=self._arguments,
+            batch_size=self._rows_together,
+            requests={
+                task: {"logits_processors": self.processors(settings)}
+                for task, settings in of_tasks.items()
+            },
+        )
 
 
 def _base_class(name: object, given: Iterable[str]) -> type[LM]:
@@ -223,7 +226,7 @@ def _insight(name: object, base: type[LM]) -> tuple[type[Backend], ...]:
 
 
 def _batch_size(lm: Any) -> object:
-    """Rows that a model says it answers together; 1 for one that says nothing."""
+    """Rows that a model answers together; 1 for one that does not report it."""
     try:
         return getattr(lm, "_batch_size", None) or lm.batch_size
     except (AttributeError, NotImplementedError):
@@ -239,7 +242,7 @@ def _check_rows(value: object) -> int:
     return int(str(value))
 
 
-def _job(key: AnswerKey, instance: Instance) -> _Job:
+def _job(key: RequestKey, instance: Instance) -> _Job:
     context, settings, *_ = instance.args
     return _Job(key, instance, prompt_text(context), settings)
 

@@ -1,4 +1,4 @@
-"""How two runs compare, as tables for people and as plain values."""
+"""How two runs compare, as tables for people and as JSON values."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pytablewriter import MarkdownTableWriter
-
 from copyspec_eval.reports.equivalence import (
     FAILING,
     Document,
     Pair,
+    PairStatus,
     ScorePair,
-    Status,
     fails,
 )
 from copyspec_eval.reports.runs import Answer
 from copyspec_eval.reports.summary import CONFIDENCE
+from copyspec_eval.reports.tables import number, terminal
 from copyspec_eval.types import first_difference
 
-_NAMES: dict[Status, str] = {
+_NAMES: dict[PairStatus, str] = {
     "identical": "identical",
     "near_tie": "near-tie",
     "diverged": "diverged",
@@ -37,7 +36,7 @@ _MAX_LINES = 20
 _EXCERPT = 20
 
 
-def figures(
+def comparison_figures(
     pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
 ) -> dict[str, Any]:
     """Everything as JSON values.
@@ -51,7 +50,7 @@ def figures(
         "equal": not fails(pairs),
         "counts": _counts(pairs),
         "turns": [
-            {"task": task, "turn": turn, "compared_by": _level(part)} | _counts(part)
+            {"task": task, "turn": turn, "compared_by": _compared_by(part)} | _counts(part)
             for (task, turn), part in _by_turn(pairs).items()
         ],
         "differences": [_difference(pair) for pair in pairs if pair.status != "identical"],
@@ -61,7 +60,7 @@ def figures(
     }
 
 
-def render(
+def comparison_tables(
     pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
 ) -> str:
     """Markdown: tables and, between them, the differing answers by name; the verdict last."""
@@ -81,10 +80,10 @@ def render(
 
 
 def _answer_table(pairs: Sequence[Pair]) -> str:
-    return _table(
+    return terminal(
         ["task", "turn", "answers", *_NAMES.values(), "compared by"],
         [
-            [task, turn, *_counts(part).values(), _level(part)]
+            [task, turn, *_counts(part).values(), _compared_by(part)]
             for (task, turn), part in _by_turn(pairs).items()
         ],
     )
@@ -92,29 +91,29 @@ def _answer_table(pairs: Sequence[Pair]) -> str:
 
 def _margin_table(pairs: Sequence[Pair]) -> str:
     rows = [[name, count] for name, count in _margins(pairs).items()]
-    return _table(["margin, in shares of twice the noise", "answers"], rows) if rows else ""
+    return terminal(["margin, in shares of twice the noise", "answers"], rows) if rows else ""
 
 
 def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
     """Histogram of how near the model was to both answers."""
-    found = [pair.difference for pair in pairs if pair.difference]
+    differences = [pair.difference for pair in pairs if pair.difference]
     bins = dict.fromkeys([*(f"up to {share:g}" for share in _SHARES), "more"], 0)
-    for difference in found:
+    for difference in differences:
         share = math.inf
         if difference.margin is not None and difference.noise:
             share = difference.margin / (2 * difference.noise)
         bins[next((f"up to {end:g}" for end in _SHARES if share <= end), "more")] += 1
-    return bins if found else {}
+    return bins if differences else {}
 
 
 def _score_table(scores: Sequence[ScorePair]) -> str:
-    return _table(
+    return terminal(
         ["task", "metric", "A", "B", "difference", "test", "p or interval", "n", "unpaired"],
         [
             [
                 score.task,
                 score.metric,
-                *map(_cell, (score.a, score.b, score.difference)),
+                *(number(value, ".4g") for value in (score.a, score.b, score.difference)),
                 *_test(score),
                 score.num_documents,
                 score.num_unpaired,
@@ -122,11 +121,6 @@ def _score_table(scores: Sequence[ScorePair]) -> str:
             for score in scores
         ],
     )
-
-
-def _table(headers: list[str], rows: list[list[Any]]) -> str:
-    rendered: str = MarkdownTableWriter(headers=headers, value_matrix=rows).dumps()
-    return rendered
 
 
 def _verdict(pairs: Sequence[Pair]) -> str:
@@ -150,7 +144,7 @@ def _line(pair: Pair) -> str:
         return f"{name}: missing in {'A' if pair.a is None else 'B'}"
     if pair.position is None:
         return f"{name}: another prompt"
-    unit = "token" if pair.level == "tokens" else "character"
+    unit = "token" if pair.compared_by == "tokens" else "character"
     sides = f"A {_side(pair.a, pair)}, B {_side(pair.b, pair)}"
     return f"{name}: {_NAMES[pair.status]} at {unit} {pair.position}: {sides}"
 
@@ -171,7 +165,7 @@ def _difference(pair: Pair) -> dict[str, Any]:
     return {
         **pair.key._asdict(),
         "status": pair.status,
-        "compared_by": pair.level,
+        "compared_by": pair.compared_by,
         "position": pair.position,
         **sides,
         "difference": asdict(pair.difference) if pair.difference else None,
@@ -180,7 +174,7 @@ def _difference(pair: Pair) -> dict[str, Any]:
 
 def _token_id(answer: Answer, pair: Pair) -> int | None:
     """The first token that differs; None at the answer's end or where tokens were not compared."""
-    if pair.level != "tokens" or pair.position is None or answer.token_ids is None:
+    if pair.compared_by != "tokens" or pair.position is None or answer.token_ids is None:
         return None
     return answer.token_ids[pair.position] if pair.position < len(answer.token_ids) else None
 
@@ -205,10 +199,10 @@ def _by_turn(pairs: Sequence[Pair]) -> dict[tuple[str, int], list[Pair]]:
     return groups
 
 
-def _level(pairs: Sequence[Pair]) -> str | None:
+def _compared_by(pairs: Sequence[Pair]) -> str | None:
     """What the answers were compared by: "tokens", "text", "both" or nothing."""
-    levels = {pair.level for pair in pairs if pair.level}
-    return "both" if len(levels) > 1 else next(iter(levels), None)
+    kinds = {pair.compared_by for pair in pairs if pair.compared_by}
+    return "both" if len(kinds) > 1 else next(iter(kinds), None)
 
 
 def _test(score: ScorePair) -> tuple[str, str]:
@@ -220,7 +214,3 @@ def _test(score: ScorePair) -> tuple[str, str]:
         low, high = score.interval
         return "bootstrap", f"{CONFIDENCE:.0%} from {low:.4g} to {high:.4g}"
     return "", ""
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

@@ -14,19 +14,21 @@ from copyspec_eval.reports.runs import Answer, AnswerKey, Run
 from copyspec_eval.reports.summary import bootstrap_interval
 from copyspec_eval.types import Difference, first_difference
 
-Status = Literal["identical", "near_tie", "diverged", "missing", "other_prompt", "not_comparable"]
+PairStatus = Literal[
+    "identical", "near_tie", "diverged", "missing", "other_prompt", "not_comparable"
+]
 """How two runs' answers compare.
 
 identical, diverged: the same prompt, and the same answer or another.
-near_tie: diverged where rounding explains it, which only the model can tell.
+near_tie: diverged where rounding explains it, which takes the model to decide.
 missing: in one of the runs only.
 other_prompt: the prompts differ, and no earlier turn of the conversation did.
 not_comparable: the prompts differ, as they contain an earlier turn that did.
 """
 
-Level = Literal["tokens", "text"]
+ComparedBy = Literal["tokens", "text"]
 
-FAILING: frozenset[Status] = frozenset({"diverged", "missing", "other_prompt"})
+FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class Pair:
     Attributes:
         key: which request.
         status: how they compare.
-        level: what was compared: the tokens where both runs have them, else the text. It is text,
-            too, where equal tokens became different texts. None where nothing was compared.
+        compared_by: the tokens where both runs have them, else the text, and the text where equal
+            tokens became different texts; None where nothing was compared.
         position: index of the first token, or character, that differs; None where none does.
         a, b: the answers; None where it is missing.
         difference: how near the model was to either answer, where it has been asked; its baseline
@@ -45,8 +47,8 @@ class Pair:
     """
 
     key: AnswerKey
-    status: Status
-    level: Level | None
+    status: PairStatus
+    compared_by: ComparedBy | None
     position: int | None
     a: Answer | None
     b: Answer | None
@@ -91,12 +93,12 @@ class ScorePair:
 def compare_answers(a: Run, b: Run) -> list[Pair]:
     """All answers of both runs, paired, in order of key."""
     pairs: list[Pair] = []
-    parted: set[tuple[str, int, int]] = set()
+    differing: set[tuple[str, int, int]] = set()
     for key in sorted(a.answers.keys() | b.answers.keys()):
         conversation = key.task, key.doc_id, key.repeat
-        pair = _pair(key, a.answers.get(key), b.answers.get(key), conversation in parted)
+        pair = _pair(key, a.answers.get(key), b.answers.get(key), conversation in differing)
         if pair.status != "identical":
-            parted.add(conversation)
+            differing.add(conversation)
         pairs.append(pair)
     return pairs
 
@@ -151,18 +153,18 @@ def longest_increasing(numbers: Iterable[int]) -> set[int]:
     return members
 
 
-def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, parted: bool) -> Pair:
-    """Compare two answers; `parted` says whether an earlier turn differs."""
+def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, differing: bool) -> Pair:
+    """Compare two answers; `differing`: whether an earlier turn of the conversation differs."""
     if a is None or b is None:
         return Pair(key, "missing", None, None, a, b)
     if a.prompt_sha256 != b.prompt_sha256:
-        return Pair(key, "not_comparable" if parted else "other_prompt", None, None, a, b)
-    differences: list[tuple[Level, int | None]] = [("text", first_difference(a.text, b.text))]
+        return Pair(key, "not_comparable" if differing else "other_prompt", None, None, a, b)
+    differences: list[tuple[ComparedBy, int | None]] = [("text", first_difference(a.text, b.text))]
     if a.token_ids is not None and b.token_ids is not None:
         differences.insert(0, ("tokens", first_difference(a.token_ids, b.token_ids)))
-    for level, position in differences:
+    for compared_by, position in differences:
         if position is not None:
-            return Pair(key, "diverged", level, position, a, b)
+            return Pair(key, "diverged", compared_by, position, a, b)
     return Pair(key, "identical", differences[0][0], None, a, b)
 
 
@@ -191,10 +193,14 @@ def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]
         difference=sum(differences) / len(common),
         discordant=discordant,
         p_value=_mcnemar(*discordant) if discordant else None,
-        interval=bootstrap_interval(differences, numpy.mean)
-        if several and not right_or_wrong
-        else None,
+        interval=_interval(differences) if several and not right_or_wrong else None,
     )
+
+
+def _interval(differences: list[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean, documents drawn anew."""
+    values = numpy.array(differences)
+    return bootstrap_interval(lambda drawn: drawn @ values / len(values), numpy.arange(len(values)))
 
 
 def _mcnemar(only_a: int, only_b: int) -> float:

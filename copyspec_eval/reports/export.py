@@ -1,4 +1,4 @@
-"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs."""
+"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs, parquet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports.runs import Answer, Run
+from copyspec_eval.reports.turns import read_turns
 from copyspec_eval.scoring.humaneval import as_samples
 from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation, file_name
 
@@ -17,7 +18,7 @@ HUMANEVAL = "humaneval_evalplus"
 
 
 def model_name(run: Run) -> str:
-    """The model's name for files and rows; the folder's where the results do not tell."""
+    """The model's name for files and rows; the folder's where the results have none."""
     return run.model or file_name(run.folder.resolve().name)
 
 
@@ -25,16 +26,16 @@ def conversations(run: Run) -> dict[str, list[Conversation]]:
     """The conversations of the tasks that a judge can score, by task.
 
     Raises:
-        DataError: there are none, or one lacks an answer or its document.
+        DataError: there are none, or one has no answer or no document.
     """
-    found: dict[str, list[Conversation]] = {}
+    by_task: dict[str, list[Conversation]] = {}
     for answer in run.answers.values():
         if answer.task in REFERENCE_TURNS and answer.turn == 1 and answer.repeat == 0:
             second = run.answers.get(answer.key._replace(turn=2))
-            found.setdefault(answer.task, []).append(_conversation(answer, second))
-    if not found:
+            by_task.setdefault(answer.task, []).append(_conversation(answer, second))
+    if not by_task:
         raise DataError(f"{run.folder}: no answers to {' or '.join(REFERENCE_TURNS)}; run one")
-    return found
+    return by_task
 
 
 def write_fastchat(run: Run, folder: Path) -> list[Path]:
@@ -45,8 +46,8 @@ def write_fastchat(run: Run, folder: Path) -> list[Path]:
     """
     model = model_name(run)
     written = []
-    for task, found in conversations(run).items():
-        rows = (_fastchat_row(task, model, each) for each in found)
+    for task, of_task in conversations(run).items():
+        rows = (_fastchat_row(task, model, each) for each in of_task)
         text = "".join(json.dumps(row) + "\n" for row in rows)
         written.append(_write(folder / task / "model_answer" / f"{model}.jsonl", text))
     return written
@@ -59,7 +60,7 @@ def write_evalplus(run: Run, folder: Path) -> Path:
 
     Raises:
         OptionError: EvalPlus is not installed.
-        DataError: there are no answers, one lacks its document, or the file cannot be written.
+        DataError: there are no answers, one has no document, or the file cannot be written.
     """
     try:
         from evalplus.sanitize import sanitize
@@ -72,6 +73,22 @@ def write_evalplus(run: Run, folder: Path) -> Path:
         raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run it")
     programs = [_program(answer, sanitize) for answer in answers]
     return _write(folder / f"{model_name(run)}.jsonl", as_samples(programs))
+
+
+def write_turns(folder: Path, path: Path) -> Path:
+    """Write the turns of a run, `turns.read_turns`, as parquet.
+
+    Raises:
+        DataError: as `read_turns`, or the file cannot be written.
+    """
+    frame = read_turns([folder])
+    content: bytes = frame.to_parquet(index=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return path
 
 
 def _conversation(first: Answer, second: Answer | None) -> Conversation:
@@ -106,7 +123,7 @@ def _fastchat_row(task: str, model: str, conversation: Conversation) -> dict[str
 
 
 def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
-    """The problem's id and a whole program; a completion goes on from the end of its prompt."""
+    """The problem's id and a complete program; a completion continues its prompt."""
     task_id, problem, entry_point = _fields(answer, "task_id", "prompt", "entry_point")
     beginning = f"{problem.strip()}\n"
     completes = (answer.prompt or "").endswith(beginning)
@@ -122,7 +139,9 @@ def _write(path: Path, text: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror}); give another --out"
-        ) from error
+        raise _unwritable(path, error) from error
     return path
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be written ({error.strerror}); give another --out")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from copyspec_eval import journal
 from copyspec_eval.reports.leaderboard import Leaderboard
-from copyspec_eval.reports.leaderboard_forms import RENDERERS
+from copyspec_eval.reports.leaderboard_forms import as_json, as_markdown, csv_files
 from copyspec_eval.reports.page.build import build
 
-LEADERBOARD = {"LEADERBOARD.md": "md", "leaderboard.csv": "csv", "leaderboard.json": "json"}
-"""Files of a leaderboard, and their forms."""
 
+def write(board: Leaderboard, folder: Path) -> list[Path]:
+    """Write all files into `folder`; everything is made before anything is written.
 
-def write(found: Leaderboard, folder: Path) -> list[Path]:
-    """Write all files into `folder`; everything is made before anything is written."""
-    texts = {name: RENDERERS[form](found) for name, form in LEADERBOARD.items()}
-    texts["report.html"] = build(found)
-    folder.mkdir(parents=True, exist_ok=True)
+    Raises:
+        DataError: a file cannot be written; those written before are whole.
+    """
+    texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}
+    texts |= csv_files(board) | {"report.html": build(board)}
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        journal.replace(folder / name, text)
     return [folder / name for name in texts]

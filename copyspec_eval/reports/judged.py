@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
-from pytablewriter import MarkdownTableWriter
+from pandas import DataFrame
 
 from copyspec_eval.reports import export
 from copyspec_eval.reports.runs import Run
-from copyspec_eval.scoring.judge import AnswerTurn, Judge, Judged, judge_all
-from copyspec_eval.scoring.mt_bench import Grading, file_name, gradings, guide
+from copyspec_eval.reports.tables import number, terminal
+from copyspec_eval.scoring.judge import Judge, Judged, judge_all
+from copyspec_eval.scoring.mt_bench import file_name, gradings, guide
 from copyspec_eval.sources import locate, read_jsonl
 
 _MAX_LINES = 20
@@ -33,35 +33,37 @@ def judge_run(run: Run, judge: Judge, concurrency: int) -> dict[str, Judged]:
         [row.fields for row in read_jsonl(locate(f"mt_bench/{name}.jsonl"))]
         for name in ("judge_prompts", "reference_answer_gpt-4")
     )
-    given = guide(prompts, references)
+    judge_data = guide(prompts, references)
     model = export.model_name(run)
     results: dict[str, Judged] = {}
-    for task, found in export.conversations(run).items():
-        asked = [grading for each in found for grading in gradings(task, each, given)]
+    for task, conversations in export.conversations(run).items():
+        asked = [grading for each in conversations for grading in gradings(task, each, judge_data)]
         path = run.folder / "fastchat" / task / "model_judgment"
         path /= f"{file_name(judge.name)}_single.jsonl"
         results[task] = judge_all(judge.rate, asked, path, model, judge.name, concurrency)
     return results
 
 
-def render(results: Mapping[str, Judged]) -> str:
-    """Markdown: means per task, turn and category; below, how many are unjudged and why."""
+def ratings_table(results: Mapping[str, Judged]) -> str:
+    """A table of means per task, turn and category; below, how many are unjudged and why."""
     headers = ["task", "turn", "category", "answers", "unjudged", "rating"]
     rows = [[task, *row] for task, judged in results.items() for row in _rows(judged)]
-    table: str = MarkdownTableWriter(headers=headers, value_matrix=rows).dumps()
-    return table + _unjudged(results)
+    notes = [note for judged in results.values() for note in judged.notes]
+    return terminal(headers, rows) + _unjudged(results) + "".join(f"note: {n}\n" for n in notes)
 
 
 def _rows(judged: Judged) -> list[list[Any]]:
     """Both turns and each of them, over all categories and in each."""
+    ratings = DataFrame(
+        [(g.turn, g.category, judged.scores.get((g.question_id, g.turn))) for g in judged.gradings],
+        columns=["turn", "category", "rating"],
+    ).astype({"rating": float})
     rows = []
     for name, turns in (("both", (1, 2)), ("1", (1,)), ("2", (2,))):
-        of_turn = [grading for grading in judged.gradings if grading.turn in turns]
-        by_category: dict[str, list[Grading]] = {}
-        for grading in of_turn:
-            by_category.setdefault(grading.category, []).append(grading)
-        for category, part in {"all": of_turn, **by_category}.items():
-            rows.append([name, category, *_figures(part, judged.scores)])
+        of_turn = ratings[ratings["turn"].isin(turns)]
+        for category, part in [("all", of_turn), *of_turn.groupby("category", sort=False)]:
+            mean = number(part["rating"].mean(), ".2f")
+            rows.append([name, category, len(part), part["rating"].isna().sum(), mean])
     return rows
 
 
@@ -80,13 +82,6 @@ def _unjudged(results: Mapping[str, Judged]) -> str:
     return "\n".join(
         ["", f"Unjudged, and in no mean: {total}; start again to ask for them", *lines, ""]
     )
-
-
-def _figures(gradings: Sequence[Grading], scores: Mapping[AnswerTurn, float]) -> tuple[Any, ...]:
-    answers = [(grading.question_id, grading.turn) for grading in gradings]
-    known = [scores[answer] for answer in answers if answer in scores]
-    mean = f"{fmean(known):.2f}" if known else ""
-    return len(answers), len(answers) - len(known), mean
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,212 +1,222 @@
-"""Runs side by side: a line per model, task and drafter, and the conditions that they ran under."""
+"""Runs side by side: a line per model, task and drafter under one `RunSpec`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from pandas import DataFrame, Series
+
+from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports import table
-from copyspec_eval.reports.recorded import Manifest, RecordedRun
+from copyspec_eval.reports import turns
+from copyspec_eval.reports.recorded import RecordedRun
+from copyspec_eval.reports.summary import figures_by
 
 _UNKNOWN = "unknown"
 
-# Of a manifest's settings: those that have a place of their own, and those that go without saying.
-_ELSEWHERE = {
-    "pretrained",
-    "model_type",
-    "dtype",
-    "device",
-    "backend",
-    "batch_size",
-    "step_seconds",
-}
-_ELSEWHERE |= {"drafter", "store", "tree", "exact", "paired", "width"}
-_USUAL: dict[str, Any] = {"revision": "main", "ranks": 1, "logits_processors": []}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Conditions:
-    """What has to be equal for two figures to be comparable.
-
-    Attributes:
-        hardware: processor or accelerators, and threads.
-        dtype: of the weights.
-        batch_size: rows decoded side by side.
-        exact: whether in exact mode; "" for other backends.
-        width: of an exact step, in tokens; "" where it follows the draft.
-        paired: whether every answer has its plain one beside it.
-        settings: of the model and the drafter, beyond those that have a place of their own.
-        generation: of the requests, such as "do_sample=False".
-        versions: of the packages that decide the numbers.
-    """
-
-    hardware: str
-    dtype: str
-    batch_size: str
-    exact: str
-    width: str
-    paired: str
-    settings: str
-    generation: str
-    versions: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One model's answers to one task by one way of drafting, under the same conditions.
-
-    Attributes:
-        model, task: see above.
-        drafter: `TurnRecord.way`, and the settings in which it differs from other lines.
-        conditions: see there.
-        date: of the latest answer's run.
-        commands: of the runs.
-        scores: `{metric: value}`, lm-eval's.
-        total: figures of all turns, as `table.values` gives them.
-        by_turn: the same by "turn 1", …, each with "by_category".
-        rows: the answers.
-    """
-
-    model: str
-    task: str
-    drafter: str
-    conditions: Conditions
-    date: str
-    commands: tuple[str, ...]
-    scores: dict[str, float]
-    total: dict[str, float | int | None]
-    by_turn: dict[str, Any]
-    rows: list[TurnRecord]
+# Settings that the label of a line names where they set it apart from others of its drafter.
+_LABELLED = ("drafting.", "model_args.", "evaluation.", "task.")
+# Settings that the label has already.
+_IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "draft_model")}
 
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """Lines, and what was not put together, or is missing."""
+    """Figures of runs, and what was not put together, or is missing.
 
-    lines: list[Line]
+    Attributes:
+        lines: a row per line: `model`, `task`, `drafter` (with the settings that set it apart from
+            other lines of that drafter), `date` of its latest run, the columns of
+            `summary.summarise`, and of lm-eval's scores `score_NAME`, the mean over its runs, and
+            `score_NAME_spread`.
+        by_turn, by_category: the same figures by `line` and `turn`, and by `category`, too.
+        settings: of each line, a column per setting, see `RunSpec.settings`.
+        commands: of all runs.
+        turns: see `turns.frame`; with `line`, and `repetition` among the runs of the line.
+        records: the record of each row of `turns`, by its index.
+        notes: for people.
+    """
+
+    lines: DataFrame
+    by_turn: DataFrame
+    by_category: DataFrame
+    settings: DataFrame
+    commands: list[str]
+    turns: DataFrame
+    records: list[TurnRecord]
     notes: list[str]
 
 
 def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
-    """All runs' answers by model, task, drafter and conditions.
+    """All runs' answers by model, task, drafter and `RunSpec`.
 
-    Answers given under other conditions are kept in lines of their own, and said; of a turn that
-    several runs answered under the same conditions, the latest run's answer counts.
+    Answers under unequal specs are lines of their own, and a note names the settings that differ.
+    Runs under equal specs are repetitions: nothing is dropped, figures are means over the runs.
+    Runs that answered different documents, as when one was killed and continued, are one.
     """
-    groups: dict[tuple[str, str, str, Conditions], dict[tuple[int, int, int], _Row]] = {}
-    notes: list[str] = []
-    for run in runs:
-        notes += run.notes
-        for row in run.rows:
-            manifest = run.manifests.get(row.run_id, {})
-            found = _Row(row, manifest, run.scores.get((row.task, row.way), {}))
-            key = found.model, row.task, row.way, found.conditions
-            kept = groups.setdefault(key, {})
-            place = row.doc_id, row.turn, row.repeat
-            if place not in kept or kept[place].row.run_id <= row.run_id:
-                kept[place] = found
-    lines = [_line(*key, list(groups[key].values())) for key in sorted(groups)]
-    notes += _kept_apart(lines)
-    return Leaderboard([replace(line, drafter=_label(line, lines)) for line in lines], notes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A record with what its run says beside it."""
-
-    row: TurnRecord
-    manifest: Manifest
-    scores: Mapping[str, float]
-
-    @property
-    def model(self) -> str:
-        return str(self.manifest.get("config", {}).get("pretrained") or _UNKNOWN)
-
-    @property
-    def conditions(self) -> Conditions:
-        config, hardware = self.manifest.get("config", {}), self.manifest.get("hardware", {})
-        versions = self.manifest.get("versions", {})
-        exact = self.row.exact
-        return Conditions(
-            hardware=_hardware(hardware, str(config.get("device", ""))),
-            dtype=str(config.get("dtype", _UNKNOWN)).removeprefix("torch."),
-            batch_size=str(self.row.batch_size),
-            exact="" if exact is None else str(exact).lower(),
-            width=str(config.get("width") or ""),
-            paired=str(self.row.baseline is not None).lower(),
-            settings=_settings(config, self.row),
-            generation=_UNKNOWN if self.row.generation is None else self.row.generation,
-            versions=", ".join(f"{name} {versions[name]}" for name in sorted(versions)) or _UNKNOWN,
-        )
-
-
-def _hardware(hardware: Manifest, device: str) -> str:
-    if not hardware:
-        return _UNKNOWN
-    accelerators = hardware.get("accelerators") or []
-    if accelerators and not device.startswith("cpu"):
-        return " + ".join(accelerators)
-    return f"{hardware.get('processor', _UNKNOWN)}, {hardware.get('threads', '?')} threads"
-
-
-def _settings(config: Manifest, row: TurnRecord) -> str:
-    """Those that make a difference; γ does to the paper's rule alone, δ to a draft model."""
-    silent = set(_ELSEWHERE)
-    silent |= {name for name, value in _USUAL.items() if config.get(name) == value}
-    silent |= set() if row.drafter == "copyspec" else {"gamma"}
-    silent |= set() if row.draft_model else {"draft_model", "delta"}
-    silent |= {"num_draft_tokens"} if row.drafter == "none" else set()
-    return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in silent)
-
-
-def _line(
-    model: str, task: str, drafter: str, conditions: Conditions, found: Sequence[_Row]
-) -> Line:
-    rows = [one.row for one in found]
-    # The newest manifest says when, and its folder's results how good the answers are.
-    newest = max(found, key=lambda one: one.row.run_id)
-    commands = {one.row.run_id: str(one.manifest.get("command", _UNKNOWN)) for one in found}
-    return Line(
-        model=model,
-        task=task,
-        drafter=drafter,
-        conditions=conditions,
-        date=str(newest.manifest.get("started_at", ""))[:10] or _UNKNOWN,
-        commands=tuple(dict.fromkeys(commands[run_id] for run_id in sorted(commands))),
-        scores=dict(newest.scores),
-        total=table.values(rows),
-        by_turn=table.figures(rows)[task],
-        rows=rows,
+    runs = list(runs)
+    manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
+    scores = {key: values for run in runs for key, values in run.scores.items()}
+    notes = [note for run in runs for note in run.notes]
+    records = [record for run in runs for record in run.records]
+    frame = turns.frame(records)
+    # A folder that was named twice counts once.
+    frame = frame.drop_duplicates(["run_id", "task", "drafter", "turn", "doc_id", "repeat"])
+    frame = _numbered(frame, manifests)
+    lines, settings = _lines(frame, manifests, scores)
+    board = Leaderboard(
+        lines=lines.join(figures_by(frame, ["line"])),
+        by_turn=figures_by(frame, ["line", "turn"]),
+        by_category=figures_by(frame, ["line", "turn", "category"]),
+        settings=settings,
+        commands=sorted({manifest.command for manifest in manifests.values()}),
+        turns=frame,
+        records=records,
+        notes=notes,
     )
+    notes += _unequal_repetitions(board)
+    notes += _kept_apart(board)
+    board.lines["drafter"] = [_label(board, number) for number in board.lines.index]
+    return board
 
 
-def _label(line: Line, lines: Iterable[Line]) -> str:
-    """The drafter, and what sets it apart: from others of its name, and in its requests."""
-    same = [other for other in lines if (other.model, other.task) == (line.model, line.task)]
-    alike = [other.conditions.settings for other in same if other.drafter == line.drafter]
-    own = _not_shared(line.conditions.settings, alike)
-    own += _not_shared(line.conditions.generation, [one.conditions.generation for one in same])
-    return ", ".join([line.drafter, *own])
+def shown(value: Any) -> bool:
+    """Whether a setting is set: neither missing, nor off, nor empty."""
+    return not (value is None or value is False or value != value or value in ("", [], {}))
 
 
-def _not_shared(settings: str, others: Sequence[str]) -> list[str]:
-    shared = set.intersection(*(set(other.split(", ")) for other in others))
-    return [part for part in settings.split(", ") if part and part not in shared]
+def _numbered(frame: DataFrame, manifests: dict[str, RunManifest]) -> DataFrame:
+    """The turns with `model`, `spec`, `line` and `repetition`, in order of line and turn."""
+    keys = frame[["run_id", "task"]].drop_duplicates()
+    specs = {
+        (run_id, task): manifests[run_id].spec.of_task(task) if run_id in manifests else None
+        for run_id, task in keys.itertuples(index=False)
+    }
+    pairs = list(zip(frame["run_id"], frame["task"], strict=True))
+    # What is not known of two runs may differ.
+    names = {key: spec.key() if spec else f"unknown {key[0]}" for key, spec in specs.items()}
+    models = {key: spec.model if spec else _UNKNOWN for key, spec in specs.items()}
+    frame = frame.assign(model=[models[p] for p in pairs], spec=[names[p] for p in pairs])
+    frame["line"] = frame.groupby(["model", "task", "drafter", "spec"], sort=True).ngroup()
+    frame["repetition"] = _repetitions(frame)
+    return frame.sort_values(["line", "turn", "doc_id", "repeat", "run_id"])
 
 
-def _kept_apart(lines: Sequence[Line]) -> Iterator[str]:
-    """Which lines differ in their conditions alone, and in which."""
-    for index, line in enumerate(lines[1:], start=1):
-        other = lines[index - 1]
-        if (line.model, line.task, line.drafter) != (other.model, other.task, other.drafter):
-            continue
-        one, two = asdict(other.conditions), asdict(line.conditions)
-        differing = [
-            f"{name} ({one[name]} / {two[name]})" for name in one if one[name] != two[name]
-        ]
-        yield (
-            f"{line.model}, {line.task}, {line.drafter}: not put together, "
-            f"for they differ in {', '.join(differing)}"
+def _lines(
+    frame: DataFrame,
+    manifests: dict[str, RunManifest],
+    scores: dict[tuple[str, str], dict[str, float]],
+) -> tuple[DataFrame, DataFrame]:
+    """Names, date and scores of each line, and its settings."""
+    lines: list[dict[str, Any]] = []
+    settings: dict[int, dict[str, Any]] = {}
+    for number, line in frame.groupby("line"):
+        run_ids, first = sorted(line["run_id"].unique()), line.iloc[0]
+        newest = manifests.get(run_ids[-1])
+        settings[number] = newest.spec.of_task(first["task"]).settings() if newest else {}
+        of_runs = DataFrame([scores.get((run_id, first["task"]), {}) for run_id in run_ids])
+        lines.append(
+            {name: first[name] for name in ("model", "task", "drafter")}
+            | {"date": newest.started_at[:10] if newest else _UNKNOWN}
+            | of_runs.mean().add_prefix("score_").to_dict()
+            | of_runs.std().dropna().add_prefix("score_").add_suffix("_spread").to_dict()
         )
+    names = ["model", "task", "drafter", "date"]
+    table = DataFrame(lines, columns=names + sorted({n for line in lines for n in line} - {*names}))
+    table.index.name = "line"
+    return table, DataFrame(list(settings.values()), index=list(settings), dtype=object)
+
+
+def _repetitions(frame: DataFrame) -> Series[int]:
+    """Of each turn: the first repetition of its line in which no earlier run answered it."""
+    numbers = Series(0, index=frame.index)
+    for _, line in frame.groupby("line"):
+        repetitions: list[set[tuple[int, ...]]] = []
+        for _, run in line.groupby("run_id"):
+            answered = set(run[["doc_id", "turn", "repeat"]].itertuples(index=False, name=None))
+            free = [i for i, other in enumerate(repetitions) if answered.isdisjoint(other)]
+            number = free[0] if free else len(repetitions)
+            repetitions[number : number + 1] = [answered.union(*repetitions[number : number + 1])]
+            numbers[run.index] = number
+    return numbers
+
+
+def _unequal_repetitions(board: Leaderboard) -> Iterator[str]:
+    for number, line in board.turns.groupby("line"):
+        counts = line["repetition"].value_counts().sort_index().tolist()
+        if len(set(counts)) > 1:
+            yield (
+                f"{_name(board, number)}: its {len(counts)} runs have "
+                f"{', '.join(map(str, counts))} answers; the means are over unequal runs"
+            )
+
+
+def _kept_apart(board: Leaderboard) -> Iterator[str]:
+    """Which lines differ in their settings alone, and in which."""
+    for number in board.lines.index[1:]:
+        before = number - 1
+        if _name(board, number) == _name(board, before):
+            differing = [
+                f"{name} ({_text(board.settings.at[before, name])} / {_text(value)})"
+                for name, value in board.settings.loc[number].items()
+                if _text(value) != _text(board.settings.at[before, name])
+            ]
+            reason = ", ".join(differing) or "what is unknown of them"
+            yield f"{_name(board, number)}: not put together, for they differ in {reason}"
+
+
+def _name(board: Leaderboard, number: int) -> str:
+    return ", ".join(board.lines.loc[number, ["model", "task", "drafter"]])
+
+
+def _label(board: Leaderboard, number: int) -> str:
+    """The drafter, and the settings in which it differs from other lines of its model and task."""
+    line = board.lines.loc[number]
+    alike = board.lines[
+        (board.lines["model"] == line["model"]) & (board.lines["task"] == line["task"])
+    ]
+    same = alike.index[alike["drafter"] == line["drafter"]]
+    parts = [line["drafter"]]
+    for name in board.settings.columns:
+        # A request's settings set a line apart from those of all drafters.
+        rows = alike.index if name.startswith("evaluation.gen_kwargs.") else same
+        values = {_text(board.settings.at[row, name]) for row in rows}
+        if name.startswith(_LABELLED) and name not in _IN_LABEL and len(values) > 1:
+            value = board.settings.at[number, name]
+            if shown(value):
+                parts.append(f"{name.rpartition('.')[2]}={_text(value)}")
+    return ", ".join(parts)
+
+
+def _text(value: Any) -> str:
+    """A setting as text; what a run does not have is unset."""
+    return "unset" if value is None or value != value else str(value)
+
+
+def conditions(board: Leaderboard) -> tuple[dict[str, str], list[dict[str, str]], list[int]]:
+    """What all lines share, what sets others apart, and which of the latter holds for each line.
+
+    Returns:
+        the settings that all lines share; the distinct sets of the others, in which what a line's
+        own columns name (task, model, drafter) is left out; of each line its number in that list,
+        from 0.
+    """
+    rows = [
+        {
+            name: _text(value)
+            for name, value in row.items()
+            if not name.startswith("task.")
+            and name not in {"model", *_IN_LABEL}
+            and (shown(value) or (value is False and name.startswith("drafting.")))
+        }
+        for _, row in board.settings.iterrows()
+    ]
+    shared = dict(set.intersection(*(set(row.items()) for row in rows))) if rows else {}
+    unshared = [{n: value for n, value in row.items() if n not in shared} for row in rows]
+    distinct: list[dict[str, str]] = []
+    for row in unshared:
+        if row not in distinct:
+            distinct.append(row)
+    return dict(sorted(shared.items())), distinct, [distinct.index(row) for row in unshared]

@@ -2,170 +2,172 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
 from typing import Any
 
-from pytablewriter import MarkdownTableWriter
+from pandas import DataFrame, Series
 
-from copyspec_eval.reports.leaderboard import Conditions, Leaderboard, Line
-from copyspec_eval.reports.summary import METRICS
+from copyspec_eval.reports.leaderboard import Leaderboard, conditions
+from copyspec_eval.reports.tables import markdown, number, without_empty_columns
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would compute."""
 
 
-def render_markdown(found: Leaderboard) -> str:
+def as_markdown(board: Leaderboard) -> str:
     """The tables, the conditions, the commands and the notes."""
-    numbers = numbered(found.lines)
     parts = ["# Leaderboard\n"]
-    parts += [_table(cells(found.lines, numbers))] if found.lines else ["Nothing was answered.\n"]
-    for task in sorted({line.task for line in found.lines}):
-        of_task = [line for line in found.lines if line.task == task]
-        by_category = list(_category_cells(of_task, numbers))
-        if len(by_category) > 1:
-            parts.append(f"## {task} by category\n\ntokens/s (speed-up)\n\n{_table(by_category)}")
-    if found.lines:
-        told = "".join(f"{number}. {in_words(one)}\n" for one, number in numbers.items())
-        commands = sorted({command for line in found.lines for command in line.commands})
-        parts.append(f"## Conditions\n\n{told}")
-        parts.append("## Commands\n\n```\n" + "".join(f"{one}\n" for one in commands) + "```\n")
-    if found.notes:
-        parts.append("## Notes\n\n" + "".join(f"* {note}\n" for note in found.notes))
+    parts += [markdown(*cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
+    for task in sorted(set(board.lines.get("task", ()))):
+        table = _categories(board, task)
+        if table is not None:
+            parts.append(f"## {task} by category\n\ntokens/s (speed-up)\n\n{markdown(*table)}")
+    if len(board.lines):
+        parts.append("## Conditions\n\n" + "".join(f"{line}\n" for line in in_words(board)))
+        parts.append("## Commands\n\n```\n" + "".join(f"{c}\n" for c in board.commands) + "```\n")
+    if board.notes:
+        parts.append("## Notes\n\n" + "".join(f"* {note}\n" for note in board.notes))
     return "\n".join(parts)
 
 
-def numbered(lines: Iterable[Line]) -> dict[Conditions, int]:
-    """The conditions of the lines in order, and their numbers in the tables."""
-    conditions = sorted({line.conditions for line in lines})
-    return {one: number for number, one in enumerate(conditions, start=1)}
+def in_words(board: Leaderboard) -> list[str]:
+    """The settings that all lines share, then the numbered ones that only some have."""
+    shared, distinct, _ = conditions(board)
+    in_line = ["; ".join(f"{n}={v}" for n, v in settings.items()) for settings in distinct]
+    lines = [f"{place}. {text or 'as above'}" for place, text in enumerate(in_line, start=1)]
+    return [f"All: {'; '.join(f'{n}={v}' for n, v in shared.items())}\n", *lines]
 
 
-def cells(lines: Sequence[Line], numbers: dict[Conditions, int]) -> list[list[str]]:
-    """The main table: its headers, then a row per line; columns that are empty are left out."""
-    named = {turn for line in lines for turn in line.by_turn}
-    turns = sorted(named, key=lambda turn: int(turn.removeprefix("turn ")))
-    headers = [
-        "model",
-        "task",
-        "drafter",
-        "answers",
-        "score",
-        *(f"tok/s (×) {turn}" for turn in turns),
-    ]
-    headers += ["plain tok/s", "speed-up", "median (95%)", "copied", "accepted/attempt"]
-    headers += ["tok/forward", "identical", "date", "conditions"]
-    rows = [[*_cells(line, turns), line.date, str(numbers[line.conditions])] for line in lines]
-    shown = [index for index in range(len(headers)) if any(row[index] for row in rows)]
-    return [[row[index] for index in shown] for row in [headers, *rows]]
+def cells(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
+    """The main table: headers, and a row per line; columns that are empty are left out."""
+    turns = sorted({turn for _, turn in board.by_turn.index})
+    _, _, numbers = conditions(board)
+    headers = ["model", "task", "drafter", "answers", "runs", "score"]
+    headers += [f"tok/s (×) turn {turn}" for turn in turns]
+    headers += ["baseline tok/s", "speed-up (95%)", "median (95%)", "copied"]
+    headers += ["accepted/attempt", "model accepted/attempt", "tok/forward", "identical"]
+    headers += ["date", "conditions"]
+    rows = []
+    for place, line in board.lines.iterrows():
+        speeds = [
+            _speed(board.by_turn.loc[place, turn]) if (place, turn) in board.by_turn.index else ""
+            for turn in turns
+        ]
+        rows.append([*_cells(line, speeds), line["date"], str(numbers[int(str(place))] + 1)])
+    return without_empty_columns(headers, rows)
 
 
-def _cells(line: Line, turns: Sequence[str]) -> list[str]:
-    total = line.total
-    low, high = total["speedup_median_low"], total["speedup_median_high"]
-    interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
+def _cells(line: Series[Any], speeds: Sequence[str]) -> list[str]:
     return [
-        line.model,
-        line.task,
-        line.drafter,
-        str(total["turns"]),
-        ", ".join(f"{name} {value:.3g}" for name, value in line.scores.items()),
-        *(_speed(line.by_turn[turn]) if turn in line.by_turn else "" for turn in turns),
-        number(total["baseline_tokens_per_second"], ".4g"),
-        number(total["speedup"], ".2f"),
-        number(total["speedup_median"], ".2f") + interval,
-        number(total["copied_share"], ".0%"),
-        number(total["accepted_per_attempt"], ".2f"),
-        number(total["tokens_per_forward"], ".2f"),
-        number(total["identical"], ".1%"),
+        line["model"],
+        line["task"],
+        line["drafter"],
+        str(line["turns"]),
+        str(line["runs"]) if line["runs"] > 1 else "",
+        ", ".join(f"{name} {score}" for name, score in scores(line).items()),
+        *speeds,
+        figure(line, "baseline_tokens_per_second", ".4g"),
+        with_interval(line, "speedup"),
+        with_interval(line, "speedup_median"),
+        figure(line, "copied_share", ".0%"),
+        figure(line, "accepted_per_attempt", ".2f"),
+        figure(line, "model_accepted_per_attempt", ".2f"),
+        figure(line, "tokens_per_forward", ".2f"),
+        figure(line, "identical", ".1%"),
     ]
 
 
-def _category_cells(lines: Sequence[Line], numbers: dict[Conditions, int]) -> Iterator[list[str]]:
-    """Headers and a row per line and turn, where some line has several categories."""
-    names = {
-        name for line in lines for turn in line.by_turn.values() for name in turn["by_category"]
-    }
-    if len(names) < 2:
-        return
-    yield ["model", "drafter", "turn", *sorted(names), "all", "conditions"]
-    for line in lines:
-        for turn, figures in line.by_turn.items():
-            columns = [figures["by_category"].get(name) for name in sorted(names)]
-            yield [
-                line.model,
-                line.drafter,
-                turn.removeprefix("turn "),
-                *("" if one is None else _speed(one) for one in (*columns, figures)),
-                str(numbers[line.conditions]),
-            ]
+def scores(line: Series[Any]) -> dict[str, str]:
+    """lm-eval's scores of a line, by metric."""
+    names = [str(name) for name in line.index if str(name).startswith("score_")]
+    texts = {name: figure(line, name, ".3g") for name in names if not name.endswith("_spread")}
+    return {name.removeprefix("score_"): text for name, text in texts.items() if text}
 
 
-def _speed(figures: dict[str, Any]) -> str:
+def figure(figures: Series[Any], name: str, form: str) -> str:
+    """A metric, and its spread where several runs were taken together; nothing without a value."""
+    value, spread = figures[name], number(figures.get(f"{name}_spread"), form)
+    return number(value, form) + (f" ±{spread}" if spread else "")
+
+
+def with_interval(figures: Series[Any], name: str) -> str:
+    """A speed-up with its interval: "1.88 (1.62 to 2.20)"."""
+    low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
+    return figure(figures, name, ".2f") + (f" ({low} to {high})" if low else "")
+
+
+def _speed(figures: Series[Any]) -> str:
     speedup = number(figures["speedup"], ".2f")
-    return number(figures["tokens_per_second"], ".4g") + (f" ({speedup})" if speedup else "")
+    return figure(figures, "tokens_per_second", ".4g") + (f" ({speedup})" if speedup else "")
 
 
-def in_words(conditions: Conditions) -> str:
-    """Conditions as a line."""
-    mode = {"true": f"exact, width {conditions.width}", "false": "not exact", "": ""}
-    parts = [
-        conditions.hardware,
-        conditions.dtype,
-        f"batch {conditions.batch_size}",
-        mode[conditions.exact],
-        {"true": "paired", "false": "not paired"}[conditions.paired],
-        conditions.settings,
-        f"requests with {conditions.generation}" if conditions.generation else "",
-        conditions.versions,
-    ]
-    return "; ".join(part for part in parts if part)
+def _categories(board: Leaderboard, task: str) -> tuple[list[str], list[list[str]]] | None:
+    """Headers and a row per line and turn; None where there is but one category."""
+    places = board.lines.index[board.lines["task"] == task]
+    figures = board.by_category[board.by_category.index.get_level_values("line").isin(places)]
+    names = sorted(set(figures.index.get_level_values("category")))
+    if len(names) < 2:
+        return None
+    rows = []
+    for place, turn in dict.fromkeys((place, turn) for place, turn, _ in figures.index):
+        line = board.lines.loc[place]
+        of_categories = [
+            _speed(figures.loc[place, turn, name]) if (place, turn, name) in figures.index else ""
+            for name in names
+        ]
+        total = _speed(board.by_turn.loc[place, turn])
+        rows.append([line["model"], line["drafter"], str(turn), *of_categories, total])
+    return ["model", "drafter", "turn", *names, "all"], rows
 
 
-def number(value: float | None, form: str) -> str:
-    """`value` in a form, or nothing."""
-    return "" if value is None else format(value, form)
+def as_json(board: Leaderboard) -> str:
+    """All figures, nothing rounded: of each line, of its turns, and of their categories."""
+    lines = []
+    for place, line in board.lines.iterrows():
+        by_turn: dict[str, Any] = {}
+        for turn, row in board.by_turn.loc[place].iterrows():
+            categories = board.by_category.loc[place, turn].iterrows()
+            by_category = {str(name): _values(of_category) for name, of_category in categories}
+            by_turn[str(turn)] = _values(row) | {"by_category": by_category}
+        settings = _values(board.settings.loc[place])
+        lines.append(_values(line) | {"settings": settings, "by_turn": by_turn})
+    return json.dumps({"lines": lines, "notes": board.notes}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    writer = MarkdownTableWriter(headers=rows[0], value_matrix=rows[1:])
-    writer.enable_ansi_escape = False
-    rendered: str = writer.dumps()
-    return rendered
+def _values(row: Series[Any]) -> dict[str, Any]:
+    """A row as JSON values; what is unknown is None."""
+    return {
+        str(name): None if value != value else value for name, value in row.astype(object).items()
+    }
 
 
-def render_json(found: Leaderboard) -> str:
-    """All figures, nothing rounded."""
-    lines = [asdict(replace(line, rows=[])) for line in found.lines]
-    for line in lines:
-        del line["rows"]
-    told = {"lines": lines, "notes": found.notes}
-    return json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def csv_files(board: Leaderboard) -> dict[str, str]:
+    """Files for analysis by name: a row per line, per line and turn, and per category, too.
+
+    One column per setting, metric and score, so that no cell needs parsing. A text that a
+    spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    names = board.lines[["model", "task", "drafter"]]
+    return {
+        "leaderboard.csv": _csv(board.lines.join(board.settings.add_prefix("spec."))),
+        "leaderboard_by_turn.csv": _csv(names.join(board.by_turn).reset_index()),
+        "leaderboard_by_category.csv": _csv(names.join(board.by_category).reset_index()),
+    }
 
 
-def render_csv(found: Leaderboard) -> str:
-    """A row per line, turn and category; "all" stands for all of them."""
-    names = ["turns", *(metric.name for metric in METRICS)]
-    heads = ["model", "task", "drafter", *Conditions.__dataclass_fields__, "date", "scores"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*heads, "turn", "category", *names])
-    for line in found.lines:
-        scores = " ".join(f"{name}={value:.6g}" for name, value in line.scores.items())
-        told = [line.model, line.task, line.drafter, *asdict(line.conditions).values()]
-        for turn, category, figures in _parts(line):
-            of_part = ["" if figures[name] is None else repr(figures[name]) for name in names]
-            writer.writerow([*told, line.date, scores, turn, category, *of_part])
-    return text.getvalue()
+def _csv(table: DataFrame) -> str:
+    text: str = table.map(_harmless).to_csv(index=False, lineterminator="\n")
+    return text
 
 
-def _parts(line: Line) -> Iterable[tuple[str, str, dict[str, Any]]]:
-    yield "all", "all", line.total
-    for turn, figures in line.by_turn.items():
-        yield turn.removeprefix("turn "), "all", figures
-        for category, of_category in figures["by_category"].items():
-            yield turn.removeprefix("turn "), category or "none", of_category
+def _harmless(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-RENDERERS = {"md": render_markdown, "csv": render_csv, "json": render_json}
+FORMS = {
+    "md": as_markdown,
+    "csv": lambda board: csv_files(board)["leaderboard.csv"],
+    "json": as_json,
+}
 """By what `--format` calls them."""

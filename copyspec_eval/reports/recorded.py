@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from copyspec_eval import records
 from copyspec_eval.errors import DataError
-from copyspec_eval.provenance import MANIFEST_VERSION
+from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.types import DraftSource
+from copyspec_eval.types import Attempt
 
-Manifest = dict[str, Any]
-Attempt = tuple[int, int, DraftSource]
-Scores = dict[str, dict[str, float]]
-"""`{task: {metric: value}}`."""
-
-OF_TURN = re.compile(r"(.+)_turn(\d+)")
+SCORE_OF_TURN = re.compile(r"(.+)_turn(\d+)")
 """A score of one turn, by its name."""
 
 _NO_SCORES = {metric.name for metric in METRICS} | {"answered", "sample_len"}
@@ -35,112 +30,72 @@ class RecordedRun:
 
     Attributes:
         folder: see above.
-        rows: each turn's last answer, in the order of their keys, without token ids and spans.
+        records: all answers, in the order of their runs and keys, without token ids and spans.
         manifests: by run id; none for the runs whose manifest is missing.
-        scores: as lm-eval's newest results file has them, by task and way of drafting.
-        notes: what is incomplete or old, for people.
+        scores: of a run id and a task, by metric, as lm-eval's results file has them.
+        notes: what is incomplete, left out or of another schema, for people.
     """
 
     folder: Path
-    rows: list[TurnRecord]
-    manifests: dict[str, Manifest]
+    records: list[TurnRecord]
+    manifests: dict[str, RunManifest]
     scores: dict[tuple[str, str], dict[str, float]]
     notes: list[str]
 
 
 def read_recorded(folder: Path) -> RecordedRun:
-    """The run in `folder`.
+    """The run, or the runs, in `folder`.
 
     Raises:
-        DataError: no such folder, no records in it, or its files are broken.
+        DataError: no such folder, no records in it, or its manifest or results are broken.
     """
     files = sorted(folder.glob("turns*.jsonl"))
     if not files and not (folder / "manifest.json").exists():
-        known = read_run(folder)  # says what is missing, if the folder is no run at all
-        raise DataError(f"{known.folder}: no turns*.jsonl; only runs of our models leave them")
+        read_run(folder)  # reports what is missing, if the folder is no run at all
+        raise DataError(f"{folder}: no turns*.jsonl; only runs of our models leave them")
     notes: list[str] = []
-    last: dict[tuple[Any, ...], TurnRecord] = {}
+    answers: dict[tuple[Any, ...], TurnRecord] = {}
     shared: dict[Attempt, Attempt] = {}
     for file in files:
-        rows = list(records.read(file))
-        notes += _about(file, rows)
-        # A row that was answered again, by a later run into the folder, counts once.
-        last |= {
-            (row.task, row.doc_id, row.turn, row.repeat, row.way): _slim(row, shared)
-            for row in rows
-        }
+        rows = records.read(file, notes)
+        if not rows:
+            notes.append(f"{file}: nothing was answered")
+        answers |= {_key(row): _slim(row, shared) for row in rows}
     if not files:
         notes.append(f"{folder}: no turns.jsonl; the run ended before its first answer")
-    manifests = _manifests(folder, notes)
-    lacking = sorted({row.run_id for row in last.values()} - set(manifests))
-    if lacking:
-        notes.append(f"{folder}: no manifest of {', '.join(lacking)}; its conditions are unknown")
-    kept = [last[key] for key in sorted(last)]
-    return RecordedRun(folder, kept, manifests, _scores(folder, kept, notes), notes)
+    manifests = read_manifests(folder, notes)
+    unknown = sorted({row.run_id for row in answers.values()} - set(manifests))
+    if unknown:
+        notes.append(f"{folder}: no manifest of {', '.join(unknown)}; its settings are unknown")
+    ordered = [answers[key] for key in sorted(answers)]
+    return RecordedRun(folder, ordered, manifests, _scores(folder, ordered), notes)
+
+
+def _key(row: TurnRecord) -> tuple[Any, ...]:
+    return (row.run_id, row.task, row.drafter or "", row.turn, row.doc_id, row.repeat)
 
 
 def _slim(row: TurnRecord, shared: dict[Attempt, Attempt]) -> TurnRecord:
     """What reports read: of 25,000 turns, token ids alone would take most of a gigabyte."""
-    plain = replace(row.baseline, token_ids=()) if row.baseline else None
+    baseline = replace(row.baseline, token_ids=()) if row.baseline else None
     attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
-    return replace(row, token_ids=None, spans=(), attempts=attempts, baseline=plain)
+    return replace(row, token_ids=None, spans=(), attempts=attempts, baseline=baseline)
 
 
-def _about(file: Path, rows: Iterable[TurnRecord]) -> list[str]:
-    notes = []
-    size = file.stat().st_size
-    if not size:
-        notes.append(f"{file}: empty; nothing was answered")
-    else:
-        with file.open("rb") as content:
-            content.seek(size - 1)
-            if content.read(1) != b"\n":
-                notes.append(f"{file}: its last line was cut off by a kill, and is left out")
-    older = sorted({r.schema_version for r in rows if r.schema_version < records.SCHEMA_VERSION})
-    if older:
-        found = ", ".join(map(str, older))
-        notes.append(f"{file}: rows of schema {found}; what they do not tell is left empty")
-    return notes
-
-
-def _manifests(folder: Path, notes: list[str]) -> dict[str, Manifest]:
-    path = folder / "manifest.json"
-    if not path.exists():
-        return {}
-    try:
-        found: list[Manifest] = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        manifests = {entry["run_id"]: entry for entry in found}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not a manifest of ours ({error!r}); move it away") from error
-    other = sorted({entry.get("schema_version", 0) for entry in found} - {MANIFEST_VERSION})
-    if other:
-        versions = ", ".join(map(str, other))
-        notes.append(f"{path}: schema {versions}; what it does not tell is shown as unknown")
-    return manifests
-
-
-def _scores(folder: Path, rows: Iterable[TurnRecord], notes: list[str]) -> dict[Any, Any]:
-    """lm-eval's scores belong to what answered a task last; its files do not tell the drafter."""
-    ways: dict[str, dict[str, str]] = {}
+def _scores(folder: Path, rows: list[TurnRecord]) -> dict[tuple[str, str], dict[str, float]]:
+    """Of each run and task; where the run named there answered nothing, of the latest that did."""
+    latest: dict[str, str] = {}
     for row in rows:
-        of_task = ways.setdefault(row.task, {})
-        of_task[row.way] = max(row.run_id, of_task.get(row.way, ""))
-    scores = {}
-    for task, found in _results(folder).items():
-        latest = max(ways.get(task, {"": ""}).items(), key=lambda way: way[1])[0]
-        scores[task, latest] = found
-        if len(ways.get(task, {})) > 1:
-            notes.append(f"{folder}: the scores of {task} there are those of {latest}, the latest")
-    return scores
-
-
-def _results(folder: Path) -> Scores:
-    """What lm-eval's results files say of each task; a newer one of the same task counts."""
-    scores: Scores = {}
+        latest[row.task] = max(row.run_id, latest.get(row.task, ""))
+    scores: dict[tuple[str, str], dict[str, float]] = {}
     for path in sorted(folder.rglob("results_*.json"), key=lambda path: path.name):
         try:
-            results = json.loads(path.read_text(encoding="utf-8"))["results"]
-            scores |= {task: dict(_numbers(of_task)) for task, of_task in results.items()}
+            written = json.loads(path.read_text(encoding="utf-8"))
+            run_id = written.get("config", {}).get("copyspec", {}).get("run_id")
+            for task, of_task in written["results"].items():
+                answered = any((row.run_id, row.task) == (run_id, task) for row in rows)
+                owner = run_id if answered else latest.get(task, "")
+                scores[owner, task] = dict(_numbers(of_task))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
@@ -152,7 +107,7 @@ def _numbers(of_task: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Scores by name, the filter in brackets if there is one; no errors, counts and times."""
     for key, value in of_task.items():
         name, _, chosen = key.partition(",")
-        of_turn = OF_TURN.fullmatch(name)
+        of_turn = SCORE_OF_TURN.fullmatch(name)
         if name.endswith("_stderr") or (of_turn[1] if of_turn else name) in _NO_SCORES:
             continue
         if isinstance(value, int | float) and math.isfinite(value):

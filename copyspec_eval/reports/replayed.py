@@ -3,89 +3,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any
 
-from pytablewriter import MarkdownTableWriter
+from pandas import DataFrame
 
-from copyspec_eval.reports.summary import METRICS, TurnCounts, evaluate
+from copyspec_eval.reports.summary import METRICS
+from copyspec_eval.reports.tables import terminal
+from copyspec_eval.reports.turns import counts_columns
+from copyspec_eval.types import ReplayedTurn
 
 _RATIOS = ("tokens_per_forward", "copied_share", "drafted_per_token", "accepted_per_attempt")
 
-Figures = dict[str, "float | int | None"]
+Figures = dict[str, Any]
 
 
-class ReplayedCounts(TurnCounts, Protocol):
-    """A turn's counts, all known, with what they are grouped by."""
+def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> Figures:
+    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`.
 
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_forwards(self) -> int: ...
-    @property
-    def num_attempts(self) -> int: ...
-    @property
-    def num_drafted(self) -> int: ...
-    @property
-    def turn(self) -> int: ...
-    @property
-    def category(self) -> str: ...
-
-
-def values(turns: Sequence[ReplayedCounts], token_cost: float) -> Figures:
-    """Sums of turns, tokens, forwards and attempts, and the ratios of `summary.METRICS`.
-
-    `cost_per_token` is (forwards + token_cost * drafted tokens) / tokens: the time per token in
-    steps of one token, so that plain decoding has 1. A ratio without a denominator (no attempt was
-    made) is None.
+    Each is the sums of turns, tokens, forwards and attempts, and ratios of `summary.METRICS`, None
+    where nothing was attempted. `cost_per_token` is (forwards + token_cost * drafted tokens) /
+    tokens: the time per token in steps of one token, so that plain decoding has 1.
     """
-    ratios = {metric.name: evaluate(metric, turns) for metric in METRICS if metric.name in _RATIOS}
-    known = {name: None if math.isnan(ratio) else ratio for name, ratio in ratios.items()}
-    tokens = sum(turn.num_tokens for turn in turns)
-    forwards = sum(turn.num_forwards for turn in turns)
-    drafted = sum(turn.num_drafted for turn in turns)
+    rows = [
+        {"turn": str(turn), "category": category, **counts_columns(counts)}
+        for category, turn, counts in turns
+    ]
+    frame = DataFrame(rows).assign(conversation=range(len(rows)))
+    return {
+        "total": _figures(frame, token_cost),
+        "by_turn": {str(name): _figures(part, token_cost) for name, part in frame.groupby("turn")},
+        "by_category": {
+            str(name): _figures(part, token_cost) for name, part in frame.groupby("category")
+        },
+    }
+
+
+def replay_table(figures: Figures) -> str:
+    """The same as a table, a row per group."""
+    groups = {"all": figures["total"]}
+    groups |= {f"turn {name}": group for name, group in figures["by_turn"].items()}
+    groups |= figures["by_category"]
+    rows = [[name, *map(_cell, group.values())] for name, group in groups.items()]
+    return terminal(["", *groups["all"]], rows)
+
+
+def _figures(turns: DataFrame, token_cost: float) -> Figures:
+    ratios = {metric.name: metric.of(turns) for metric in METRICS if metric.name in _RATIOS}
+    shown = {name: None if math.isnan(ratio) else ratio for name, ratio in ratios.items()}
+    sums = turns[["num_tokens", "num_forwards", "drafted_tokens", "copy_attempts"]].sum()
+    tokens, forwards, drafted, copies = (int(value) for value in sums)
     return {
         "turns": len(turns),
         "tokens": tokens,
         "forwards": forwards,
-        "tokens_per_forward": known["tokens_per_forward"],
-        "copied_share": known["copied_share"],
-        "drafted_per_token": known["drafted_per_token"],
+        "tokens_per_forward": shown["tokens_per_forward"],
+        "copied_share": shown["copied_share"],
+        "drafted_per_token": shown["drafted_per_token"],
         "cost_per_token": (forwards + token_cost * drafted) / tokens,
-        "attempts": sum(turn.num_attempts for turn in turns),
-        "accepted_per_attempt": known["accepted_per_attempt"],
-    }
-
-
-def figures(
-    turns: Sequence[ReplayedCounts], token_cost: float
-) -> dict[str, Figures | dict[str, Figures]]:
-    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`, each as `values` gives it."""
-    return {
-        "total": values(turns, token_cost),
-        "by_turn": _grouped(turns, lambda turn: str(turn.turn), token_cost),
-        "by_category": _grouped(turns, lambda turn: turn.category, token_cost),
-    }
-
-
-def render(turns: Sequence[ReplayedCounts], token_cost: float) -> str:
-    """The same as a Markdown table, a row per group."""
-    groups = {"all": values(turns, token_cost)}
-    by_turn = _grouped(turns, lambda turn: str(turn.turn), token_cost)
-    groups |= {f"turn {name}": group for name, group in by_turn.items()}
-    groups |= _grouped(turns, lambda turn: turn.category, token_cost)
-    lines = [[name, *(_cell(value) for value in group.values())] for name, group in groups.items()]
-    writer = MarkdownTableWriter(headers=["", *groups["all"]], value_matrix=lines)
-    rendered: str = writer.dumps()
-    return rendered
-
-
-def _grouped(
-    turns: Sequence[ReplayedCounts], key: Callable[[ReplayedCounts], str], token_cost: float
-) -> dict[str, Figures]:
-    names = sorted({key(turn) for turn in turns})
-    return {
-        name: values([turn for turn in turns if key(turn) == name], token_cost) for name in names
+        "attempts": copies,
+        "accepted_per_attempt": shown["accepted_per_attempt"],
     }
 
 

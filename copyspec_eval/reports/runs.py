@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,8 +76,9 @@ class Run:
         folder: where it was read from.
         answers: task by task in the order of the sample log; without logs in order of key.
         scores: numbers per document; metrics of other values are left out.
-        dtype: the model's, such as "torch.bfloat16"; None where the results do not tell.
-        model: the model's name as lm-eval makes it fit for a file's; None where they do not tell.
+        dtype: the model's, such as "torch.bfloat16"; None where it is not recorded.
+        model: the model's name as lm-eval makes it fit for a file's; None where it is not recorded.
+        notes: what could not be read, for people.
     """
 
     folder: Path
@@ -85,6 +86,7 @@ class Run:
     scores: Scores
     dtype: str | None
     model: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 class _SampleLog(NamedTuple):
@@ -108,13 +110,17 @@ def read_run(folder: Path) -> Run:
             f"{folder}: no such folder; give the one that lm_eval --output_path wrote to"
         )
     files = sorted(folder.rglob("turns*.jsonl"))
-    rows = [row for file in files for row in records.read(file)]
+    notes: list[str] = []
+    # By run id, so that a later run's answers are the ones that count.
+    rows = [row for file in files for row in records.read(file, notes)]
+    rows.sort(key=lambda row: row.run_id)
     logs = _newest_logs(folder)
     if not rows and not logs:
         raise DataError(
             f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
         )
-    return _read_logs(folder, logs, rows) if logs else _of_rows(folder, rows)
+    run = _read_logs(folder, logs, rows) if logs else _of_rows(folder, rows)
+    return replace(run, notes=tuple(notes))
 
 
 def _newest_logs(folder: Path) -> list[_SampleLog]:
@@ -136,8 +142,8 @@ def _read_logs(folder: Path, logs: Sequence[_SampleLog], rows: Sequence[TurnReco
         config = results[log.date].get("configs", {}).get(log.task, {})
         for where, sample in read_jsonl(log.path):
             try:
-                found = list(_answers(log.task, sample, config.get("repeats"), token_ids))
-                answers |= {answer.key: answer for answer in found}
+                of_sample = _answers(log.task, sample, config.get("repeats"), token_ids)
+                answers |= {answer.key: answer for answer in of_sample}
                 for metric, value in _numbers(sample).items():
                     values = scores.setdefault(log.task, {}).setdefault(metric, {})
                     values[int(sample["doc_id"])] = value

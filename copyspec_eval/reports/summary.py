@@ -8,257 +8,235 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy
-from scipy.stats import bootstrap
+from numpy.typing import NDArray
+from pandas import DataFrame, Index, MultiIndex
 
-from copyspec_eval.types import Agreement
-
-Parts = tuple[float, ...]
-"""What one turn contributes to a metric."""
+Floats = NDArray[numpy.float64]
+Integers = NDArray[numpy.int64]
+Combine = Callable[[Floats, Integers], float]
+"""The figure of `[turns, columns]` values, and of each turn the number of its conversation."""
 
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
-
-
-class BaselineCounts(Protocol):
-    """What a metric reads of a paired turn's baseline."""
-
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def agreement(self) -> Agreement: ...
-
-
-class TurnCounts(Protocol):
-    """What a metric reads of a turn; `TurnRecord` has it, and so has a replayed turn."""
-
-    @property
-    def num_tokens(self) -> int | None: ...
-    @property
-    def num_forwards(self) -> int | None: ...
-    @property
-    def num_prefill_tokens(self) -> int | None: ...
-    @property
-    def num_attempts(self) -> int | None: ...
-    @property
-    def num_drafted(self) -> int | None: ...
-    @property
-    def num_accepted(self) -> int | None: ...
-    @property
-    def num_copied(self) -> int | None: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def decode_seconds(self) -> float | None: ...
-    @property
-    def latency_seconds(self) -> float: ...
-    @property
-    def baseline(self) -> BaselineCounts | None: ...
+_MOST_WEIGHTS = 4_000_000
+"""Weights that a bootstrap holds at a time: 32 MB, however many turns there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure over turns: what each turn contributes, and how that is put together.
+    """A figure over turns.
 
     Attributes:
         name: as in every table and results file.
-        parts: a turn's contribution; None where the turn does not tell.
-        combine: the figure of at least one contribution; NaN where there is nothing to divide by.
+        columns: of `turns.frame`, which it is computed from; a turn without one is left out.
+        combine: the figure of at least one turn; NaN where there is nothing to divide by.
         timed: whether it needs seconds, which an answer from lm-eval's cache has not.
         higher_is_better: None where neither is.
+        is_bound: whether it is an end of another metric's confidence interval.
     """
 
     name: str
-    parts: Callable[[TurnCounts], Parts | None]
-    combine: Callable[[Sequence[Parts]], float]
+    columns: tuple[str, ...]
+    combine: Combine
     timed: bool = False
     higher_is_better: bool | None = None
+    is_bound: bool = False
 
-    def total(self, contributions: Iterable[Parts | None]) -> float:
-        """The figure of several turns' `parts`, those that do not tell left out; NaN for none."""
-        known = [parts for parts in contributions if parts is not None]
-        return self.combine(known) if known else math.nan
+    def over(self, values: Floats, conversations: Integers) -> float:
+        """The figure of `[turns, columns]` values, rows with a NaN left out; NaN without rows."""
+        rows = ~numpy.isnan(values).any(axis=1)
+        return self.combine(values[rows], conversations[rows]) if rows.any() else math.nan
+
+    def of(self, turns: DataFrame) -> float:
+        """The figure of the rows of a `turns.frame`."""
+        values = turns[list(self.columns)].to_numpy(dtype=float, na_value=math.nan)
+        return self.over(values, turns["conversation"].to_numpy(dtype=numpy.int64))
 
 
-def evaluate(metric: Metric, turns: Iterable[TurnCounts]) -> float:
-    """`metric` over `turns`; NaN where there is nothing to divide by."""
-    return metric.total(metric.parts(turn) for turn in turns)
+def summarise(turns: DataFrame) -> dict[str, float | int | None]:
+    """`turns`, `runs`, every metric, and `NAME_spread` of each; None where one has no value.
 
-
-def ratio_of_sums(parts: Sequence[Parts]) -> float:
-    """Sum of numerators / sum of denominators; NaN where the denominators sum to nothing.
-
-    >>> ratio_of_sums([(10, 2), (30, 8)])
-    4.0
+    Where several runs repeated the same turns (column `repetition`), a metric is the mean of the
+    runs' own figures and its spread their standard deviation (n - 1); its interval pools the runs.
     """
-    numerator, denominator = (sum(column) for column in zip(*parts, strict=True))
-    return numerator / denominator if denominator else math.nan
+    runs = [run for _, run in turns.groupby("repetition")] if "repetition" in turns else [turns]
+    answers = turns[["task", "doc_id", "turn", "repeat"]].drop_duplicates()
+    figures: dict[str, float | int | None] = {"turns": len(answers), "runs": len(runs)}
+    for metric in METRICS:
+        values = [metric.of(run) for run in ([turns] if metric.is_bound else runs)]
+        mean = sum(values) / len(values)
+        figures[metric.name] = None if math.isnan(mean) else mean
+        if len(values) > 1:
+            spread = float(numpy.std(values, ddof=1))
+            figures[f"{metric.name}_spread"] = None if math.isnan(spread) else spread
+    return figures
 
 
-def ratio_of_rates(parts: Sequence[Parts]) -> float:
-    """One rate by another, each a ratio of sums, of `(tokens, seconds, tokens, seconds)`.
-
-    >>> ratio_of_rates([(10, 2, 10, 4), (30, 8, 30, 16)])
-    2.0
-    """
-    return ratio_of_sums([part[:2] for part in parts]) / ratio_of_sums([part[2:] for part in parts])
-
-
-def median_of_ratios(parts: Sequence[Parts]) -> float:
-    """Median over the turns of `ratio_of_rates`.
-
-    >>> median_of_ratios([(10, 2, 10, 4), (10, 1, 10, 4), (10, 1, 10, 1)])
-    2.0
-    """
-    return statistics.median(ratio_of_rates([part]) for part in parts)
-
-
-def median_interval(parts: Sequence[Parts], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """`bootstrap_interval` of `median_of_ratios`, turns drawn anew."""
-    return _ratio_interval(tuple(ratio_of_rates([part]) for part in parts), confidence)
-
-
-# Its two ends are two metrics, asked for one after the other.
-@functools.lru_cache(maxsize=1)
-def _ratio_interval(ratios: tuple[float, ...], confidence: float) -> tuple[float, float]:
-    return bootstrap_interval(ratios, numpy.median, confidence)
+def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
+    """`summarise` of each group, a row per group in order of `by`, which is the index."""
+    groups = list(turns.groupby(by, sort=True, dropna=False))
+    keys = [[key[level] for key, _ in groups] for level in range(len(by))]
+    index = MultiIndex.from_arrays(keys, names=by) if len(by) > 1 else Index(keys[0], name=by[0])
+    return DataFrame([summarise(group) for _, group in groups], index=index)
 
 
 def bootstrap_interval(
-    values: Sequence[float], statistic: Callable[..., object], confidence: float = CONFIDENCE
+    statistic: Callable[[Floats], Floats], clusters: Integers, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic of `values`; NaN for fewer than two.
+    """Percentile bootstrap interval that draws whole clusters; NaN for fewer than two.
 
-    The same values always give the same interval.
+    The turns of a conversation are not independent of each other, so conversations are drawn. The
+    same input gives the same interval, and memory does not grow with resamples x turns.
 
     Args:
-        values: one per turn or document.
-        statistic: one of NumPy's, that takes an `axis`.
+        statistic: of weights `[resamples, turns]`, how often each turn was drawn: `[resamples]`.
+        clusters: of each turn the number of its cluster.
         confidence: between 0 and 1.
     """
-    if len(values) < 2:
+    numbers, members = numpy.unique(clusters, return_inverse=True)
+    count = len(numbers)
+    if count < 2:
         return math.nan, math.nan
-    drawn = bootstrap(
-        (values,),
-        statistic,
-        n_resamples=_RESAMPLES,
-        confidence_level=confidence,
-        method="percentile",
-        rng=numpy.random.default_rng(0),
-    ).confidence_interval
-    return float(drawn.low), float(drawn.high)
+    size = max(1, min(_RESAMPLES, _MOST_WEIGHTS // max(count, len(members))))
+    random = numpy.random.default_rng(0)
+    drawn = []
+    for start in range(0, _RESAMPLES, size):
+        rows = min(size, _RESAMPLES - start)
+        indices = random.integers(0, count, (rows, count)) + count * numpy.arange(rows)[:, None]
+        weights = numpy.bincount(indices.ravel(), minlength=rows * count).reshape(rows, count)
+        drawn.append(statistic(weights[:, members].astype(float)))
+    ends = [(1 - confidence) / 2, (1 + confidence) / 2]
+    low, high = numpy.quantile(numpy.concatenate(drawn), ends)
+    return float(low), float(high)
 
 
-def _known(*values: float | None) -> Parts | None:
-    """The values, or None if one of them is."""
-    parts = tuple(value for value in values if value is not None)
-    return parts if len(parts) == len(values) else None
+def ratio_of_sums(values: Floats, _: Integers) -> float:
+    """Sum of the first column / sum of the second.
+
+    >>> ratio_of_sums(numpy.array([[10.0, 2.0], [30.0, 8.0]]), numpy.arange(2))
+    4.0
+    """
+    numerator, denominator = values.sum(axis=0)
+    return float(numerator / denominator) if denominator else math.nan
 
 
-def _decoded(turn: TurnCounts) -> Parts | None:
-    known = _known(turn.num_tokens, turn.num_prefill_tokens, turn.decode_seconds)
-    return (known[0] - known[1], known[2]) if known else None
+def ratio_of_rates(values: Floats, _: Integers) -> float:
+    """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds`.
+
+    >>> ratio_of_rates(numpy.array([[10.0, 2.0, 10.0, 4.0], [30.0, 8.0, 30.0, 16.0]]), _)
+    2.0
+    """
+    return float(_rates(values.sum(axis=0)[None])[0])
 
 
-def _baseline_rate(turn: TurnCounts) -> Parts | None:
-    return _known(turn.baseline.num_tokens, turn.baseline.seconds) if turn.baseline else None
+def median_of_ratios(values: Floats, _: Integers) -> float:
+    """Median over the turns of `ratio_of_rates`.
+
+    >>> turns = [[10.0, 2.0, 10.0, 4.0], [10.0, 1.0, 10.0, 4.0], [10.0, 1.0, 10.0, 1.0]]
+    >>> median_of_ratios(numpy.array(turns), _)
+    2.0
+    """
+    return float(numpy.median(_rates(values)))
 
 
-def _both_rates(turn: TurnCounts) -> Parts | None:
-    if turn.baseline is None:
-        return None
-    both = turn.num_tokens, turn.seconds, turn.baseline.num_tokens, turn.baseline.seconds
-    return _known(*both)
+def weighted_median(values: Floats, weights: Floats) -> Floats:
+    """The median of `values`, each repeated as often as its weight.
+
+    Args:
+        values: `[turns]`, ascending.
+        weights: `[resamples, turns]`, whole numbers.
+
+    Returns:
+        `[resamples]`.
+
+    >>> weighted_median(numpy.array([1.0, 2.0, 5.0]), numpy.array([[1.0, 0.0, 1.0]]))
+    array([3.])
+    """
+    upto = weights.cumsum(axis=1)
+    total = upto[:, -1:]
+    lower = (upto < numpy.ceil(total / 2)).sum(axis=1)
+    upper = (upto < numpy.floor(total / 2) + 1).sum(axis=1)
+    return numpy.asarray((values[lower] + values[upper]) / 2)
 
 
-def _agrees(agreement: Agreement) -> Callable[[TurnCounts], Parts | None]:
-    return lambda turn: (turn.baseline.agreement == agreement, 1) if turn.baseline else None
+def _rates(values: Floats) -> Floats:
+    """Of `[…, 4]` values as `ratio_of_rates` takes them: the ratio of each row."""
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        ratio = (values[..., 0] / values[..., 1]) / (values[..., 2] / values[..., 3])
+    return numpy.asarray(ratio)
 
+
+def _bound(interval: Callable[[bytes, bytes], tuple[float, float]], end: int) -> Combine:
+    """One end of an interval, whose two ends are asked for one after the other."""
+    return lambda values, clusters: interval(
+        numpy.ascontiguousarray(values).tobytes(), clusters.tobytes()
+    )[end]
+
+
+@functools.lru_cache(maxsize=1)
+def _speedup_interval(values: bytes, clusters: bytes) -> tuple[float, float]:
+    turns = numpy.frombuffer(values).reshape(-1, 4)
+    return bootstrap_interval(
+        lambda weights: _rates(weights @ turns), numpy.frombuffer(clusters, numpy.int64)
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _median_interval(values: bytes, clusters: bytes) -> tuple[float, float]:
+    ratios = _rates(numpy.frombuffer(values).reshape(-1, 4))
+    order = numpy.argsort(ratios, kind="stable")
+    return bootstrap_interval(
+        lambda weights: weighted_median(ratios[order], weights[:, order]),
+        numpy.frombuffer(clusters, numpy.int64),
+    )
+
+
+def _ratio(name: str, numerator: str, denominator: str, **properties: Any) -> Metric:
+    return Metric(name, (numerator, denominator), ratio_of_sums, **properties)
+
+
+_FAST: dict[str, Any] = {"timed": True, "higher_is_better": True}
+_BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
 
 METRICS: tuple[Metric, ...] = (
     # tokens / (prefill + decode seconds): what a user waits for
-    Metric(
-        "tokens_per_second",
-        lambda turn: _known(turn.num_tokens, turn.seconds),
-        ratio_of_sums,
-        timed=True,
-        higher_is_better=True,
-    ),
+    _ratio("tokens_per_second", "num_tokens", "seconds", **_FAST),
     # tokens but the prefill's / decode seconds
-    Metric(
-        "decode_tokens_per_second",
-        _decoded,
-        ratio_of_sums,
-        timed=True,
-        higher_is_better=True,
-    ),
+    _ratio("decode_tokens_per_second", "decode_tokens", "decode_seconds", **_FAST),
     # mean wall-clock seconds of a turn, prefill to last token
-    Metric(
-        "latency_seconds",
-        lambda turn: (turn.latency_seconds, 1),
-        ratio_of_sums,
-        timed=True,
-        higher_is_better=False,
-    ),
+    _ratio("latency_seconds", "latency_seconds", "num_turns", timed=True, higher_is_better=False),
     # mean generated tokens of a turn
-    Metric("tokens", lambda turn: _known(turn.num_tokens, 1), ratio_of_sums),
+    _ratio("tokens", "num_tokens", "num_turns"),
     # mean target forwards of a turn, the prefill counted as one
-    Metric("forwards", lambda turn: _known(turn.num_forwards, 1), ratio_of_sums),
+    _ratio("forwards", "num_forwards", "num_turns"),
     # generated tokens / target forwards; plain decoding gives exactly 1
-    Metric(
-        "tokens_per_forward",
-        lambda turn: _known(turn.num_tokens, turn.num_forwards),
-        ratio_of_sums,
-        higher_is_better=True,
-    ),
+    _ratio("tokens_per_forward", "num_tokens", "num_forwards", higher_is_better=True),
     # accepted draft tokens that were copied / generated tokens (the paper's "% copied")
-    Metric("copied_share", lambda turn: _known(turn.num_copied, turn.num_tokens), ratio_of_sums),
-    # draft tokens offered / generated tokens: what the drafting asks of the target
-    Metric(
-        "drafted_per_token", lambda turn: _known(turn.num_drafted, turn.num_tokens), ratio_of_sums
-    ),
-    # accepted draft tokens / forwards with a draft (the paper's τ)
-    Metric(
-        "accepted_per_attempt",
-        lambda turn: _known(turn.num_accepted, turn.num_attempts),
-        ratio_of_sums,
-    ),
+    _ratio("copied_share", "copied_tokens", "num_tokens"),
+    # draft tokens verified / generated tokens: what the drafting asks of the target
+    _ratio("drafted_per_token", "drafted_tokens", "num_tokens"),
+    # accepted copied tokens / forwards that verified a copy (the paper's τ)
+    _ratio("accepted_per_attempt", "copied_tokens", "copy_attempts"),
+    # the same of a draft model's proposals
+    _ratio("model_accepted_per_attempt", "model_accepted", "model_attempts"),
     # the following of paired turns only: tokens per second of plain one-token decoding
-    Metric(
-        "baseline_tokens_per_second",
-        _baseline_rate,
-        ratio_of_sums,
-        timed=True,
-        higher_is_better=True,
-    ),
-    # tokens per second / the baseline's
-    Metric("speedup", _both_rates, ratio_of_rates, timed=True, higher_is_better=True),
-    # median over the turns of the same, and its bootstrap interval
-    Metric("speedup_median", _both_rates, median_of_ratios, timed=True, higher_is_better=True),
-    Metric(
-        "speedup_median_low",
-        _both_rates,
-        lambda parts: median_interval(parts)[0],
-        timed=True,
-        higher_is_better=True,
-    ),
-    Metric(
-        "speedup_median_high",
-        _both_rates,
-        lambda parts: median_interval(parts)[1],
-        timed=True,
-        higher_is_better=True,
-    ),
-    # share of turns whose tokens are the baseline's, that part at a near-tie, and that part for
-    # no reason of rounding
-    Metric("identical", _agrees("identical"), ratio_of_sums, higher_is_better=True),
-    Metric("near_tie", _agrees("near_tie"), ratio_of_sums),
-    Metric("diverged", _agrees("diverged"), ratio_of_sums, higher_is_better=False),
+    _ratio("baseline_tokens_per_second", "baseline_num_tokens", "baseline_seconds", **_FAST),
+    # tokens per second / the baseline's, and the interval of this ratio
+    Metric("speedup", _BOTH_RATES, ratio_of_rates, **_FAST),
+    Metric("speedup_low", _BOTH_RATES, _bound(_speedup_interval, 0), **_FAST, is_bound=True),
+    Metric("speedup_high", _BOTH_RATES, _bound(_speedup_interval, 1), **_FAST, is_bound=True),
+    # median over the turns of the turn's own ratio, and its interval
+    Metric("speedup_median", _BOTH_RATES, median_of_ratios, **_FAST),
+    Metric("speedup_median_low", _BOTH_RATES, _bound(_median_interval, 0), **_FAST, is_bound=True),
+    Metric("speedup_median_high", _BOTH_RATES, _bound(_median_interval, 1), **_FAST, is_bound=True),
+    # share of turns whose tokens are the baseline's, that differ at a near-tie, and that differ
+    # for no reason of rounding
+    _ratio("identical", "identical", "num_turns", higher_is_better=True),
+    _ratio("near_tie", "near_tie", "num_turns"),
+    _ratio("diverged", "diverged", "num_turns", higher_is_better=False),
 )

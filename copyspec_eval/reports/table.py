@@ -1,15 +1,16 @@
-"""The figures of a run per task, turn and category, as a table for people and as plain values."""
+"""The figures of one run per task, turn and category, as lm-eval shows and stores them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pytablewriter import MarkdownTableWriter
+from pandas import DataFrame
 
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.summary import CONFIDENCE, METRICS, TurnCounts, evaluate
+from copyspec_eval.reports import turns
+from copyspec_eval.reports.summary import CONFIDENCE, figures_by
+from copyspec_eval.reports.tables import number, terminal, without_empty_columns
 
 _COLUMNS = {
     "tokens_per_second": "tok/s",
@@ -19,83 +20,53 @@ _COLUMNS = {
     "tokens_per_forward": "tok/forward",
     "copied_share": "copied",
     "accepted_per_attempt": "accepted/attempt",
+    "model_accepted_per_attempt": "model accepted/attempt",
     "baseline_tokens_per_second": "baseline tok/s",
     "speedup": "speed-up",
+    "speedup_low": f"{CONFIDENCE:.0%} from",
+    "speedup_high": "to",
     "speedup_median": "median",
-    "speedup_median_low": f"{CONFIDENCE:.0%} from",
-    "speedup_median_high": "to",
     "identical": "identical",
     "near_tie": "near-tie",
     "diverged": "diverged",
 }
 
 
-def values(turns: Sequence[TurnCounts]) -> dict[str, float | int | None]:
-    """Every metric over `turns` and how many there are; None where a metric has no denominator."""
-    results: dict[str, float | int | None] = {"turns": len(turns)}
-    for metric in METRICS:
-        value = evaluate(metric, turns)
-        results[metric.name] = None if math.isnan(value) else value
-    return results
-
-
-def figures(rows: Iterable[TurnRecord]) -> dict[str, Any]:
+def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
     """`{task: {"turn 1": {metric: value, …, "by_category": {name: {metric: value, …}}}, …}}`."""
+    frame = turns.frame(rows)
     results: dict[str, Any] = {}
-    for (task, turn), turns in _grouped(rows).items():
-        by_category = {name: values(part) for name, part in _by_category(turns).items()}
-        results.setdefault(task, {})[f"turn {turn}"] = values(turns) | {"by_category": by_category}
+    for (task, turn), figures in _rows(figures_by(frame, ["task", "turn"])).items():
+        results.setdefault(task, {})[f"turn {turn}"] = figures | {"by_category": {}}
+    by_category = figures_by(frame, ["task", "turn", "category"])
+    for (task, turn, name), figures in _rows(by_category).items():
+        results[task][f"turn {turn}"]["by_category"][name] = figures
     return results
 
 
-def render(rows: Iterable[TurnRecord]) -> str:
-    """A Markdown table: a row per task and turn, under it one per category if there are several.
+def run_table(rows: Sequence[TurnRecord]) -> str:
+    """A row per task and turn, under it one per category if there are several.
 
     A column that has no value anywhere is left out.
     """
-    groups: list[tuple[list[Any], dict[str, float | int | None]]] = []
-    for (task, turn), turns in _grouped(rows).items():
-        groups.append(([task, turn, ways(turns), "all", len(turns)], values(turns)))
-        categories = _by_category(turns)
-        if len(categories) > 1:
-            for name, part in categories.items():
-                groups.append(([task, turn, ways(part), name, len(part)], values(part)))
-    columns = [name for name in _COLUMNS if any(metrics[name] is not None for _, metrics in groups)]
-    writer = MarkdownTableWriter(
-        headers=[
-            "task",
-            "turn",
-            "drafter",
-            "category",
-            "answers",
-            *(_COLUMNS[name] for name in columns),
-        ],
-        value_matrix=[
-            [*group, *(_cell(metrics[name]) for name in columns)] for group, metrics in groups
-        ],
-    )
-    rendered: str = writer.dumps()
-    return rendered
+    results, lines = run_figures(rows), []
+    names = {(row.task, row.turn): row.drafter or row.backend for row in rows}
+    for task, by_turn in results.items():
+        for turn, figures in by_turn.items():
+            counted = int(turn.removeprefix("turn "))
+            drafter = names[task, counted]
+            categories = figures["by_category"]
+            parts = {"all": figures} | (categories if len(categories) > 1 else {})
+            lines += [[task, counted, drafter, n, *_cells(part)] for n, part in parts.items()]
+    headers = ["task", "turn", "drafter", "category", "answers", *_COLUMNS.values()]
+    return terminal(*without_empty_columns(headers, lines))
 
 
-def ways(rows: Iterable[TurnRecord]) -> str:
-    """How the turns were drafted, in the order of their first row."""
-    return ", ".join(dict.fromkeys(row.way for row in rows))
+def _rows(figures: DataFrame) -> dict[Any, dict[str, float | int | None]]:
+    """The figures of each group as JSON values; None for what has none."""
+    values = figures.astype(object).where(figures.notna(), None)
+    return dict(values.to_dict(orient="index"))
 
 
-def _cell(value: float | int | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _grouped(rows: Iterable[TurnRecord]) -> dict[tuple[str, int], list[TurnRecord]]:
-    groups: dict[tuple[str, int], list[TurnRecord]] = {}
-    for row in sorted(rows, key=lambda row: (row.task, row.turn, row.doc_id, row.repeat)):
-        groups.setdefault((row.task, row.turn), []).append(row)
-    return groups
-
-
-def _by_category(rows: Iterable[TurnRecord]) -> dict[str, list[TurnRecord]]:
-    groups: dict[str, list[TurnRecord]] = {}
-    for row in rows:
-        groups.setdefault(row.category, []).append(row)
-    return groups
+def _cells(figures: dict[str, Any]) -> list[str]:
+    return [str(figures["turns"]), *(number(figures[name], ".4g") for name in _COLUMNS)]

@@ -1,1 +1,1 @@
-"""What an answer is worth: programs run in a sandbox, numbers and texts compared."""
+"""Scores of answers: programs are run in a sandbox, numbers and texts are compared."""

@@ -1,4 +1,4 @@
-"""What a summary is worth: ROUGE against the reference, and how much of it is the article's."""
+"""Scores of a summary: ROUGE against the reference, and the share copied from the article."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ _QUOTES = '"“” \t'
 
 @dataclass(frozen=True, slots=True)
 class SummaryScores:
-    """Figures of one summary, each from 0 to 1.
+    """Scores of one summary, each from 0 to 1.
 
     Attributes:
-        rouge1, rouge2, rougeL: F1 of unigrams, bigrams, and the longest common subsequence of the
-            whole texts.
-        verbatim: share of its sentences that stand in the article word for word; 0 without any.
+        rouge1, rouge2, rougeL: F1 of unigrams, bigrams, and the longest common subsequence.
+        verbatim: as `verbatim_share`.
     """
 
     rouge1: float
@@ -30,19 +29,19 @@ class SummaryScores:
     verbatim: float
 
 
-def score(summary: str, article: str, highlights: str) -> SummaryScores:
-    """`summary` against the reference `highlights` and the whole `article`."""
-    rouges = _scorer().score(highlights, summary)
-    figures = {name: float(rouges[name].fmeasure) for name in _ROUGES}
-    return SummaryScores(**figures, verbatim=verbatim_share(summary, article))
+def score_summary(summary: str, article: str, highlights: str) -> SummaryScores:
+    """Score `summary` against the reference `highlights` and against `article`."""
+    scores = _scorer().score(highlights, summary)
+    rouges = {name: float(scores[name].fmeasure) for name in _ROUGES}
+    return SummaryScores(**rouges, verbatim=verbatim_share(summary, article))
 
 
 def sentences(text: str) -> list[str]:
     """Sentences of `text`, without list markers and enclosing double quotes, spaces made single.
 
-    A sentence ends at a line's end, or where `.`, `!` or `?`, perhaps with a closing quote or
-    bracket, comes before white space. So "U.S. officials" is two; what stands in an article does so
-    in parts as well.
+    A sentence ends at a line's end, or where `.`, `!` or `?`, optionally with a closing quote or
+    bracket, precedes white space. So "U.S. officials" is split in two, which does no harm: both
+    parts of a copied sentence occur in the article.
 
     >>> sentences('1. "It rains."\\n2. Go  home! (Now.) Or')
     ['It rains.', 'Go home!', '(Now.)', 'Or']
@@ -53,13 +52,14 @@ def sentences(text: str) -> list[str]:
 
 
 def verbatim_share(summary: str, article: str) -> float:
-    """Share of the summary's sentences that occur in the article, white space apart.
+    """Share of the summary's sentences that occur in the article up to white space; 0 without any.
 
     >>> verbatim_share("It rained. It snowed.", "On Monday it\\nrained. It snowed.")
     0.5
     """
-    found = [sentence in _single_spaced(article) for sentence in sentences(summary)]
-    return sum(found) / len(found) if found else 0.0
+    source = _single_spaced(article)
+    copied = [sentence in source for sentence in sentences(summary)]
+    return sum(copied) / len(copied) if copied else 0.0
 
 
 def _single_spaced(text: str) -> str:

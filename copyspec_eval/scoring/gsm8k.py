@@ -1,4 +1,4 @@
-"""Answers to GSM8K problems that are programs: right if the first number printed is the answer."""
+"""Programs as answers to GSM8K problems: right if the first number printed is the gold number."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RELATIVE_TOLERANCE = 1e-6
 
 
 def extract_program(answer: str) -> str | None:
-    r"""The last block fenced as python that has a `print` in it, or None.
+    r"""The last block fenced as python that contains `print`, or None.
 
-    A block that is not closed counts up to the end of the answer: the token budget cut it off, or
-    the model forgot the fence.
+    A block without a closing fence extends to the end of the answer: the token budget cut it off,
+    or the model forgot the fence.
 
     >>> extract_program("So:\n```python\nprint(1)\n```\nThat was it.\n```python\nx = 2\n```")
     'print(1)\n'
@@ -46,25 +46,25 @@ def gold_number(answer: str) -> float:
 
 
 def first_number(output: str) -> float | None:
-    """The first number that was printed, or None; commas between thousands are no end of it.
+    """The first number in `output`, which may have commas between thousands, or None.
 
     >>> first_number("Total: $1,234.50 in 3 days"), first_number("none")
     (1234.5, None)
     """
-    found = _NUMBER.search(output)
-    return float(found.group().replace(",", "")) if found else None
+    match = _NUMBER.search(output)
+    return float(match.group().replace(",", "")) if match else None
 
 
 def is_correct(output: str, gold: float) -> bool:
-    """Whether the first number of `output` is `gold`, up to a millionth of it."""
+    """Whether the first number of `output` equals `gold`, to a relative tolerance of 1e-6."""
     number = first_number(output)
     return number is not None and abs(number - gold) <= _RELATIVE_TOLERANCE * abs(gold)
 
 
 def verdict(outcome: Outcome | None, gold: float) -> str:
-    """`RIGHT`, or in a few words why not.
+    """`RIGHT`, or in a few words why the answer is wrong.
 
-    A program has to end with exit code 0: what it printed before a failure does not count.
+    A program must end with exit code 0: what it printed before a failure does not count.
 
     Args:
         outcome: of the answer's program; None if the answer has none.

@@ -1,7 +1,7 @@
-"""What solutions to HumanEval's problems are worth: run against their tests, in the sandbox.
+"""Tests solutions to HumanEval's problems in the sandbox.
 
-Nothing runs in this process. EvalPlus sets limits on the memory of the process that it runs in,
-and forks; in one that holds a model, correct solutions would fail.
+Nothing runs in this process: EvalPlus forks and limits the memory of its own process, so correct
+solutions would fail in one that holds a model.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ logger = logging.getLogger("lm_eval.copyspec")
 Problem = Mapping[str, Any]
 """A row of EvalPlus's HumanEval+, or of OpenAI's HumanEval, which has `test` instead of inputs."""
 
-# EvalPlus gives up on a set of tests after a minute, and there are two; it grants as much memory.
+# EvalPlus stops each of its two sets of tests after a minute, and allows as much memory.
 WORKER_LIMITS = Limits(
     wall_seconds=240, cpu_seconds=240, memory_bytes=4 * 2**30, output_bytes=2**20
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one answer.
+class ScoredSolution:
+    """A tested answer.
 
     Attributes:
-        solution: the program that was tested, as EvalPlus sanitises it; the raw one where it could
-            not be.
-        base: whether it passes the tests of HumanEval.
+        solution: the program that was tested, as sanitised by EvalPlus; the raw answer if that
+            failed.
+        base: whether it passes HumanEval's tests.
         plus: whether it passes these and the tests that EvalPlus adds; None if there are none.
     """
 
@@ -48,37 +48,37 @@ class Verdict:
     plus: bool | None
 
 
-def judge_all(answers: Sequence[tuple[str, Problem]]) -> list[Verdict]:
-    """`judge` of every raw answer and its problem, side by side, with a progress bar."""
+def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
+    """`score_solution` of each raw answer and its problem, in parallel, with a progress bar."""
     sandbox.announce()
-    # As EvalPlus: its limits are of wall time, so no two solutions may wait for one processor.
+    # As EvalPlus does: its limits are of wall time, so solutions must not share a processor.
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        verdicts = pool.map(judge, *zip(*answers, strict=True)) if answers else ()
-        return list(tqdm(verdicts, "Scoring solutions", len(answers), unit="solution"))
+        scored = pool.map(score_solution, *zip(*answers, strict=True)) if answers else ()
+        return list(tqdm(scored, "Scoring solutions", len(answers), unit="solution"))
 
 
-def judge(raw: str, problem: Problem) -> Verdict:
+def score_solution(raw: str, problem: Problem) -> ScoredSolution:
     """Sanitise and test the program in `raw`.
 
     Args:
-        raw: an answer in Markdown; or the problem's prompt with a completion.
-        problem: what it is to solve.
+        raw: an answer in Markdown, or the problem's prompt followed by a completion.
+        problem: the problem that it should solve.
     """
-    found = _evaluated(raw, problem)
-    solution = str(found.get("solution", raw))
+    result = _worker_result(raw, problem)
+    solution = str(result.get("solution", raw))
     if "plus_input" not in problem:
-        return Verdict(solution, passes_base(solution, problem), None)
-    base = found.get("base") is True
-    return Verdict(solution, base, base and found.get("plus") is True)
+        return ScoredSolution(solution, passes_base(solution, problem), None)
+    base = result.get("base") is True
+    return ScoredSolution(solution, base, base and result.get("plus") is True)
 
 
 def passes_base(solution: str, problem: Problem) -> bool:
     """Whether `solution` passes the `test` of a row of OpenAI's HumanEval.
 
-    As with its own harness, the prompt's imports and helper functions are there, and the standard
-    library.
+    As in its own harness, the solution can use the prompt's imports and helper functions, and the
+    standard library.
     """
-    # Told at the end, since a solution that exits before its tests has not passed them.
+    # Printed last: a solution that exits before its tests has not passed them.
     done = secrets.token_hex(16)
     check = f"check({problem['entry_point']})\nprint('\\n{done}')"
     program = "\n".join((problem["prompt"], solution, problem["test"], check))
@@ -86,23 +86,23 @@ def passes_base(solution: str, problem: Problem) -> bool:
 
 
 def as_samples(solutions: Iterable[tuple[str, str]]) -> str:
-    """`(task_id, program)` pairs in the format of `evalplus.evaluate --samples`, one a line."""
+    """`(task_id, program)` pairs in the format of `evalplus.evaluate --samples`, one per line."""
     rows = ({"task_id": task_id, "solution": program} for task_id, program in solutions)
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def _evaluated(raw: str, problem: Problem) -> dict[str, Any]:
-    """What the worker wrote last; nothing, if it was stopped before."""
+def _worker_result(raw: str, problem: Problem) -> dict[str, Any]:
+    """The last line that the worker wrote; empty if it was stopped before the first."""
     worker = (sys.executable, "-I", "-m", "copyspec_eval.scoring.humaneval_worker")
     task = json.dumps({"raw": raw, "problem": dict(problem)}).encode()
     outcome = sandbox.run(worker, task, WORKER_LIMITS, sandbox.INSTALLED)
-    # A wrong solution does not end the worker; what does may be no fault of the solution's.
+    # A wrong solution does not end the worker; what does end it may not be the solution's fault.
     if outcome.status != "ok":
-        what = "%s: not tested to its end, so it counts as failed (%s)"
-        logger.warning(what, problem["task_id"], outcome.reason)
+        message = "%s: tests did not finish, counted as failed (%s)"
+        logger.warning(message, problem["task_id"], outcome.reason)
     lines = outcome.stdout.splitlines()
     try:
-        found = json.loads(lines[-1]) if lines else {}
+        result = json.loads(lines[-1]) if lines else {}
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}

@@ -1,8 +1,8 @@
-"""One answer, sanitised and tested by EvalPlus; `humaneval` runs this module in the sandbox.
+"""Sanitises and tests one answer by EvalPlus; `humaneval` runs this module in the sandbox.
 
-Standard input is `{"raw": PROGRAM OR MARKDOWN, "problem": {…}}`. Standard output is a line as soon
-as there is more to say, each with all that is known: `solution`, the sanitised program; then, of a
-problem of EvalPlus's, `base`, and if that is true `plus`: whether these tests pass.
+Standard input is `{"raw": PROGRAM OR MARKDOWN, "problem": {…}}`. Standard output is a JSON object
+per line, each with all results so far: `solution`, the sanitised program; then, for a problem of
+HumanEval+, `base`, and if that is true `plus`: whether these tests pass.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer one task."""
+    """Read one task and write its results."""
     task = json.load(sys.stdin)
     problem = task["problem"]
-    known: dict[str, Any] = {"solution": _sanitised(task["raw"], problem["entry_point"])}
-    _say(known)
+    result: dict[str, Any] = {"solution": _sanitised(task["raw"], problem["entry_point"])}
+    _write(result)
     for tests in ("base", "plus") if "plus_input" in problem else ():
-        known[tests] = _passes(known["solution"], problem, tests)
-        _say(known)
-        if not known[tests]:
+        result[tests] = _passes(result["solution"], problem, tests)
+        _write(result)
+        if not result[tests]:
             break
 
 
-def _say(known: dict[str, Any]) -> None:
-    # On a line of its own, whatever a solution may have written.
-    print("\n" + json.dumps(known), flush=True)
+def _write(result: dict[str, Any]) -> None:
+    # On a line of its own, whatever a solution may have printed.
+    print("\n" + json.dumps(result), flush=True)
 
 
 def _sanitised(raw: str, entry_point: str) -> str:
@@ -37,17 +37,17 @@ def _sanitised(raw: str, entry_point: str) -> str:
 
     try:
         return str(sanitize(raw, entry_point))
-    except (ValueError, RecursionError):  # null bytes and lone surrogates; too deep a nesting
+    except (ValueError, RecursionError):  # null bytes and lone surrogates; deep nesting
         return raw
 
 
 def _passes(solution: str, problem: dict[str, Any], tests: str) -> bool:
-    # The sandbox limits the memory. A limit that EvalPlus may not set, it reads as a failed test.
+    # The sandbox limits the memory. EvalPlus takes a limit that it may not set for a failed test.
     os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"
     from evalplus.eval import PASS, untrusted_check
     from evalplus.gen.util import trusted_exec
 
-    # EvalPlus counts on it, and the other ways need sockets.
+    # EvalPlus relies on fork, and the other start methods need sockets.
     multiprocessing.set_start_method("fork", force=True)
     reference = problem["prompt"] + problem["canonical_solution"]
     inputs, entry_point = problem[f"{tests}_input"], problem["entry_point"]

@@ -1,4 +1,4 @@
-"""A judge behind an OpenAI-compatible server: asked again where that can help, never twice else."""
+"""Ratings of answers by a judge model behind an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -9,58 +9,60 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.scoring.mt_bench import Grading, judgement_row, parse_rating
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
-# The client waits before each, twice as long as before the last, or as long as the server says.
+# The client doubles its wait before each retry, or waits as long as the server asks.
 MAX_RETRIES = 5
 TIMEOUT_SECONDS = 300.0
-# Servers may answer the same request in other words, even at temperature 0.
+# Servers are not deterministic even at temperature 0, so another judgement may have a rating.
 NUM_JUDGEMENTS = 3
 WAIT_SECONDS = 1.0
 
 MAX_TOKENS = 2048  # as FastChat
 
 AnswerTurn = tuple[int, int]
-"""A question_id, and a turn from 1."""
+"""A question_id, and a turn counted from 1."""
 
 
 class UnjudgedError(Exception):
-    """There is no rating; the text, one line, says why."""
+    """An answer got no rating; the message, one line, is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What came of the answers of one task.
+    """The ratings of one task's answers.
 
     Attributes:
-        gradings: all of them.
-        scores: ratings of those that were judged, now or before.
-        reasons: why the others were not.
+        gradings: all answers.
+        scores: ratings of the judged answers, from this run or an earlier one.
+        reasons: why each other answer has no rating.
+        notes: one message per line of the judgement file that was skipped.
     """
 
     gradings: Sequence[Grading]
     scores: dict[AnswerTurn, float]
     reasons: dict[AnswerTurn, str]
+    notes: list[str]
 
 
 class Judge:
     """A chat model that rates answers.
 
     Args:
-        name: the model's, as the server knows it.
-        base_url: the server; None for OpenAI's, or `$OPENAI_BASE_URL`.
+        name: of the model, as the server knows it.
+        base_url: of the server; None for `$OPENAI_BASE_URL`, by default OpenAI's.
 
     Raises:
-        OptionError: `openai` is not installed, `base_url` is no such thing, or the server needs a
-            key and there is none.
+        OptionError: `openai` is not installed, `base_url` is not an HTTP URL, or there is no key
+            for OpenAI's server.
     """
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
@@ -78,17 +80,17 @@ class Judge:
             _check_url(base_url)
         self._openai = openai
         self._client = openai.OpenAI(
-            api_key=self._key or "EMPTY",  # the client insists on one
+            api_key=self._key or "EMPTY",  # the client requires one
             base_url=base_url,
             timeout=TIMEOUT_SECONDS,
             max_retries=MAX_RETRIES,
         )
 
     def rate(self, grading: Grading) -> tuple[str, float]:
-        """The judgement and the rating in it.
+        """The judgement, and the rating in it.
 
         Raises:
-            UnjudgedError: no answer after all tries, or none with a rating.
+            UnjudgedError: all retries failed, or no judgement has a rating.
         """
         for attempt in range(NUM_JUDGEMENTS):
             if attempt:
@@ -100,7 +102,7 @@ class Judge:
         raise UnjudgedError(f"no rating in {NUM_JUDGEMENTS} judgements")
 
     def _ask(self, grading: Grading) -> str:
-        """The judge's answer; "" for none."""
+        """The judge's answer; "" if the completion has none."""
         try:
             completion = self._client.chat.completions.create(
                 model=self.name,
@@ -119,14 +121,14 @@ class Judge:
             raise UnjudgedError(self._line(str(error))) from None
         try:
             content: object = completion.choices[0].message.content
-        except (AttributeError, IndexError, TypeError):  # not checked by the client
+        except (AttributeError, IndexError, TypeError):  # the client does not validate it
             return ""
         return content if isinstance(content, str) else ""
 
     def _line(self, text: str) -> str:
-        """`text` in one line of at most 200 characters; servers can repeat the key."""
-        shown = text.replace(self._key, f"${KEY_VARIABLE}") if self._key else text
-        return " ".join(shown.split())[:200]
+        """`text` as one line of at most 200 characters, without the key, which servers may echo."""
+        redacted = text.replace(self._key, f"${KEY_VARIABLE}") if self._key else text
+        return " ".join(redacted.split())[:200]
 
 
 def judge_all(
@@ -137,25 +139,25 @@ def judge_all(
     judge: str,
     concurrency: int,
 ) -> Judged:
-    """Have `gradings` rated, `concurrency` at a time, except those that `path` has already.
+    """Rate those of `gradings` that `path` has no rating of yet, `concurrency` at a time.
 
-    Each judgement is appended to `path` as it comes, so that a kill loses none.
+    Each judgement is appended to `path` at once, so that a kill loses none.
 
     Args:
         rate: as `Judge.rate`.
         gradings: of one task, each answer once.
         path: FastChat's `model_judgment/<judge>_single.jsonl`.
-        model: whose answers these are.
-        judge: the judge's name.
-        concurrency: how many requests run side by side.
+        model: name of the model that answered.
+        judge: name of the judge.
+        concurrency: number of parallel requests.
 
     Raises:
         OptionError: `concurrency` is below 1.
-        DataError: `path` is broken, cannot be written, or has judgements of other answers.
+        DataError: as `read_scores`, or `path` cannot be written.
     """
     if concurrency < 1:
         raise OptionError(f"concurrency {concurrency}; give 1 or more")
-    scores = read_scores(path, gradings, model, judge)
+    scores, notes = read_scores(path, gradings, model, judge)
     reasons: dict[AnswerTurn, str] = {}
 
     def rate_one(grading: Grading) -> None:
@@ -165,57 +167,62 @@ def judge_all(
         except UnjudgedError as error:
             reasons[answer] = str(error)
         else:
-            _append(path, judgement_row(grading, model, judge, judgement, score, time.time()))
+            row = judgement_row(grading, model, judge, judgement, score, time.time())
+            journal.append(path, json.dumps(row).encode())
             scores[answer] = score
 
-    left = [grading for grading in gradings if (grading.question_id, grading.turn) not in scores]
+    unrated = [each for each in gradings if (each.question_id, each.turn) not in scores]
     pool = ThreadPoolExecutor(concurrency)
     try:
-        futures = [pool.submit(rate_one, grading) for grading in left]
+        futures = [pool.submit(rate_one, grading) for grading in unrated]
         for future in tqdm(as_completed(futures), "Judging", len(futures), unit="answer"):
             future.result()
     finally:
         pool.shutdown(cancel_futures=True)
-    return Judged(gradings, scores, reasons)
+    return Judged(gradings, scores, reasons, notes)
 
 
 def read_scores(
     path: Path, gradings: Sequence[Grading], model: str, judge: str
-) -> dict[AnswerTurn, float]:
-    """Ratings in a judgement file; a last line that a kill cut off is removed from it.
+) -> tuple[dict[AnswerTurn, float], list[str]]:
+    """Ratings in a judgement file, and a note on each line that is skipped as no judgement.
 
     Raises:
-        DataError: the file is broken, or has judgements of something else than `gradings`: means
+        DataError: the file cannot be read, or judges an answer that is not in `gradings`: means
             that FastChat computes from it would not be this run's.
     """
-    wanted = {(each.question_id, each.turn): (each.template, each.user) for each in gradings}
+    expected = {
+        (each.question_id, each.turn): (model, [judge, each.template], each.user)
+        for each in gradings
+    }
     scores: dict[AnswerTurn, float] = {}
-    for number, line in enumerate(_whole_lines(path), start=1):
+    notes: list[str] = []
+    for number, content in journal.lines(path) if path.exists() else ():
         try:
-            row = json.loads(line)
+            row = json.loads(content)
             answer = row["question_id"], row["turn"]
-            found = row["model"], row["judge"][0], (row["judge"][1], row["user_prompt"])
+            is_ours = expected.get(answer) == (row["model"], row["judge"], row["user_prompt"])
             score = float(row["score"])
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{path}:{number}: not a judgement ({error!r}); remove the line"
-            ) from error
-        if found != (model, judge, wanted.get(answer)):
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            notes.append(f"{path}:{number}: skipped, not a judgement ({reason}); remove the line")
+            continue
+        if not is_ours:
             raise DataError(
                 f"{path}:{number}: judges another answer than this run's; move the file away"
             )
-        if score >= 0:  # FastChat's -1 stands for none
+        if score >= 0:  # FastChat writes -1 for no rating
             scores[answer] = score
-    return scores
+    return scores, notes
 
 
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        right = False
-    if not right:
+        valid = False
+    if not valid:
         raise OptionError(f"base URL {url!r}; give one such as http://localhost:8000/v1")
 
 
@@ -224,28 +231,3 @@ def _key() -> str:
     if not (key.isascii() and key.isprintable()):
         raise OptionError(f"{KEY_VARIABLE} has characters that no key has; set it again")
     return key
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    try:
-        content = path.read_bytes() if path.exists() else b""
-        end = content.rfind(b"\n") + 1
-        if end < len(content):
-            os.truncate(path, end)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    return content[:end].splitlines()
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    """In one write, so that threads do not mix lines and a kill leaves whole ones."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            file.write(json.dumps(row).encode() + b"\n")
-    except OSError as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: {error.strerror}; make it a file that can be written")

@@ -1,4 +1,4 @@
-"""Ways to contain a program, from the best to one that contains little but works anywhere."""
+"""Ways to contain a program, from the strictest to one that works on every machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 CHILD = Path(__file__).with_name("sandbox_child.py")
 
 Mount = tuple[str, str]
-"""A path outside, and where it is inside."""
+"""A path outside the sandbox, and its path inside."""
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib64"),
@@ -27,17 +27,17 @@ class Level:
     """A way to contain a program.
 
     Attributes:
-        name: as `levels` lists it.
-        says: what is contained and what is not, one sentence.
-        prefix: the command that puts another inside, from the room for files in bytes and
-            `(source, target)` mounts.
-        builds_root: whether `sandbox_child` has to mount these itself.
-        shared: whether the processes and the network are the machine's.
+        name: short name.
+        description: what is contained and what is not, one sentence.
+        prefix: makes the command that runs another inside, from the space for files in bytes and
+            the mounts.
+        builds_root: whether `sandbox_child` has to make the mounts itself.
+        shared: whether the program shares processes and network with the machine.
         folder: makes the folder in which a program starts, and removes it.
     """
 
     name: str
-    says: str
+    description: str
     prefix: Callable[[int, Sequence[Mount]], list[str]]
     builds_root: bool
     shared: bool
@@ -45,9 +45,9 @@ class Level:
 
 
 def mounts_of(readable: Sequence[Path]) -> list[Mount]:
-    """`(source, target)` of what can be read; links lead to places that are there, too.
+    """Mounts of all that can be read: the system's programs and libraries, Python, and `readable`.
 
-    That is the system's programs and libraries, Python's own, and `readable`.
+    Targets of symbolic links are mounted at their real paths too.
     """
     wanted = [*_SYSTEM, sys.base_prefix, str(CHILD), *map(str, readable)]
     paths = {os.path.abspath(path) for path in wanted if os.path.exists(path)}  # noqa: PTH100, PTH110
@@ -57,16 +57,16 @@ def mounts_of(readable: Sequence[Path]) -> list[Mount]:
 
 @contextmanager
 def _inside() -> Iterator[str]:
-    """A folder of a file system that ends with the program, made there by `sandbox_child`.
+    """A folder in the program's own file system, made there by `sandbox_child`.
 
-    Not /tmp itself, where this package may be shown to the program.
+    Not /tmp itself, in which this package may be mounted.
     """
     yield "/tmp/program"
 
 
 @contextmanager
 def _temporary() -> Iterator[str]:
-    """A folder of this machine; the commands cope with any depth and with what is unreadable."""
+    """A folder of this machine; these commands remove any depth, and unreadable files."""
     folder = tempfile.mkdtemp(prefix="copyspec-")
     try:
         yield folder
@@ -75,9 +75,9 @@ def _temporary() -> Iterator[str]:
             subprocess.run([*command, folder], check=False, capture_output=True)
 
 
-def _bubblewrap(room: int, mounts: Sequence[Mount]) -> list[str]:
-    """A read-only /proc: to the kernel, root of a user namespace may still be root of /proc/sys."""
-    folder = ("--size", str(room), "--perms", "1777", "--tmpfs")
+def _bubblewrap(num_bytes: int, mounts: Sequence[Mount]) -> list[str]:
+    """/proc is read-only, since the kernel may let root of a user namespace write to /proc/sys."""
+    folder = ("--size", str(num_bytes), "--perms", "1777", "--tmpfs")
     binds = [word for source, target in mounts for word in ("--ro-bind", source, target)]
     return [
         *("bwrap", "--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"),
@@ -97,21 +97,21 @@ def _bubblewrap(room: int, mounts: Sequence[Mount]) -> list[str]:
     ]
 
 
-def _namespaces(room: int, mounts: Sequence[Mount]) -> list[str]:
-    own = ("user", "map-root-user", "pid", "net", "mount", "ipc", "uts", "fork", "kill-child")
-    return ["unshare", *(f"--{name}" for name in own), "--"]
+def _namespaces(num_bytes: int, mounts: Sequence[Mount]) -> list[str]:
+    options = ("user", "map-root-user", "pid", "net", "mount", "ipc", "uts", "fork", "kill-child")
+    return ["unshare", *(f"--{name}" for name in options), "--"]
 
 
-def _nothing(room: int, mounts: Sequence[Mount]) -> list[str]:
+def _nothing(num_bytes: int, mounts: Sequence[Mount]) -> list[str]:
     return []
 
 
 _CONTAINED = (
-    "no network, no process but their own, no file but the system's and Python's (read-only), "
-    "limits of time, memory, output and processes"
+    "no network, no other processes, no files but the system's and Python's (read-only), "
+    "limits on time, memory, output and processes"
 )
 _UNCONTAINED = (
-    "limits of time, memory, output and processes only; files are NOT contained: a program can "
+    "limits on time, memory, output and processes only; files are NOT contained: a program can "
     "read and change what this user can"
 )
 BUBBLEWRAP = Level("bubblewrap", f"bubblewrap: {_CONTAINED}", _bubblewrap, False, False, _inside)

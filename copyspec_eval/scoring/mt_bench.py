@@ -1,6 +1,6 @@
-"""MT-Bench's single-answer grading: which prompt a judge gets, and what its judgement is worth.
+"""MT-Bench's single-answer grading: the judge's prompts, and the rating in its judgement.
 
-Prompts, rating and file format are those of FastChat's `llm_judge`, so that its tools read ours.
+Prompts, rating and file format are those of FastChat's `llm_judge`, whose tools can read our files.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from copyspec_eval.errors import DataError
 
 REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1}
-"""The tasks that can be judged, and how many turns of each FastChat's reference answers fit.
+"""The tasks that can be judged, and for how many turns FastChat's reference answers hold.
 
-MT-Redundant has MT-Bench's first questions and others after them, so that the second reference
-answers another question: its second turns are judged without one.
+MT-Redundant's second questions differ from MT-Bench's, so its second turns are judged without a
+reference.
 """
 
 REFERENCE_CATEGORIES = frozenset({"math", "reasoning", "coding"})
-"""Where the judge is shown a reference answer, if there is one."""
+"""Categories in which the judge is shown the reference answer, if there is one."""
 
 _NAMES = (
     *("single-v1", "single-math-v1"),
@@ -30,7 +30,7 @@ _RATINGS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
 
 
 class Template(NamedTuple):
-    """A prompt of FastChat's `judge_prompts.jsonl`; `user` has named fields in braces."""
+    """A prompt of FastChat's `judge_prompts.jsonl`; `user` is a format string with named fields."""
 
     system: str
     user: str
@@ -38,11 +38,11 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """What FastChat gives a judge.
+    """FastChat's data for a judge.
 
     Attributes:
-        templates: by name.
-        references: the reference answers of both turns, by question_id.
+        templates: prompts by name.
+        references: reference answers of both turns by question_id.
     """
 
     templates: Mapping[str, Template]
@@ -51,7 +51,7 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Two questions of a user and a model's answers to them."""
+    """A user's two questions and a model's answers."""
 
     question_id: int
     category: str
@@ -72,7 +72,7 @@ class Grading:
 
 
 def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str, Any]]) -> Guide:
-    """From the rows of `judge_prompts.jsonl` and of FastChat's reference answers.
+    """A guide from the rows of `judge_prompts.jsonl` and of FastChat's reference answers.
 
     Raises:
         DataError: a field or one of the prompts is missing.
@@ -91,10 +91,10 @@ def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str
 
 
 def gradings(task: str, conversation: Conversation, guide: Guide) -> Iterator[Grading]:
-    """What to ask a judge about each turn of a conversation of `task`.
+    """The grading of each turn of a conversation of `task`.
 
     Raises:
-        DataError: a prompt has a field that there is no value for.
+        DataError: a prompt has an unknown field.
     """
     reference = guide.references.get(conversation.question_id)
     if conversation.category not in REFERENCE_CATEGORIES:
@@ -106,27 +106,29 @@ def gradings(task: str, conversation: Conversation, guide: Guide) -> Iterator[Gr
         try:
             user = template.user.format(**_values(conversation, shown))
         except (IndexError, KeyError, ValueError) as error:
-            raise DataError(f"the judge's prompt {name!r} has no such field: {error}") from error
+            raise DataError(
+                f"the judge's prompt {name!r} has an unknown field ({error}); copy the file again"
+            ) from error
         yield Grading(
             conversation.question_id, conversation.category, turn, name, template.system, user
         )
 
 
 def parse_rating(judgement: str) -> float | None:
-    """The first rating as FastChat finds it: in double brackets, else in single ones.
+    """The rating as FastChat parses it: the first in double brackets, else in single ones.
 
     >>> parse_rating("See [1]. Rating: [[8.5]]"), parse_rating("Rating: [7]"), parse_rating("9")
     (8.5, 7.0, None)
     """
-    found = (pattern.search(judgement) for pattern in _RATINGS)
-    match = next(filter(None, found), None)
+    matches = (pattern.search(judgement) for pattern in _RATINGS)
+    match = next(filter(None, matches), None)
     return float(match[1]) if match else None
 
 
 def judgement_row(
     grading: Grading, model: str, judge: str, judgement: str, score: float, tstamp: float
 ) -> dict[str, Any]:
-    """A row of FastChat's `model_judgment/<judge>_single.jsonl`; `tstamp` in seconds since 1970."""
+    """A row of FastChat's `model_judgment/<judge>_single.jsonl`; `tstamp` is a Unix time in s."""
     return {
         "question_id": grading.question_id,
         "model": model,
@@ -140,7 +142,7 @@ def judgement_row(
 
 
 def file_name(name: str) -> str:
-    """A judge's name without the characters that file names cannot have.
+    """A model's name without the characters that file names cannot have.
 
     >>> file_name("org/judge-1.5:free")
     'org__judge-1.5__free'
@@ -154,7 +156,7 @@ def _both(turns: Any) -> tuple[str, str]:
 
 
 def _values(conversation: Conversation, reference: tuple[str, str] | None) -> dict[str, str]:
-    """Every field of FastChat's prompts; a prompt takes those that it names."""
+    """Values of all fields of FastChat's prompts; each prompt uses some."""
     (question_1, question_2), (answer_1, answer_2) = conversation.questions, conversation.answers
     values = {"question": question_1, "question_1": question_1, "question_2": question_2}
     values |= {"answer": answer_1, "answer_1": answer_1, "answer_2": answer_2}

@@ -1,7 +1,7 @@
-"""Runs untrusted programs: each in a process of its own, limited, watched, and gone afterwards.
+"""Runs untrusted programs, each in a limited process that leaves nothing running afterwards.
 
-Three levels of containment, the first that works on this machine is taken; `containment` says
-which. Whatever the level, `sandbox_child` stands between this process and the program.
+Of three levels of containment the first that works on this machine is used; `containment` names
+it. At every level, `sandbox_child` runs between this process and the program.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from copyspec_eval.scoring.levels import (
 
 logger = logging.getLogger("lm_eval.copyspec")
 
-Status = Literal["ok", "error", "timeout", "output_limit", "killed"]
+ExitStatus = Literal["ok", "error", "timeout", "output_limit", "killed"]
 
 INSTALLED = (Path(sys.prefix), Path(__file__).parents[1])
-"""What a program needs to read to import this package and what is installed beside it."""
+"""What a program must read to import this package and those installed beside it."""
 
 _PYTHON = os.path.realpath(sys.executable)
 _STOP_SECONDS = 2.0
@@ -50,16 +50,16 @@ _REASON_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use.
+    """The resources that a program may use.
 
     Attributes:
-        wall_seconds: from its start, about 0.05 s of our own included.
+        wall_seconds: from its start, including about 0.05 s of overhead.
         cpu_seconds: of each process.
         memory_bytes: address space of each process.
-        file_bytes: of each file; where the program has a file system of its own, of all together.
-        num_files: that a process has open.
-        num_processes: at a time, the program's own included; counted here before each fork, since
-            the kernel's limit is one for all that a user runs.
+        file_bytes: of each file; of all files together where the program has its own file system.
+        num_files: open in one process.
+        num_processes: at a time, including the first; counted before each fork, since the kernel's
+            limit covers all processes of a user.
         output_bytes: of standard output and standard error together.
     """
 
@@ -80,33 +80,33 @@ class Outcome:
     """How a program ended.
 
     Attributes:
-        status: "ok" is exit code 0, "error" any other.
-        exit_code: None if it did not exit of itself.
-        stdout: what it had printed, at most `Limits.output_bytes`; what is not UTF-8 is replaced.
-        reason: one line for people; "" if ok.
+        status: "ok" for exit code 0, "error" for any other.
+        exit_code: None if the program was stopped.
+        stdout: what it printed, at most `Limits.output_bytes`; invalid UTF-8 is replaced.
+        reason: why it failed, one line; "" if ok.
     """
 
-    status: Status
+    status: ExitStatus
     exit_code: int | None
     stdout: str
     reason: str
 
 
 def run_program(source: str, limits: Limits = DEFAULT_LIMITS) -> Outcome:
-    """Run Python source with the standard library alone; its standard input is at its end."""
+    """Run Python source with the standard library only and empty standard input."""
     command = [_PYTHON, "-I", "-S", "-X", "utf8", "-"]
     return run(command, source.encode(errors="replace"), limits)
 
 
 def run_all(sources: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> list[Outcome]:
-    """`run_program` of each source, on all processors; equal sources are run once."""
-    different = list(dict.fromkeys(sources))
-    if different:
+    """`run_program` each source, in parallel on all processors; equal sources are run once."""
+    unique = list(dict.fromkeys(sources))
+    if unique:
         announce()
     with ThreadPoolExecutor(_num_processors()) as pool:
-        running = pool.map(lambda source: run_program(source, limits), different)
-        outcomes = list(tqdm(running, "Running programs", len(different), unit="program"))
-    by_source = dict(zip(different, outcomes, strict=True))
+        running = pool.map(lambda source: run_program(source, limits), unique)
+        outcomes = list(tqdm(running, "Running programs", len(unique), unit="program"))
+    by_source = dict(zip(unique, outcomes, strict=True))
     return [by_source[source] for source in sources]
 
 
@@ -116,13 +116,13 @@ def run(
     limits: Limits = DEFAULT_LIMITS,
     readable: Sequence[Path] = (),
 ) -> Outcome:
-    """Run a command with an environment of its own and an empty, writable folder to start in.
+    """Run a command with a minimal environment, starting in an empty, writable folder.
 
     Args:
         arguments: the program's absolute path, then its arguments.
         stdin: its standard input.
-        limits: what it may use.
-        readable: files and folders, beside the system's and Python's own, that it needs.
+        limits: the resources it may use.
+        readable: files and folders that it can read beside the system's and Python's.
     """
     return _run(level(), arguments, stdin, limits, readable)
 
@@ -133,8 +133,8 @@ def announce() -> None:
 
 
 def containment() -> str:
-    """What keeps the programs in on this machine, and what does not; one line."""
-    return f"untrusted programs run under {level().says}"
+    """How programs are contained on this machine, and how not; one line."""
+    return f"untrusted programs run under {level().description}"
 
 
 def level() -> Level:
@@ -144,10 +144,10 @@ def level() -> Level:
 
 @cache
 def levels() -> tuple[Level, ...]:
-    """The levels that work on this machine, best first, found out by trying; one always does."""
+    """The levels that work on this machine, best first, found by trying; there is always one."""
     guard = "import socket\ntry: socket.socket()\nexcept PermissionError: print('guarded')"
-    found = [level for level in (BUBBLEWRAP, NAMESPACES) if _prints(level, "print('here')")]
-    return (*found, GUARDED if _prints(GUARDED, guard) else UNGUARDED)
+    isolated = [level for level in (BUBBLEWRAP, NAMESPACES) if _prints(level, "print('here')")]
+    return (*isolated, GUARDED if _prints(GUARDED, guard) else UNGUARDED)
 
 
 def _prints(level: Level, source: str) -> bool:
@@ -177,16 +177,16 @@ def _run(
 ) -> Outcome:
     mounts = mounts_of(readable)
     ours, theirs = socket.socketpair()
-    with level.folder() as folder, ours, tempfile.TemporaryFile() as given:
-        given.write(stdin)
-        given.seek(0)
+    with level.folder() as folder, ours, tempfile.TemporaryFile() as stdin_file:
+        stdin_file.write(stdin)
+        stdin_file.seek(0)
         settings = _settings(level, limits, mounts, folder, theirs.fileno())
         child = [_PYTHON, "-I", "-S", str(CHILD), settings, *arguments]
         with theirs:
             try:
                 process = subprocess.Popen(
                     [*level.prefix(limits.file_bytes, mounts), *child],
-                    stdin=given,
+                    stdin=stdin_file,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     cwd="/",
@@ -227,12 +227,12 @@ def _settings(
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """All that a program finds in its environment; one thread, since programs run side by side."""
+    """A program's whole environment; one thread each, since programs run in parallel."""
     return {"PATH": "/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
-    """End `sandbox_child`, and with it all that it has started, and wait for that."""
+    """End `sandbox_child`, and with it all processes that it started, and wait for it."""
     control.close()
     try:
         process.wait(_STOP_SECONDS)
@@ -246,7 +246,7 @@ def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
 
 @dataclass(slots=True)
 class _Watch:
-    """Reads what a program prints until it ends, or has to."""
+    """Reads what a program prints until it ends or exceeds a limit."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket
@@ -256,7 +256,7 @@ class _Watch:
     )
 
     def outcome(self) -> Outcome:
-        """Wait for the end; `sandbox_child` is still to be stopped afterwards."""
+        """Wait for the end; the caller must stop `sandbox_child` afterwards."""
         deadline = time.monotonic() + self.limits.wall_seconds
         with selectors.DefaultSelector() as selector:
             for name in self.printed:
@@ -267,11 +267,11 @@ class _Watch:
                 for name in ready.keys() & self.printed.keys():
                     if not self._read(name):
                         selector.unregister(ready[name].fileobj)
-                if self._is_over():
-                    return self._too_much()
+                if self._exceeds_output():
+                    return self._output_limit()
                 if "control" in ready:
-                    return self._ended(self.control.recv(64).decode())
-        return self._made("timeout", None, f"over {self.limits.wall_seconds:g} s of wall time")
+                    return self._end_outcome(self.control.recv(64).decode())
+        return self._make("timeout", None, f"over {self.limits.wall_seconds:g} s of wall time")
 
     def _register(self, selector: selectors.BaseSelector, name: str) -> None:
         stream = self._stream(name)
@@ -283,7 +283,7 @@ class _Watch:
         return stream
 
     def _read(self, name: str) -> bool:
-        """Take what there is, up to the limit; False at the end of the stream."""
+        """Read what is available, up to the limit; False at the end of the stream."""
         try:
             chunk = os.read(self._stream(name).fileno(), self.limits.output_bytes + 1)
         except BlockingIOError:
@@ -291,37 +291,37 @@ class _Watch:
         self.printed[name] += chunk
         return bool(chunk)
 
-    def _is_over(self) -> bool:
+    def _exceeds_output(self) -> bool:
         return sum(map(len, self.printed.values())) > self.limits.output_bytes
 
-    def _ended(self, message: str) -> Outcome:
-        """The outcome once the program is gone; what it printed last is still in the pipes."""
+    def _end_outcome(self, message: str) -> Outcome:
+        """The outcome once the program has ended; its last output is still in the pipes."""
         for name in self.printed:
             self._read(name)
-        if self._is_over():
-            return self._too_much()
+        if self._exceeds_output():
+            return self._output_limit()
         kind, _, number = message.partition(" ")
         if kind == "exit":
-            return self._exited(int(number))
+            return self._exit_outcome(int(number))
         if kind == "signal":
             if int(number) == signal.SIGXCPU:
                 seconds = self.limits.cpu_seconds
-                return self._made("timeout", None, f"over {seconds} s of processor time")
-            return self._made("killed", None, f"killed by signal {number}")
+                return self._make("timeout", None, f"over {seconds} s of processor time")
+            return self._make("killed", None, f"killed by signal {number}")
         if kind == "processes":
-            return self._made("killed", None, f"over {self.limits.num_processes} processes")
-        return self._made("killed", None, f"the sandbox ended early: {self._last_line()}")
+            return self._make("killed", None, f"over {self.limits.num_processes} processes")
+        return self._make("killed", None, f"the sandbox ended early: {self._last_line()}")
 
-    def _exited(self, code: int) -> Outcome:
+    def _exit_outcome(self, code: int) -> Outcome:
         if code == 0:
-            return self._made("ok", 0, "")
-        return self._made("error", code, f"exit code {code}: {self._last_line()}".rstrip(": "))
+            return self._make("ok", 0, "")
+        return self._make("error", code, f"exit code {code}: {self._last_line()}".rstrip(": "))
 
-    def _too_much(self) -> Outcome:
+    def _output_limit(self) -> Outcome:
         limit = self.limits.output_bytes / 1024
-        return self._made("output_limit", None, f"over {limit:g} KiB of output")
+        return self._make("output_limit", None, f"over {limit:g} KiB of output")
 
-    def _made(self, status: Status, code: int | None, reason: str) -> Outcome:
+    def _make(self, status: ExitStatus, code: int | None, reason: str) -> Outcome:
         text = bytes(self.printed["stdout"][: self.limits.output_bytes])
         return Outcome(status, code, text.decode(errors="replace"), reason)
 

@@ -2,17 +2,17 @@
 
     python -I -S sandbox_child.py SETTINGS PROGRAM [ARGUMENT…]
 
-SETTINGS is a JSON object of the arguments of `main`. It limits the program, waits for it, watches
-how many processes it makes, and writes one line to the socket `control`: `exit N`, `signal N` or
+SETTINGS is a JSON object of the arguments of `main`. This process limits the program, waits for it,
+counts its processes, and writes one line to the socket `control`: `exit N`, `signal N` or
 `processes`. When the other end of that socket is closed, everything is killed. As process 1 of a
-PID namespace it cannot be killed from inside, and the kernel ends the namespace with it. Elsewhere
-the program may neither leave its process group nor send signals, and the group is killed in one
-call: a fork bomb would outrun one that kills process by process.
+PID namespace it cannot be killed from inside, and the kernel ends the namespace with it. Without a
+namespace the program can neither leave its process group nor send signals, and the group is killed
+in one call: a fork bomb would outrun killing process by process.
 
-Each fork waits until it is allowed here (a seccomp listener, Linux 5.5), since a fork bomb would
-outrun one that only looks from time to time, as is done where the kernel has no listener.
+Each fork waits for permission from this process (a seccomp listener, Linux 5.5), since a fork bomb
+would outrun polling, which is used only where the kernel has no listener.
 
-Standard library only, and nothing of this package: it starts in milliseconds, for every program.
+Standard library only, and no import of this package: it starts in milliseconds for every program.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICK_SECONDS = 0.02
-"""How often the processes are counted."""
+"""Interval at which the processes are counted."""
 
 _AT_A_TIME = 1000
 
@@ -51,7 +51,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 # <sys/prctl.h>
 _CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 24, 36, 38
 
-# <linux/seccomp.h>: what a filter answers; its flag and the two calls of a listener
+# <linux/seccomp.h>: a filter's answers; the flag and the two calls of a listener
 _KILL, _REFUSE, _ASK, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
 _MODE_FILTER, _NEW_LISTENER = 1, 8
 _RECEIVE, _RECEIVE_BYTES, _SEND, _CONTINUE = 0xC0502100, 80, 0xC0182101, 1
@@ -65,7 +65,7 @@ class Calls:
         reaching: those that reach other processes or the network, or leave the process group: kill,
             tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, pidfd_getfd,
             ptrace, process_vm_readv, process_vm_writev, socket, io_uring_setup, setpgid, setsid.
-        forking: clone, fork, vfork. The C library takes clone where clone3 is not there.
+        forking: clone, fork, vfork. The C library falls back to clone where clone3 is missing.
     """
 
     architecture: int
@@ -108,11 +108,11 @@ def main(
         program: a path and its arguments.
         control: descriptor of the socket.
         folder: where the program starts.
-        mounts: `(source, target)` of what can be read, to build a file system from; None where
-            there is one already.
-        shared: whether the processes and the network are the machine's.
-        num_processes: how many processes there may be at a time.
-        folder_bytes: room in a file system that is built.
+        mounts: `(source, target)` paths that can be read, to build a file system from; None if it
+            is built already.
+        shared: whether the program shares processes and network with the machine.
+        num_processes: limit on processes at a time.
+        folder_bytes: size of each writable file system that is built.
         limits: resource limits by name, `{"RLIMIT_CPU": 8}`.
     """
     os.set_inheritable(control, False)
@@ -136,9 +136,9 @@ def main(
 def become(
     program: Sequence[str], limits: dict[str, int], shared: bool, watcher: socket.socket
 ) -> None:
-    """Turn into the program, with its limits and without privileges; does not return.
+    """Become the program, with its limits and without privileges; does not return.
 
-    `watcher` is sent the descriptor of the listener that is asked about forks, if there is one.
+    The descriptor of the listener for forks, if there is one, is sent to `watcher`.
     """
     try:
         os.setsid()
@@ -183,7 +183,7 @@ def watch(child: int, control: int, forks: Sequence[int], num_processes: int, sh
 
 
 def events(descriptors: Sequence[int]) -> Iterator[set[int]]:
-    """Those of `descriptors` that are readable, when one is, a child has ended, or time passed."""
+    """The readable ones of `descriptors`, whenever one is, a child has ended, or a tick passed."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -199,7 +199,7 @@ def events(descriptors: Sequence[int]) -> Iterator[set[int]]:
 
 
 def allow_fork(listener: int) -> None:
-    """Let the process that waits in a fork go on with it, unless it was killed meanwhile."""
+    """Let the process that waits in a fork continue, unless it was killed meanwhile."""
     asked = bytearray(_RECEIVE_BYTES)
     with contextlib.suppress(OSError):
         fcntl.ioctl(listener, _RECEIVE, asked)
@@ -208,14 +208,14 @@ def allow_fork(listener: int) -> None:
 
 
 def exits() -> Iterator[tuple[int, int]]:
-    """Process and exit code (negative: the signal) of each child that has ended."""
+    """Process id and exit code (negative: the signal) of each child that has ended."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended[0], os.waitstatus_to_exitcode(ended[1])
 
 
 def kill_all(child: int) -> None:
-    """Kill the program's group, then descendants that may have left it where nothing forbids it."""
+    """Kill the program's group, then any descendants that have left it."""
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     while running := descendants(_AT_A_TIME):
@@ -228,24 +228,24 @@ def kill_all(child: int) -> None:
         time.sleep(0.001)
 
 
-def descendants(enough: int) -> list[int]:
-    """Processes below this one, some if there are more than `enough`, none if /proc is missing."""
-    found: list[int] = []
-    waiting = [os.getpid()]
-    while waiting and len(found) <= enough:
-        parent = waiting.pop()
+def descendants(limit: int) -> list[int]:
+    """Descendants of this process: not all if more than `limit`, none if /proc is missing."""
+    result: list[int] = []
+    parents = [os.getpid()]
+    while parents and len(result) <= limit:
+        parent = parents.pop()
         for file in Path(f"/proc/{parent}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 children = [int(word) for word in file.read_text().split()]
-                found += children
-                waiting += children
-    return found
+                result += children
+                parents += children
+    return result
 
 
 def build_root(mounts: Sequence[tuple[str, str]], folder_bytes: int) -> None:
-    """Make a new, read-only root of `mounts`, with a /tmp and nothing else of the machine's.
+    """Replace the root by a read-only one of `mounts`, a new /proc, /tmp and /dev/shm, and devices.
 
-    Needs a mount namespace of its own, and `mount_setattr` (Linux 5.12).
+    Needs a private mount namespace, and `mount_setattr` (Linux 5.12).
     """
     mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, f"size={folder_bytes},mode=755")
     Path("/tmp/old").mkdir()
@@ -261,7 +261,7 @@ def build_root(mounts: Sequence[tuple[str, str]], folder_bytes: int) -> None:
     for source, target in mounts:
         bind(f"/old{source}", target)
         make_read_only(target)
-    # Root's kernel settings are there: to the kernel, root of a user namespace may still be root.
+    # /proc/sys has kernel settings, and the kernel may let root of a user namespace change them.
     make_read_only("/proc")
     check(_libc.umount2(b"/old", _MNT_DETACH), "umount2")
     Path("/old").rmdir()
@@ -269,7 +269,7 @@ def build_root(mounts: Sequence[tuple[str, str]], folder_bytes: int) -> None:
 
 
 def bind(source: str, target: str) -> None:
-    """Make `source` appear at `target` too, with what is mounted below it."""
+    """Mount `source` at `target` too, with all mounts below it."""
     place = Path(target)
     if Path(source).is_dir():
         place.mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ def bind(source: str, target: str) -> None:
 
 
 def make_read_only(target: str) -> None:
-    """`target` and what is mounted below it."""
+    """Make `target` and all mounts below it read-only."""
     attributes = struct.pack("4Q", _RDONLY | _NOSUID | _NODEV, 0, 0, 0)
     call = _MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes)
     check(_libc.syscall(*call), f"mount_setattr {target}")
@@ -300,17 +300,17 @@ def check(result: int, call: str) -> None:
 
 
 def drop_privileges() -> None:
-    """Root's privileges, and those of setuid programs, are lost at the coming exec."""
+    """Drop root's privileges, and those of setuid programs, from the next exec on."""
     for capability in range(64):
         _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
     _libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def guard(shared: bool) -> list[int]:
-    """Have every fork wait for the watcher; where processes are `shared`, no signals, no sockets.
+    """Make every fork wait for the watcher; if `shared`, also refuse signals and sockets.
 
     Returns:
-        The descriptor of the listener; nothing where there can be none.
+        The descriptor of the listener; empty if the kernel has none.
     """
     calls = _CALLS.get(os.uname().machine)
     if calls is None:
@@ -324,10 +324,10 @@ def guard(shared: bool) -> list[int]:
 
 
 def answer_calls(calls: Calls, answers: Mapping[int, int], flags: int) -> int:
-    """Install a seccomp filter that gives `answers` by call, and allows the others.
+    """Install a seccomp filter that gives each call its answer in `answers`, and allows all others.
 
-    `struct sock_filter {u16 code; u8 jt, jf; u32 k}`: load the architecture and compare, then load
-    the call's number, refuse those of the x32 ABI, and compare with each that has an answer.
+    `struct sock_filter {u16 code; u8 jt, jf; u32 k}`: check the architecture, then the call's
+    number: refuse those of the x32 ABI, and compare with each call that has an answer.
     """
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
     lines = [(load, 0, 0, 4), (equal, 1, 0, calls.architecture), (give, 0, 0, _KILL)]

@@ -27,6 +27,16 @@ def command(byte_model: Path, questions: Path, tmp_path: Path) -> Command:
     return Command(byte_model, questions, tmp_path / "output")
 
 
+def copied_share(rows: list[TurnRecord]) -> float:
+    copied = sum(
+        of_source.num_accepted
+        for row in rows
+        for source, of_source in (row.counts.drafts or {}).items()
+        if source != "model"
+    )
+    return copied / sum(row.counts.num_tokens or 0 for row in rows)
+
+
 def turns_of(rows: list[TurnRecord]) -> list[tuple[int, int]]:
     return sorted((row.doc_id, row.turn) for row in rows)
 
@@ -48,12 +58,10 @@ def test_one_command_gives_answers_figures_and_records(
     for row in rows:
         assert samples[row.doc_id]["resps"][row.turn - 1] == [row.text]
         assert samples[row.doc_id]["doc"]["category"] == row.category
-    figures = results["config"]["copyspec"]["mt_redundant"]
+    assert results["config"]["copyspec"]["run_id"] == rows[0].run_id
+    figures = results["config"]["copyspec"]["figures"]["mt_redundant"]
     for turn in (1, 2):
-        of_turn = [row for row in rows if row.turn == turn]
-        copied = sum(row.num_accepted or 0 for row in of_turn) / sum(
-            row.num_tokens or 0 for row in of_turn
-        )
+        copied = copied_share([row for row in rows if row.turn == turn])
         assert figures[f"turn {turn}"]["copied_share"] == pytest.approx(copied)
         assert results["results"]["mt_redundant"][f"copied_share_turn{turn},none"] == (
             pytest.approx(copied)
@@ -61,11 +69,16 @@ def test_one_command_gives_answers_figures_and_records(
         assert set(figures[f"turn {turn}"]["by_category"]) == {"math", "writing"}
         for name in TIMED_ALONE:
             assert results["results"]["mt_redundant"][f"{name}_turn{turn},none"] > 0
-    assert sum(row.num_accepted or 0 for row in rows) > 0
+    assert copied_share(rows) > 0
     [run] = json.loads((command.output / "manifest.json").read_text())["runs"]
     assert run["run_id"] == rows[0].run_id
-    assert (run["config"]["drafter"], run["config"]["gamma"]) == ("copyspec", 2)
-    assert {"python", "torch", "transformers", "lm-eval", "copyspec-eval"} <= set(run["versions"])
+    spec = run["spec"]
+    assert (spec["drafting"]["drafter"], spec["drafting"]["gamma"]) == ("copyspec", 2)
+    assert {"python", "torch", "transformers", "lm-eval", "copyspec-eval"} <= set(spec["versions"])
+    assert spec["evaluation"]["gen_kwargs"] == {"max_gen_toks": 24}
+    assert spec["evaluation"]["apply_chat_template"] is True
+    assert spec["tasks"].keys() == {"mt_redundant"}
+    assert spec["tasks"]["mt_redundant"]["version"] == results["versions"]["mt_redundant"]
 
     baseline = beside(command, "hf")
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
@@ -90,7 +103,7 @@ def test_a_killed_run_asks_nothing_twice(command: Command, monkeypatch: pytest.M
             time.sleep(0.02)
         assert process.poll() is None, "it ended before it could be killed"
         process.send_signal(signal.SIGKILL)
-    before = list(records.read(file))
+    before = records.read(file, [])
     assert 8 <= len(before) < 12
 
     command.run(*more, options="drafter=none")
@@ -100,6 +113,8 @@ def test_a_killed_run_asks_nothing_twice(command: Command, monkeypatch: pytest.M
     assert len({row.run_id for row in rows}) == 2
     runs = json.loads((command.output / "manifest.json").read_text())["runs"]
     assert [run["run_id"] for run in runs] == [before[0].run_id, rows[-1].run_id]
+    killed, continued = ({**run["spec"], "code": None} for run in runs)
+    assert killed == continued, "so that a report takes the two for one"
 
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
     same: dict[str, Any] = {
@@ -152,7 +167,7 @@ def test_bad_data_is_named_before_a_model_is_loaded(command: Command, tmp_path: 
     assert not command.output.exists()
     last = result.stderr.splitlines()[-1]
     assert last.startswith("copyspec-eval: error: ")
-    assert "question_redundant.jsonl:1: category is None" in last
+    assert "question_redundant.jsonl:1: Object missing required field `category`" in last
 
 
 @pytest.mark.slow
@@ -194,7 +209,7 @@ def test_two_ranks_share_the_documents(command: Command) -> None:
     torchrun = ("python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     command.run(*SHORT, "--limit", "5", program=(*torchrun, "-m", "lm_eval"))
     per_rank = [
-        {row.doc_id for row in records.read(records.records_file(command.output, rank))}
+        {row.doc_id for row in records.read(records.records_file(command.output, rank), [])}
         for rank in (0, 1)
     ]
     assert per_rank == [{0, 2, 4}, {1, 3}] or per_rank == [{0, 1, 2}, {0, 1}]
@@ -208,7 +223,7 @@ def test_two_ranks_share_the_documents(command: Command) -> None:
     figures, wanted = (
         {
             turn: {name: value for name, value in part.items() if not name.startswith(TIMED)}
-            for turn, part in run.results()["config"]["copyspec"]["mt_redundant"].items()
+            for turn, part in run.results()["config"]["copyspec"]["figures"]["mt_redundant"].items()
         }
         for run in (command, alone)
     )
@@ -274,5 +289,5 @@ def test_all_of_mt_redundant_as_hf_answers_it(
     rows = ours.rows()
     assert len(rows) == 160
     assert len({row.category for row in rows}) == 8
-    copied = sum(row.num_accepted or 0 for row in rows) / sum(row.num_tokens or 0 for row in rows)
+    copied = copied_share(rows)
     assert copied == 0 if options == "drafter=none" else copied > 0.5

@@ -51,7 +51,7 @@ COMMANDS = {
 def run_program(
     *command: str, folder: Path, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run to success, else fail the test with all that the program said."""
+    """Run to success, else fail the test with all that the program printed."""
     result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert result.returncode == 0, f"{command} failed:\n{result.stdout}\n{result.stderr}"
     return result

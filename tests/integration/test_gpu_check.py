@@ -22,8 +22,8 @@ BARE = """
 import runpy, sys
 script, *folders = sys.argv[1:]
 sys.path += folders
-absent = ("lm_eval", "accelerate", "datasets", "pytablewriter", "evaluate")
-sys.modules.update(dict.fromkeys(absent))  # find_spec and import both say: not there
+absent = "lm_eval accelerate datasets pandas msgspec tabulate evaluate".split()
+sys.modules.update(dict.fromkeys(absent))  # neither find_spec nor import finds them
 {changes}
 sys.argv = [script, "--device", "{device}"]
 runpy.run_path(script, run_name="__main__")
@@ -81,7 +81,7 @@ def test_a_width_that_follows_the_draft_is_found() -> None:
     assert "none" not in {row["drafter"] for row in wrong}
 
 
-def test_without_a_device_it_says_what_to_do() -> None:
+def test_without_a_device_the_message_names_the_way_out() -> None:
     done = run("cuda", changes="import torch\ntorch.cuda.is_available = lambda: False")
     assert done.returncode == 2
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""The stock `lm_eval` asks a chat server for programs, and scores as a plain run of them does."""
+"""The stock `lm_eval` asks a chat server for programs, and scores as a direct run of them does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def problem_of(number: int, question: str, answer: str) -> Problem:
 
 
 def answered_right(problem: Problem, turn: int) -> bool:
-    """By a plain run, without anything of ours."""
+    """By a direct run, without anything of ours."""
     program = problem.programs[turn // 2]
     if program is None:
         return False
@@ -59,7 +59,7 @@ def answered_right(problem: Problem, turn: int) -> bool:
     return abs(printed - float(problem.gold)) <= 1e-6 * abs(float(problem.gold))
 
 
-def said(program: str | None) -> str:
+def reply_with(program: str | None) -> str:
     return "I cannot." if program is None else f"Sure.\n\n```python\n{program}\n```\n\nDone."
 
 
@@ -69,7 +69,7 @@ def test_problems_of_the_test_split(data_dir: Path, tmp_path: Path, count: int) 
 
     def reply(messages: Messages) -> str:
         problem = next(p for p in problems if p.question in messages[0]["content"])
-        return {1: said(problem.programs[0]), 3: "Fine.", 5: said(problem.programs[1])}[
+        return {1: reply_with(problem.programs[0]), 3: "Fine.", 5: reply_with(problem.programs[1])}[
             len(messages)
         ]
 
@@ -102,7 +102,7 @@ def check_requests(server: ChatServer, problems: list[Problem]) -> None:
     assert {request["max_tokens"] for request in server.requests} == {1024}
     last = [request["messages"] for request in server.requests if len(request["messages"]) == 5]
     assert {messages[1]["content"] for messages in last} == {
-        said(problem.programs[0]) for problem in problems
+        reply_with(problem.programs[0]) for problem in problems
     }
     assert {messages[3]["content"] for messages in last} == {"Fine."}
 

@@ -65,8 +65,8 @@ def numbered(prompt: str, times: int) -> Reply:
 def means(printed: str) -> dict[tuple[str, str, str], float]:
     """Ratings of our table by task, turn and category."""
     cells = (line.strip("|").split("|") for line in printed.splitlines() if line[:1] == "|")
-    found = [[cell.strip() for cell in row] for row in cells][2:]
-    return {(row[0], row[1], row[2]): float(row[5]) for row in found if row[5]}
+    table = [[cell.strip() for cell in row] for row in cells][2:]
+    return {(row[0], row[1], row[2]): float(row[5]) for row in table if row[5]}
 
 
 def shown_by_fastchat(path: Path) -> list[float]:
@@ -86,14 +86,14 @@ def test_means_are_those_of_fastchat(run: Path, capsys: pytest.CaptureFixture[st
         path = judgement_file(run, task)
         ours = [means(printed)[task, turn, "all"] for turn in ("1", "2", "both")]
         assert shown_by_fastchat(path) == pytest.approx(ours, abs=0.005)
-        found = {(row["question_id"], row["turn"]): row for row in rows(path)}
-        assert len(found) == 8
-        assert list(found[2, 1]) == [
+        judged = {(row["question_id"], row["turn"]): row for row in rows(path)}
+        assert len(judged) == 8
+        assert list(judged[2, 1]) == [
             *("question_id", "model", "judge", "user_prompt"),
             *("judgment", "score", "turn", "tstamp"),
         ]
-        assert found[2, 1]["judge"] == ["org/judge", "single-math-v1"]
-        assert found[2, 1]["user_prompt"] == f"Q2|{task} 2.1|ref R1"
+        assert judged[2, 1]["judge"] == ["org/judge", "single-math-v1"]
+        assert judged[2, 1]["user_prompt"] == f"Q2|{task} 2.1|ref R1"
     assert sum(server.asked.values()) == 16
 
 
@@ -131,18 +131,18 @@ def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(
         server.asked.clear()
         assert main(command(run, server)) == 0
         assert sum(server.asked.values()) == 4
-    found = means(capfd.readouterr().out)
-    ours = [found["mt_bench", turn, "all"] for turn in ("1", "2", "both")]
+    ratings = means(capfd.readouterr().out)
+    ours = [ratings["mt_bench", turn, "all"] for turn in ("1", "2", "both")]
     assert shown_by_fastchat(path) == pytest.approx(ours, abs=0.005)
 
 
 def test_a_killed_judge_asks_nothing_twice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reached, go_on = threading.Event(), threading.Event()
+    reached, resumed = threading.Event(), threading.Event()
 
     def judge(prompt: str, times: int) -> Reply:
-        if len(server.asked) == 6 and not go_on.is_set():
+        if len(server.asked) == 6 and not resumed.is_set():
             reached.set()
-            go_on.wait(60)
+            resumed.wait(60)
         return numbered(prompt, times)
 
     with JudgeServer(judge) as server:
@@ -157,7 +157,7 @@ def test_a_killed_judge_asks_nothing_twice(run: Path, capsys: pytest.CaptureFixt
             process.wait()
         judged = {row["user_prompt"] for row in rows(judgement_file(run, "mt_bench"))}
         assert len(judged) == 5, "all that were answered"
-        go_on.set()
+        resumed.set()
         assert main(arguments) == 0
     assert KEY not in log.read_text("utf-8")
     again = [prompt for prompt, times in server.asked.items() if times > 1]
@@ -193,8 +193,8 @@ def test_the_judge_reads_what_fastchat_sends(
     folder, common = data_dir / "mt_bench", asked_by_fastchat.common
     questions = [row.fields for row in read_jsonl(folder / "question.jsonl")]
     write_conversations(tmp_path, "mt_bench", questions, "{{{question_id}}} {turn}\u2028")
-    found = read_run(tmp_path)
-    export.write_fastchat(found, tmp_path)
+    run = read_run(tmp_path)
+    export.write_fastchat(run, tmp_path)
     answers = common.load_model_answers(str(tmp_path / "mt_bench" / "model_answer"))["org__model"]
     templates = common.load_judge_prompts(str(folder / "judge_prompts.jsonl"))
     references = {
@@ -202,7 +202,7 @@ def test_the_judge_reads_what_fastchat_sends(
         for row in read_jsonl(folder / "reference_answer_gpt-4.jsonl")
     }
     given = guide(templates.values(), references.values())
-    for question, ours in zip(questions, export.conversations(found)["mt_bench"], strict=True):
+    for question, ours in zip(questions, export.conversations(run)["mt_bench"], strict=True):
         number = question["question_id"]
         guided = question["category"] in common.NEED_REF_CATS
         for each in gradings("mt_bench", ours, given):

@@ -11,14 +11,21 @@ from time import perf_counter
 import pytest
 from recorded_runs import manifest, turn, write_run
 
+from copyspec_eval.records import SpanCharacters
+from copyspec_eval.types import Attempt
+
 RUNS, DOCUMENTS = 50, 250
 SECONDS, BYTES = 30, 1e9
 
 # As long as answers of MT-Bench: 2,000 characters each, and a draft every few tokens.
-PROMPT = "What is said in a prompt of some length? " * 60
-PIECES = tuple(("a piece of the answer, ", start, start + 23) for start in range(0, 2000, 46))
+PROMPT = "What is asked in a prompt of some length? " * 60
+PIECE = "a piece of the answer, "
+PLACES = tuple(
+    SpanCharacters(start // 2, start // 2 + len(PIECE), start, start + len(PIECE))
+    for start in range(0, 2000, 46)
+)
 TOKENS = tuple(range(500))
-ATTEMPTS = tuple((10, accepted % 11, "context") for accepted in range(100))
+ATTEMPTS = tuple(Attempt(10, accepted % 11) for accepted in range(100))
 
 
 @pytest.mark.slow
@@ -34,16 +41,17 @@ def test_fifty_runs_of_five_hundred_turns(tmp_path: Path) -> None:
                 seed=number,
                 drafter=("copyspec", "suffix")[number % 2],
                 prompt=f"{document} {PROMPT}",
-                segments=(*PIECES, (f"{run} {document}", -1, -1)),
-                text=f"{run} {document} " + PIECES[0][0] * 2 * len(PIECES),
+                span_characters=PLACES,
+                answer=PIECE * len(PLACES) + f"{run} {document}",
+                text=f"{run} {document} " + PIECE * 2 * len(PLACES),
                 token_ids=TOKENS,
                 attempts=ATTEMPTS,
             )
             for document in range(DOCUMENTS)
             for turn_number in (1, 2)
         ]
-        config = {"pretrained": f"model{number // 2}"}
-        folders.append(write_run(tmp_path / run, rows, manifest(run, config=config)))
+        model = f"model{number // 2}"
+        folders.append(write_run(tmp_path / run, rows, manifest(run, model=model)))
 
     program = Path(sys.executable).parent / "copyspec-eval"
     command: list[str | Path] = [program, "report", *folders, "--out", tmp_path / "out"]

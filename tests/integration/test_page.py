@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from recorded_runs import HOSTILE, manifest, turn, write_run
 
+from copyspec_eval.records import SpanCharacters
 from copyspec_eval.reports import files
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
@@ -44,19 +45,22 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs: turns that were copied, one that differs, and texts that mean harm."""
     folder = tmp_path_factory.mktemp("page")
     rows = [turn("a", doc, number) for doc in range(30) for number in (1, 2)]
+    end = len(HOSTILE + LONG)
     evil = replace(
         turn("a", 90, 1),
         task="evil",
         category=f"{HOSTILE[:20]} $x$",
         prompt=HOSTILE,
-        segments=((HOSTILE, 0, len(HOSTILE)), (LONG, -1, -1), ("again", -2, -2)),
+        answer=HOSTILE + LONG + "again",
+        span_characters=(
+            SpanCharacters(0, len(HOSTILE), 0, len(HOSTILE)),
+            SpanCharacters(end, end + len("again"), -1, -1),
+        ),
     )
     differing = turn("a", 91, 1)
     assert differing.baseline is not None
-    parted = replace(
-        differing.baseline, agreement="diverged", difference=Difference(2, 5, 6, 1.0, 0.1)
-    )
-    rows += [evil, replace(differing, baseline=parted, text="I did not.")]
+    diverged = replace(differing.baseline, difference=Difference(2, 5, 6, 1.0, 0.1))
+    rows += [evil, replace(differing, baseline=diverged, text="I did not.")]
     one = write_run(folder / "a", rows, manifest("a"))
     two = write_run(folder / "b", [turn("b", 0, 1, drafter="suffix")], manifest("b"))
     files.write(leaderboard([read_recorded(one), read_recorded(two)]), folder / "out")
@@ -85,7 +89,7 @@ def page(browser: Any, report: Path) -> Iterator[Any]:
     assert asked == [report.as_uri()], "nothing from elsewhere"
 
 
-def test_charts_are_drawn_and_cards_told(page: Any) -> None:
+def test_charts_and_cards_are_drawn(page: Any) -> None:
     assert page.locator(".card").count() >= 6
     figures = page.locator("figure svg")
     assert figures.count() >= 6
@@ -162,7 +166,7 @@ def test_real_runs_make_a_page(browser: Any, tmp_path: Path) -> None:
     opened = browser.new_page()
     opened.on("console", lambda message: problems.append(message.text))
     open_page(opened, tmp_path / "report.html")
-    assert shown(opened) == sum(len(run.rows) for run in runs)
+    assert shown(opened) == sum(len(run.records) for run in runs)
     assert opened.locator("figure svg").count() == 3 * 8
     opened.select_option("select[name=task]", "quickstart_redundant")
     opened.select_option("select[name=turn]", "2")
@@ -204,9 +208,9 @@ def test_a_thousand_turns_are_small_and_open_soon(browser: Any, tmp_path: Path) 
     def text(length: int) -> str:
         return "".join(source.choices(words, k=length // 7))
 
-    pieces = [(place, place + 49) if place % 98 else (-1, -1) for place in range(0, 2000, 49)]
+    places = tuple(SpanCharacters(p, p + 49, p, p + 49) for p in range(49, 2000, 98))
     rows = [
-        turn("a", doc, 1, prompt=text(8000), segments=tuple((text(49), *piece) for piece in pieces))
+        turn("a", doc, 1, prompt=text(8000), answer=text(2009), span_characters=places)
         for doc in range(1000)
     ]
     folder = write_run(tmp_path / "run", rows, manifest("a"))

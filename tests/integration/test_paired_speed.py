@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.forced import ForcedModel
+from benchmarks.models import QWEN_05B, random_model
 from transformers import LogitsProcessorList
 
-from copyspec_eval.bench.forced import ForcedModel, qwen_of_half_a_billion
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.replay import Trace, read_traces
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.types import DraftOptions, Generation
@@ -40,10 +42,15 @@ class StepCosts:
         return statistics.median(self.seconds[width])
 
 
+def num_steps(answer: Generation) -> int:
+    assert answer.counts.num_forwards
+    return answer.counts.num_forwards - 1
+
+
 def widths_of(answer: Generation) -> list[int]:
     """Width of every step of an answer that was decoded as wide as its drafts."""
     drafted = [1 + attempt.num_drafted for attempt in answer.attempts]
-    return drafted + [1] * (answer.num_forwards - 1 - len(drafted))
+    return drafted + [1] * (num_steps(answer) - len(drafted))
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +68,13 @@ def traces(data_dir: Path) -> list[Trace]:
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: bool) -> None:
-    model = qwen_of_half_a_billion(torch.bfloat16)
+    model = random_model(QWEN_05B, torch.bfloat16)
     ForcedModel(model, [(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
     drafter = drafter_factory(DraftOptions())
     engine = Engine(model, drafter, num_draft_tokens=10, exact=exact)
     paired = PairedEngine(model, engine)
-    requests = [
-        Request(
+    sequences = [
+        Sequence(
             trace.prompt_ids,
             StopRule(len(trace.answer_ids)),
             TokenChooser(LogitsProcessorList(), do_sample=False),
@@ -83,14 +90,15 @@ def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: 
         drafted.append(generation)
         plain.append(baseline.generation)
 
-    paired.warm_up(requests[0])
+    paired.warm_up(sequences[0])
     costs = StepCosts(model)
-    paired.generate(requests, finish)
+    paired.generate(sequences, finish)
     ratios = []
     for answer, baseline in zip(drafted, plain, strict=True):
-        widths = [16] * (answer.num_forwards - 1) if exact else widths_of(answer)
-        expected = (baseline.num_forwards - 1) * costs.cost(1) / sum(map(costs.cost, widths))
-        measured = baseline.decode_seconds / answer.decode_seconds
+        widths = [16] * num_steps(answer) if exact else widths_of(answer)
+        expected = num_steps(baseline) * costs.cost(1) / sum(map(costs.cost, widths))
+        seconds = [one.counts.decode_seconds for one in (baseline, answer)]
+        measured = float(seconds[0] or 0) / float(seconds[1] or 0)
         ratios.append(measured / expected)
         print(f"exact={exact} measured {measured:.3f} expected {expected:.3f}")
     # The median, since whatever else the machine does comes in bursts.

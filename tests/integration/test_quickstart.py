@@ -103,23 +103,23 @@ def test_the_embedded_model_on_what_it_has_not_seen(tmp_path: Path) -> None:
     ],
     ids=["small", "as-it-is"],
 )
-def test_training_lowers_the_loss_and_says_how_it_was_done(
+def test_training_lowers_the_loss_and_records_how_it_was_done(
     tmp_path: Path, steps: int, shape: tuple[str, ...]
 ) -> None:
     script = [sys.executable, str(REPOSITORY / "scripts" / "train_tiny"), "--steps", str(steps)]
     result = subprocess.run([*script, *shape], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    said = json.loads(result.stdout.splitlines()[-1])
-    assert said["steps"] == steps
-    assert said["final_loss"] < 0.6 * said["first_loss"]
+    printed = json.loads(result.stdout.splitlines()[-1])
+    assert printed["steps"] == steps
+    assert printed["final_loss"] < 0.6 * printed["first_loss"]
     folder = tmp_path / "runs" / "tiny"
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest | said == manifest
+    assert manifest | printed == manifest
     assert manifest["settings"]["seed"] == 0
     assert len(json.loads((folder / "losses.json").read_text())["losses"]) == steps // 50
 
 
-def test_the_weights_say_how_they_were_made() -> None:
+def test_the_weights_record_how_they_were_made() -> None:
     folder = Path(model_path(TINY))
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["steps"] == manifest["settings"]["steps"]

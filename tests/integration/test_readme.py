@@ -23,6 +23,7 @@ WRITES = [
     "runs/lookup/turns.jsonl",
     "runs/report/report.html",
     None,
+    None,
 ]
 
 

@@ -28,11 +28,13 @@ def test_hf_timed_answers_as_hf_and_leaves_records(
         assert figures[f"tokens_per_second_turn{turn},none"] > 0
         assert figures[f"latency_seconds_turn{turn},none"] > 0
         assert f"copied_share_turn{turn},none" not in figures
-        assert results["config"]["copyspec"]["mt_redundant"][f"turn {turn}"]["turns"] == 3
+        recorded = results["config"]["copyspec"]["figures"]["mt_redundant"]
+        assert recorded[f"turn {turn}"]["turns"] == 3
     [run] = json.loads((timed.output / "manifest.json").read_text())["runs"]
     assert run["run_id"] == rows[0].run_id
-    assert run["config"]["backend"] == "hf"
-    assert run["config"]["pretrained"] == str(byte_model)
+    assert run["spec"]["backend"] == "hf"
+    assert run["spec"]["model"] == str(byte_model)
+    assert run["spec"]["drafting"] == {}
 
     stock = beside(timed, "stock")
     stock.run(*SHORT, model="hf", options="")

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible chat server in a thread of the test, that answers as it is told."""
+"""An OpenAI-compatible chat server in a thread of the test, that answers with given texts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class _Handler(BaseHTTPRequestHandler):
             failing = self.server.failures > 0
             self.server.failures -= failing
         if failing:
-            return self._send(self.server.failure_status, {"error": {"message": "told to fail"}})
+            return self._send(
+                self.server.failure_status, {"error": {"message": "failing on purpose"}}
+            )
         message = {"role": "assistant", "content": self.server.reply(body["messages"])}
         self._send(
             200,

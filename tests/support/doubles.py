@@ -1,4 +1,4 @@
-"""Drafters that know too much or only wrong things, a curious chooser, and a false `verify`."""
+"""Drafters that know the answer or are always wrong, a recording chooser, a broken `verify`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from copyspec_eval.types import Draft, Verdict
 
 
 class ScriptedDrafter:
-    """Knows what the model will answer to each prompt, and drafts something made from it."""
+    """Knows the model's answer to each prompt, and drafts something made from it."""
 
     def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], vocabulary: int) -> None:
         self.answers = answers
@@ -31,51 +31,51 @@ class ScriptedDrafter:
     def finish(self) -> None:
         """Nothing to keep."""
 
-    def coming(self, count: int) -> list[int]:
+    def continuation(self, count: int) -> list[int]:
         return list(self.answer[self.seen : self.seen + count])
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         raise NotImplementedError
 
 
 class OracleDrafter(ScriptedDrafter):
     """Always right, past EOS and stop strings too."""
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
-        return Draft(tuple(self.coming(max_tokens)), position=0)
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+        return Draft(tuple(self.continuation(max_tokens)), position=0)
 
 
 class AdversarialDrafter(ScriptedDrafter):
     """Always wrong, at the first token."""
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
-        wrong = [(token + 1) % self.vocabulary for token in self.coming(max_tokens)]
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+        wrong = [(token + 1) % self.vocabulary for token in self.continuation(max_tokens)]
         return Draft(tuple(wrong))
 
 
 class RandomDrafter(ScriptedDrafter):
-    """Right for a random stretch, then wrong; of random length; sometimes nothing at all."""
+    """Right for a random stretch, then wrong; of random length; sometimes empty."""
 
     def start(self, prompt_ids: Sequence[int]) -> None:
         super().start(prompt_ids)
         self.random = random.Random(str(prompt_ids))
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
-        tokens = self.coming(self.random.randint(0, min(max_tokens, 12)))
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+        tokens = self.continuation(self.random.randint(0, min(max_tokens, 12)))
         for index in range(self.random.randint(0, len(tokens)), len(tokens)):
             tokens[index] = self.random.randrange(self.vocabulary)
         return Draft(tuple(tokens), position=0)
 
 
 class RandomTreeDrafter(RandomDrafter):
-    """A tree in random order: what comes for a random stretch, and wrong branches all along it."""
+    """A tree in random order: right for a random stretch, with wrong branches along it."""
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
-        right = self.coming(self.random.randint(0, min(max_tokens, 6)))
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+        right = self.continuation(self.random.randint(0, min(max_tokens, 6)))
         open_places: list[tuple[int, int]] = [(-1, 0)]
         token_ids: list[int] = []
         parents: list[int] = []
-        while len(token_ids) < min(max_tokens, len(prices)) and self.random.random() < 0.9:
+        while len(token_ids) < min(max_tokens, len(thresholds)) and self.random.random() < 0.9:
             parent, depth = self.random.choice(open_places)
             is_right = 0 <= depth < len(right) and self.random.random() < 0.5
             token = right[depth] if is_right else self.random.randrange(self.vocabulary)
@@ -90,7 +90,7 @@ class RandomTreeDrafter(RandomDrafter):
 
 
 class RecordingChooser(TokenChooser):
-    """Greedy; keeps the logits of every position that was asked for, by prefix length."""
+    """Greedy; keeps the logits of every choice, by prefix length."""
 
     def __init__(self) -> None:
         super().__init__(LogitsProcessorList(), do_sample=False)
@@ -106,7 +106,7 @@ class RecordingChooser(TokenChooser):
 
 
 def one_wrong_in(every: int) -> Callable[..., Verdict]:
-    """A `verify` that takes one wrong draft token in `every` for a right one."""
+    """A `verify` that accepts one wrong draft token in `every`."""
     wrong = 0
 
     def broken(draft: Draft, choose: Callable[[int], int]) -> Verdict:

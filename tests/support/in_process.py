@@ -51,4 +51,4 @@ def evaluate_into(
 
 
 def rows_in(folder: Path) -> list[TurnRecord]:
-    return [row for file in folder.glob("turns*.jsonl") for row in records.read(file)]
+    return [row for file in folder.glob("turns*.jsonl") for row in records.read(file, [])]

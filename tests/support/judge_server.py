@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server in a thread that judges, fails and dawdles as it is told."""
+"""An OpenAI-compatible server in a thread that judges, fails and delays on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Reply(NamedTuple):
-    """What to answer; `text` is the judgement, or the body if the status is not 200."""
+    """An answer; `text` is the judgement, or the body if the status is not 200."""
 
     text: str
     status: int = 200
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def write_judge_data(folder: Path) -> Path:
-    """Prompts and a reference answer of our own, laid out as `COPYSPEC_DATA_DIR`."""
+    """Made-up prompts and a reference answer, laid out as in `COPYSPEC_DATA_DIR`."""
     single, both = "{question}|{answer}", "{question_1}|{answer_1}|{question_2}|{answer_2}"
     users = {
         "single-v1": single,

@@ -7,18 +7,22 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
+from in_process import rows_in
 from sample_rows import ROW
 
-from copyspec_eval import records
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.summary import METRICS
+from copyspec_eval.reports.turns import frame
 
 BIN = Path(sys.executable).parent
 TIMED = tuple(metric.name for metric in METRICS if metric.timed)
-TIMED_ALONE = tuple(metric.name for metric in METRICS if metric.timed and metric.parts(ROW))
+TIMED_ALONE = tuple(
+    metric.name for metric in METRICS if metric.timed and not isnan(metric.of(frame([ROW])))
+)
 """Those of a run that is not paired."""
 
 
@@ -74,7 +78,7 @@ class Command:
 
     def rows(self) -> list[TurnRecord]:
         """All rows of all ranks."""
-        return [row for file in self.output.glob("turns*.jsonl") for row in records.read(file)]
+        return rows_in(self.output)
 
 
 def beside(command: Command, name: str) -> Command:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sample_rows import PAIRED_ROW
+from sample_rows import PAIRED_ROW, SPEC
 
 from copyspec_eval import records
-from copyspec_eval.records import TurnRecord
+from copyspec_eval.manifest import RunManifest, write_manifest
+from copyspec_eval.records import SpanCharacters, TurnRecord
 
 HOSTILE = (
     "<script>window.hacked = 1</script></script><img src=x onerror='window.hacked=1'>"
@@ -20,31 +20,26 @@ HOSTILE = (
 )
 
 
-def manifest(run_id: str, **changes: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "run_id": run_id,
-        "started_at": "2026-01-02T03:04:05+00:00",
-        "command": f"lm_eval --model copyspec --model_args pretrained=M  # {run_id}",
-        "config": {"pretrained": "M", "dtype": "torch.bfloat16", "device": "cpu", "width": 16},
-        "versions": {"python": "3.11", "torch": "2.13"},
-        "hardware": {"processor": "P", "threads": 2, "accelerators": []},
-        "schema_version": 1,
-    }
-    for name, value in changes.items():
-        made[name] = made[name] | value if isinstance(value, dict) else value
-    return made
+def manifest(run_id: str, **changes: Any) -> RunManifest:
+    """The manifest of a run whose spec is `SPEC` with `changes`."""
+    return RunManifest(
+        run_id=run_id,
+        started_at="2026-01-02T03:04:05+00:00",
+        command=f"lm_eval --model copyspec --model_args pretrained=M  # {run_id}",
+        spec=replace(SPEC, **changes),
+    )
 
 
 def turn(run_id: str, doc: int, turn: int, seed: int = 0, **changes: Any) -> TurnRecord:
     """A turn that copied its second sentence."""
     source = random.Random(f"{seed} {doc} {turn}")
-    plain = replace(
-        PAIRED_ROW.baseline,  # type: ignore[type-var]
+    baseline = PAIRED_ROW.baseline
+    assert baseline is not None
+    of_baseline = replace(
+        baseline.counts,
         seconds=2.0 + source.random(),
         decode_seconds=1.5 + source.random(),
         latency_seconds=2.0 + source.random(),
-        agreement="identical",
-        difference=None,
     )
     prompt = f"Say it again {doc}. It is so."
     row = replace(
@@ -53,21 +48,26 @@ def turn(run_id: str, doc: int, turn: int, seed: int = 0, **changes: Any) -> Tur
         doc_id=doc,
         turn=turn,
         category=("math", "writing")[doc % 2],
-        num_prompt_tokens=50 + 10 * doc,
-        seconds=1.0 + source.random(),
-        decode_seconds=0.5 + source.random(),
-        text="I do: It is so.",
+        counts=replace(
+            PAIRED_ROW.counts,
+            num_prompt_tokens=50 + 10 * doc,
+            seconds=1.0 + source.random(),
+            decode_seconds=0.5 + source.random(),
+        ),
         prompt=prompt,
-        segments=(("I do: ", -1, -1), ("It is so.", len(prompt) - 9, len(prompt))),
-        baseline=plain,
+        text="I do: It is so.",
+        answer="I do: It is so.",
+        span_characters=(SpanCharacters(6, 15, len(prompt) - 9, len(prompt)),),
+        baseline=replace(baseline, counts=of_baseline, difference=None),
     )
     return replace(row, **changes)
 
 
-def write_run(folder: Path, rows: list[TurnRecord], *manifests: dict[str, Any]) -> Path:
+def write_run(folder: Path, rows: list[TurnRecord], *manifests: RunManifest) -> Path:
     """A folder with `turns.jsonl` and `manifest.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     for row in rows:
         records.append(folder / "turns.jsonl", row)
-    (folder / "manifest.json").write_text(json.dumps({"runs": list(manifests)}))
+    for run in manifests:
+        write_manifest(folder, run)
     return folder

@@ -61,7 +61,7 @@ def _means(samples: list[dict[str, Any]]) -> dict[str, Any]:
         for name in row.get("metrics", []):
             if isinstance(row[name], int | float):
                 values.setdefault(f"{name},{row['filter']}", []).append(row[name])
-    means: dict[str, Any] = {key: sum(found) / len(found) for key, found in values.items()}
+    means: dict[str, Any] = {key: sum(numbers) / len(numbers) for key, numbers in values.items()}
     return means | {key.replace(",", "_stderr,"): "N/A" for key in values}
 
 

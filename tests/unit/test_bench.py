@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks import report, side_by_side
+from benchmarks.side_by_side import (
+    ENGINE_ARMS,
+    Bench,
+    answer_all,
+    figures,
+    peak_memory,
+    prepare,
+)
 from tiny_models import tiny_model
 
-from copyspec_eval.bench import comparison
-from copyspec_eval.bench.comparison import OWN, Bench, answer_all, figures, peak_memory, prepare
 from copyspec_eval.decoding.replay import Trace
 from copyspec_eval.errors import CopySpecError
-from copyspec_eval.reports import benchmark
 
 
 @pytest.fixture(scope="module")
 def traces() -> list[Trace]:
-    """Answers that repeat their prompt, and go on in another way."""
+    """Answers that repeat their prompt, and then diverge from it."""
     prompts = [tuple(range(2 + start, 22 + start)) for start in (0, 30)]
     return [Trace("x", 2, prompt, (*prompt[:15], 99, 98, *prompt[:10])) for prompt in prompts]
 
 
 @pytest.fixture
 def model() -> Any:
-    return tiny_model("llama")
+    return copy.deepcopy(tiny_model("llama"))  # forcing changes it for good
 
 
 @pytest.fixture
 def bench(model: Any, traces: list[Trace], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(comparison, "_CONTEXT", 256)
+    monkeypatch.setattr(side_by_side, "_CONTEXT", 256)
     return prepare(model, traces)
 
 
 def test_all_ways_give_the_recorded_answer(model: Any, bench: Bench, traces: list[Trace]) -> None:
-    made: dict[str, list[Any]] = {}
+    answers: dict[str, list[Any]] = {}
     for name, answer in answer_all(bench, traces):
-        made.setdefault(name, []).append(answer)
-    assert len(made) == len(OWN) + 3
-    assert {len(answers) for answers in made.values()} == {len(traces)}
-    found = {name: figures(answers, made["hf greedy"]) for name, answers in made.items()}
+        answers.setdefault(name, []).append(answer)
+    assert len(answers) == len(ENGINE_ARMS) + 3
+    assert {len(of_arm) for of_arm in answers.values()} == {len(traces)}
+    arms = {name: figures(of_arm, answers["hf greedy"]) for name, of_arm in answers.items()}
     for name in ("hf greedy", "none"):
-        assert found[name]["tokens_per_forward"] == 1
-    assert found["hf greedy"]["decode_speedup_over_hf_greedy"] == 1
-    assert found["suffix"]["tokens_per_forward"] > 2
-    assert all(0 <= of_arm["outside_forward"] < 1 for of_arm in found.values())
+        assert arms[name]["tokens_per_forward"] == 1
+    assert arms["hf greedy"]["decode_speedup_over_hf_greedy"] == 1
+    assert arms["suffix"]["tokens_per_forward"] > 2
+    assert all(0 <= of_arm["outside_forward"] < 1 for of_arm in arms.values())
 
     peaks = peak_memory(model, bench, traces)
     assert all(size > 10**8 for size in peaks.values())
     result = {
-        "arms": {name: found[name] | {"peak_bytes": peaks[name]} for name in found},
+        "arms": {name: arms[name] | {"peak_bytes": peaks[name]} for name in arms},
         "traces": {"file": "F", "turn": 2, "count": 2},
         "manifest": {
             "started_at": "2026-01-02T03:04",
@@ -59,10 +66,10 @@ def test_all_ways_give_the_recorded_answer(model: Any, bench: Bench, traces: lis
             "hardware": {"processor": "P", "accelerators": []},
         },
     }
-    text = benchmark.render(result)
+    text = report.render(result)
     assert "2 answers of turn 2 in F, 54 tokens" in text
     assert "bfloat16, batch 1; P, 2 threads; torch 2; 2026-01-02" in text
-    assert text.count("\n|") == 2 + len(found)
+    assert text.count("\n|") == 2 + len(arms)
 
 
 def test_another_answer_stops_the_bench(bench: Bench, traces: list[Trace]) -> None:

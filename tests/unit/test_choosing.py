@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, abc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from copyspec_eval.decoding.choosing import TokenChooser, gumbel_max
-from copyspec_eval.decoding.row import Row
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.types import Draft, Verdict
@@ -54,24 +54,20 @@ class FixedDrafter(ScriptedDrafter):
     def observe(self, token_ids, verdict):
         pass
 
-    def propose(self, max_tokens: int, prices: Sequence[float]) -> Draft:
+    def propose(self, max_tokens: int, thresholds: abc.Sequence[float]) -> Draft:
         return Draft(self.draft[:max_tokens])
 
 
 def sample(processors: LogitsProcessorList, draft: tuple[int, ...], seed: int) -> tuple[int, ...]:
     chooser = TokenChooser(processors, do_sample=True, seed=seed)
-    row = Row([0], FixedDrafter(draft), LENGTH, StopRule(LENGTH).reason)
-    row.settle(Draft(), lambda index: chooser.choose([0], TABLE[0]))
-    while row.finish_reason is None:
-        prefix = [0, *row.output_ids]
-        drafted = row.propose([0.0] * LENGTH)
-
-        def choose(index: int, prefix=prefix, drafted=drafted) -> int:
-            text = prefix + list(drafted.token_ids[:index])
-            return chooser.choose(text, TABLE[text[-1]])
-
-        row.settle(drafted, choose)
-    return tuple(row.output_ids)
+    sequence = Sequence([0], StopRule(LENGTH), chooser)
+    sequence.start(FixedDrafter(draft))
+    sequence.commit(Draft(), sequence.choices(Draft(), [], TABLE[:1]))
+    while sequence.finish_reason is None:
+        drafted = sequence.propose([0.0] * LENGTH)
+        fed = sequence.step_ids(drafted, width=1 + len(drafted.token_ids))
+        sequence.commit(drafted, sequence.choices(drafted, [], TABLE[fed]))
+    return tuple(sequence.output_ids)
 
 
 def target(processors: LogitsProcessorList) -> dict[tuple[int, ...], float]:
@@ -121,7 +117,7 @@ def test_the_chi_square_sees_a_draft_accepted_too_often(monkeypatch: pytest.Monk
             return Verdict(1, choose(1))
         return verify(draft, choose)
 
-    monkeypatch.setattr("copyspec_eval.decoding.row.verify", lenient)
+    monkeypatch.setattr("copyspec_eval.decoding.sequence.verify", lenient)
     processors = LogitsProcessorList(WARPERS["temperature"])
     counts = Counter(sample(processors, (4, 4, 4), seed) for seed in range(SAMPLES))
     assert chi_square_p(counts, target(processors)) < 1e-4
@@ -177,7 +173,7 @@ def test_a_token_that_no_logits_lead_to_has_no_margin() -> None:
     warper=st.sampled_from(sorted(WARPERS)),
     sampled=st.booleans(),
 )
-def test_noise_under_half_the_margin_never_turns_a_choice(
+def test_noise_under_half_the_margin_never_changes_a_choice(
     logits: list[float], token: int, seed: int, warper: str, sampled: bool
 ) -> None:
     """The claim that near-ties rest on, for filters that keep every token or only drop some."""
@@ -190,9 +186,9 @@ def test_noise_under_half_the_margin_never_turns_a_choice(
     for _ in range(20):
         noise = (torch.rand(len(logits), generator=generator) * 2 - 1) * margin / 2 * 0.99
         chooser.restart(position=2)
-        turned = chooser.choose([0, 1], tensor + noise)
+        chosen = chooser.choose([0, 1], tensor + noise)
         if margin > 1e-4:
-            assert turned != token
+            assert chosen != token
 
 
 def test_a_choice_can_be_repeated_from_any_position() -> None:
@@ -217,8 +213,8 @@ def test_the_largest_sum_is_found_among_the_candidates(scores: list[float], seed
     assert gumbel_max(tensor, uniforms) == int((tensor - (-uniforms.log()).log()).argmax())
 
 
-def test_another_model_is_given_the_numbers_of_the_choice_to_come() -> None:
-    """One of a larger or smaller vocabulary too, and looking ahead takes none away."""
+def test_another_model_uses_the_numbers_of_the_choice_to_come() -> None:
+    """One of a larger or smaller vocabulary too, and looking ahead uses none up."""
     flat = torch.zeros(100)
     plain = TokenChooser(LogitsProcessorList(), do_sample=True, seed=4)
     chosen = [plain.choose([0], flat) for _ in range(20)]

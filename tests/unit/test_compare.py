@@ -49,7 +49,7 @@ def run(*answers: Answer, scores: Scores | None = None) -> Run:
 
 
 def outcomes(a: Run, b: Run) -> list[tuple[Any, ...]]:
-    return [(pair.status, pair.level, pair.position) for pair in compare_answers(a, b)]
+    return [(pair.status, pair.compared_by, pair.position) for pair in compare_answers(a, b)]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_lines_name_each_difference_and_hold_any_text() -> None:
         answer(2, repeat=1, text="same", prompt="P"),
         *map(answer, (4, 6, 3, 5)),
     )
-    found = compare_answers(a, b), reordered_documents(a, b), compare_scores(a, b)
-    rendered = comparison.render(*found)
+    result = compare_answers(a, b), reordered_documents(a, b), compare_scores(a, b)
+    rendered = comparison.comparison_tables(*result)
     assert [line for line in rendered.splitlines() if line.startswith("- ")] == [
         r"- t doc 0 turn 1: diverged at token 1: A 2 'b|\n**c**', B 9 'd|\nd|\nd|\nd|\nd|\nd|\nd|'",
         r"- t doc 1 turn 1: diverged at character 4: A '\u2028end', B ends",
@@ -223,7 +223,7 @@ def test_lines_name_each_difference_and_hold_any_text() -> None:
     assert rendered.endswith(
         "\nNOT EQUAL: 2 diverged, 1 missing, 1 other prompt; identical: 3 of 7 answers\n"
     )
-    figures = json.loads(json.dumps(comparison.figures(*found)))
+    figures = json.loads(json.dumps(comparison.comparison_figures(*result)))
     assert figures["equal"] is False
     assert figures["counts"]["answers"] == 7
     assert figures["turns"][0]["compared_by"] == "both"
@@ -235,10 +235,10 @@ def test_lines_name_each_difference_and_hold_any_text() -> None:
 
 def test_twenty_lines_are_enough() -> None:
     pairs = compare_answers(run(*map(answer, range(25))), run(answer(99)))
-    lines = comparison.render(pairs, [], []).splitlines()
+    lines = comparison.comparison_tables(pairs, [], []).splitlines()
     assert sum("missing in" in line for line in lines) == 20
     assert "- … and 6 more (--json lists all)" in lines
-    assert len(comparison.figures(pairs, [], [])["differences"]) == 26
+    assert len(comparison.comparison_figures(pairs, [], [])["differences"]) == 26
 
 
 def test_a_near_tie_is_named_and_does_not_fail() -> None:
@@ -248,10 +248,10 @@ def test_a_near_tie_is_named_and_does_not_fail() -> None:
     not_comparable = Pair(AnswerKey("t", 0, 2, 0), "not_comparable", None, None, answer(), answer())
     pairs = [near_tie, not_comparable]
     assert not fails(pairs)
-    rendered = comparison.render(pairs, [], [])
+    rendered = comparison.comparison_tables(pairs, [], [])
     assert "- t doc 0 turn 1: near-tie at token 0: A 1, B 2\n" in rendered
     assert rendered.endswith("identical: 0 of 2 answers, 1 near-tie, 1 not comparable\n")
-    figures = comparison.figures(pairs, [], [])
+    figures = comparison.comparison_figures(pairs, [], [])
     assert figures["differences"][0]["difference"]["margin"] == 0.01
 
 

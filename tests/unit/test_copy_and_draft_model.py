@@ -1,4 +1,4 @@
-"""The paper's combination on real answers: copy where something matches, else ask a draft model."""
+"""The paper's combination on real answers: copy where something matches, else a draft model."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.forced import ForcedModel
 from transformers import AutoModelForCausalLM, LogitsProcessorList, Qwen2Config
 
-from copyspec_eval.bench.forced import ForcedModel
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.replay import Trace, read_traces
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.types import DraftOptions
 
 VOCABULARY = 151_936
 WRONG = 0.3
-"""Share of the tokens at which the draft model says something else than the target."""
+"""Share of the tokens at which the draft model proposes another one than the target."""
 
 
 def very_small_model() -> Any:
@@ -78,13 +79,13 @@ def test_copying_and_a_draft_model_together_need_fewer_forwards_than_either(
         for trace in traces:
             chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
             rule = StopRule(len(trace.answer_ids))
-            [made] = engine.generate([Request(trace.prompt_ids, rule, chooser)])
+            [made] = engine.generate([Sequence(trace.prompt_ids, rule, chooser)])
             assert made.token_ids == trace.answer_ids
-            num_forwards += made.num_forwards
+            num_forwards += made.counts.num_forwards or 0
         return sum(len(trace.answer_ids) for trace in traces) / num_forwards
 
     copied = tokens_per_forward(copying, None)
-    said = tokens_per_forward("none", DraftModel(smaller, delta=5))
+    drafted = tokens_per_forward("none", DraftModel(smaller, delta=5))
     both = tokens_per_forward(copying, DraftModel(smaller, delta=5))
-    print(f"{copying} {copied:.2f}, draft model {said:.2f}, both {both:.2f} tokens per forward")
-    assert both > max(copied, said)
+    print(f"{copying} {copied:.2f}, draft model {drafted:.2f}, both {both:.2f} tokens per forward")
+    assert both > max(copied, drafted)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import random
 import statistics
-from collections.abc import Sequence
+from collections import abc
 from typing import Any
 
 import pytest
 import torch
+from benchmarks.forced import ForcedModel
 from tiny_models import tiny_config, tiny_model
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 from ways import EXACT_WAYS, WAYS
 
-from copyspec_eval.bench.forced import ForcedModel
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
@@ -41,7 +42,7 @@ def answered(
     model: Any,
     options: DraftOptions,
     exact: bool,
-    prompt: Sequence[int],
+    prompt: abc.Sequence[int],
     budget: int = BUDGET,
     step_costs: dict[int, float] | None = None,
 ) -> Generation:
@@ -53,11 +54,11 @@ def answered(
         step_costs=step_costs,
     )
     chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
-    [made] = engine.generate([Request(tuple(prompt), StopRule(budget), chooser)])
+    [made] = engine.generate([Sequence(tuple(prompt), StopRule(budget), chooser)])
     return made
 
 
-def generated(model: Any, prompt: Sequence[int]) -> list[int]:
+def generated(model: Any, prompt: abc.Sequence[int]) -> list[int]:
     ids = torch.tensor([prompt])
     output = model.generate(
         ids,
@@ -120,7 +121,7 @@ ODD = {
         [SOURCE.randrange(2) for _ in range(ANSWER)],
     ),
     "nothing ever repeats": (list(range(1000, 1000 + SHORT)), never_repeating(100)),
-    "what repeats goes on in another way": (
+    "what repeats is always followed by another token": (
         [token for index in range(SHORT // 4) for token in (9, 10, 11, 1000 + index)],
         [token for index in range(ANSWER // 4) for token in (9, 10, 11, 2000 + index)],
     ),
@@ -152,7 +153,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
                 model, options, False, prompt, len(answer), step_costs=costs if by_cost else None
             )
             assert list(made.token_ids) == answer
-            seconds.setdefault(way, []).append(made.seconds)
+            seconds.setdefault(way, []).append(made.counts.seconds or 0.0)
     plain = seconds.pop("none")
     for way, of_way in seconds.items():
         ratio = statistics.median(one / other for one, other in zip(of_way, plain, strict=True))

@@ -1,4 +1,4 @@
-"""A draft model changes no token, and one with the weights of the target is never wrong."""
+"""A draft model changes no token, and one with the target's weights is always accepted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from copyspec_eval import records
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.paths import TINY, model_path
+from copyspec_eval.sources import read_jsonl
 from copyspec_eval.types import DraftOptions, Generation
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -72,7 +73,7 @@ def answers(
     )
     return engine.generate(
         [
-            Request(prompt, StopRule(BUDGET + index), choose(index))
+            Sequence(prompt, StopRule(BUDGET + index), choose(index))
             for index, prompt in enumerate(prompts())
         ]
     )
@@ -97,15 +98,16 @@ def test_the_tokens_are_those_without_a_draft_model(
     drafting = DraftModel(noisy(model, noise), DELTA)
     found = answers(model, drafting, drafter, choose, batch_size, exact)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]
-    said = [a for one in found for a in one.attempts if a.source == "model"]
-    assert said
+    attempts = [a for one in found for a in one.attempts if a.source == "model"]
+    assert attempts
     if noise == 0:
-        assert all(attempt.num_accepted == attempt.num_drafted for attempt in said)
+        assert all(attempt.num_accepted == attempt.num_drafted for attempt in attempts)
     if noise == 0 and drafter == "none":
         for index, one in enumerate(found):
-            assert one.num_forwards == 1 + -(-(BUDGET + index - 1) // (DELTA + 1))
+            assert one.counts.num_forwards == 1 + -(-(BUDGET + index - 1) // (DELTA + 1))
     if noise == 1:
-        assert sum(a.num_accepted for a in said) < 0.5 * sum(a.num_drafted for a in said)
+        num_drafted = sum(attempt.num_drafted for attempt in attempts)
+        assert sum(attempt.num_accepted for attempt in attempts) < 0.5 * num_drafted
 
 
 def test_prompts_longer_than_a_chunk_and_a_smaller_vocabulary(monkeypatch: Any) -> None:
@@ -126,17 +128,17 @@ def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:
     warpers: Any = LogitsProcessorList([TemperatureLogitsWarper(2.0)])
     chooser = TokenChooser(warpers, do_sample=True, seed=0)
     accepted, most, count = 0, 0.0, 0
-    for row in list(records.read(RECORDED))[::8]:
-        token_ids = list(row.token_ids or ())
+    for row in [row.fields for row in read_jsonl(RECORDED)][::8]:
+        token_ids = row["token_ids"]
         with torch.inference_mode():
-            said, drafted = (
+            logits, draft_logits = (
                 model(torch.tensor([token_ids])).logits[0].double() for model in (target, smaller)
             )
-        p, q = ((logits / 2).softmax(-1) for logits in (said, drafted))
+        p, q = ((scores / 2).softmax(-1) for scores in (logits, draft_logits))
         most += float(torch.minimum(p, q).sum())
         for place in range(len(token_ids)):
-            draft = chooser.foresee(token_ids[:place], drafted[place], 0)
-            accepted += draft == chooser.choose(token_ids[:place], said[place])
+            draft = chooser.foresee(token_ids[:place], draft_logits[place], 0)
+            accepted += draft == chooser.choose(token_ids[:place], logits[place])
         count += len(token_ids)
     print(f"{count} drafts: accepted {accepted / count:.3f}, at the most {most / count:.3f}")
     assert count > 1000

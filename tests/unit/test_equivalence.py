@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,7 +17,8 @@ from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogit
 from ways import WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine, Request
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import check_config, probe
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
@@ -87,16 +90,16 @@ def answer(
 ) -> dict[tuple[int, ...], Generation]:
     model = tiny_model(model_type)
     settings = GenerationConfig(repetition_penalty=repetition_penalty)
-    requests = []
+    sequences = []
     for seed, prompt in enumerate(prompts()):
         processors = model._get_logits_processor(settings, len(prompt))
         if temperature is not None:
             processors.append(TemperatureLogitsWarper(temperature))
         chooser = TokenChooser(processors, do_sample=temperature is not None, seed=seed)
-        requests.append(Request(prompt, stop_rule or StopRule(BUDGET), chooser))
+        sequences.append(Sequence(prompt, stop_rule or StopRule(BUDGET), chooser))
     make_drafter = drafter_makers(expected(model_type, repetition_penalty))[drafter]
     engine = Engine(model, make_drafter, num_draft_tokens=10, exact=exact, batch_size=batch_size)
-    return dict(zip(prompts(), engine.generate(requests), strict=True))
+    return dict(zip(prompts(), engine.generate(sequences), strict=True))
 
 
 def tokens(answers: dict[tuple[int, ...], Generation]) -> Answers:
@@ -120,12 +123,12 @@ def test_same_tokens_as_generate(
     assert tokens(answers) == expected(model_type)
     for generation in answers.values():
         accepted = sum(attempt.num_accepted for attempt in generation.attempts)
-        assert generation.num_forwards + accepted == len(generation.token_ids)
+        assert generation.counts.num_forwards == len(generation.token_ids) - accepted
         if drafter == "OracleDrafter":
             # In exact mode the prefill carries no draft and gives one token.
-            assert generation.num_forwards == exact + -(-(BUDGET - exact) // 11)
+            assert generation.counts.num_forwards == exact + -(-(BUDGET - exact) // 11)
         if drafter in ("none", "AdversarialDrafter"):
-            assert generation.num_forwards == BUDGET
+            assert generation.counts.num_forwards == BUDGET
 
 
 @functools.cache
@@ -145,7 +148,7 @@ def test_the_same_draws_whatever_was_drafted(
     assert tokens(answer(model_type, drafter, batch_size, exact, temperature=0.7)) == wanted
 
 
-def decode(token_ids: Sequence[int]) -> str:
+def decode(token_ids: abc.Sequence[int]) -> str:
     return "".join(f"<{token}>" for token in token_ids)
 
 
@@ -189,11 +192,13 @@ def test_penalty_eos_and_stop_string_inside_drafts(
     rule = StopRule(BUDGET, {eos_id}, [stop], decode)
     answers = answer(model_type, drafter, batch_size, exact, rule, repetition_penalty=1.3)
     assert tokens(answers) == wanted
-    assert answers[prompts()[0]].finish_reason == "eos"
-    assert answers[prompts()[1]].finish_reason == "stop"
+    assert answers[prompts()[0]].counts.finish_reason == "eos"
+    assert answers[prompts()[1]].counts.finish_reason == "stop"
     if drafter == "OracleDrafter":
         for prompt in prompts()[:2]:
-            assert answers[prompt].num_forwards == 1 + exact, "it ended inside the first draft"
+            assert answers[prompt].counts.num_forwards == 1 + exact, (
+                "it ended inside the first draft"
+            )
 
 
 def test_float64_is_compared_as_generate_compares_it() -> None:
@@ -208,8 +213,8 @@ def test_float64_is_compared_as_generate_compares_it() -> None:
 def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> None:
     model = tiny_model("llama")
     budgets = (2, 30, 3, 5, 1)
-    requests = [
-        Request(prompt, StopRule(budget), TokenChooser(LogitsProcessorList(), False))
+    sequences = [
+        Sequence(prompt, StopRule(budget), TokenChooser(LogitsProcessorList(), False))
         for prompt, budget in zip(prompts(), budgets, strict=True)
     ]
     for exact in (True, False):
@@ -227,11 +232,12 @@ def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> No
             time.sleep(0.2)
 
         started = time.perf_counter()
-        answers = engine.generate(requests, finish)
+        answers = engine.generate([sequence.restarted() for sequence in sequences], finish)
         worked = time.perf_counter() - started - 5 * 0.2
-        assert max(generation.latency_seconds for generation in answers) <= worked
-        own = sum(generation.prefill_seconds + generation.decode_seconds for generation in answers)
-        assert own <= worked, "the caller's time is nobody's"
+        counts = [generation.counts for generation in answers]
+        assert max(of_one.latency_seconds or math.inf for of_one in counts) <= worked
+        shares = sum(of_one.seconds or math.inf for of_one in counts)
+        assert shares <= worked, "the caller's time is counted for no sequence"
         assert finished == [0, 2, 4, 3, 1] or finished == [0, 2, 3, 4, 1]
         for prompt, budget, generation in zip(prompts(), budgets, answers, strict=True):
             assert list(generation.token_ids) == expected("llama")[prompt][:budget]

@@ -12,7 +12,8 @@ from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingC
 from tiny_models import VOCABULARY, larger_model, prompts, tiny_model
 from ways import EXACT_WAYS
 
-from copyspec_eval.decoding.engine import Engine, Request, exact_width
+from copyspec_eval.decoding.engine import Engine, exact_width
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
@@ -37,20 +38,19 @@ def logits_of(
     num_draft_tokens: int = 10,
     order: slice = slice(None),
 ) -> tuple[list[tuple[int, ...]], list[dict[int, torch.Tensor]]]:
-    """Output and the logits of every verified position, per request."""
+    """Output and the logits of every verified position, per prompt."""
     choosers = [RecordingChooser() for _ in prompts()]
-    requests = [
-        Request(prompt, StopRule(BUDGET), chooser)
+    sequences = [
+        Sequence(prompt, StopRule(BUDGET), chooser)
         for prompt, chooser in zip(prompts()[order], choosers, strict=True)
     ]
     engine = Engine(model, make_drafter, num_draft_tokens=num_draft_tokens, batch_size=batch_size)
-    answers = engine.generate(requests)
+    answers = engine.generate(sequences)
     return [answer.token_ids for answer in answers], [chooser.logits for chooser in choosers]
 
 
 def check_every_drafter(model: Any, batch_size: int, num_draft_tokens: int = 10) -> None:
-    plain = drafter_factory(DraftOptions("none"))
-    tokens, logits = logits_of(model, plain, batch_size, num_draft_tokens)
+    tokens, logits = logits_of(model, no_drafter, batch_size, num_draft_tokens)
     answers = dict(zip(prompts(), tokens, strict=True))
     makers: dict[str, DrafterFactory] = {
         name: drafter_factory(options) for name, options in EXACT_WAYS.items() if name != "none"
@@ -58,12 +58,14 @@ def check_every_drafter(model: Any, batch_size: int, num_draft_tokens: int = 10)
     for double in (OracleDrafter, AdversarialDrafter, RandomDrafter):
         makers[double.__name__] = functools.partial(double, answers, model.config.vocab_size)
     for name, make_drafter in makers.items():
-        own_tokens, own_logits = logits_of(model, make_drafter, batch_size, num_draft_tokens)
-        assert own_tokens == tokens, name
-        for wanted, got in zip(logits, own_logits, strict=True):
-            assert got.keys() == wanted.keys(), name
-            for position, bits in wanted.items():
-                assert torch.equal(got[position], bits), f"{name}: position {position}"
+        drafted_tokens, drafted_logits = logits_of(
+            model, make_drafter, batch_size, num_draft_tokens
+        )
+        assert drafted_tokens == tokens, name
+        for expected, actual in zip(logits, drafted_logits, strict=True):
+            assert actual.keys() == expected.keys(), name
+            for position, bits in expected.items():
+                assert torch.equal(actual[position], bits), f"{name}: position {position}"
 
 
 @pytest.mark.usefixtures("threads")
@@ -96,12 +98,10 @@ def test_neither_neighbours_nor_spare_capacity_matter(
 ) -> None:
     """A resumed run has other requests left, so other neighbours and another largest request."""
     model = larger_model(dtype)
-    tokens, logits = logits_of(model, plain_drafter, 4)
-    reversed_tokens, reversed_logits = logits_of(
-        model, plain_drafter, 4, order=slice(None, None, -1)
-    )
+    tokens, logits = logits_of(model, no_drafter, 4)
+    reversed_tokens, reversed_logits = logits_of(model, no_drafter, 4, order=slice(None, None, -1))
     monkeypatch.setattr("copyspec_eval.decoding.engine._EXACT_EXTENT", 1536)
-    wide_tokens, wide_logits = logits_of(model, plain_drafter, 4)
+    wide_tokens, wide_logits = logits_of(model, no_drafter, 4)
     assert reversed_tokens[::-1] == wide_tokens == tokens
     for wanted, *others in zip(logits, reversed_logits[::-1], wide_logits, strict=True):
         for position, bits in wanted.items():
@@ -111,15 +111,15 @@ def test_neither_neighbours_nor_spare_capacity_matter(
 def test_the_check_sees_a_width_that_follows_the_draft() -> None:
     """The same comparison on inexact decoding fails, so it can fail."""
     model = larger_model(torch.float32)
-    answers = dict(zip(prompts(), logits_of(model, plain_drafter, batch_size=1)[0], strict=True))
+    answers = dict(zip(prompts(), logits_of(model, no_drafter, batch_size=1)[0], strict=True))
     runs = []
-    for make_drafter in (plain_drafter, functools.partial(OracleDrafter, answers, 2048)):
+    for make_drafter in (no_drafter, functools.partial(OracleDrafter, answers, 2048)):
         choosers = [RecordingChooser() for _ in prompts()]
-        requests = [
-            Request(prompt, StopRule(BUDGET), chooser)
+        sequences = [
+            Sequence(prompt, StopRule(BUDGET), chooser)
             for prompt, chooser in zip(prompts(), choosers, strict=True)
         ]
-        Engine(model, make_drafter, num_draft_tokens=10, exact=False).generate(requests)
+        Engine(model, make_drafter, num_draft_tokens=10, exact=False).generate(sequences)
         runs.append([chooser.logits for chooser in choosers])
     same = [
         torch.equal(one[position], other[position])
@@ -129,7 +129,7 @@ def test_the_check_sees_a_width_that_follows_the_draft() -> None:
     assert not all(same)
 
 
-def plain_drafter() -> Drafter:
+def no_drafter() -> Drafter:
     return drafter_factory(DraftOptions("none"))()
 
 

@@ -74,7 +74,7 @@ def test_the_folder_names_a_model_that_the_results_do_not(tmp_path: Path) -> Non
     assert path == tmp_path / "out" / "mt_bench" / "model_answer" / "my__run.jsonl"
 
 
-def test_an_incomplete_run_is_said_in_one_line(tmp_path: Path) -> None:
+def test_an_incomplete_run_is_refused_in_one_line(tmp_path: Path) -> None:
     write_log(tmp_path / "other", [sample(0, ["Q"], [["A"]])])
     with pytest.raises(DataError, match="no answers to mt_bench or mt_redundant; run one"):
         conversations(read_run(tmp_path / "other"))
@@ -107,20 +107,20 @@ def test_evalplus_samples(
     assert main(["export", "evalplus", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     path = tmp_path / "out" / "m.jsonl"
     assert capsys.readouterr().out == f"{path}\n"
-    [found] = load_solutions(str(path))
-    assert found["task_id"] == "HumanEval/7"
+    [solution] = load_solutions(str(path))
+    assert solution["task_id"] == "HumanEval/7"
     names: dict[str, Any] = {}
-    exec(found["solution"], names)
+    exec(solution["solution"], names)
     assert names["add"](1) == 2
-    assert "print" not in found["solution"]
+    assert "print" not in solution["solution"]
 
 
 def test_an_answer_that_is_no_program_is_exported_as_it_is(tmp_path: Path) -> None:
     row = sample(0, ["Q"], [["\0 no"]]) | {"doc": PROBLEM}
     write_log(tmp_path, [row], task="humaneval_evalplus", model_name_sanitized="m")
     assert main(["export", "evalplus", str(tmp_path)]) == 0
-    [found] = load_solutions(str(tmp_path / "evalplus" / "m.jsonl"))
-    assert isinstance(found["solution"], str)
+    [solution] = load_solutions(str(tmp_path / "evalplus" / "m.jsonl"))
+    assert isinstance(solution["solution"], str)
 
 
 def test_evalplus_errors(

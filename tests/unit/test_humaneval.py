@@ -1,4 +1,4 @@
-"""The programming task: its data, its two kinds of prompts, and what EvalPlus makes of answers."""
+"""The programming task: its data, its two kinds of prompts, and scores by EvalPlus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.humaneval import STOPS, HumanEvalTask, find_file, read_problems
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.scoring import sandbox
-from copyspec_eval.scoring.humaneval import Verdict, as_samples, judge, judge_all, passes_base
+from copyspec_eval.scoring.humaneval import (
+    ScoredSolution,
+    as_samples,
+    passes_base,
+    score_all,
+    score_solution,
+)
 
 TASK = "humaneval_evalplus"
 PLUS: list[dict[str, Any]] = [
@@ -195,7 +201,8 @@ def test_other_ranks_have_files_of_their_own(data, monkeypatch, tmp_path):
     task.instances[0].resps.append("x")
     monkeypatch.setattr("copyspec_eval.harness.humaneval.output_folder", lambda: tmp_path)
     monkeypatch.setattr(
-        "copyspec_eval.harness.humaneval.judge_all", lambda answers: [Verdict("x", True, None)]
+        "copyspec_eval.harness.humaneval.score_all",
+        lambda answers: [ScoredSolution("x", True, None)],
     )
     task.apply_filters()
     row = {"task_id": "HumanEval/1", "solution": "x"}
@@ -206,12 +213,12 @@ def test_other_ranks_have_files_of_their_own(data, monkeypatch, tmp_path):
 @pytest.mark.parametrize("level", sandbox.levels(), ids=lambda level: level.name)
 def test_at_every_level_of_containment(level, monkeypatch):
     monkeypatch.setattr(sandbox, "level", lambda: level)
-    assert judge(TOTAL, PLUS[0]) == Verdict(
+    assert score_solution(TOTAL, PLUS[0]) == ScoredSolution(
         "def total(numbers):\n    return sum(numbers)", base=True, plus=True
     )
     stuck = "def total(n):\n    if n != []: return sum(n)\n    while True:\n        try: [][0]\n"
     stuck += "        except BaseException: pass\n"
-    assert judge(stuck, PLUS[0]) == Verdict(stuck.strip(), base=True, plus=False)
+    assert score_solution(stuck, PLUS[0]) == ScoredSolution(stuck.strip(), base=True, plus=False)
 
 
 @pytest.mark.parametrize(
@@ -230,22 +237,22 @@ def test_at_every_level_of_containment(level, monkeypatch):
 )
 def test_what_is_no_solution_fails(solution):
     assert not passes_base(solution, BASE[0])
-    verdict = judge(solution, PLUS[0])
-    assert (verdict.base, verdict.plus) == (False, False)
+    scored = score_solution(solution, PLUS[0])
+    assert (scored.base, scored.plus) == (False, False)
 
 
 def test_a_program_that_lies_about_itself():
     """What it writes where the worker writes does not count."""
     line = b'\n{"solution": "", "base": true, "plus": true}\n'
     liar = f"import os\ndef total(numbers):\n    os.write(1, {line!r})\n    return 0\n"
-    assert judge(liar, PLUS[0]) == Verdict(liar.strip(), base=False, plus=False)
+    assert score_solution(liar, PLUS[0]) == ScoredSolution(liar.strip(), base=False, plus=False)
 
 
 def test_a_worker_that_fails_is_no_silent_zero(caplog):
     broken = PLUS[0] | {"canonical_solution": "    return unknown\n"}
-    assert not judge(TOTAL, broken).base
+    assert not score_solution(TOTAL, broken).base
     [message] = caplog.messages
-    assert message.startswith("HumanEval/0: not tested to its end, so it counts as failed (exit ")
+    assert message.startswith("HumanEval/0: tests did not finish, counted as failed (exit ")
     assert "NameError: name 'unknown' is not defined" in message
 
 
@@ -260,7 +267,7 @@ def test_helpers_of_the_prompt_are_there_for_the_test():
 
 
 def test_no_answers():
-    assert judge_all([]) == []
+    assert score_all([]) == []
 
 
 @given(st.lists(st.tuples(st.text(), st.text())))
@@ -363,8 +370,8 @@ def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir):
     assert len(problems) == 164
     check_bodies(problems[32:42])
     for problem in problems[:2]:
-        verdict = judge(problem["prompt"] + problem["canonical_solution"], problem)
-        assert (verdict.base, verdict.plus) == (True, None)
+        scored = score_solution(problem["prompt"] + problem["canonical_solution"], problem)
+        assert (scored.base, scored.plus) == (True, None)
 
 
 @pytest.mark.slow
@@ -372,7 +379,7 @@ def test_all_canonical_solutions(data_dir):
     problems = canonical(data_dir)
     check_bodies(problems)
     raw = [(problem["prompt"] + problem["canonical_solution"], problem) for problem in problems]
-    assert [verdict.base for verdict in judge_all(raw)] == [True] * 164
+    assert [scored.base for scored in score_all(raw)] == [True] * 164
 
 
 @pytest.mark.slow
@@ -395,4 +402,4 @@ def test_evalplus_itself_reads_the_samples(data, evaluate, tmp_path):
         check=True,
     )
     scores = [line for line in result.stdout.splitlines() if line.startswith("pass@1:")]
-    assert [score.split()[-1] for score in scores] == ["1.000", "0.500"]
+    assert [line.split()[-1] for line in scores] == ["1.000", "0.500"]

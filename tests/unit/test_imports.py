@@ -18,10 +18,10 @@ PACKAGE = Path(copyspec_eval.__file__).parent
 FLOORS = (
     ("__init__", "__main__"),
     ("cli",),
-    ("harness", "bench"),
+    ("harness",),
     ("decoding", "reports"),
-    ("drafters", "scoring", "records", "provenance", "sources", "tiny"),
-    ("types",),
+    ("drafters", "scoring", "records", "manifest", "sources"),
+    ("types", "journal", "provenance"),
     ("errors", "paths"),
 )
 LEVELS = {unit: level for level, units in enumerate(reversed(FLOORS)) for unit in units}

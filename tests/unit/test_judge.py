@@ -78,24 +78,24 @@ def test_references_are_shown_where_they_answer_the_question(data: Guide) -> Non
         ("", None),
     ],
 )
-def test_a_rating_is_found_as_fastchat_finds_it(judgement: str, rating: float | None) -> None:
+def test_ratings_are_parsed_as_by_fastchat(judgement: str, rating: float | None) -> None:
     assert parse_rating(judgement) == rating
 
 
-def test_broken_judge_data_is_said_in_one_line(data: Guide) -> None:
+def test_broken_judge_data_is_one_line(data: Guide) -> None:
     with pytest.raises(DataError, match=r"not FastChat's judge data \(KeyError\('prompt_template"):
         guide([{"name": "single-v1", "system_prompt": ""}], [])
     with pytest.raises(DataError, match="has no prompt 'single-v1'; copy the file again"):
         guide([], [])
     broken = {**data.templates, "single-v1": data.templates["single-v1"]._replace(user="{other}")}
     with pytest.raises(
-        DataError, match="the judge's prompt 'single-v1' has no such field: 'other'"
+        DataError, match=r"the judge's prompt 'single-v1' has an unknown field \('other'\)"
     ):
         list(gradings("mt_bench", WRITING, replace(data, templates=broken)))
 
 
 def rating_of(replies: Sequence[Reply]) -> tuple[Any, JudgeServer]:
-    """What a judge says whose server gives `replies`, the last for ever."""
+    """The rating by a judge whose server gives `replies`, the last one repeatedly; or the error."""
     with JudgeServer(lambda _, n: replies[min(n, len(replies)) - 1]) as server:
         try:
             return Judge("gpt-4", server.url).rate(GRADING)[1], server
@@ -132,15 +132,15 @@ def test_trouble_that_ends_is_asked_through(trouble: Reply, key: None) -> None:
 def test_trouble_that_stays_is_no_rating(
     trouble: Reply, reason: str, times: int, key: None
 ) -> None:
-    found, server = rating_of([trouble])
-    assert (found, server.asked["Q|A"]) == (reason, times)
+    rating, server = rating_of([trouble])
+    assert (rating, server.asked["Q|A"]) == (reason, times)
 
 
 def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(judging, "MAX_RETRIES", 0)
-    found, server = rating_of([Reply("[[9]]", seconds=0.5)])
-    assert (found, server.asked["Q|A"]) == ("Request timed out.", 1)
+    rating, server = rating_of([Reply("[[9]]", seconds=0.5)])
+    assert (rating, server.asked["Q|A"]) == ("Request timed out.", 1)
 
 
 BLOCKS = '{"choices": [{"message": {"content": [{"type": "text", "text": "[[9]]"}]}}]}'
@@ -148,8 +148,8 @@ BLOCKS = '{"choices": [{"message": {"content": [{"type": "text", "text": "[[9]]"
 
 @pytest.mark.parametrize("body", ["", "null", "{}", '{"choices": []}', "[1]", "{", BLOCKS])
 def test_what_is_no_completion_is_no_rating(body: str) -> None:
-    found, _ = rating_of([Reply(body, status=201)])
-    assert isinstance(found, str)
+    rating, _ = rating_of([Reply(body, status=201)])
+    assert isinstance(rating, str)
 
 
 def test_a_judge_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,12 +187,12 @@ def some(*ids: int) -> list[Grading]:
 
 def test_what_is_judged_is_kept_and_the_rest_asked_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "j_single.jsonl"
-    found, _ = rated(path, some(1, 13, 2))
-    assert found.scores == {(1, 1): 1.1, (2, 1): 2.1}
-    assert found.reasons == {(13, 1): "unlucky"}
+    first, _ = rated(path, some(1, 13, 2))
+    assert first.scores == {(1, 1): 1.1, (2, 1): 2.1}
+    assert first.reasons == {(13, 1): "unlucky"}
     assert len(path.read_text("utf-8").splitlines()) == 2, "what is unjudged is not written"
     again, seen = rated(path, some(1, 13, 2))
-    assert again == found
+    assert again == first
     assert seen == [13]
 
 
@@ -200,15 +200,41 @@ def test_a_line_cut_off_by_a_kill_is_asked_again(tmp_path: Path) -> None:
     path = tmp_path / "j_single.jsonl"
     rated(path, some(1, 2), concurrency=1)
     path.write_bytes(path.read_bytes()[:-5])
-    found, seen = rated(path, some(1, 2))
-    assert (seen, found.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
-    assert all(map(json.loads, path.read_text().splitlines()))
+    result, seen = rated(path, some(1, 2))
+    assert (seen, result.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
+    [note] = result.notes
+    assert note.startswith(f"{path}:2: skipped, not a judgement (JSONDecodeError: ")
+    assert note.endswith("; remove the line")
+    first, _, third = path.read_text().splitlines()
+    assert [json.loads(line)["question_id"] for line in (first, third)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b"[]",
+        b"3",
+        b"\xff\xfe",
+        b'{"question_id": [1], "turn": 1, "model": "m"}',
+        b'{"question_id": 1, "turn": 1, "model": "m", "judge": "j", "user_prompt": "Q|A"}',
+    ],
+)
+def test_a_line_that_is_no_judgement_is_skipped(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "j_single.jsonl"
+    rated(path, some(1))
+    path.write_bytes(line + b"\n\n" + path.read_bytes())
+    result, seen = rated(path, some(1, 2))
+    assert (seen, result.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
+    assert [note.partition(" (")[0] for note in result.notes] == [
+        f"{path}:1: skipped, not a judgement"
+    ]
 
 
 def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "j_single.jsonl"
     rated(path, some(1))
-    assert read_scores(path, some(1), "m", "j") == {(1, 1): 1.1}
+    assert read_scores(path, some(1), "m", "j") == ({(1, 1): 1.1}, [])
     others = [
         (some(2), "m", "j"),
         ([replace(GRADING, user="Q|other")], "m", "j"),
@@ -220,17 +246,14 @@ def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
             read_scores(path, *other)
     row = json.loads(path.read_text())
     path.write_text(json.dumps(row | {"score": -1}) + "\n")
-    assert read_scores(path, some(1), "m", "j") == {}, "FastChat's sign for unjudged"
-    path.write_text("{}\n")
-    with pytest.raises(DataError, match=r"single\.jsonl:1: not a judgement \(KeyError"):
-        read_scores(path, some(1), "m", "j")
+    assert read_scores(path, some(1), "m", "j") == ({}, []), "FastChat's mark for unjudged"
 
 
-def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+def test_options_and_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="concurrency 0; give 1 or more"):
         rated(tmp_path / "file", some(1), concurrency=0)
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="make it a file that can be written"):
+    with pytest.raises(DataError, match=r"cannot be written .*; free space there, or choose"):
         rated(tmp_path / "file" / "j_single.jsonl", some(1))
 
 
@@ -247,7 +270,7 @@ def test_the_table_leaves_the_unjudged_out_of_its_means() -> None:
         for turn in (1, 2)
     ]
     scores = {(1, 1): 4.0, (1, 2): 1.0, (2, 1): 9.0}
-    text = judged.render({"mt_bench": Judged(answers, scores, {(2, 2): "HTTP 500: no"})})
+    text = judged.ratings_table({"mt_bench": Judged(answers, scores, {(2, 2): "HTTP 500: no"}, [])})
     _, _, *rows = cells(text)
     assert [row[1:] for row in rows] == [
         ["both", "all", "4", "1", "4.67"],
@@ -268,8 +291,10 @@ def test_the_table_leaves_the_unjudged_out_of_its_means() -> None:
 
 def test_many_unjudged_answers_are_counted() -> None:
     answers = some(*range(30))
-    text = judged.render({"t": Judged(answers, {}, {(n, 1): "no" for n in range(30)})})
+    text = judged.ratings_table({"t": Judged(answers, {}, {(n, 1): "no" for n in range(30)}, [])})
     assert "in no mean: 30;" in text
     assert text.endswith("t 9 turn 1, … and 20 more\n")
-    text = judged.render({"t": Judged(answers, {}, {(n, 1): f"no {n}" for n in range(30)})})
+    text = judged.ratings_table(
+        {"t": Judged(answers, {}, {(n, 1): f"no {n}" for n in range(30)}, [])}
+    )
     assert text.endswith("\n- no 19: t 19 turn 1\n- … and 10 more reasons\n")

@@ -1,22 +1,26 @@
-"""Runs side by side: what is put together, what is not, and what is said of it."""
+"""Runs side by side: what is put together, what is not, and which notes say so."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
+from sample_rows import SPEC, with_counts
 
 from copyspec_eval.cli import main
+from copyspec_eval.manifest import RunSpec
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
-from copyspec_eval.reports.leaderboard_forms import RENDERERS
+from copyspec_eval.reports.leaderboard_forms import FORMS, csv_files
 from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.turns import read_turns
 
 
 def board(*folders: Path) -> Leaderboard:
@@ -27,109 +31,230 @@ def turns(run_id: str, docs: int = 4, **changes: Any) -> list[TurnRecord]:
     return [turn(run_id, doc, number, **changes) for doc in range(docs) for number in (1, 2)]
 
 
+def names(found: Leaderboard) -> list[tuple[str, ...]]:
+    return list(found.lines[["model", "task", "drafter"]].itertuples(index=False, name=None))
+
+
 def test_a_line_per_model_task_and_drafter(tmp_path: Path) -> None:
     rows = [*turns("a"), *turns("a", drafter="suffix"), *turns("a", task="other")]
     found = board(write_run(tmp_path, rows, manifest("a")))
-    assert [(line.model, line.task, line.drafter) for line in found.lines] == [
+    assert names(found) == [
         ("M", "mt_bench", "copyspec"),
         ("M", "mt_bench", "suffix"),
         ("M", "other", "copyspec"),
     ]
-    assert {line.total["turns"] for line in found.lines} == {8}
+    assert found.lines["turns"].to_list() == [8, 8, 8]
     assert found.notes == []
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"hardware": {"threads": 8}}, "hardware (P, 2 threads / P, 8 threads)"),
-        ({"config": {"dtype": "torch.float32"}}, "dtype (bfloat16 / float32)"),
-        ({"config": {"width": 32}}, "width (16 / 32)"),
-        ({"versions": {"torch": "2.14"}}, "versions ("),
-    ],
-)
-def test_other_conditions_are_kept_apart_and_said(
-    tmp_path: Path, change: dict[str, dict[str, object]], said: str
-) -> None:
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, dict):
+        # Of the tasks, those of the task that was answered.
+        inner: dict[str, Any] = {
+            name: {"version": 2} for name in value if isinstance(value[name], dict)
+        }
+        return value | (inner or {"a new setting": "1"})
+    if isinstance(value, int):
+        return value + 1
+    return "another" if isinstance(value, str) else {"other": 1}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(RunSpec)])
+def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path: Path, field: str) -> None:
+    change = {field: changed(getattr(SPEC, field))}
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))
     two = write_run(tmp_path / "two", turns("b"), manifest("b", **change))
     found = board(one, two)
     assert len(found.lines) == 2
-    [note] = found.notes
-    assert note.startswith("M, mt_bench, copyspec: not put together, for they differ in ")
-    assert said in note
+    assert found.lines["runs"].to_list() == [1, 1]
+    if field != "model":
+        [note] = found.notes
+        start = "M, mt_bench, copyspec: not put together, for they differ in "
+        assert note.startswith(start + {"tasks": "task.version"}.get(field, field))
 
 
-def test_batch_and_store_are_conditions_too(tmp_path: Path) -> None:
-    rows = [*turns("a"), *turns("b", batch_size=4), *turns("c", store=True)]
-    runs = [write_run(tmp_path / r, [x for x in rows if x.run_id == r], manifest(r)) for r in "abc"]
-    found = board(*runs)
-    assert [line.drafter for line in found.lines] == ["copyspec", "copyspec", "copyspec + store"]
-    assert len(found.notes) == 1
-    assert "batch_size (1 / 4)" in found.notes[0]
-
-
-def test_of_equal_conditions_the_latest_answer_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "name"), [(f, n) for f in ("model_args", "drafting", "evaluation", "hardware")
+                        for n in getattr(SPEC, f)]
+)  # fmt: skip
+def test_each_setting_within_a_field_counts(tmp_path: Path, field: str, name: str) -> None:
+    values = getattr(SPEC, field)
+    value = False if values[name] is True else changed(values[name])
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))
-    two = write_run(tmp_path / "two", turns("b", docs=2, seconds=9.0), manifest("b"))
-    [line] = board(two, one).lines
-    assert line.total["turns"] == 8
-    assert [row.seconds == 9.0 for row in line.rows].count(True) == 4
-    assert len(line.commands) == 2
+    two = write_run(tmp_path / "two", turns("b"), manifest("b", **{field: values | {name: value}}))
+    found = board(one, two)
+    assert len(found.lines) == 2
+    assert f"{field}.{name}" in found.notes[0]
 
 
-def test_the_same_bytes_each_time_and_from_the_records_alone(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", turns("a"), manifest("a"))
-    for render in RENDERERS.values():
-        assert render(board(folder)) == render(board(folder))
-    (line,) = json.loads(RENDERERS["json"](board(folder)))["lines"]
-    assert line["by_turn"]["turn 1"]["by_category"].keys() == {"math", "writing"}
-    parts = list(csv.DictReader(io.StringIO(RENDERERS["csv"](board(folder)))))
-    assert [(part["turn"], part["category"]) for part in parts] == [
-        ("all", "all"),
-        *((number, name) for number in "12" for name in ("all", "math", "writing")),
+def test_runs_of_equal_settings_are_repetitions(tmp_path: Path) -> None:
+    """Two runs of one spec and one with another seed: mean, spread and n; and a line apart."""
+    speeds = {"a": 2.0, "b": 1.0, "c": 1.0}
+    folders = []
+    for run_id, seconds in speeds.items():
+        rows = [with_counts(row, seconds=seconds) for row in turns(run_id)]
+        seed = {"evaluation": SPEC.evaluation | {"torch_random_seed": 7}} if run_id == "c" else {}
+        folders.append(write_run(tmp_path / run_id, rows, manifest(run_id, **seed)))
+    found = board(*folders)
+    assert [drafter for _, _, drafter in names(found)] == [
+        "copyspec, torch_random_seed=1234",
+        "copyspec, torch_random_seed=7",
     ]
-    assert float(parts[0]["speedup"]) == line["total"]["speedup"]
-    markdown = RENDERERS["md"](board(folder))
+    first, other = (line for _, line in found.lines.iterrows())
+    assert (first["turns"], first["runs"], other["turns"], other["runs"]) == (8, 2, 8, 1)
+    assert first["tokens_per_second"] == (10 / 2 + 10 / 1) / 2
+    assert first["tokens_per_second_spread"] == pytest.approx(((10 - 7.5) ** 2 * 2) ** 0.5)
+    assert "evaluation.torch_random_seed (1234 / 7)" in found.notes[0]
+    markdown = FORMS["md"](found)
+    assert "7.5 ±3.536" in markdown
+    table = pandas.read_csv(io.StringIO(FORMS["csv"](found)))
+    assert table["runs"].to_list() == [2, 1]
+    assert table["tokens_per_second_spread"].notna().to_list() == [True, False]
+    assert len(found.turns) == 24, "nothing is dropped"
+
+
+def test_scores_of_repetitions_have_a_mean_and_a_spread(tmp_path: Path) -> None:
+    folders = []
+    for run_id, accuracy in (("a", 0.5), ("b", 1.0)):
+        folder = write_run(tmp_path / run_id, turns(run_id, docs=1), manifest(run_id))
+        write_log(folder, [sample(0, ["Q"], [["A"]], acc=accuracy)], task="mt_bench")
+        folders.append(folder)
+    found = board(*folders)
+    assert found.lines["score_acc"].to_list() == [0.75]
+    assert found.lines["score_acc_spread"].to_list() == [pytest.approx(0.125**0.5)]
+    assert "| acc 0.75 ±0.354 |" in FORMS["md"](found)
+
+
+def test_two_runs_into_one_folder_are_repetitions_too(tmp_path: Path) -> None:
+    rows = [*turns("a"), *turns("b")]
+    found = board(write_run(tmp_path, rows, manifest("a"), manifest("b")))
+    assert found.lines["runs"].to_list() == [2]
+    assert found.lines["turns"].to_list() == [8]
+
+
+def test_a_folder_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, turns("a"), manifest("a"))
+    assert board(folder, folder).lines["runs"].to_list() == [1]
+    assert len(board(folder, folder).turns) == 8
+
+
+def test_a_run_that_was_killed_and_continued_is_one(tmp_path: Path) -> None:
+    rows = turns("a")
+    later = [replace(row, run_id="b") for row in rows[5:]]
+    found = board(write_run(tmp_path, rows[:5] + later, manifest("a"), manifest("b")))
+    assert found.lines["runs"].to_list() == [1]
+    assert found.lines["turns"].to_list() == [8]
+    assert found.notes == []
+
+
+def test_a_run_that_was_killed_and_begun_again_is_said_to_be_unequal(tmp_path: Path) -> None:
+    rows = [*turns("a")[:5], *turns("b")]
+    found = board(write_run(tmp_path, rows, manifest("a"), manifest("b")))
+    assert found.lines["runs"].to_list() == [2]
+    assert "its 2 runs have 5, 8 answers; the means are over unequal runs" in found.notes[0]
+
+
+def test_runs_whose_settings_are_unknown_are_never_put_together(tmp_path: Path) -> None:
+    found = board(*(write_run(tmp_path / run_id, turns(run_id)) for run_id in "ab"))
+    assert names(found) == [("unknown", "mt_bench", "copyspec")] * 2
+    assert [note for note in found.notes if "no manifest of" in note] == found.notes[:2]
+
+
+def test_the_same_bytes_each_time_and_in_all_forms(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", turns("a"), manifest("a"))
+    for form in FORMS.values():
+        assert form(board(folder)) == form(board(folder))
+    (line,) = json.loads(FORMS["json"](board(folder)))["lines"]
+    assert line["by_turn"]["1"]["turns"] == 4
+    assert line["by_turn"]["2"]["by_category"]["math"]["turns"] == 2
+    markdown = FORMS["md"](board(folder))
     assert "## mt_bench by category" in markdown
     assert "lm_eval --model copyspec" in markdown
+
+
+def test_pandas_reads_the_files_with_the_right_types(tmp_path: Path) -> None:
+    rows = [*turns("a"), *turns("a", drafter="suffix")]
+    found = board(write_run(tmp_path, rows, manifest("a")))
+    files = {name: pandas.read_csv(io.StringIO(text)) for name, text in csv_files(found).items()}
+    lines = files["leaderboard.csv"]
+    assert lines.groupby("drafter")["speedup"].mean().to_dict() == {
+        row["drafter"]: row["speedup"] for _, row in found.lines.iterrows()
+    }
+    for name in ("speedup", "turns", "runs", "spec.batch_size", "spec.drafting.gamma"):
+        assert pandas.api.types.is_numeric_dtype(lines[name]), name
+    assert lines["spec.drafting.exact"].dtype == bool
+    by_turn = files["leaderboard_by_turn.csv"]
+    assert by_turn["turn"].to_list() == [1, 2, 1, 2]
+    by_category = files["leaderboard_by_category.csv"]
+    assert by_category["category"].to_list() == ["math", "writing"] * 4
+    assert set(by_turn.columns) | {"category"} == set(by_category.columns)
+
+
+@pytest.mark.parametrize("model", ["007", "1e5", "nan", "None", "a|b`c`<img src=x>", "x" * 300])
+def test_names_stay_as_they_are(tmp_path: Path, model: str) -> None:
+    found = board(write_run(tmp_path, turns("a"), manifest("a", model=model)))
+    table = pandas.read_csv(io.StringIO(FORMS["csv"](found)), dtype=str, keep_default_na=False)
+    assert table["model"].to_list() == [model]
+    assert json.loads(FORMS["json"](found))["lines"][0]["model"] == model
+    row = [line for line in FORMS["md"](found).splitlines() if line.startswith("|")][2]
+    assert row.replace("\\|", "¦").split(" | ")[0].strip("| ") == (
+        model.replace("|", "¦").replace("`", "\\`").replace("<", "&lt;")
+    )
+
+
+@pytest.mark.parametrize("model", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx"])
+def test_no_cell_is_a_formula(tmp_path: Path, model: str) -> None:
+    rows = turns("a", category=model)
+    found = board(write_run(tmp_path, rows, manifest("a", model=model)))
+    for text in csv_files(found).values():
+        table = pandas.read_csv(io.StringIO(text), dtype=str)
+        assert table["model"].to_list() == [f"'{model}"] * len(table)
+    slower = [with_counts(row, seconds=-1.0) for row in turns("b")]
+    negative = board(write_run(tmp_path / "negative", slower, manifest("b")))
+    table = pandas.read_csv(io.StringIO(FORMS["csv"](negative)))
+    assert table["tokens_per_second"].to_list() == [-10.0], "a number stays a number"
+
+
+def test_turns_stand_in_their_order(tmp_path: Path) -> None:
+    rows = [turn("a", 0, number) for number in (2, 10, 1)]
+    markdown = FORMS["md"](board(write_run(tmp_path, rows, manifest("a"))))
+    header = next(row for row in markdown.splitlines() if row.startswith("|"))
+    places = [header.index(f"turn {number} ") for number in (1, 2, 10)]
+    assert places == sorted(places)
 
 
 def test_scores_of_the_logs_stand_in_the_line(tmp_path: Path) -> None:
     write_run(tmp_path, turns("a", docs=1), manifest("a"))
     rows = [sample(0, ["Q", "R"], [["A"], ["B"]], exact_turn1=1.0, acc=0.5, speedup_turn1=3.0)]
     write_log(tmp_path, rows, task="mt_bench")
-    [line] = board(tmp_path).lines
-    assert line.scores == {"exact_turn1": 1.0, "acc": 0.5}
+    [line] = json.loads(FORMS["json"](board(tmp_path)))["lines"]
+    assert {n: v for n, v in line.items() if n.startswith("score_")} == {
+        "score_acc": 0.5,
+        "score_exact_turn1": 1.0,
+    }
 
 
-def test_turns_stand_in_their_order_and_names_break_no_table(tmp_path: Path) -> None:
-    rows = [turn("a", 0, number, task="a|b") for number in (2, 10, 1)]
-    markdown = RENDERERS["md"](board(write_run(tmp_path, rows, manifest("a"))))
-    header, rule, line = [row for row in markdown.splitlines() if row.startswith("|")][:3]
-    assert [header.index(f"turn {number}|") for number in (1, 2, 10)] == sorted(
-        header.index(f"turn {number}|") for number in (1, 2, 10)
-    )
-    assert header.count("|") == rule.count("|") == line.replace("\\|", "").count("|")
-
-
-def test_scores_belong_to_what_answered_last_in_a_folder(tmp_path: Path) -> None:
-    rows = [*turns("a", docs=1), *turns("b", docs=1, drafter="suffix")]
+@pytest.mark.parametrize("owner", ["a", "b", None])
+def test_scores_belong_to_the_run_that_their_file_names(tmp_path: Path, owner: str | None) -> None:
+    """Without a name, to the latest run, by its id and not by the order of lines."""
+    rows = [*turns("b", docs=1, drafter="suffix"), *turns("a", docs=1)]
     write_run(tmp_path, rows, manifest("a"), manifest("b"))
-    write_log(tmp_path, [sample(0, ["Q"], [["A"]], acc=0.5)], task="mt_bench")
+    log = write_log(tmp_path, [sample(0, ["Q"], [["A"]], acc=0.5)], task="mt_bench")
+    [results] = log.parent.glob("results_*.json")
+    written = json.loads(results.read_text())
+    written["config"]["copyspec"] = {"run_id": owner} if owner else {}
+    results.write_text(json.dumps(written))
     found = board(tmp_path)
-    assert [(line.drafter, line.scores) for line in found.lines] == [
-        ("copyspec", {}),
-        ("suffix", {"acc": 0.5}),
-    ]
-    assert "the scores of mt_bench there are those of suffix" in found.notes[0]
+    scores = dict(zip(found.lines["drafter"], found.lines["score_acc"], strict=True))
+    scored = {drafter for drafter, score in scores.items() if score == 0.5}
+    assert scored == {"copyspec" if owner == "a" else "suffix"}
 
 
 def test_scores_of_several_filters_keep_their_names(tmp_path: Path) -> None:
     write_run(tmp_path, turns("a", docs=1), manifest("a"))
     write_log(tmp_path, [sample(0, ["Q"], [["A"]], filter="strict", acc=0.5)], task="mt_bench")
-    [line] = board(tmp_path).lines
-    assert line.scores == {"acc (strict)": 0.5}
+    assert board(tmp_path).lines["score_acc (strict)"].to_list() == [0.5]
 
 
 def test_a_broken_results_file_is_an_error(
@@ -141,32 +266,42 @@ def test_a_broken_results_file_is_an_error(
     assert "results_1.json: not lm-eval's results" in capsys.readouterr().err
 
 
-def test_settings_that_differ_are_named(tmp_path: Path) -> None:
+def test_settings_that_differ_are_in_the_label(tmp_path: Path) -> None:
     """Two lengths of a match, and one backend with and without a setting of its requests."""
-    asked = "do_sample=False"
     runs = []
     for gamma in (3, 5):
-        name = f"gamma{gamma}"
-        config = {"gamma": gamma, "delta": 5, "revision": "main", "step_seconds": {"0": gamma}}
-        rows = turns(name, generation=asked)
-        runs.append(write_run(tmp_path / name, rows, manifest(name, config=config)))
-    stock: dict[str, Any] = {"drafter": None, "backend": "hf", "baseline": None, "exact": None}
-    for name, generation in (("hf", asked), ("lookup", f"{asked}, prompt_lookup_num_tokens=10")):
-        rows = turns(name, generation=generation, **stock)
-        runs.append(write_run(tmp_path / name, rows, manifest(name)))
+        drafting = SPEC.drafting | {"gamma": gamma}
+        run = manifest(f"gamma{gamma}", drafting=drafting)
+        runs.append(write_run(tmp_path / str(gamma), turns(f"gamma{gamma}"), run))
+    stock: dict[str, Any] = {"drafter": None, "backend": "hf", "baseline": None}
+    for name, gen_kwargs in (("hf", {}), ("lookup", {"prompt_lookup_num_tokens": 10})):
+        evaluation = SPEC.evaluation | {"gen_kwargs": gen_kwargs}
+        run = manifest(name, backend="hf", drafting={}, evaluation=evaluation)
+        runs.append(write_run(tmp_path / name, turns(name, **stock), run))
     found = board(*runs)
-    assert [line.drafter for line in found.lines] == [
+    assert sorted(drafter for _, _, drafter in names(found)) == [
         "copyspec, gamma=3",
         "copyspec, gamma=5",
         "hf",
         "hf, prompt_lookup_num_tokens=10",
     ]
-    assert "differ in settings (gamma=3 / gamma=5)" in found.notes[0]
-    assert "differ in generation (" in found.notes[1]
-    assert f"requests with {asked}" in RENDERERS["md"](found)
+    assert "differ in drafting.gamma (3 / 5)" in found.notes[0]
+    assert "evaluation.gen_kwargs.prompt_lookup_num_tokens (" in found.notes[1]
 
 
-def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
+def test_conditions_say_what_all_share_and_what_sets_apart(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", turns("a"), manifest("a"))
+    inexact = SPEC.drafting | {"exact": False}
+    two = write_run(tmp_path / "two", turns("b"), manifest("b", drafting=inexact))
+    markdown = FORMS["md"](board(one, two))
+    shared = next(line for line in markdown.splitlines() if line.startswith("All: "))
+    assert "dtype=bfloat16" in shared
+    assert "exact" not in shared
+    numbered = [line for line in markdown.splitlines() if line.startswith(("1. ", "2. "))]
+    assert {line[3:] for line in numbered} == {"drafting.exact=True", "drafting.exact=False"}
+
+
+def test_what_is_incomplete_is_noted(tmp_path: Path) -> None:
     cut = write_run(tmp_path / "cut", turns("a"), manifest("a"))
     whole = (cut / "turns.jsonl").read_text()
     (cut / "turns.jsonl").write_text(whole + whole[:80])
@@ -174,30 +309,12 @@ def test_what_is_incomplete_is_said(tmp_path: Path) -> None:
     (empty / "turns.jsonl").touch()
     unstarted = write_run(tmp_path / "unstarted", [], manifest("c"))
     lonely = write_run(tmp_path / "lonely", turns("d"))
-    old = write_run(tmp_path / "old", turns("e", task="t"), manifest("e", schema_version=0))
-    found = board(cut, empty, unstarted, lonely, old)
-    assert [line.total["turns"] for line in found.lines] == [8, 8, 8]
-    said = "\n".join(found.notes)
-    parts = ["cut off by a kill", "empty; nothing", "before its first answer", "no manifest of d"]
-    for part in [*parts, "schema 0"]:
-        assert part in said
-
-
-def test_rows_of_the_schema_before_are_read(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, turns("a", docs=1), manifest("a"))
-    rows = [json.loads(line) for line in (folder / "turns.jsonl").read_text().splitlines()]
-    for row in rows:
-        for name in ("store", "tree", "draft_model", "num_prefill_tokens", "num_copied"):
-            del row[name]
-        del row["prompt"], row["segments"], row["generation"]
-        row["attempts"] = [attempt[:2] for attempt in row["attempts"]]
-        row["schema_version"] = 2
-    (folder / "turns.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = board(folder)
-    [line] = found.lines
-    assert line.total["copied_share"] == 0.5
-    assert line.drafter == "copyspec"
-    assert "schema 2" in found.notes[0]
+    found = board(cut, empty, unstarted, lonely)
+    assert found.lines["turns"].to_list() == [8, 8]
+    notes = "\n".join(found.notes)
+    parts = ["unreadable rows left out: 1, on line 9 (", "nothing was answered"]
+    for part in [*parts, "before its first answer", "no manifest of d"]:
+        assert part in notes
 
 
 def test_an_unknown_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,22 +324,52 @@ def test_an_unknown_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
     assert not out.exists()
 
 
-@pytest.mark.parametrize("form", RENDERERS)
+@pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_printed(
     tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_run(tmp_path / "run", turns("a"), manifest("a"))
     assert main(["report", str(folder), "--format", form]) == 0
-    assert capsys.readouterr().out == RENDERERS[form](board(folder))
+    assert capsys.readouterr().out == FORMS[form](board(folder))
 
 
 def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", turns("a"), manifest("a"))
     assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+    assert {path.name for path in (tmp_path / "out").iterdir()} - {".lock"} == {
         "LEADERBOARD.md",
         "leaderboard.csv",
+        "leaderboard_by_turn.csv",
+        "leaderboard_by_category.csv",
         "leaderboard.json",
         "report.html",
     }
     assert "report.html" in capsys.readouterr().err
+
+
+def test_nothing_answered_is_a_report_too(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [], manifest("a"))
+    assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
+    assert "Nothing was answered." in (tmp_path / "out" / "LEADERBOARD.md").read_text()
+
+
+def test_a_frame_of_turns_has_every_setting(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", turns("a"), manifest("a"))
+    two = write_run(tmp_path / "two", turns("b"), manifest("b", threads=4))
+    frame = read_turns([one, two])
+    assert len(frame) == 16
+    assert frame.groupby("spec.threads")["num_tokens"].sum().to_dict() == {2: 80.0, 4: 80.0}
+    assert frame["identical"].mean() == 1.0
+
+
+def test_turns_are_exported_with_their_types(tmp_path: Path) -> None:
+    """Two runs in one folder whose settings are of different types, lists and objects."""
+    arguments = {"max_length": "long", "peft": ["a", {"b": 1}]}
+    runs = [manifest("a"), manifest("b", model_args=arguments)]
+    folder = write_run(tmp_path / "run", [*turns("a"), *turns("b")], *runs)
+    assert main(["export", "turns", str(folder), "--out", str(tmp_path / "out")]) == 0
+    frame = pandas.read_parquet(tmp_path / "out" / "turns.parquet")
+    assert frame.groupby("run_id")["num_tokens"].sum().to_dict() == {"a": 80.0, "b": 80.0}
+    assert set(frame["spec.model_args.max_length"]) == {"2048", "long"}
+    assert set(frame["spec.threads"]) == {2}
+    assert pandas.api.types.is_integer_dtype(frame["spec.threads"])

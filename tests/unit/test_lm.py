@@ -14,7 +14,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig, Lfm2Config, MambaConfig, T5Config
 
-from copyspec_eval.errors import ModelError, OptionError, RequestError
+from copyspec_eval.errors import DataError, ModelError, OptionError, RequestError
+from copyspec_eval.harness import recorder
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports import table
@@ -38,9 +39,14 @@ def instances(settings: dict[str, Any], repeats: int = 1) -> list[Instance]:
 
 
 def rows(answers: list[str]) -> list[TurnRecord]:
-    found = [record_of(answer) for answer in answers]
-    assert None not in found
-    return [row for row in found if row is not None]
+    records = [record_of(answer) for answer in answers]
+    assert None not in records
+    return [record for record in records if record is not None]
+
+
+def accepted(row: TurnRecord) -> int:
+    """Draft tokens of all sources."""
+    return sum(of_source.num_accepted for of_source in (row.counts.drafts or {}).values())
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, "auto"])
@@ -54,28 +60,27 @@ def test_answers_are_those_of_hf(byte_model: Path, options: str, batch_size: int
         wanted = stock.generate_until(instances(settings), disable_tqdm=True)
         answers = ours.generate_until(instances(settings), disable_tqdm=True)
         assert answers == wanted
-    assert "stop" in {row.finish_reason for row in rows(answers)}
+    assert "stop" in {row.counts.finish_reason for row in rows(answers)}
 
 
 def test_copying_does_happen_here(byte_model: Path) -> None:
     answers = make(CopySpecLM, byte_model, "gamma=2").generate_until(instances({}))
-    assert sum(row.num_accepted or 0 for row in rows(answers)) > 20
+    assert sum(map(accepted, rows(answers))) > 20
 
 
 def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "penalised"
     shutil.copytree(byte_model, folder)
     stock = make(HFLM, byte_model)
-    plain = stock.generate_until(instances({}), disable_tqdm=True)
-    eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(plain[1])[15]]
+    unpenalised = stock.generate_until(instances({}), disable_tqdm=True)
+    eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(unpenalised[1])[15]]
     GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
     wanted = make(HFLM, folder).generate_until(instances({}), disable_tqdm=True)
     ours = make(CopySpecLM, folder, "gamma=1")
     assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
-    assert wanted != plain
-    assert ours._describe([ours._builder.build(instances({})[0], 0)])["logits_processors"] == [
-        "RepetitionPenaltyLogitsProcessor"
-    ]
+    assert wanted != unpenalised
+    settings = ours._spec([ours._builder.build(instances({})[0], 0)]).tasks["task"]
+    assert settings["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
 
 
 @pytest.mark.parametrize("marker", ["{id}", "'{text}'"])
@@ -97,7 +102,7 @@ def test_long_prompts_are_cut_from_the_left(byte_model: Path) -> None:
     stock, ours = (make(kind, byte_model, "max_length=50") for kind in (HFLM, CopySpecLM))
     answers = ours.generate_until(instances({}), disable_tqdm=True)
     assert answers == stock.generate_until(instances({}), disable_tqdm=True)
-    assert [row.num_prompt_tokens for row in rows(answers)][2] == 10
+    assert [row.counts.num_prompt_tokens for row in rows(answers)][2] == 10
 
 
 def test_log_likelihoods_are_the_same_bits(byte_model: Path) -> None:
@@ -114,7 +119,7 @@ def test_log_likelihoods_are_the_same_bits(byte_model: Path) -> None:
 def test_a_prompt_without_tokens_starts_from_the_prefix_token(byte_model: Path) -> None:
     request = Instance("generate_until", {}, ("", {"until": [], "max_gen_toks": 3}), 0, ("t", 0, 1))
     [answer] = make(CopySpecLM, byte_model).generate_until([request], disable_tqdm=True)
-    assert rows([answer])[0].num_prompt_tokens == 1
+    assert rows([answer])[0].counts.num_prompt_tokens == 1
 
 
 def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model: Path) -> None:
@@ -146,25 +151,33 @@ def test_records_add_up(byte_model: Path) -> None:
     started = perf_counter()
     answers = ours.generate_until(instances({}), disable_tqdm=True)
     seconds = perf_counter() - started
-    found = rows(answers)
-    assert sum(row.seconds for row in found) <= seconds
-    assert all(row.latency_seconds <= seconds for row in found)
-    for row in found:
+    recorded = rows(answers)
+    assert sum(row.counts.seconds or 0 for row in recorded) <= seconds
+    for row in recorded:
+        counts = row.counts
         assert row.token_ids is not None
-        assert row.num_forwards is not None
-        assert row.num_accepted is not None
-        assert row.seconds == (row.prefill_seconds or 0) + (row.decode_seconds or 0)
-        assert row.num_tokens == len(row.token_ids) == row.num_forwards + row.num_accepted
-        assert sum(length for _, length, _ in row.spans) == row.num_accepted
+        assert counts.num_forwards is not None
+        assert counts.seconds == (counts.prefill_seconds or 0) + (counts.decode_seconds or 0)
+        assert 0 < counts.seconds <= (counts.latency_seconds or 0) <= seconds
+        assert counts.num_prefill_tokens == 1
+        assert counts.num_tokens == len(row.token_ids) == counts.num_forwards + accepted(row)
+        assert sum(attempt.num_accepted for attempt in row.attempts) == accepted(row)
+        assert sum(length for _, length, _ in row.spans) == accepted(row)
         text_ids = (*ours.tok_encode(CONTEXTS[row.doc_id]), *row.token_ids)
         for start, length, source in row.spans:
             copied = row.token_ids[start : start + length]
             assert text_ids[source : source + length] == copied
-    figures = table.figures(found)["task"]["turn 1"]
+        characters = row.prompt + row.answer
+        for start, end, source_start, source_end in row.span_characters:
+            assert row.answer[start:end] == characters[source_start:source_end]
+    figures = table.run_figures(recorded)["task"]["turn 1"]
     assert figures["turns"] == len(CONTEXTS)
     assert figures["by_category"]["c"]["copied_share"] == figures["copied_share"] > 0
-    assert json.dumps(ours.get_model_info()["copyspec"])
-    assert "tok/forward" in table.render(found)
+    assert json.loads(json.dumps(ours.get_model_info()["copyspec"])) == {
+        "run_id": recorded[0].run_id,
+        "figures": table.run_figures(recorded),
+    }
+    assert "tok/forward" in table.run_table(recorded)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +232,18 @@ def test_model_arguments_are_refused_before_loading(
     assert "\n" not in str(refusal.value)
 
 
+def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new" / "output"
+    monkeypatch.setattr(recorder, "output_folder", lambda: folder)
+    recorder.check_output_folder()
+    assert not folder.parent.exists(), "checked, and nothing left there"
+    folder.parent.touch()
+    with pytest.raises(DataError, match=r"new: cannot be written \(Not a directory\); choose"):
+        make(CopySpecLM, tmp_path / "nowhere")
+
+
 @pytest.mark.parametrize(
     ("options", "drafter"),
     [("", "suffix"), ("gamma=2", "copyspec"), ("drafter=suffix,gamma=2", "suffix")],
@@ -228,7 +253,7 @@ def test_the_best_drafter_is_the_default_and_the_papers_where_gamma_is_given(
 ) -> None:
     answers = make(CopySpecLM, byte_model, options).generate_until(instances({}))
     assert {row.drafter for row in rows(answers)} == {drafter}
-    assert sum(row.num_accepted or 0 for row in rows(answers)) > 20
+    assert sum(map(accepted, rows(answers))) > 20
 
 
 @pytest.mark.parametrize("exact", ["true", "false"])
@@ -239,10 +264,11 @@ def test_a_draft_model_with_the_targets_weights_is_always_right(
     answers = make(CopySpecLM, byte_model, options, batch_size=2).generate_until(instances({}))
     assert answers == make(HFLM, byte_model).generate_until(instances({}), disable_tqdm=True)
     for row in rows(answers):
-        assert row.way == "none + draft model"
-        assert row.num_accepted == row.num_drafted
-        assert row.num_forwards == 1 + -(-((row.num_tokens or 0) - 1) // 5)
-        assert row.num_copied == 0
+        assert row.drafter == "none + draft model"
+        assert row.counts.drafts is not None
+        assert row.counts.drafts.keys() == {"model"}
+        assert row.counts.drafts["model"].num_accepted == row.counts.drafts["model"].num_drafted
+        assert row.counts.num_forwards == 1 + -(-((row.counts.num_tokens or 0) - 1) // 5)
         assert row.spans == ()
 
 
@@ -253,7 +279,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused(byte_model: Path, tmp_pa
     numbers = words["model"]["vocab"]
     numbers["A"], numbers["B"] = numbers["B"], numbers["A"]
     (other / "tokenizer.json").write_text(json.dumps(words))
-    with pytest.raises(ModelError, match=r"another vocabulary .* of which 2 have another number"):
+    with pytest.raises(ModelError, match=r"another vocabulary .* of which 2 have another id"):
         make(CopySpecLM, byte_model, f"draft_model={other}")
     with pytest.raises(ModelError, match=r"draft_model='.*nowhere' cannot be loaded"):
         make(CopySpecLM, byte_model, f"draft_model={tmp_path / 'nowhere'}")
@@ -263,8 +289,8 @@ def test_the_warm_up_is_not_remembered(byte_model: Path) -> None:
     ours = make(CopySpecLM, byte_model, "drafter=suffix,store=true")
     answers = ours.generate_until(instances({}), disable_tqdm=True)
     store = ours._make_drafter()._store
-    answered = sum(1 + (row.num_tokens or 0) for row in rows(answers))
-    assert len(store.automaton.text) == answered, "the answers, and a token behind each"
+    answered = sum(1 + (row.counts.num_tokens or 0) for row in rows(answers))
+    assert len(store.automaton.token_ids) == answered, "the answers, and a token behind each"
 
 
 def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:

@@ -14,37 +14,34 @@ import pytest
 import torch
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
-from sample_rows import ROW
+from sample_rows import ROW, with_counts
 
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.multiturn import MAX_TURNS, TurnInstance, render
 from copyspec_eval.harness.tasks import QuestionFileTask
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.provenance import run_id
+from copyspec_eval.provenance import process_id
 from copyspec_eval.records import RecordedText, TurnRecord
 from copyspec_eval.reports.summary import METRICS
+from copyspec_eval.reports.turns import frame
+from copyspec_eval.types import DraftCounts
 
 QUESTIONS = [["Name a fruit.", "And its colour?"], ["Say one.", "Twice?"], ["Hi", "Bye"]]
-# What a run that is not paired knows.
-TIMED = [metric.name for metric in METRICS if metric.timed and metric.parts(ROW)]
-COUNTED = [metric.name for metric in METRICS if not metric.timed and metric.parts(ROW)]
+# What a run that is neither paired nor with a draft model knows.
+_KNOWN = [metric for metric in METRICS if not math.isnan(metric.of(frame([ROW])))]
+TIMED = [metric.name for metric in _KNOWN if metric.timed]
+COUNTED = [metric.name for metric in _KNOWN if not metric.timed]
 
 
 def record(run: str, turn: int, text: str, num_attempts: int = 2) -> TurnRecord:
-    return replace(
-        ROW,
-        run_id=run,
-        turn=turn,
+    return with_counts(
+        replace(ROW, run_id=run, turn=turn, text=text),
         num_tokens=10 * turn,
-        num_attempts=num_attempts,
-        num_drafted=8,
-        num_accepted=4,
-        num_copied=4,
+        drafts={"context": DraftCounts(num_attempts, num_drafted=8, num_accepted=4)},
         seconds=2.0,
         prefill_seconds=0.5,
         decode_seconds=1.5,
         latency_seconds=3.0,
-        text=text,
     )
 
 
@@ -159,7 +156,7 @@ def test_turns_are_asked_in_phases_with_their_history(evaluate):
 
 
 def test_chat_template_and_system_instruction_reach_every_turn(evaluate):
-    lm = ScriptedLM(run_id())
+    lm = ScriptedLM(process_id())
     evaluate(lm, limit=1, apply_chat_template=True, system_instruction="Be brief.")
     start = "<system>Be brief.<user>Name a fruit.<assistant>"
     assert [prompt for prompt, _ in lm.asked] == [
@@ -203,7 +200,7 @@ def test_other_backends_report_the_answered_share_only(evaluate):
 
 
 def test_recorded_answers_report_every_figure(evaluate):
-    results = evaluate(ScriptedLM(run_id()))
+    results = evaluate(ScriptedLM(process_id()))
     values = figures(results)
     assert values.keys() == {
         f"{name}_turn{turn}" for name in ["answered", *TIMED, *COUNTED] for turn in (1, 2)
@@ -216,7 +213,7 @@ def test_recorded_answers_report_every_figure(evaluate):
 
 
 def test_samples_hold_prompts_answers_and_pairs(evaluate):
-    sample = evaluate(ScriptedLM(run_id()), limit=1)["samples"]["mt_bench"][0]
+    sample = evaluate(ScriptedLM(process_id()), limit=1)["samples"]["mt_bench"][0]
     assert sample["arguments"][1][0].endswith("User: And its colour?\n\nAssistant:")
     assert sample["resps"] == [["reply to Name a fruit."], ["reply to And its colour?"]]
     assert json.loads(json.dumps(sample["tokens_per_second_turn1"])) == [10, 2]
@@ -234,7 +231,7 @@ def test_mixed_answers_count_what_is_known(evaluate):
     class Mixed(ScriptedLM):
         def answer(self, request):
             number = request.doc["question_id"]
-            self.run = {81: None, 82: run_id(), 83: "another-run"}[number]
+            self.run = {81: None, 82: process_id(), 83: "another-run"}[number]
             return super().answer(request)
 
     values = figures(evaluate(Mixed()))
@@ -245,13 +242,13 @@ def test_mixed_answers_count_what_is_known(evaluate):
 
 
 def test_a_figure_without_denominator_is_left_out(evaluate):
-    values = figures(evaluate(ScriptedLM(run_id(), num_attempts=0)))
+    values = figures(evaluate(ScriptedLM(process_id(), num_attempts=0)))
     assert "accepted_per_attempt_turn1" not in values
     assert "copied_share_turn1" in values
 
 
 def test_predict_only(evaluate):
-    results = evaluate(ScriptedLM(run_id()), predict_only=True)
+    results = evaluate(ScriptedLM(process_id()), predict_only=True)
     assert figures(results) == {"bypass": 999}
     assert len(results["samples"]["mt_bench"][0]["resps"]) == 2
 
@@ -268,7 +265,7 @@ def test_use_cache_resumes_in_the_middle_of_a_conversation(evaluate, tmp_path):
     cache = str(tmp_path / "answers")
     with pytest.raises(InterruptedError):
         evaluate(Killed("another-run"), use_cache=cache)
-    resumed, again = ScriptedLM(run_id()), ScriptedLM(run_id())
+    resumed, again = ScriptedLM(process_id()), ScriptedLM(process_id())
     results = evaluate(resumed, use_cache=cache)
     for (prompt, _), (_, second) in zip(resumed.asked, QUESTIONS[1:], strict=True):
         assert prompt.endswith(f"User: {second}\n\nAssistant:")
@@ -334,7 +331,7 @@ class RankLM(ScriptedLM):
 @pytest.mark.parametrize("own_run", [None, "this run"])
 def test_ranks_report_together_whatever_their_caches_held(evaluate, own_run, others_run):
     gathered: list[Any] = []
-    own, other = (run_id() if run == "this run" else run for run in (own_run, others_run))
+    own, other = (process_id() if run == "this run" else run for run in (own_run, others_run))
     padded = RankLM(1, gathered, other)
     assert evaluate(padded) is None
     assert len(padded.asked) == 1 + 2 + 1  # the one document's first turn, twice more as padding

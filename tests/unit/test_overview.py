@@ -7,17 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_runs import manifest, write_run
 from run_folders import sample, write_log
-from sample_rows import PAIRED_ROW, ROW
+from sample_rows import PAIRED_ROW, ROW, with_counts
 
-from copyspec_eval import records
 from copyspec_eval.cli import main
-from copyspec_eval.records import TurnRecord
-
-
-def write_rows(folder: Path, *rows: TurnRecord) -> None:
-    for row in rows:
-        records.append(folder / "turns.jsonl", row)
 
 
 def screen(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
@@ -39,7 +33,7 @@ def test_scores_and_speed_stand_with_their_turns(
     scores |= {"speedup_turn1": 2.0}
     rows = [sample(3, ["Q", "R"], [["A"], ["B"]], **scores)]
     write_log(tmp_path, rows, task="mt_bench")
-    write_rows(tmp_path, PAIRED_ROW, replace(PAIRED_ROW, turn=2))
+    write_run(tmp_path, [PAIRED_ROW, replace(PAIRED_ROW, turn=2)], manifest("r"))
     headers, first, second = screen(tmp_path, capsys)
     assert dict(zip(headers, first, strict=True)) == {
         "task": "mt_bench",
@@ -48,37 +42,62 @@ def test_scores_and_speed_stand_with_their_turns(
         "answers": "1",
         "score": "exact 1",
         "tok/s": "2",
-        "plain tok/s": "1",
-        "speed-up": "2.00",
+        "baseline tok/s": "1",
+        "speed-up (95%)": "2.00",
         "median (95%)": "2.00",
         "copied": "50%",
         "identical": "0%",
     }
-    assert dict(zip(headers, second, strict=True))["score"] == "exact 0, acc 0.5"
+    assert dict(zip(headers, second, strict=True))["score"] == "acc 0.5, exact 0"
 
 
 def test_a_run_that_is_not_paired_has_fewer_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_rows(tmp_path, ROW)
+    write_run(tmp_path, [ROW], manifest("r"))
     headers, *rows = screen(tmp_path, capsys)
     assert headers == ["task", "turn", "drafter", "answers", "tok/s", "copied"]
     assert rows == [["mt_bench", "1", "copyspec", "1", "2", "50%"]]
 
 
-def test_what_was_drafted_from_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    several = replace(ROW, drafter="suffix", store=True, tree=True)
-    write_rows(tmp_path, several, replace(ROW, turn=2, draft_model="small"))
+def test_a_speed_up_of_several_conversations_has_its_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faster = with_counts(replace(PAIRED_ROW, doc_id=4), seconds=2.5)
+    write_run(tmp_path, [PAIRED_ROW, faster], manifest("r"))
+    headers, row = screen(tmp_path, capsys)
+    cells = dict(zip(headers, row, strict=True))
+    assert cells["speed-up (95%)"] == "2.67 (2.00 to 4.00)"
+    assert cells["median (95%)"] == "3.00 (2.00 to 4.00)"
+
+
+def test_drafters_are_named_with_their_switches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = replace(ROW, drafter="suffix + store + tree")
+    write_run(tmp_path, [several, replace(ROW, turn=2, drafter="copyspec + draft model")])
     _, first, second = screen(tmp_path, capsys)
     assert (first[2], second[2]) == ("copyspec + draft model", "suffix + store + tree")
 
 
-def test_the_last_answer_of_a_turn_counts(
+def test_repeated_runs_are_means_with_their_spread(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_rows(tmp_path, ROW, replace(ROW, run_id="later", seconds=1.0, doc_id=3))
-    _, row = screen(tmp_path, capsys)
-    assert row[3:5] == ["1", "10"]
+    rows = [ROW, with_counts(replace(ROW, run_id="later"), seconds=1.0)]
+    write_run(tmp_path, rows, manifest("r"), manifest("later"))
+    headers, row = screen(tmp_path, capsys)
+    cells = dict(zip(headers, row, strict=True))
+    assert (cells["answers"], cells["runs"], cells["tok/s"]) == ("1", "2", "6 ±6")
+
+
+def test_runs_of_unknown_settings_stay_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, [ROW, replace(ROW, run_id="later")])
+    assert main(["report", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "no manifest of later, r; its settings are unknown" in printed
+    assert len([line for line in printed.splitlines() if line.startswith("| mt_bench")]) == 2
 
 
 def test_a_run_without_records_is_refused(

@@ -1,4 +1,4 @@
-"""The replay gives the golden values of real answers, and says what is wrong with a trace file."""
+"""The replay gives the golden values of real answers, and reports errors of a trace file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from copyspec_eval.cli import main
 from copyspec_eval.decoding.replay import Trace, read_traces, replay_turn
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import DataError
-from copyspec_eval.types import DraftOptions
+from copyspec_eval.types import DraftCounts, DraftOptions, ReplayedTurn, TurnCounts
 
 SETS = (
     "mt_bench__qwen2.5-7b",
@@ -29,7 +29,7 @@ GOLDEN = {
 }
 
 
-# What the best rules found before reach, each drafted token costing a hundredth of a forward.
+# What the best rules tried before reach, each draft token costing a hundredth of a forward.
 AT_LEAST = {
     "": (1.554, 1.613, 1.874, 1.893, 2.281, 2.437),
     "store=true": (1.631, 1.696, 1.961, 2.000, 2.890, 2.834),
@@ -103,9 +103,15 @@ def test_plain_decoding_makes_a_forward_per_token(
 def test_replay_by_hand() -> None:
     # 1 2 3 4 | 1 2 3 9: 1 by the prefill, 2 alone, then "1 2" copies "3 4", half of it right.
     trace = Trace("c", 1, (1, 2, 3, 4), (1, 2, 3, 9))
-    turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2))(), prices=[0.0] * 2)
-    assert (turn.num_tokens, turn.num_forwards) == (4, 3)
-    assert (turn.num_attempts, turn.num_drafted, turn.num_accepted) == (1, 2, 1)
+    turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2))(), thresholds=[0.0] * 2)
+    counts = TurnCounts(
+        num_prompt_tokens=4,
+        num_tokens=4,
+        num_forwards=3,
+        num_prefill_tokens=1,
+        drafts={"context": DraftCounts(num_attempts=1, num_drafted=2, num_accepted=1)},
+    )
+    assert turn == ReplayedTurn("c", 1, counts)
 
 
 def test_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,24 +19,24 @@ from copyspec_eval.reports.runs import Answer, AnswerKey, read_run
 def test_a_run_is_read_from_its_log(tmp_path: Path) -> None:
     write_log(tmp_path, [CONVERSATION, sample(2, ["P", "P R"], [["a"], ["b"]], acc=False)])
     write_log(tmp_path, [CONVERSATION], date="2025-12-31T00-00-00")
-    found = read_run(tmp_path)
+    run = read_run(tmp_path)
     keys = [AnswerKey("the_task", doc_id, turn, 0) for doc_id in (7, 2) for turn in (1, 2)]
-    assert list(found.answers) == keys, "of the newest log, in its order, without the padding"
-    second = found.answers[keys[1]]
+    assert list(run.answers) == keys, "of the newest log, in its order, without the padding"
+    second = run.answers[keys[1]]
     assert (second.prompt, second.text) == ("Q yes R", "no\u2028")
     assert second.prompt_sha256 == sha256("Q yes R")
     assert second.token_ids is None
     assert second.gen_kwargs == {"until": [], "do_sample": False}
-    assert found.scores == {"the_task": {"acc,none": {7: 1, 2: 0}}}
-    assert found.dtype == "torch.bfloat16"
+    assert run.scores == {"the_task": {"acc,none": {7: 1, 2: 0}}}
+    assert run.dtype == "torch.bfloat16"
 
 
 def test_without_results_every_answer_counts(tmp_path: Path) -> None:
     path = write_log(tmp_path, [CONVERSATION])
     next(path.parent.glob("results_*")).unlink()
-    found = read_run(tmp_path)
-    assert [each.text for each in found.answers.values()] == ["yes", "padded", "no\u2028"]
-    assert found.dtype is None
+    run = read_run(tmp_path)
+    assert [each.text for each in run.answers.values()] == ["yes", "padded", "no\u2028"]
+    assert run.dtype is None
 
 
 def test_results_beside_a_json_output_path_are_found(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_each_filter_has_its_scores_and_only_numbers_count(tmp_path: Path) -> No
     odd = {"pair": [1, 2.0], "none": None, "word": "x", "nan": float("nan")}
     rows = [sample(0, ["Q"], [["x"]], name, em=em, **odd) for name, em in (("a", 0.0), ("b", 1))]
     write_log(tmp_path, rows)
-    found = read_run(tmp_path)
-    assert len(found.answers) == 1
-    assert found.scores == {"the_task": {"em,a": {0: 0.0}, "em,b": {0: 1.0}}}
+    run = read_run(tmp_path)
+    assert len(run.answers) == 1
+    assert run.scores == {"the_task": {"em,a": {0: 0.0}, "em,b": {0: 1.0}}}
 
 
 def test_a_log_likelihood_has_scores_only(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_a_log_likelihood_has_scores_only(tmp_path: Path) -> None:
     row["arguments"] = {"gen_args_0": {"arg_0": "Q", "arg_1": "A"}, "gen_args_1": {"arg_0": "Q"}}
     row["resps"] = [[["-1.5", "False"]], [["-2.5"]]]
     write_log(tmp_path, [row])
-    found = read_run(tmp_path)
-    assert (found.answers, found.scores) == ({}, {"the_task": {"acc,none": {0: 1.0}}})
+    run = read_run(tmp_path)
+    assert (run.answers, run.scores) == ({}, {"the_task": {"acc,none": {0: 1.0}}})
 
 
 def test_tokens_are_those_of_the_same_prompt_and_text(tmp_path: Path) -> None:
@@ -84,15 +84,27 @@ def test_tokens_are_those_of_the_same_prompt_and_text(tmp_path: Path) -> None:
 
 def test_records_alone_are_a_run(tmp_path: Path) -> None:
     first = replace(ROW, doc_id=2)
-    for row in (replace(ROW, doc_id=5), replace(first, text="earlier run"), first, PAIRED_ROW):
+    earlier = replace(first, run_id="q", text="earlier run")
+    for row in (replace(ROW, doc_id=5), first, earlier, PAIRED_ROW):
         records.append(tmp_path / "turns.jsonl", row)
-    found = read_run(tmp_path)
-    assert [key.doc_id for key in found.answers] == [2, 3, 5], "whatever finished first"
-    alone, paired, _ = found.answers.values()
+    run = read_run(tmp_path)
+    assert [key.doc_id for key in run.answers] == [2, 3, 5], "whatever finished first"
+    alone, paired, _ = run.answers.values()
     assert (alone.prompt, alone.prompt_sha256, alone.text) == (None, ROW.prompt_sha256, ROW.text)
     assert alone.token_ids == ROW.token_ids
     assert paired.token_ids == PAIRED_ROW.answer_ids != PAIRED_ROW.token_ids
     assert not alone.sampled
+
+
+def test_rows_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
+    write_log(tmp_path, [CONVERSATION])
+    assert read_run(tmp_path).notes == ()
+    file = tmp_path / "turns.jsonl"
+    records.append(file, replace(ROW, schema_version=4))
+    records.append(file, replace(ROW, task="the_task", text="yes", prompt_sha256=sha256("Q")))
+    run = read_run(tmp_path)
+    assert run.notes == (f"{file}: unreadable rows left out: 1, on line 1 (schema 4, not 5)",)
+    assert next(iter(run.answers.values())).token_ids == ROW.token_ids
 
 
 @pytest.mark.parametrize(
@@ -105,11 +117,11 @@ def test_records_alone_are_a_run(tmp_path: Path) -> None:
         ({"temperature": 0}, False),
     ],
 )
-def test_sampling_is_seen_in_the_settings(settings: dict[str, Any], sampled: bool) -> None:
+def test_sampling_shows_in_the_settings(settings: dict[str, Any], sampled: bool) -> None:
     assert Answer("t", 0, 1, 0, "Q", sha256("Q"), "A", None, settings).sampled is sampled
 
 
-def test_what_is_no_run_is_said_in_one_line(tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such folder; give the one that lm_eval"):
         read_run(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"run lm_eval with --output_path .* --log_samples"):

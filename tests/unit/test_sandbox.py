@@ -51,14 +51,14 @@ def contained(level: Level) -> bool:
 
 def processes_with(text: str) -> list[int]:
     """Processes of this machine that have `text` among their arguments."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if text.encode() in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ for path in {paths}:
 
 def test_files_of_others_cannot_be_read(level: Level, tmp_path: Path) -> None:
     if not contained(level):
-        pytest.skip("this level does not contain files, and says so")
+        pytest.skip("this level does not contain files, and reports it")
     secret = tmp_path / "secret"
     secret.write_text("here")
     here = f"/proc/{os.getpid()}"
@@ -261,7 +261,7 @@ def test_files_of_others_cannot_be_read(level: Level, tmp_path: Path) -> None:
 
 def test_nothing_outside_can_be_written(level: Level, tmp_path: Path) -> None:
     if not contained(level):
-        pytest.skip("this level does not contain files, and says so")
+        pytest.skip("this level does not contain files, and reports it")
     places = ["/new", "/usr/new", "/proc/sys/kernel/core_pattern", f"{sys.base_prefix}/new"]
     places += [str(tmp_path / "new"), f"/proc/{os.getpid()}/mem", "/dev/new", "/etc/new"]
     source = "for p in {}:\n  try: print(open(p, 'r+' if p[:5] == '/proc' else 'w'))\n"
@@ -272,7 +272,7 @@ def test_nothing_outside_can_be_written(level: Level, tmp_path: Path) -> None:
 
 def test_mounts_cannot_be_undone(level: Level) -> None:
     if not contained(level):
-        pytest.skip("this level does not contain files, and says so")
+        pytest.skip("this level does not contain files, and reports it")
     source = """
     import ctypes
     libc = ctypes.CDLL(None)
@@ -290,8 +290,8 @@ def test_no_network(level: Level) -> None:
         server.settimeout(0.1)
         port = server.getsockname()[1]
         outcome = ran(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1)")
-        if "use the network" in level.says:
-            pytest.skip("this machine cannot refuse sockets without namespaces, and says so")
+        if "use the network" in level.description:
+            pytest.skip("this machine cannot refuse sockets without namespaces, and reports it")
         assert outcome.status == "error"
         with pytest.raises(TimeoutError):
             server.accept()
@@ -310,8 +310,8 @@ def test_a_fork_bomb_never_has_more_than_its_processes() -> None:
     "target", ["os.getppid()", "1", "{tests}", "-1", "0", "-os.getppid()", "-{tests_group}"]
 )
 def test_signals_reach_nobody_else(level: Level, target: str) -> None:
-    if "signal its processes" in level.says:
-        pytest.skip("this machine cannot refuse signals without namespaces, and says so")
+    if "signal its processes" in level.description:
+        pytest.skip("this machine cannot refuse signals without namespaces, and reports it")
     pid = target.format(tests=os.getpid(), tests_group=os.getpgid(0))
     source = f"import os, time\nprint(1, flush=True)\nos.kill({pid}, 9)\ntime.sleep(0.2)"
     outcome = ran(source)
@@ -454,7 +454,7 @@ def test_many_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
     assert "Running programs" in capfd.readouterr().err
 
 
-def test_containment_is_said(level: Level, caplog: pytest.LogCaptureFixture) -> None:
+def test_containment_is_logged_once(level: Level, caplog: pytest.LogCaptureFixture) -> None:
     sandbox._announced.cache_clear()
     with caplog.at_level("INFO", "lm_eval.copyspec"):
         sandbox.announce()

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, BloomConfig, Llama4TextConfig, Lo
 from copyspec_eval.decoding import attention, experts, serving
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import PREFILL_CHUNK, Engine, Request
+from copyspec_eval.decoding.engine import PREFILL_CHUNK, Engine
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import ModelError, RequestError
@@ -24,8 +25,8 @@ def engine(model: Any, exact: bool = True) -> Engine:
     return Engine(model, factory, num_draft_tokens=10, exact=exact)
 
 
-def request(prompt: tuple[int, ...], budget: int) -> Request:
-    return Request(prompt, StopRule(budget), TokenChooser(LogitsProcessorList(), False))
+def sequence(prompt: tuple[int, ...], budget: int) -> Sequence:
+    return Sequence(prompt, StopRule(budget), TokenChooser(LogitsProcessorList(), False))
 
 
 def test_rejected_positions_are_simply_written_over() -> None:
@@ -84,7 +85,7 @@ def test_a_prompt_longer_than_a_chunk(exact: bool) -> None:
     wanted = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12
     )
-    [answer] = engine(model, exact).generate([request(prompt, 12)])
+    [answer] = engine(model, exact).generate([sequence(prompt, 12)])
     assert list(answer.token_ids) == wanted[0, len(prompt) :].tolist()
 
 
@@ -96,7 +97,7 @@ def test_answers_may_end_at_the_last_position_of_the_model() -> None:
     wanted = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16
     )
-    [answer] = engine(model).generate([request(prompt, 16)])
+    [answer] = engine(model).generate([sequence(prompt, 16)])
     assert list(answer.token_ids) == wanted[0, 240:].tolist()
 
 
@@ -171,7 +172,7 @@ def test_a_rotary_embedding_that_changes_with_length_is_kept_below_its_limit() -
     }
     auto: Any = AutoModelForCausalLM
     model = auto.from_config(config).eval()
-    [answer] = engine(model).generate([request(prompts()[0], 64 - 5 - 15)])
+    [answer] = engine(model).generate([sequence(prompts()[0], 64 - 5 - 15)])
     assert len(answer.token_ids) == 44
     with pytest.raises(RequestError, match=r"up to 65 positions, but past 64 .*longrope"):
-        engine(model).generate([request(prompts()[0], 64 - 5 - 14)])
+        engine(model).generate([sequence(prompts()[0], 64 - 5 - 14)])

@@ -1,12 +1,14 @@
-"""Question files: where they come from, and what is said of a bad one."""
+"""Question files: where they come from, and what is reported of a bad one."""
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
-import urllib.error
-import urllib.request
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,122 +18,129 @@ from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.sources import PublicFile, locate, read_jsonl, read_questions
 
 CONTENT = b'{"question_id": 1, "category": "writing", "turns": ["a", "b"]}\n'
-FILE = PublicFile(
-    "folder/questions.jsonl",
-    "https://example.org/questions.jsonl",
-    len(CONTENT),
-    hashlib.sha256(CONTENT).hexdigest(),
-)
+PATH = "folder/questions.jsonl"
 
 
-class Network:
-    """Stands in for `urllib.request.urlopen`: answers with `content`, or raises it."""
+class FileServer(ThreadingHTTPServer):
+    """Answers every request with `content` and `status`; the header promises `missing` bytes more.
 
-    def __init__(self, content: bytes | Exception) -> None:
-        self.content = content
-        self.num_calls = 0
+    Attributes:
+        num_requests: how many it has answered.
+    """
 
-    def __call__(self, url: str, timeout: float) -> Network:
-        assert url == FILE.url
-        self.num_calls += 1
-        if isinstance(self.content, Exception):
-            raise self.content
-        return self
+    daemon_threads = True
 
-    def __enter__(self) -> Network:
-        return self
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content, self.status, self.missing = CONTENT, 200, 0
+        self.num_requests = 0
 
-    def __exit__(self, *args: object) -> None:
-        pass
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/questions.jsonl"
 
-    def read(self, limit: int) -> bytes:
-        assert isinstance(self.content, bytes)
-        return self.content[:limit]
+
+class Handler(BaseHTTPRequestHandler):
+    server: FileServer
+
+    def do_GET(self) -> None:
+        self.server.num_requests += 1
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(self.server.content) + self.server.missing))
+        self.end_headers()
+        self.wfile.write(self.server.content)
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
 
 
 @pytest.fixture
-def connect(monkeypatch, tmp_path):
-    """Replaces the network, with an empty cache below `tmp_path` and no local data."""
-
-    def replace(content: bytes | Exception) -> Network:
-        network = Network(content)
-        monkeypatch.setattr(urllib.request, "urlopen", network)
-        return network
-
+def network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FileServer]:
+    """A server of the file `PATH`, with an empty cache below `tmp_path` and no local data."""
     monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setitem(sources.FILES, FILE.path, FILE)
-    return replace
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with FileServer() as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        file = PublicFile(PATH, server.url, hashlib.sha256(CONTENT).hexdigest())
+        monkeypatch.setitem(sources.FILES, PATH, file)
+        yield server
+        server.shutdown()
 
 
-def test_local_copy_is_taken_as_it_is(connect, monkeypatch, tmp_path):
-    network = connect(CONTENT)
+def cached_files(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_local_copy_is_taken_as_it_is(network, monkeypatch, tmp_path):
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
-    copy = tmp_path / FILE.path
+    copy = tmp_path / PATH
     copy.parent.mkdir()
     copy.write_bytes(b"mine")
-    assert locate(FILE.path) == copy
-    assert network.num_calls == 0
+    assert locate(PATH) == copy
+    assert network.num_requests == 0
 
 
-def test_missing_local_copy_never_asks_the_network(connect, monkeypatch, tmp_path):
-    network = connect(CONTENT)
+def test_missing_local_copy_never_asks_the_network(network, monkeypatch, tmp_path):
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
     with pytest.raises(
         DataError, match=r"folder/questions\.jsonl: no such file.*COPYSPEC_DATA_DIR"
     ):
-        locate(FILE.path)
-    assert network.num_calls == 0
+        locate(PATH)
+    assert network.num_requests == 0
 
 
-def test_download_is_cached(connect, tmp_path):
-    network = connect(CONTENT)
-    first = locate(FILE.path)
-    assert locate(FILE.path) == first
+def test_download_is_cached(network, tmp_path, capfd):
+    first = locate(PATH)
+    assert locate(PATH) == first
     assert first.read_bytes() == CONTENT
-    assert network.num_calls == 1
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [first]
+    assert network.num_requests == 1
+    assert cached_files(tmp_path) == [first]
+    assert first.is_relative_to(tmp_path / "cache" / "copyspec_eval")
+    assert capfd.readouterr() == ("", "")
 
 
-def test_damaged_cache_is_downloaded_again(connect):
-    connect(CONTENT)
-    cached = locate(FILE.path)
-    cached.write_bytes(CONTENT[:10])
-    assert locate(FILE.path).read_bytes() == CONTENT
+def test_damaged_cache_is_downloaded_again(network):
+    locate(PATH).write_bytes(CONTENT[:10])
+    assert locate(PATH).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("other", [CONTENT + b"\n", CONTENT[:-1], CONTENT.replace(b"a", b"c")])
-def test_other_content_is_refused_and_not_cached(connect, tmp_path, other):
-    connect(other)
-    with pytest.raises(DataError, match=r"SHA-256 .*COPYSPEC_DATA_DIR=FOLDER"):
-        locate(FILE.path)
-    assert not (tmp_path / "cache").exists()
+def test_other_content_is_refused_and_not_cached(network, tmp_path, other):
+    network.content = other
+    with pytest.raises(DataError, match=r"SHA256 .* does not match.*COPYSPEC_DATA_DIR=FOLDER"):
+        locate(PATH)
+    assert cached_files(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        urllib.error.URLError("Name or service not known"),
-        TimeoutError("timed out"),
-        http.client.IncompleteRead(b""),
-    ],
-)
-def test_no_network_is_one_line(connect, failure):
-    connect(failure)
+@pytest.mark.parametrize("failure", ["refused", "silent", "not found", "cut off"])
+def test_a_failed_download_is_one_line(network, monkeypatch, tmp_path, failure):
+    url = network.url
+    if failure == "refused":
+        url = "http://127.0.0.1:9/questions.jsonl"
+        file = replace(sources.FILES[PATH], url=url)
+        monkeypatch.setitem(sources.FILES, PATH, file)
+    elif failure == "silent":
+        monkeypatch.setattr(sources, "TIMEOUT_SECONDS", 0.1)
+        monkeypatch.setattr(Handler, "do_GET", lambda _: time.sleep(1))
+    elif failure == "not found":
+        network.status = 404
+    else:
+        network.missing = 5
     with pytest.raises(DataError) as caught:
-        locate(FILE.path)
+        locate(PATH)
     message = str(caught.value)
     assert "\n" not in message
-    assert FILE.url in message
-    assert "copy it to FOLDER/folder/questions.jsonl and set COPYSPEC_DATA_DIR=FOLDER" in message
+    assert message.startswith(f"cannot download {url} to {tmp_path}")
+    assert message.endswith(f"copy it to FOLDER/{PATH} and set COPYSPEC_DATA_DIR=FOLDER")
+    assert cached_files(tmp_path) == []
 
 
-def test_unwritable_cache(connect, monkeypatch, tmp_path):
-    connect(CONTENT)
+def test_unwritable_cache(network, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DataError, match=r"cannot be written.*XDG_CACHE_HOME"):
-        locate(FILE.path)
+    with pytest.raises(DataError, match=r"to .*/file/copyspec_eval/.*Not a directory.*=FOLDER$"):
+        locate(PATH)
 
 
 def test_unknown_file():
@@ -139,7 +148,7 @@ def test_unknown_file():
         locate("mt_bench/questions.jsonl")
 
 
-def test_rows_know_their_line(tmp_path):
+def test_lines_have_their_number(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n\n{"a": "é"}\n', encoding="utf-8")
     assert list(read_jsonl(path)) == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": "é"})]
@@ -152,7 +161,7 @@ def test_rows_know_their_line(tmp_path):
         (b"\n \n", "{path}: only blank lines; "),
         (b"\n" * 6 + b'{"question_id": 7,\n', "{path}:7: not JSON ("),
         (CONTENT + b"[1]\n", "{path}:2: a list, not a JSON object; "),
-        (b"\xff\n", "{path}:1: not UTF-8; "),
+        (CONTENT + b"\xff\n", "{path}:2: not UTF-8; "),
     ],
 )
 def test_bad_files(tmp_path, content, message):
@@ -176,15 +185,18 @@ def question(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (question(question_id=None), "question_id is None; give an integer"),
-        (question(question_id=True), "question_id is True; give an integer"),
-        (question(category=3), "category is 3; give a string"),
-        (question(turns=[]), "turns is []; give a list of non-empty strings"),
-        (question(turns="ab"), "turns is 'ab'; give a list of non-empty strings"),
-        (question(turns=["a", " "]), "turns is ['a', ' ']; give a list of non-empty strings"),
+        (question(question_id=None), "Expected `int`, got `null` - at `$.question_id`; give"),
+        (question(question_id=True), "Expected `int`, got `bool` - at `$.question_id`; give"),
+        (question(category=3), "Expected `str`, got `int` - at `$.category`; give"),
+        (question(turns=[]), "Expected `array` of length >= 1 - at `$.turns`; give"),
+        (question(turns="ab"), "Expected `array`, got `str` - at `$.turns`; give"),
+        (
+            question(turns=["a", " "]),
+            "Expected `str` matching regex ",
+        ),
         (question(turns=["a", "b", "c"]), "3 turns, but the first question has 2; give every "),
         (question(question_id=0), "question_id 0 is also at {path}:1; remove one"),
-        ({}, "question_id is None; give an integer"),
+        ({}, "Object missing required field `"),
     ],
 )
 def test_bad_questions(tmp_path, row, message):
@@ -203,7 +215,8 @@ def test_other_fields_are_left_out(tmp_path):
 
 @pytest.mark.parametrize("file", sources.FILES.values(), ids=sources.FILES)
 def test_local_copies_equal_the_public_files(data_dir: Path, file: PublicFile):
-    assert file.is_content((data_dir / file.path).read_bytes())
+    content = (data_dir / file.path).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == file.sha256
 
 
 @pytest.mark.parametrize("name", ["question.jsonl", "question_redundant.jsonl"])

@@ -1,4 +1,4 @@
-"""Stock backends with a clock: their answers unchanged, and only what they tell in the records."""
+"""Stock backends with a clock: their answers unchanged, and records of only what they report."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def instances(
 
 
 def rows(answers: list[str]) -> list[TurnRecord]:
-    found = [record_of(answer) for answer in answers]
-    assert None not in found
-    return [row for row in found if row is not None]
+    records = [record_of(answer) for answer in answers]
+    assert None not in records
+    return [record for record in records if record is not None]
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +87,12 @@ def test_hf_answers_as_ever_and_its_tokens_are_counted(
         assert answers == answers_of(stock, settings)
         for row, answer in zip(rows(answers), answers, strict=True):
             assert row.token_ids is not None
-            assert row.num_tokens == len(row.token_ids)
-            assert row.num_forwards == (row.num_tokens if batch_size == 1 else None)
-            assert row.num_prompt_tokens == len(timed.tok_encode(CONTEXTS[row.doc_id]))
+            assert row.counts.num_tokens == len(row.token_ids)
+            assert row.counts.num_forwards == (row.counts.num_tokens if batch_size == 1 else None)
+            assert row.counts.num_prompt_tokens == len(timed.tok_encode(CONTEXTS[row.doc_id]))
             assert timed.tok_decode(row.token_ids).startswith(answer)
             assert (row.backend, row.batch_size, row.text) == ("hf", batch_size, answer)
-            reasons.add(row.finish_reason)
+            reasons.add(row.counts.finish_reason)
     assert reasons == {"eos", "stop", "length"}
 
 
@@ -100,24 +100,30 @@ def test_hf_answers_as_ever_and_its_tokens_are_counted(
 def test_records_of_hf_add_up(byte_model: Path, batch_size: int) -> None:
     timed = make_hf(byte_model, batch_size=batch_size)
     started = perf_counter()
-    found = rows(timed.generate_until(instances(), disable_tqdm=True))
+    recorded = rows(timed.generate_until(instances(), disable_tqdm=True))
     seconds = perf_counter() - started
-    assert sum(row.seconds for row in found) <= seconds
-    for row in found:
-        assert row.prefill_seconds is not None
-        assert row.decode_seconds is not None
-        assert 0 < row.prefill_seconds < row.seconds
-        assert row.prefill_seconds + row.decode_seconds == pytest.approx(row.seconds)
-        assert row.seconds <= row.latency_seconds <= seconds
-    by_latency = {row.latency_seconds for row in found}
+    total = 0.0
+    for row in recorded:
+        counts = row.counts
+        assert counts.seconds is not None
+        assert counts.prefill_seconds is not None
+        assert counts.decode_seconds is not None
+        assert counts.latency_seconds is not None
+        assert 0 < counts.prefill_seconds < counts.seconds
+        assert counts.prefill_seconds + counts.decode_seconds == pytest.approx(counts.seconds)
+        assert counts.seconds <= counts.latency_seconds <= seconds
+        assert counts.num_prefill_tokens == 1
+        total += counts.seconds
+    assert total <= seconds
+    by_latency = {row.counts.latency_seconds for row in recorded}
     assert len(by_latency) == -(-len(CONTEXTS) // batch_size), "a batch has one latency"
-    figures = timed.get_model_info()["copyspec"]["task"]["turn 1"]
+    figures = timed.get_model_info()["copyspec"]["figures"]["task"]["turn 1"]
     assert figures["turns"] == len(CONTEXTS), "the warm-up is not counted"
     assert figures["tokens_per_second"] > 0
     assert figures["decode_tokens_per_second"] > 0
     assert figures["tokens_per_forward"] == (1 if batch_size == 1 else None)
     assert figures["copied_share"] is None
-    assert "tok/s" in table.render(found)
+    assert "tok/s" in table.run_table(recorded)
 
 
 def test_other_requests_are_left_to_the_base(byte_model: Path, stock: Any) -> None:
@@ -133,7 +139,7 @@ def test_requests_with_other_settings_are_not_in_one_batch(byte_model: Path, sto
     mixed = [*instances({"max_gen_toks": 5}), *instances({"max_gen_toks": 11})]
     answers = make_hf(byte_model, batch_size=4).generate_until(mixed, disable_tqdm=True)
     assert answers == stock.generate_until(mixed, disable_tqdm=True)
-    assert {row.num_tokens for row in rows(answers)} == {5, 6, 11}
+    assert {row.counts.num_tokens for row in rows(answers)} == {5, 6, 11}
 
 
 SAMPLING = {"do_sample": True, "temperature": 1.0}
@@ -151,13 +157,13 @@ def test_the_same_seed_samples_as_hf(byte_model: Path, stock: Any) -> None:
 def test_repeats_are_samples_of_their_own(byte_model: Path) -> None:
     timed = make_hf(byte_model, batch_size=3)
     answers = timed.generate_until(instances(SAMPLING, repeats=2), disable_tqdm=True)
-    found = rows(answers)
-    assert [(row.doc_id, row.repeat) for row in found] == [
+    recorded = rows(answers)
+    assert [(row.doc_id, row.repeat) for row in recorded] == [
         (doc, repeat) for doc in range(len(CONTEXTS)) for repeat in range(2)
     ]
     assert answers[0] != answers[1]
     assert len(timed._recorder.rows) == 2 * len(CONTEXTS)
-    for row in found:
+    for row in recorded:
         assert timed.tok_decode(row.token_ids) == row.text
 
 
@@ -171,14 +177,16 @@ def test_a_request_repeated_as_padding_is_answered_once(byte_model: Path) -> Non
 
 def test_prompt_lookup_of_hf_shows_its_tokens_per_forward(byte_model: Path, stock: Any) -> None:
     answers = make_hf(byte_model).generate_until(instances(LOOKUP), disable_tqdm=True)
+    counts = [record.counts for record in map(record_of, answers) if record]
+    assert {each.num_prefill_tokens for each in counts} == {None}, "its prefill verifies a draft"
     assert answers == answers_of(stock)
-    figures = table.figures(rows(answers))["task"]["turn 1"]
+    figures = table.run_figures(rows(answers))["task"]["turn 1"]
     assert figures["tokens_per_forward"] > 1.5
     assert figures["accepted_per_attempt"] is None
 
 
-def saying(text: str, folder: Path) -> tuple[Any, list[int]]:
-    """A model that goes on as `text` does, and how many tokens each of its `generate` gave."""
+def model_continuing(text: str, folder: Path) -> tuple[Any, list[int]]:
+    """A model that continues as `text` does, and how many tokens each of its `generate` gave."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     script = torch.tensor(AutoTokenizer.from_pretrained(folder).encode(text))
     forward, generate = model.forward, model.generate
@@ -204,19 +212,21 @@ def saying(text: str, folder: Path) -> tuple[Any, list[int]]:
 def test_prompt_lookup_of_hf_runs_past_a_stop_string(byte_model: Path) -> None:
     """lm-eval cuts the text, so the answer is right; what comes behind the stop is in vain."""
     prompt = "xyENDabcdefghijklmnopqrstuvw Again: "
-    model, lengths = saying(prompt + 3 * prompt, byte_model)
+    model, lengths = model_continuing(prompt + 3 * prompt, byte_model)
     timed: Any = TimedLM.create_from_arg_obj(
         {"base": "hf", "pretrained": model, "tokenizer": str(byte_model)}
     )
-    found = {}
-    for name, settings in (("plain", {}), ("lookup", LOOKUP)):
+    forwards = {}
+    for name, settings in (("greedy", {}), ("lookup", LOOKUP)):
         request = instances({"until": ["END"], **settings}, contexts=[prompt])
-        [found[name]] = rows(timed.generate_until(request, disable_tqdm=True))
-        assert (found[name].text, found[name].finish_reason) == ("xy", "stop")
-        assert timed.tok_decode(found[name].token_ids) == "xyEND"
-        assert (found[name].num_tokens, found[name].num_prompt_tokens) == (5, len(prompt))
+        [row] = rows(timed.generate_until(request, disable_tqdm=True))
+        counts = row.counts
+        assert (row.text, counts.finish_reason) == ("xy", "stop")
+        assert timed.tok_decode(row.token_ids) == "xyEND"
+        assert (counts.num_tokens, counts.num_prompt_tokens) == (5, len(prompt))
+        forwards[name] = counts.num_forwards
     assert lengths == [4, 5, 40], "the warm-up, up to the stop, and past it to the budget"
-    assert (found["plain"].num_forwards, found["lookup"].num_forwards) == (5, 5)
+    assert forwards == {"greedy": 5, "lookup": 5}
 
 
 def test_generation_config_of_the_model_is_honoured(
@@ -227,13 +237,13 @@ def test_generation_config_of_the_model_is_honoured(
     eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(answers_of(stock)[1])[0]]
     GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
     timed = make_hf(folder)
-    facts = timed.facts([LOOKUP, {"until": ["x"]}])
-    assert facts["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
-    found = rows(timed.generate_until(instances(), disable_tqdm=True))
-    assert {row.finish_reason for row in found} == {"eos", "length"}
-    assert {row.token_ids[-1] for row in found if row.finish_reason == "eos" and row.token_ids} == (
-        set(eos)
-    )
+    for settings in (LOOKUP, {"until": ["x"]}):
+        assert timed.processors(settings) == ("RepetitionPenaltyLogitsProcessor",)
+    recorded = rows(timed.generate_until(instances(), disable_tqdm=True))
+    assert {row.counts.finish_reason for row in recorded} == {"eos", "length"}
+    assert {
+        row.token_ids[-1] for row in recorded if row.counts.finish_reason == "eos" and row.token_ids
+    } == set(eos)
 
 
 def test_answers_from_the_cache_keep_their_counts_and_have_no_time(
@@ -255,7 +265,7 @@ def test_answers_from_the_cache_keep_their_counts_and_have_no_time(
 
     assert "tokens_per_second_turn2,none" in evaluate()
     assert len(timed._recorder.rows) == 12
-    provenance.run_id.cache_clear()  # as another process would have it
+    provenance.process_id.cache_clear()  # as another process would have it
     figures = evaluate()
     assert len(timed._recorder.rows) == 12, "nothing was asked again"
     assert figures["tokens_per_forward_turn2,none"] == 1
@@ -288,7 +298,7 @@ def test_the_registry_knows_the_name() -> None:
 
 
 class SlowLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
-    """A backend that tells nothing but its answers."""
+    """A backend that reports nothing but its answers."""
 
     def __init__(self, batch_size: int = 1, **kwargs: Any) -> None:
         super().__init__()
@@ -321,20 +331,24 @@ def test_any_other_backend_has_seconds_and_no_rates(monkeypatch: pytest.MonkeyPa
             longest_first[4:],
         ]
     )
-    found = rows(answers)
-    assert {row.backend for row in found} == {"slow"}
-    assert {row.num_tokens for row in found} == {row.num_forwards for row in found} == {None}
-    full = [row for row in found if row.doc_id != CONTEXTS.index(longest_first[4])]
+    recorded = rows(answers)
+    assert {row.backend for row in recorded} == {"slow"}
+    assert (
+        {row.counts.num_tokens for row in recorded}
+        == {row.counts.num_forwards for row in recorded}
+        == {None}
+    )
+    full = [row for row in recorded if row.doc_id != CONTEXTS.index(longest_first[4])]
     for row in full:
-        assert row.seconds == row.latency_seconds / 2 >= 0.005
-    figures = table.figures(found)["task"]["turn 1"]
+        assert row.counts.seconds == (row.counts.latency_seconds or 0) / 2 >= 0.005
+    figures = table.run_figures(recorded)["task"]["turn 1"]
     assert figures["tokens_per_second"] is None
     assert figures["latency_seconds"] >= 0.01
-    assert "tok/s" not in table.render(found)
+    assert "tok/s" not in table.run_table(recorded)
 
 
 class Server(ThreadingHTTPServer):
-    """Answers chat and text completions, with `usage` if it is told to."""
+    """Answers chat and text completions, with `usage` unless that is switched off."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -352,8 +366,8 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(body)
         if "messages" in body:
-            said = body["messages"][-1]["content"]
-            choices = [{"index": 0, "message": {"role": "assistant", "content": f"to {said}"}}]
+            question = body["messages"][-1]["content"]
+            choices = [{"index": 0, "message": {"role": "assistant", "content": f"to {question}"}}]
         else:
             prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
             choices = [{"index": i, "text": f"to {text}"} for i, text in enumerate(prompts)]
@@ -382,7 +396,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("usage", [True, False])
-def test_a_chat_server_tells_its_counts_or_not(
+def test_a_chat_server_reports_its_counts_or_not(
     server: Server, usage: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.usage = usage
@@ -393,14 +407,14 @@ def test_a_chat_server_tells_its_counts_or_not(
     chats = [timed.apply_chat_template([{"role": "user", "content": text}]) for text in CONTEXTS]
     answers = timed.generate_until(instances(contexts=chats), disable_tqdm=True)
     assert answers == [f"to {text}" for text in CONTEXTS]
-    found = rows(answers)
-    assert {row.batch_size for row in found} == {1}, "lm-eval asks a chat server one by one"
-    assert {row.num_tokens for row in found} == {5 if usage else None}
-    assert {row.num_prompt_tokens for row in found} == {7 if usage else None}
-    assert {row.num_forwards for row in found} == {None}
-    assert len({row.prompt_sha256 for row in found}) == len(CONTEXTS)
+    recorded = rows(answers)
+    assert {row.batch_size for row in recorded} == {1}, "lm-eval asks a chat server one by one"
+    assert {row.counts.num_tokens for row in recorded} == {5 if usage else None}
+    assert {row.counts.num_prompt_tokens for row in recorded} == {7 if usage else None}
+    assert {row.counts.num_forwards for row in recorded} == {None}
+    assert len({row.prompt_sha256 for row in recorded}) == len(CONTEXTS)
     assert [body["max_tokens"] for body in server.bodies] == [4] + [40] * len(CONTEXTS)
-    figures = table.figures(found)["task"]["turn 1"]
+    figures = table.run_figures(recorded)["task"]["turn 1"]
     assert (figures["tokens_per_second"] is not None) == usage
     assert figures["decode_tokens_per_second"] is None
     assert capsys.readouterr().err == "", "no bar for every request"
@@ -417,7 +431,7 @@ def test_a_server_counts_a_batch_as_one(
     )
     answers = timed.generate_until(instances()[:3], disable_tqdm=True)
     assert answers == [f"to {text}" for text in CONTEXTS[:3]]
-    assert [row.num_tokens for row in rows(answers)] == [tokens] * 3
+    assert [row.counts.num_tokens for row in rows(answers)] == [tokens] * 3
     assert len(server.bodies) == 1 + 3 // batch_size
 
 
@@ -474,13 +488,25 @@ def _tokenizer(name: str, **options: Any) -> Any:
 
 
 @pytest.mark.usefixtures("vllm")
-def test_vllm_tells_its_tokens(byte_model: Path) -> None:
+def test_vllm_reports_its_tokens(byte_model: Path) -> None:
     timed: Any = make(f"base=vllm,pretrained={byte_model},max_length=2048", batch_size=3)
     answers = timed.generate_until(instances({"until": ["s"]})[:3], disable_tqdm=True)
     assert answers == ["ye"] * 3
-    found = rows(answers)
-    assert [row.num_prompt_tokens for row in found] == [len(text) for text in CONTEXTS[:3]]
-    assert {row.token_ids for row in found} == {tuple(timed.tok_encode("yes"))}
-    longest_first = sorted(found, key=lambda row: -(row.num_prompt_tokens or 0))
-    assert [row.finish_reason for row in longest_first] == ["eos", "stop", "length"]
-    assert {row.num_forwards for row in found} == {None}
+    recorded = rows(answers)
+    assert [row.counts.num_prompt_tokens for row in recorded] == [
+        len(text) for text in CONTEXTS[:3]
+    ]
+    assert {row.token_ids for row in recorded} == {tuple(timed.tok_encode("yes"))}
+    longest_first = sorted(recorded, key=lambda row: -(row.counts.num_prompt_tokens or 0))
+    assert [row.counts.finish_reason for row in longest_first] == ["eos", "stop", "length"]
+    assert {row.counts.num_forwards for row in recorded} == {None}
+
+
+def test_the_spec_names_the_model_as_it_was_given() -> None:
+    timed: Any = TimedLM.create_from_arg_obj(
+        {"base": "hf", "pretrained": "copyspec-tiny", "device": "cpu"}
+    )
+    spec = timed._spec([])
+    assert (spec.backend, spec.model, spec.drafting) == ("hf", "copyspec-tiny", {})
+    assert spec.model_args["max_length"] == 2048
+    assert "pretrained" not in spec.model_args

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from copyspec_eval.errors import DataError
-from copyspec_eval.harness.quickstart import FOLDER
-from copyspec_eval.paths import tasks_dir
-from copyspec_eval.scoring.cnn_dailymail import sentences, verbatim_share
-from copyspec_eval.scoring.gsm8k import extract_program
-from copyspec_eval.tiny import articles, programs, texts, training
-from copyspec_eval.tiny.conversations import training_conversation
-from copyspec_eval.tiny.documents import DOCUMENTS, documents
-from copyspec_eval.tiny.tokenizer import encode, train_tokenizer
-from copyspec_eval.tiny.training import Settings, Trainer, batches
-from copyspec_eval.tiny.words import (
+from tiny import articles, programs, texts, training
+from tiny.conversations import training_conversation
+from tiny.documents import DOCUMENTS, documents
+from tiny.tokenizer import encode, train_tokenizer
+from tiny.training import Settings, Trainer, batches
+from tiny.words import (
     FIRST_NAMES,
     LAST_NAMES,
     Draw,
     is_name_held_out,
     is_number_held_out,
 )
+
+from copyspec_eval.errors import DataError
+from copyspec_eval.harness.quickstart import FOLDER
+from copyspec_eval.paths import tasks_dir
+from copyspec_eval.scoring.cnn_dailymail import sentences, verbatim_share
+from copyspec_eval.scoring.gsm8k import extract_program
 
 HELD_OUT = {
     f"{first} {last}".lower()
@@ -60,20 +60,20 @@ def test_training_sees_nothing_that_is_held_out(training_texts: list[str]) -> No
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_are_of_what_is_held_out(name: str, training_texts: list[str]) -> None:
-    found = documents(name)
-    assert len(found) >= 40
-    for document in found:
+def test_documents_use_only_what_is_held_out(name: str, training_texts: list[str]) -> None:
+    drawn = documents(name)
+    assert len(drawn) >= 40
+    for document in drawn:
         names, numbers = names_and_numbers("\n".join(document["turns"] + document["answers"]))
         assert names <= HELD_OUT
         assert all(map(is_number_held_out, numbers))
         assert not set(document["answers"][:1]) & set(training_texts)
-    assert len({document["turns"][0] for document in found}) == len(found)
+    assert len({document["turns"][0] for document in drawn}) == len(drawn)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_are_those_of_the_task(name: str) -> None:
-    """After a change of the generator: scripts/quickstart_documents, and train anew."""
+    """After a change of the generator: run scripts/quickstart_documents, and train again."""
     lines = (tasks_dir() / FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == documents(name)
 
@@ -143,7 +143,7 @@ def test_solutions_are_what_the_programs_print(
     assert capsys.readouterr().out == f"{programs.solution(problem, numbers)}\n"
 
 
-def test_mistakes_are_found_and_put_right_and_not_learned() -> None:
+def test_mistakes_are_found_and_corrected_and_not_learned() -> None:
     draw = Draw(random.Random(0), held_out=False)
     drawn = [programs.conversation(draw)[1] for _ in range(200)]
     wrong = [turns for turns in drawn if not turns[0].learned]
@@ -155,7 +155,7 @@ def test_mistakes_are_found_and_put_right_and_not_learned() -> None:
         assert turns[2].learned
 
 
-def test_summaries_are_the_articles() -> None:
+def test_summaries_are_copied_from_the_article() -> None:
     draw = Draw(random.Random(0), held_out=False)
     for _ in range(100):
         article, [turn] = articles.conversation(draw)
@@ -171,13 +171,13 @@ def tokenizer():
     return train_tokenizer(0, num_conversations=300)
 
 
-def test_any_text_comes_back(tokenizer) -> None:
+def test_any_text_round_trips(tokenizer) -> None:
     text = "première line_two\n\n  def f(x):\treturn x_1 + 42  # ≥ \N{GRINNING FACE}"
     assert tokenizer.decode(tokenizer(text).input_ids) == text
     assert len(tokenizer("1234").input_ids) == 4
 
 
-def test_encoding_is_the_chat_template(tokenizer) -> None:
+def test_encoding_follows_the_chat_template(tokenizer) -> None:
     turns = training_conversation(random.Random(0))
     ids, learned = encode(tokenizer, turns)
     messages = [
@@ -191,25 +191,25 @@ def test_encoding_is_the_chat_template(tokenizer) -> None:
     assert kept == "".join(f"{turn.answer}<|end|>" for turn in turns if turn.learned)
 
 
-def test_batches_repeat_and_label_what_follows(tokenizer) -> None:
+def test_batches_repeat_and_label_the_next_token(tokenizer) -> None:
     settings = Settings(steps=1, conversations=5)
     parts, again = (list(batches(tokenizer, settings, 7)) for _ in range(2))
     assert len(parts) == 2
     for (tokens, labels), (same_tokens, same_labels) in zip(parts, again, strict=True):
         assert torch.equal(tokens, same_tokens)
         assert torch.equal(labels, same_labels)
-        known = (labels[:, :-1] != -100) & (tokens[:, 1:] != tokenizer.pad_token_id)
-        assert torch.equal(labels[:, :-1][known], tokens[:, 1:][known])
-        assert known.any()
+        learned = (labels[:, :-1] != -100) & (tokens[:, 1:] != tokenizer.pad_token_id)
+        assert torch.equal(labels[:, :-1][learned], tokens[:, 1:][learned])
+        assert learned.any()
 
 
-def test_a_training_that_was_interrupted_goes_on(
+def test_an_interrupted_training_resumes(
     tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "_SAVE_SECONDS", -1)  # after every step
     settings = Settings(steps=3, conversations=2)
-    whole = Trainer(tokenizer, settings, "commit")
-    assert list(whole.run()) == [1, 2, 3]
+    uninterrupted = Trainer(tokenizer, settings, "commit")
+    assert list(uninterrupted.run()) == [1, 2, 3]
 
     file = tmp_path / "checkpoint.pt"
     first = Trainer(tokenizer, settings, "commit")
@@ -218,9 +218,10 @@ def test_a_training_that_was_interrupted_goes_on(
             break
     second = Trainer(tokenizer, settings, "a later commit")
     assert list(second.run(file)) == [3]
-    assert second.losses == whole.losses
+    assert second.losses == uninterrupted.losses
     assert second.commit == "commit"
-    assert all(map(torch.equal, second.model.parameters(), whole.model.parameters()))
+    parameters = second.model.parameters(), uninterrupted.model.parameters()
+    assert all(map(torch.equal, *parameters))
     for other, named in ((Settings(9, seed=1), "seed=0"), (Settings(9, layers=1), "layers=4")):
         with pytest.raises(DataError, match=named):
             next(Trainer(tokenizer, other, "commit").run(file))

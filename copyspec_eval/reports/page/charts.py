@@ -13,13 +13,13 @@ import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from pandas import DataFrame
 
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.leaderboard import Line
 
 # Colours that nothing else has; the page's style knows the names.
-_COLOURS = {"#000001": "ink", "#000002": "faint", "#000003": "drafted", "#000004": "plain"}
-_INK, _FAINT, _DRAFTED, _PLAIN = _COLOURS
+_COLOURS = {"#000001": "ink", "#000002": "faint", "#000003": "drafted", "#000004": "baseline"}
+_INK, _FAINT, _DRAFTED, _BASELINE = _COLOURS
 _STYLE = {
     "svg.fonttype": "none",
     # A dollar in a category's name is a dollar.
@@ -74,30 +74,21 @@ def draw(title: str, note: str, plot: Callable[[Axes], None]) -> Chart:
     return Chart(title, note, svg[svg.index("<svg") :])
 
 
-def speed_by_turn(line: Line) -> Chart:
-    """Tokens per second of each turn, with drafts and without."""
-    return _speeds(line, {turn: figures for turn, figures in line.by_turn.items()}, "by turn")
-
-
-def speed_by_category(line: Line, turn: str) -> Chart:
-    """The same of each category of a turn."""
-    return _speeds(line, line.by_turn[turn]["by_category"], f"{turn}, by category")
-
-
-def _speeds(line: Line, groups: dict[str, dict[str, float | None]], what: str) -> Chart:
-    names = list(groups)
-    drafted = [groups[name]["tokens_per_second"] or 0.0 for name in names]
-    plain = [groups[name]["baseline_tokens_per_second"] for name in names]
+def speeds(task: str, what: str, drafter: str, figures: DataFrame) -> Chart:
+    """Tokens per second of each row of `figures`, with drafts and by the baseline."""
+    names = [str(name) for name in figures.index]
+    drafted = figures["tokens_per_second"].astype(float).fillna(0.0).to_list()
+    baseline = figures["baseline_tokens_per_second"].astype(float)
 
     def plot(axes: Axes) -> None:
         places = numpy.arange(len(names))
-        both = any(value is not None for value in plain)
+        both = bool(baseline.notna().any())
         width = 0.4 if both else 0.6
         beside = places + (width / 2 if both else 0)
-        axes.bar(beside, drafted, width, color=_DRAFTED, label=line.drafter)
+        axes.bar(beside, drafted, width, color=_DRAFTED, label=drafter)
         if both:
-            values = [value or 0.0 for value in plain]
-            axes.bar(places - width / 2, values, width, color=_PLAIN, label="plain")
+            values = baseline.fillna(0.0).to_list()
+            axes.bar(places - width / 2, values, width, color=_BASELINE, label="baseline")
         labels = [textwrap.shorten(name, _LONGEST_LABEL, placeholder="…") for name in names]
         axes.set_xticks(places, labels, rotation=30 if len(names) > 4 else 0)
         # A single pair of bars does not fill the chart.
@@ -107,12 +98,15 @@ def _speeds(line: Line, groups: dict[str, dict[str, float | None]], what: str) -
         axes.grid(axis="y")
         axes.legend(**_ABOVE)
 
-    return draw(f"{line.task}: tokens per second", what, plot)
+    return draw(f"{task}: tokens per second", what, plot)
 
 
-def speed_by_context(rows: Sequence[TurnRecord]) -> Chart | None:
+def speed_by_context(turns: DataFrame) -> Chart | None:
     """Decode speed against context length, a line fitted to each arm; None with too few turns."""
-    arms = {_DRAFTED: ("with drafts", _points(rows)), _PLAIN: ("plain", _plain_points(rows))}
+    arms = {
+        _DRAFTED: ("with drafts", _points(turns, "")),
+        _BASELINE: ("baseline", _points(turns, "baseline_")),
+    }
     fits = {
         colour: (name, points, numpy.polyfit(points[:, 0], points[:, 1], 1))
         for colour, (name, points) in arms.items()
@@ -138,36 +132,17 @@ def speed_by_context(rows: Sequence[TurnRecord]) -> Chart | None:
     return draw("Speed as the context grows", note, plot)
 
 
-def _points(rows: Sequence[TurnRecord]) -> Points:
+def _points(turns: DataFrame, arm: str) -> Points:
     """Of each turn, tokens of context at the middle of the answer, and tokens per second there."""
-    found = [
-        (row.num_prompt_tokens + row.num_tokens / 2, (row.num_tokens - given) / row.decode_seconds)
-        for row in rows
-        if row.num_prompt_tokens is not None
-        and row.num_tokens is not None
-        and (given := row.num_prefill_tokens) is not None
-        and row.decode_seconds
-        and row.num_tokens > given
-    ]
-    return numpy.array(found).reshape(-1, 2)
+    names = [f"{arm}{name}" for name in ("num_tokens", "decode_tokens", "decode_seconds")]
+    values = turns[["num_prompt_tokens", *names]].dropna().to_numpy(dtype=float)
+    prompt, tokens, decoded, seconds = values[(values[:, 2] > 0) & (values[:, 3] > 0)].T
+    return numpy.stack([prompt + tokens / 2, decoded / seconds], axis=1)
 
 
-def _plain_points(rows: Sequence[TurnRecord]) -> Points:
-    """The same of the baseline, whose prefill gives one token."""
-    found = [
-        (asked + plain.num_tokens / 2, (plain.num_tokens - 1) / plain.decode_seconds)
-        for row in rows
-        if (asked := row.num_prompt_tokens) is not None
-        and (plain := row.baseline)
-        and plain.decode_seconds
-        and plain.num_tokens > 1
-    ]
-    return numpy.array(found).reshape(-1, 2)
-
-
-def accepted_lengths(rows: Sequence[TurnRecord]) -> Chart | None:
+def accepted_lengths(records: Sequence[TurnRecord]) -> Chart | None:
     """How many tokens of each draft were accepted; None if nothing was drafted."""
-    accepted = [accepted for row in rows for _, accepted, _ in row.attempts]
+    accepted = [attempt.num_accepted for record in records for attempt in record.attempts]
     if not accepted:
         return None
 
@@ -185,21 +160,24 @@ def accepted_lengths(rows: Sequence[TurnRecord]) -> Chart | None:
     )
 
 
-def latencies(rows: Sequence[TurnRecord]) -> Chart:
-    """Share of turns that were answered within a time."""
+def latencies(turns: DataFrame) -> Chart | None:
+    """Share of turns that were answered within a time; None if no time is known."""
     arms = {
-        _DRAFTED: ("with drafts", sorted(row.latency_seconds for row in rows)),
-        _PLAIN: ("plain", sorted(row.baseline.latency_seconds for row in rows if row.baseline)),
+        _DRAFTED: ("with drafts", turns["latency_seconds"].dropna().sort_values()),
+        _BASELINE: ("baseline", turns["baseline_latency_seconds"].dropna().sort_values()),
     }
+    seconds = arms[_DRAFTED][1]
+    if not len(seconds):
+        return None
 
     def plot(axes: Axes) -> None:
-        for colour, (name, seconds) in arms.items():
-            if seconds:
-                axes.ecdf(seconds, color=colour, label=name)
+        for colour, (name, values) in arms.items():
+            if len(values):
+                axes.ecdf(values, color=colour, label=name)
         axes.set_xlabel("seconds")
         axes.set_ylabel("share of turns answered")
         axes.grid()
         axes.legend(**_ABOVE)
 
-    middle = arms[_DRAFTED][1][len(rows) // 2]
+    middle = seconds.iloc[len(seconds) // 2]
     return draw("Latency", f"half of the turns within {middle:.3g} s with drafts", plot)

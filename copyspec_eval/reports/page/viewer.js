@@ -10,14 +10,14 @@
   const list = document.getElementById("list");
   const more = document.getElementById("more");
   const count = document.getElementById("count");
-  let found = [];
+  let selected = [];
   let shown = 0;
 
   const element = (name, className, text) => {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
+    const node = document.createElement(name);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
   };
   const share = (turn) => (turn.tokens ? (turn.copied || 0) / turn.tokens : 0);
 
@@ -104,17 +104,17 @@
     if (prompt) body.append(element("h4", "", "Prompt"), promptBox);
     body.append(element("h4", "", "Answer"), answerBox);
     if (turn.baseline !== undefined) {
-      body.append(element("h4", "", "Plain decoding"), readable(turn.baseline));
+      body.append(element("h4", "", "Baseline"), readable(turn.baseline));
     }
   };
 
   const facts = (turn) => {
-    const told = [`${turn.drafter}`];
-    if (turn.tokens !== undefined) told.push(`${turn.tokens} tokens`);
-    if (turn.copied !== undefined) told.push(`${Math.round(100 * share(turn))} % copied`);
-    told.push(`${turn.seconds.toPrecision(3)} s`);
-    if (turn.plain) told.push(`${(turn.plain / turn.seconds).toFixed(2)} × plain`);
-    return told.join(", ");
+    const shownFacts = [`${turn.drafter}`];
+    if (turn.tokens !== undefined) shownFacts.push(`${turn.tokens} tokens`);
+    if (turn.copied !== undefined) shownFacts.push(`${Math.round(100 * share(turn))} % copied`);
+    shownFacts.push(`${turn.seconds.toPrecision(3)} s`);
+    if (turn.baseline_seconds) shownFacts.push(`${(turn.baseline_seconds / turn.seconds).toFixed(2)} × baseline`);
+    return shownFacts.join(", ");
   };
 
   const entry = (turn) => {
@@ -137,9 +137,9 @@
   // --- the list
 
   const showMore = () => {
-    list.append(...found.slice(shown, shown + PAGE).map(entry));
-    shown = Math.min(shown + PAGE, found.length);
-    more.hidden = shown >= found.length;
+    list.append(...selected.slice(shown, shown + PAGE).map(entry));
+    shown = Math.min(shown + PAGE, selected.length);
+    more.hidden = shown >= selected.length;
   };
 
   const orders = {
@@ -150,13 +150,13 @@
 
   const filter = () => {
     const chosen = Object.fromEntries(new FormData(form));
-    found = turns.filter((turn) =>
+    selected = turns.filter((turn) =>
       ["task", "category", "turn", "drafter"].every(
         (name) => !chosen[name] || String(turn[name] ?? "") === chosen[name],
       ),
     );
-    if (orders[chosen.order]) found = orders[chosen.order](found);
-    count.textContent = `${found.length} turns`;
+    if (orders[chosen.order]) selected = orders[chosen.order](selected);
+    count.textContent = `${selected.length} turns`;
     list.replaceChildren();
     shown = 0;
     showMore();

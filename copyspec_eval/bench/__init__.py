@@ -1,1 +1,0 @@
-"""Speed of decoding on recorded answers, side by side with transformers' own."""

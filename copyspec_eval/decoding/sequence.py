@@ -1,0 +1,242 @@
+"""One request on its way: what was asked, its tokens so far, and what became of each draft."""
+
+from __future__ import annotations
+
+from collections import Counter, abc
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.verify import verify
+from copyspec_eval.drafters.base import Drafter, NoDrafter
+from copyspec_eval.types import (
+    Attempt,
+    Draft,
+    DraftCounts,
+    DraftSource,
+    FinishReason,
+    Generation,
+    Span,
+    TurnCounts,
+    Verdict,
+)
+
+if TYPE_CHECKING:  # a replay needs no torch
+    import torch
+
+    from copyspec_eval.decoding.choosing import TokenChooser
+
+
+class Sequence:
+    """A prompt, its output so far, and the state of decoding it.
+
+    Life: `start`, then `propose` and `commit` in turns until `finish_reason` is set, first for the
+    prefill, which may carry no draft. The engine and the replay both drive it, so a replay counts
+    exactly the forwards that the engine makes.
+
+    Args:
+        prompt_ids: the prompt.
+        stop_rule: when the output ends; its budget is never exceeded.
+        chooser: how the model chooses its tokens; only a replay needs none.
+
+    Attributes:
+        prompt_ids, stop_rule: as above.
+        output_ids: the tokens committed so far.
+        finish_reason: why the output has ended; None until then.
+        drafter: a drafter of this sequence alone, from `start` until the output has ended.
+        num_forwards, num_prefill_tokens: as in `TurnCounts`.
+        attempts, spans: as in `Generation`.
+        row: the cache row that it occupies.
+        extent: cache positions that it may need.
+        started: time on the engine's stopwatch when its prefill began.
+        prefill_seconds, decode_seconds: as in `TurnCounts`.
+        draft_cache_ids: the tokens that the draft model's cache holds in this row.
+        num_draft_cache_agreed: how many of them, from the first on, are known to be prompt and
+            output; the others may be rejected proposals.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Iterable[int],
+        stop_rule: StopRule,
+        chooser: TokenChooser | None = None,
+    ) -> None:
+        self.prompt_ids = tuple(prompt_ids)
+        self.stop_rule = stop_rule
+        self._chooser = chooser
+        self.output_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.drafter: Drafter = NoDrafter()
+        self.num_forwards = 0
+        self.num_prefill_tokens = 0
+        self.attempts: list[Attempt] = []
+        self.spans: list[Span] = []
+        self._num_drafted: Counter[DraftSource] = Counter()
+        self._num_accepted: Counter[DraftSource] = Counter()
+        self.row = 0
+        self.extent = 0
+        self.started = 0.0
+        self.prefill_seconds = 0.0
+        self.decode_seconds = 0.0
+        self.draft_cache_ids: list[int] = []
+        self.num_draft_cache_agreed = 0
+
+    def restarted(self) -> Sequence:
+        """The same request, not yet begun; it shares the chooser, which starts anew with it."""
+        return Sequence(self.prompt_ids, self.stop_rule, self._chooser)
+
+    @property
+    def chooser(self) -> TokenChooser:
+        """How the model chooses its tokens."""
+        assert self._chooser is not None, "a replay has no model"
+        return self._chooser
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and output together."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def max_length(self) -> int:
+        """Prompt and whole budget, in tokens."""
+        return len(self.prompt_ids) + self.stop_rule.max_new_tokens
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and output."""
+        return [*self.prompt_ids, *self.output_ids]
+
+    @property
+    def budget(self) -> int:
+        """How many draft tokens may be accepted, with a token of the model's own behind them."""
+        return self.stop_rule.max_new_tokens - len(self.output_ids) - 1
+
+    def start(self, drafter: Drafter, row: int = 0, time: float = 0.0) -> None:
+        """Begin with `drafter`, in a row of the cache, at a time on the engine's stopwatch."""
+        assert not self.num_forwards, "begun before; use restarted()"
+        self.drafter, self.row, self.started = drafter, row, time
+        if self._chooser is not None:
+            self._chooser.restart()
+        drafter.start(self.prompt_ids)
+
+    def propose(self, thresholds: abc.Sequence[float]) -> Draft:
+        """A draft for the next step, cut to the number of `thresholds` and to the token budget."""
+        draft = self.drafter.propose(self.budget, thresholds)
+        most = min(len(thresholds), self.budget)
+        if len(draft.token_ids) <= most:
+            return draft
+        return replace(
+            draft,
+            token_ids=draft.token_ids[:most],
+            parents=None if draft.parents is None else draft.parents[:most],
+            positions=draft.positions[:most],
+        )
+
+    def step_ids(self, draft: Draft, width: int) -> list[int]:
+        """What a step feeds: the last token, the draft, and padding that nobody reads."""
+        padding = [0] * (width - 1 - len(draft.token_ids))
+        return [self.output_ids[-1], *draft.token_ids, *padding]
+
+    def choices(
+        self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
+    ) -> Callable[[int], int]:
+        """The model's choices for `commit`.
+
+        Args:
+            draft: what was verified.
+            argmax: of each of the logits; not read unless the chooser takes the argmax.
+            logits: `[at least 1 + draft, vocabulary]`.
+        """
+        if self.chooser.is_argmax:
+            return argmax.__getitem__
+        prefix_ids = self.token_ids
+
+        def choose(index: int) -> int:
+            # Asked only after the tokens that lead there were accepted, one by one.
+            if index:
+                prefix_ids.append(draft.token_ids[index - 1])
+            return self.chooser.choose(prefix_ids, logits[index])
+
+        return choose
+
+    def commit(self, draft: Draft, choose: Callable[[int], int]) -> Verdict:
+        """Verify `draft` by `choose` (see `verify`) and append the accepted tokens and the next.
+
+        An EOS or stop string inside the accepted part ends the output there.
+        """
+        verdict = verify(draft, choose)
+        start = len(self.output_ids)
+        path = range(verdict.num_accepted) if verdict.path is None else verdict.path
+        accepted_ids = [draft.token_ids[node] for node in path]
+        committed_ids = self._append([*accepted_ids, verdict.next_token])
+        self.num_forwards += 1
+        self.num_prefill_tokens = self.num_prefill_tokens or len(committed_ids)
+        if draft.token_ids:
+            self._record(draft, list(path[: len(committed_ids)]), start)
+        self.drafter.observe(committed_ids, verdict)
+        if self.finish_reason is not None:
+            self.drafter.finish()
+            self.drafter = NoDrafter()  # its index is large, and finished sequences are kept
+        return verdict
+
+    def counts(self) -> TurnCounts:
+        """What it took so far, without the seconds."""
+        num_attempts = Counter(attempt.source for attempt in self.attempts)
+        return TurnCounts(
+            num_prompt_tokens=len(self.prompt_ids),
+            num_tokens=len(self.output_ids),
+            num_forwards=self.num_forwards,
+            num_prefill_tokens=self.num_prefill_tokens,
+            drafts={
+                source: DraftCounts(num_attempts[source], num_drafted, self._num_accepted[source])
+                for source, num_drafted in self._num_drafted.items()
+            },
+            finish_reason=self.finish_reason,
+        )
+
+    def generation(self, ended: float, batch_size: int) -> Generation:
+        """The answer of a finished sequence; `ended` is a time on the engine's stopwatch."""
+        counts = replace(
+            self.counts(),
+            seconds=self.prefill_seconds + self.decode_seconds,
+            prefill_seconds=self.prefill_seconds,
+            decode_seconds=self.decode_seconds,
+            latency_seconds=ended - self.started,
+        )
+        return Generation(
+            tuple(self.output_ids), counts, tuple(self.attempts), tuple(self.spans), batch_size
+        )
+
+    def _append(self, token_ids: list[int]) -> list[int]:
+        """Append tokens up to the one that ends the output; those that were appended."""
+        start = len(self.output_ids)
+        for token in token_ids:
+            self.output_ids.append(token)
+            self.finish_reason = self.stop_rule.reason(self.output_ids)
+            if self.finish_reason is not None:
+                break
+        return self.output_ids[start:]
+
+    def _record(self, draft: Draft, path: list[int], start: int) -> None:
+        """Count a draft whose tokens `path` were accepted, from `start` of the output on."""
+        source = draft.source_of(0)
+        self.attempts.append(Attempt(len(draft.token_ids), len(path), source))
+        self._num_drafted.update(map(draft.source_of, range(len(draft.token_ids))))
+        self._num_accepted.update(map(draft.source_of, path))
+        if path and source != "model":
+            self.spans += _spans(draft, path, start)
+
+
+def _spans(draft: Draft, path: list[int], start: int) -> list[Span]:
+    """Where the tokens of `path`, at `start` of the output and after, were copied from."""
+    if draft.parents is None:
+        return [Span(start, len(path), draft.position)]
+    spans: list[Span] = []
+    for offset, node in enumerate(path):
+        source, last = draft.positions[node], spans[-1] if spans else None
+        if last and source == (-1 if last.source < 0 else last.source + last.length):
+            spans[-1] = last._replace(length=last.length + 1)
+        else:
+            spans.append(Span(start + offset, 1, source))
+    return spans

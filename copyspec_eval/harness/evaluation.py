@@ -1,0 +1,86 @@
+"""The settings, tasks and output folder of the running evaluation, which lm-eval hides from models.
+
+`simple_evaluate` and `evaluate` hold them in local variables while they run a model, so they are
+looked up in the callers' frames. Without such a caller (a model used by hand) there are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lm_eval.loggers import EvaluationTracker
+
+_SETTINGS = (
+    "limit",
+    "samples",
+    "num_fewshot",
+    "fewshot_as_multiturn",
+    "apply_chat_template",
+    "system_instruction",
+    "gen_kwargs",
+    "random_seed",
+    "numpy_random_seed",
+    "torch_random_seed",
+    "fewshot_random_seed",
+)
+# Of a task's config: those that are settings of their own, and what differs with the model's.
+_TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
+_NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
+
+
+def output_folder() -> Path | None:
+    """The folder of lm-eval's `--output_path`, which it gives to its EvaluationTracker alone."""
+    for frame in _callers():
+        for value in frame.f_locals.values():
+            if isinstance(value, EvaluationTracker):
+                path = Path(value.output_path) if value.output_path else None
+                return path.parent if path and path.suffix == ".json" else path
+    return None
+
+
+def evaluation_settings() -> dict[str, Any]:
+    """The arguments of `simple_evaluate` that decide what is asked, as JSON values."""
+    for frame in _callers():
+        if _is_of_lm_eval(frame, "simple_evaluate"):
+            return {name: frame.f_locals.get(name) for name in _SETTINGS}
+    return {}
+
+
+def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
+    """Of each task its version, shots, repeats, request settings, and a hash of its definition."""
+    for frame in _callers():
+        tasks = frame.f_locals.get("eval_tasks")
+        if _is_of_lm_eval(frame, "evaluate") and isinstance(tasks, Mapping):
+            return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
+    return {}
+
+
+def _of_task(task: Any) -> dict[str, Any]:
+    config: dict[str, Any] = task.dump_config()
+    definition = {name: value for name, value in config.items() if name not in _NO_DEFINITION}
+    text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
+    return {
+        "version": task.VERSION,
+        **{name: config.get(name) for name in _TASK_SETTINGS},
+        "definition_sha256": hashlib.sha256(text.encode()).hexdigest()[:12],
+    }
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_of_lm_eval(frame: FrameType, function: str) -> bool:
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) == (
+        "lm_eval.evaluator",
+        function,
+    )

@@ -1,0 +1,117 @@
+"""The `RunSpec` of a loaded lm-eval model."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from copyspec_eval import provenance
+from copyspec_eval.harness.evaluation import evaluation_settings, task_settings
+from copyspec_eval.manifest import RunSpec
+
+# Fields of their own in a `RunSpec`.
+_ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}
+_SECRETS = {"api_key", "auth_token", "header", "proxies", "token", "use_auth_token"}
+_SAMPLED = 16
+"""Values per weight that are hashed."""
+
+
+def run_spec(
+    lm: Any,
+    *,
+    backend: str,
+    model: object,
+    arguments: Mapping[str, Any],
+    batch_size: int | str,
+    requests: Mapping[str, dict[str, Any]],
+    drafting: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """What `lm` is asked to do in the evaluation under way.
+
+    Args:
+        lm: the model, loaded.
+        backend: lm-eval's name of it.
+        model: name or folder of what it loaded, or the loaded object itself.
+        arguments: those that the user gave.
+        batch_size: rows decoded side by side, or "auto".
+        requests: by task, settings that are known from its requests alone.
+        drafting: how drafts are made; its names are left out of `model_args`.
+    """
+    loaded = getattr(lm, "model", None)
+    config = getattr(loaded, "config", None)
+    tasks = task_settings(set(requests))
+    return RunSpec(
+        backend=backend,
+        model=model if isinstance(model, str) else f"({type(loaded).__name__})",
+        model_args=_resolved(lm, arguments, _ELSEWHERE | set(drafting or ())),
+        drafting=_plain(dict(drafting or {})),
+        batch_size=batch_size,
+        device=str(getattr(lm, "device", "unknown")),
+        dtype=str(getattr(loaded, "dtype", "unknown")).removeprefix("torch."),
+        weights=_weights(loaded) if isinstance(loaded, torch.nn.Module) else None,
+        quantization=_plain(getattr(config, "quantization_config", None)),
+        ranks=lm.world_size,
+        threads=torch.get_num_threads(),
+        hardware=provenance.hardware(),
+        environment=provenance.kernel_environment(),
+        versions=provenance.versions(),
+        code=provenance.code_commit(),
+        evaluation=_plain(evaluation_settings()),
+        tasks=_plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests}),
+    )
+
+
+def _weights(model: torch.nn.Module) -> str:
+    """Hash of the first values of every weight, which takes milliseconds."""
+    digest = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        # Offloaded weights are elsewhere, and some packed ones cannot be cut.
+        with suppress(NotImplementedError, RuntimeError):
+            digest.update(repr(weight.detach().flatten()[:_SAMPLED].tolist()).encode())
+    return digest.hexdigest()[:12]
+
+
+def _resolved(lm: Any, arguments: Mapping[str, Any], without: Collection[str]) -> dict[str, Any]:
+    """Every argument of the model's class: what it became, else what was given, else its default.
+
+    An argument can be resolved while loading (`max_length`, `add_bos_token`); the model then has an
+    attribute of that name.
+    """
+    defaults: dict[str, Any] = {}
+    for owner in reversed(type(lm).__mro__):
+        constructor = vars(owner).get("__init__")
+        if constructor is not None and owner is not object:
+            parameters = inspect.signature(constructor).parameters.values()
+            defaults |= {p.name: p.default for p in parameters if p.default is not p.empty}
+    values = {**defaults, **arguments}
+    for name in values:
+        attribute = inspect.getattr_static(lm, name, None)
+        if attribute is not None and not callable(attribute):
+            resolved = getattr(lm, name)
+            if resolved is None or isinstance(resolved, str | int | float | torch.dtype):
+                values[name] = resolved
+    return {
+        name: "***" if name in _SECRETS and value else _plain(value)
+        for name, value in sorted(values.items())
+        if name not in without
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value; of an object its own dictionary, or its type, never its address."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.dtype | torch.device | Path):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return _plain(value.to_dict()) if hasattr(value, "to_dict") else f"({type(value).__name__})"

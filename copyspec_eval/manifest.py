@@ -1,0 +1,175 @@
+"""What a run was asked to do: every setting that decides its figures, beside its records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from copyspec_eval import journal, provenance
+from copyspec_eval.errors import DataError
+
+MANIFEST_VERSION = 2
+_FILE = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """Every resolved setting of a run: the one declaration of these, and the key of a leaderboard.
+
+    Two runs are repetitions of each other if their specs are equal, and else never share a line.
+    All values are JSON values.
+
+    Attributes:
+        backend: "copyspec", or the stock lm-eval model that was timed.
+        model: name or folder of the model.
+        model_args: every argument of the model class, defaults included, as resolved: `max_length`,
+            `peft`, `quantization_config`, `parallelize`, `enable_thinking`, …
+        drafting: drafter and its settings, `exact`, step width, `paired`; empty for other backends.
+        batch_size: rows decoded side by side, or "auto".
+        device, dtype: of the weights.
+        weights: hash of a sample of the weights, by which a changed checkpoint is another model;
+            None where the backend does not show them.
+        quantization: the loaded model's; None for none.
+        ranks: processes that share the documents.
+        threads: of torch, per process.
+        hardware: see `provenance.hardware`.
+        environment: variables that choose kernels, see `provenance.kernel_environment`.
+        versions: of Python and packages.
+        code: commit of this package's checkout, see `provenance.code_commit`.
+        evaluation: lm-eval's own settings: `limit`, seeds, chat template, `gen_kwargs`, ….
+        tasks: by task its version, shots, repeats, request settings, and a hash of its definition.
+    """
+
+    backend: str
+    model: str
+    model_args: dict[str, Any]
+    drafting: dict[str, Any]
+    batch_size: int | str
+    device: str
+    dtype: str
+    weights: str | None
+    quantization: dict[str, Any] | None
+    ranks: int
+    threads: int
+    hardware: dict[str, Any]
+    environment: dict[str, str]
+    versions: dict[str, str]
+    code: str | None
+    evaluation: dict[str, Any]
+    tasks: dict[str, dict[str, Any]]
+
+    def of_task(self, task: str) -> RunSpec:
+        """The same with the settings of one task alone."""
+        return replace(self, tasks={task: self.tasks.get(task, {})})
+
+    def settings(self) -> dict[str, Any]:
+        """All settings, flat: {"device": "cpu", "drafting.gamma": 3, …}, in order of name.
+
+        The name of the task is left out: "tasks.mt_bench.version" is "task.version".
+        """
+        flat: dict[str, Any] = {}
+        for name, value in msgspec.to_builtins(self).items():
+            if name == "tasks":
+                for settings in value.values():
+                    flat |= _flat("task", settings)
+            else:
+                flat |= _flat(name, value)
+        return dict(sorted(flat.items()))
+
+    def key(self) -> str:
+        """Equal for equal specs alone."""
+        return json.dumps(msgspec.to_builtins(self), sort_keys=True)
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    return {
+        key: leaf
+        for inner, part in value.items()
+        for key, leaf in _flat(f"{name}.{inner}", part).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RunManifest:
+    """One run.
+
+    Attributes:
+        run_id: as in the run's records.
+        started_at: UTC, ISO 8601.
+        command: the command line, secrets blanked.
+        spec: what it was asked to do.
+        step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
+    """
+
+    run_id: str
+    started_at: str
+    command: str
+    spec: RunSpec
+    step_seconds: dict[int, float] | None = None
+    schema_version: int = MANIFEST_VERSION
+
+
+def new_manifest(
+    run_id: str, spec: RunSpec, step_seconds: dict[int, float] | None = None
+) -> RunManifest:
+    """The manifest of a run of this process."""
+    return RunManifest(run_id, provenance.started_at(), provenance.command(), spec, step_seconds)
+
+
+def write_manifest(folder: Path, run: RunManifest) -> None:
+    """Put `run` into `manifest.json`, beside those of earlier runs into the same folder.
+
+    The file is `{"runs": [manifest, …]}`, oldest first, replaced as a whole or not at all.
+
+    Raises:
+        DataError: it cannot be written, or a file of that name is there and is none of ours.
+    """
+    path = folder / _FILE
+    with journal.locked(folder):
+        earlier = [entry for entry in _entries(path) if entry["run_id"] != run.run_id]
+        text = json.dumps({"runs": [*earlier, msgspec.to_builtins(run, str_keys=True)]}, indent=2)
+        journal.replace(path, text + "\n")
+
+
+def read_manifests(folder: Path, notes: list[str]) -> dict[str, RunManifest]:
+    """The manifests of the runs into `folder`, by run id; empty if there is no file.
+
+    Args:
+        folder: where `write_manifest` wrote.
+        notes: gets a line for each entry of another schema, which is left out.
+
+    Raises:
+        DataError: the file is none of ours.
+    """
+    manifests = {}
+    for entry in _entries(folder / _FILE):
+        try:
+            if entry.get("schema_version") != MANIFEST_VERSION:
+                raise ValueError(f"schema {entry.get('schema_version')}, not {MANIFEST_VERSION}")
+            manifests[entry["run_id"]] = msgspec.convert(entry, RunManifest, str_keys=True)
+        except ValueError as error:
+            notes.append(
+                f"{folder / _FILE}: run {entry['run_id']} is left out ({error}); "
+                "its settings are unknown"
+            )
+    return manifests
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        if not all(isinstance(entry["run_id"], str) for entry in entries):
+            raise ValueError("a run_id is no text")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(
+            f"{path}: not a manifest of ours ({error!r}); move it away or choose another folder"
+        ) from error
+    return list(entries)

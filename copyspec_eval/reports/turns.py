@@ -1,0 +1,121 @@
+"""Answered turns as a pandas DataFrame, a row per turn: what every figure and table is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pandas import DataFrame, Series
+
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.types import DraftCounts, DraftSource, TurnCounts
+
+_SOURCES: tuple[DraftSource, ...] = ("context", "store", "model")
+_KEYS = ("run_id", "task", "doc_id", "turn", "repeat", "category", "rank", "backend")
+_OF_BASELINE = ("num_tokens", "seconds", "decode_seconds", "latency_seconds", "decode_tokens")
+_TEXTS = {*_KEYS, "drafter", "generation", "agreement", "finish_reason"}
+_WHOLE = {"doc_id", "turn", "repeat", "rank", "batch_size", "num_turns"}
+
+_EMPTY = TurnRecord("", "", 0, 1, 0, "", 0, "", None, 1, "", "", "", TurnCounts(), (), None, "", "")
+
+
+def read_turns(folders: Iterable[Path]) -> DataFrame:
+    """The turns of the runs in `folders`: `frame`, and a column `spec.NAME` per setting.
+
+    >>> turns = read_turns([Path("runs/a"), Path("runs/b")])  # doctest: +SKIP
+    >>> turns.groupby("spec.drafting.gamma")["num_tokens"].sum()  # doctest: +SKIP
+
+    Raises:
+        DataError: as `read_recorded`.
+    """
+    runs = [read_recorded(folder) for folder in folders]
+    specs = {run_id: run.spec for read in runs for run_id, run in read.manifests.items()}
+    records = [record for run in runs for record in run.records]
+    settings = [
+        specs[record.run_id].of_task(record.task).settings() if record.run_id in specs else {}
+        for record in records
+    ]
+    of_runs = DataFrame(settings, dtype=object).add_prefix("spec.")
+    return frame(records).join(of_runs.apply(_of_one_type).infer_objects())
+
+
+def _of_one_type(setting: Series[Any]) -> Series[Any]:
+    """A setting's values as any file of tables takes them: of one simple type, or as text."""
+    values = setting.dropna()
+    types = set(values.map(type))
+    simple = len(types) < 2 and not types & {list, dict}
+    return setting if simple else setting.where(setting.isna(), setting.map(str))
+
+
+def frame(records: Sequence[TurnRecord]) -> DataFrame:
+    """A row per record, in their order, with the columns of `columns` and `conversation`.
+
+    `conversation` is a number that the turns of one document share. What is not known is NaN.
+    """
+    turns = DataFrame([columns(record) for record in records], columns=list(columns(_EMPTY)))
+    types = {name: "float64" for name in turns.columns if name not in _TEXTS | _WHOLE}
+    turns = turns.astype(types | {name: "int64" for name in _WHOLE})
+    turns["conversation"] = turns.groupby(["task", "doc_id", "repeat"], sort=False).ngroup()
+    return turns
+
+
+def columns(record: TurnRecord) -> dict[str, Any]:
+    """The row of a record.
+
+    The fields that name the turn, `drafter` (the backend where there is none), `batch_size`,
+    `generation`; `counts_columns`, those of the baseline as `baseline_…`; `agreement` ("" if not
+    paired) and, as 0 or 1, `identical`, `near_tie`, `diverged`; `difference_position`, `margin` and
+    `noise` of the first difference.
+    """
+    baseline = record.baseline
+    difference = baseline.difference if baseline else None
+    of_baseline = counts_columns(baseline.counts if baseline else TurnCounts())
+    return {
+        **{name: getattr(record, name) for name in _KEYS},
+        "drafter": record.drafter or record.backend,
+        "batch_size": record.batch_size,
+        "generation": record.generation,
+        **counts_columns(record.counts),
+        **{f"baseline_{name}": of_baseline[name] for name in _OF_BASELINE},
+        "agreement": baseline.agreement if baseline else "",
+        **{
+            name: float(baseline.agreement == name) if baseline else None
+            for name in ("identical", "near_tie", "diverged")
+        },
+        "difference_position": difference.position if difference else None,
+        "margin": difference.margin if difference else None,
+        "noise": difference.noise if difference else None,
+    }
+
+
+def counts_columns(counts: TurnCounts) -> dict[str, Any]:
+    """The counts of a turn, flat, and the sums that metrics are made of.
+
+    `SOURCE_attempts`, `SOURCE_drafted`, `SOURCE_accepted` for each source of draft tokens;
+    `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
+    context and store; `drafted_tokens`: of all sources; `num_turns`: 1.
+    """
+    named = [field.name for field in fields(TurnCounts) if field.name != "drafts"]
+    flat: dict[str, Any] = {name: getattr(counts, name) for name in named}
+    flat["finish_reason"] = counts.finish_reason or ""
+    drafts = counts.drafts
+    for source in _SOURCES:
+        of_source = None if drafts is None else drafts.get(source, DraftCounts())
+        for name in ("attempts", "drafted", "accepted"):
+            flat[f"{source}_{name}"] = of_source and getattr(of_source, f"num_{name}")
+    given, tokens = counts.num_prefill_tokens, counts.num_tokens
+    flat["decode_tokens"] = None if given is None or tokens is None else tokens - given
+    flat["num_turns"] = 1
+    for name, parts in _SUMS.items():
+        flat[name] = None if drafts is None else sum(flat[part] for part in parts)
+    return flat
+
+
+_SUMS = {
+    "copied_tokens": ("context_accepted", "store_accepted"),
+    "copy_attempts": ("context_attempts", "store_attempts"),
+    "drafted_tokens": ("context_drafted", "store_drafted", "model_drafted"),
+}

@@ -1,1 +1,0 @@
-"""The embedded model `copyspec-tiny`: what it learns from, its training, and its weights."""

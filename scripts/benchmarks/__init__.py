@@ -1,0 +1,1 @@
+"""Measurements of the engine: speed on recorded answers, exactness on a device, time per step."""

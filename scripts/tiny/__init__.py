@@ -1,0 +1,1 @@
+"""Training data and training of the embedded model `copyspec-tiny`."""

@@ -1,0 +1,141 @@
+"""A manifest keeps every run and every setting of it, and no secret."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sample_rows import SPEC
+
+from copyspec_eval import provenance
+from copyspec_eval.errors import DataError
+from copyspec_eval.harness.run_spec import run_spec
+from copyspec_eval.manifest import RunSpec, new_manifest, read_manifests, write_manifest
+
+
+def test_earlier_runs_are_kept(tmp_path: Path) -> None:
+    first = new_manifest("r", SPEC, step_seconds={0: 0.5, 15: 0.75})
+    second = replace(first, run_id="another", spec=replace(SPEC, threads=3))
+    for run in (first, second, first):
+        write_manifest(tmp_path, run)
+    notes: list[str] = []
+    assert read_manifests(tmp_path, notes) == {"another": second, first.run_id: first}
+    assert notes == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "manifest.json"]
+
+
+def test_no_secret_of_the_command_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["/usr/bin/lm_eval", "--model_args", "pretrained=M,token=hf_abc,gamma=3", "api_key=k"]
+    monkeypatch.setattr(sys, "argv", command)
+    shown = new_manifest("r", SPEC).command
+    assert shown == "lm_eval --model_args pretrained=M,token=***,gamma=3 api_key=***"
+
+
+@pytest.mark.parametrize("content", ["[]", '{"runs": [{}]}', '{"runs": [{"run_id": 3}]}', "\x00"])
+def test_a_file_that_only_has_the_manifests_name_is_left_alone(
+    tmp_path: Path, content: str
+) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"manifest.json: not a manifest of ours"):
+        write_manifest(tmp_path, new_manifest("r", SPEC))
+    assert path.read_text() == content
+
+
+def test_an_entry_of_another_schema_is_left_out_and_named(tmp_path: Path) -> None:
+    write_manifest(tmp_path, replace(new_manifest("r", SPEC), run_id="good"))
+    runs = json.loads((tmp_path / "manifest.json").read_text())["runs"]
+    runs += [runs[0] | {"run_id": "old", "schema_version": 1}]
+    runs += [runs[0] | {"run_id": "torn", "spec": {}}]
+    (tmp_path / "manifest.json").write_text(json.dumps({"runs": runs}))
+    notes: list[str] = []
+    assert read_manifests(tmp_path, notes).keys() == {"good"}
+    assert "run old is left out (schema 1, not 2)" in notes[0]
+    assert "run torn is left out (Object missing required field" in notes[1]
+
+
+def test_a_spec_is_flat_and_of_one_task_as_a_key() -> None:
+    spec = replace(SPEC, tasks={"a": {"version": 1}, "b": {"version": 2}})
+    settings = spec.of_task("b").settings()
+    assert settings["drafting.gamma"] == 3
+    assert settings["task.version"] == 2
+    assert settings["environment"] == {}
+    assert list(settings) == sorted(settings)
+    assert spec.of_task("a").key() != spec.of_task("b").key()
+    assert spec.of_task("a").key() == replace(SPEC, tasks={"a": {"version": 1}}).key()
+
+
+class Base:
+    """As HFLM: arguments of its own."""
+
+    world_size, device = 1, torch.device("cpu")
+
+    def __init__(self, pretrained: str, max_length: int | None = None, peft: str | None = None):
+        self.model: Any = torch.nn.Linear(1, 1, dtype=torch.float64)
+        self.max_length = max_length or 77
+        self._peft = peft
+
+
+class Derived(Base):
+    def __init__(self, pretrained: str, enable_thinking: bool = False, **kwargs: Any):
+        super().__init__(pretrained, **kwargs)
+        self.enable_thinking = enable_thinking
+
+
+def test_every_argument_is_recorded_as_resolved() -> None:
+    given = {"quantization_config": {"bits": torch.int8}, "token": "hf_x", "peft": Path("adapter")}
+    spec = run_spec(
+        Derived("M", peft="adapter"),
+        backend="copyspec",
+        model="M",
+        arguments=given,
+        batch_size=2,
+        requests={"t": {"logits_processors": ["P"]}},
+        drafting={"gamma": 3},
+    )
+    assert spec.model_args == {
+        "enable_thinking": False,
+        "max_length": 77,
+        "peft": "adapter",
+        "quantization_config": {"bits": "int8"},
+        "token": "***",
+    }
+    assert (spec.device, spec.dtype, spec.batch_size) == ("cpu", "unknown", 2)
+    assert spec.tasks == {"t": {"logits_processors": ["P"]}}
+    assert spec.threads == torch.get_num_threads()
+    json.dumps(spec.settings(), allow_nan=False)
+
+
+def test_other_weights_under_one_name_are_another_run() -> None:
+    def spec(model: Base) -> RunSpec:
+        return run_spec(
+            model, backend="copyspec", model="M", arguments={}, batch_size=1, requests={}
+        )
+
+    first, second = Base("M"), Base("M")
+    second.model.load_state_dict(first.model.state_dict())
+    assert spec(first) == spec(second)
+    with torch.no_grad():
+        second.model.bias += 1e-9
+    assert spec(first) != spec(second)
+    assert spec(first).key() != spec(second).key()
+
+
+def test_code_is_the_commit_and_what_changed_since() -> None:
+    commit = provenance.code_commit()
+    assert commit is None or len(commit.partition("+")[0]) == 12
+
+
+def test_run_ids_are_of_their_process() -> None:
+    first, second = provenance.new_run_id(), provenance.new_run_id()
+    assert first != second
+    assert all(map(provenance.is_of_this_process, (first, second)))
+    program = "from copyspec_eval.provenance import new_run_id; print(new_run_id())"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not provenance.is_of_this_process(other.stdout.strip())

@@ -1,0 +1,196 @@
+"""Verification, stopping and bookkeeping, without a model."""
+
+from __future__ import annotations
+
+from collections import abc
+
+import pytest
+from doubles import ScriptedDrafter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.verify import verify
+from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.types import Attempt, Draft, DraftCounts, Span, TurnCounts, Verdict
+
+token_lists = st.lists(st.integers(0, 3), max_size=12)
+
+
+@given(draft=token_lists, wanted=st.lists(st.integers(0, 3), min_size=13, max_size=13))
+def test_verify_keeps_the_longest_agreeing_prefix(draft: list[int], wanted: list[int]) -> None:
+    asked = []
+
+    def choose(index: int) -> int:
+        asked.append(index)
+        return wanted[index]
+
+    verdict = verify(Draft(tuple(draft)), choose)
+    kept = verdict.num_accepted
+    assert draft[:kept] == wanted[:kept]
+    assert kept == len(draft) or draft[kept] != wanted[kept]
+    assert verdict.next_token == wanted[kept]
+    assert asked == list(range(kept + 1)), "a choice may depend on all before it being accepted"
+
+
+class DraftList(ScriptedDrafter):
+    """Proposes given drafts, one a step."""
+
+    def __init__(self, drafts: abc.Sequence[abc.Sequence[int]]) -> None:
+        self.drafts = list(drafts)
+        self.observed: list[tuple[list[int], Verdict]] = []
+
+    def start(self, prompt_ids: abc.Sequence[int]) -> None:
+        self.prompt = list(prompt_ids)
+
+    def propose(self, max_tokens: int, thresholds: abc.Sequence[float]) -> Draft:
+        return Draft(tuple(self.drafts.pop(0) if self.drafts else ()), position=0)
+
+    def observe(self, token_ids: abc.Sequence[int], verdict: Verdict) -> None:
+        self.observed.append((list(token_ids), verdict))
+
+
+def begun(
+    prompt_ids: abc.Sequence[int], drafts: abc.Sequence[abc.Sequence[int]], rule: StopRule
+) -> tuple[Sequence, DraftList]:
+    sequence, drafter = Sequence(prompt_ids, rule), DraftList(drafts)
+    sequence.start(drafter)
+    return sequence, drafter
+
+
+def run(sequence: Sequence, answer: abc.Sequence[int], width: int = 11) -> None:
+    sequence.commit(Draft(), answer.__getitem__)
+    while sequence.finish_reason is None:
+        draft = sequence.propose([0.0] * width)
+        sequence.commit(draft, answer[len(sequence.output_ids) :].__getitem__)
+
+
+@given(
+    answer=st.lists(st.integers(0, 3), min_size=30, max_size=30),
+    drafts=st.lists(token_lists, max_size=20),
+    budget=st.integers(1, 18),
+    eos=st.sets(st.integers(0, 5), max_size=1),
+)
+def test_any_drafts_give_the_plain_answer(
+    answer: list[int], drafts: list[list[int]], budget: int, eos: set[int]
+) -> None:
+    sequence, _ = begun([7], drafts, StopRule(budget, eos))
+    run(sequence, answer)
+    ends = [index + 1 for index, token in enumerate(answer[:budget]) if token in eos]
+    assert sequence.output_ids == answer[: ends[0] if ends else budget]
+    assert sequence.finish_reason == ("eos" if ends else "length")
+    accepted = sum(attempt.num_accepted for attempt in sequence.attempts)
+    # A step ends on the model's own token unless the answer ends inside its draft.
+    assert len(sequence.output_ids) in (
+        sequence.num_forwards + accepted,
+        sequence.num_forwards + accepted - 1,
+    )
+    assert all(0 <= a.num_accepted <= a.num_drafted for a in sequence.attempts)
+    assert sum(span.length for span in sequence.spans) == accepted
+
+
+def test_bookkeeping_by_hand() -> None:
+    sequence, drafter = begun([1, 2], [[5, 6, 0], [], [8, 9]], StopRule(10, {9}))
+    run(sequence, [4, 5, 6, 7, 3, 8, 9, 9])
+    assert sequence.output_ids == [4, 5, 6, 7, 3, 8, 9]
+    assert sequence.finish_reason == "eos"
+    assert sequence.num_forwards == 4
+    assert sequence.attempts == [Attempt(3, 2), Attempt(2, 2)]
+    assert sequence.spans == [Span(1, 2, 0), Span(5, 2, 0)]
+    assert sequence.length == 9
+    assert sequence.token_ids == [1, 2, 4, 5, 6, 7, 3, 8, 9]
+    assert sequence.counts() == TurnCounts(
+        num_prompt_tokens=2,
+        num_tokens=7,
+        num_forwards=4,
+        num_prefill_tokens=1,
+        drafts={"context": DraftCounts(2, 5, 4)},
+        finish_reason="eos",
+    )
+    assert drafter.observed == [
+        ([4], Verdict(0, 4)),
+        ([5, 6, 7], Verdict(2, 7)),
+        ([3], Verdict(0, 3)),
+        ([8, 9], Verdict(2, 9)),
+    ]
+
+
+def test_drafts_are_cut_to_the_width_and_the_budget() -> None:
+    sequence, _ = begun([1], [[5] * 50, [5] * 50], StopRule(8))
+    sequence.commit(Draft(), lambda index: 5)
+    assert len(sequence.propose([0.0] * 4).token_ids) == 4
+    assert len(sequence.propose([0.0] * 40).token_ids) == 6
+
+
+def test_a_tree_counts_its_tokens_by_their_sources() -> None:
+    sequence, _ = begun([1, 2], [], StopRule(10))
+    sequence.commit(Draft(), lambda index: 5)
+    # 6 from the context; 7 after it from the context, or 8 from the store.
+    tree = Draft((6, 7, 8), 0, 1, "context", parents=(-1, 0, 0), positions=(0, 1, -1))
+    assert sequence.commit(tree, [6, 8, 0, 9].__getitem__) == Verdict(2, 9, (0, 2))
+    sequence.commit(Draft((4, 4), source="model"), [4, 3].__getitem__)
+    assert sequence.output_ids == [5, 6, 8, 9, 4, 3]
+    assert sequence.attempts == [Attempt(3, 2), Attempt(2, 1, "model")]
+    assert sequence.spans == [Span(1, 1, 0), Span(2, 1, -1)]
+    assert sequence.counts().drafts == {
+        "context": DraftCounts(1, 2, 1),
+        "store": DraftCounts(0, 1, 1),
+        "model": DraftCounts(1, 2, 1),
+    }
+
+
+def test_a_restarted_sequence_is_the_request_alone() -> None:
+    sequence, _ = begun([1, 2], [], StopRule(2))
+    run(sequence, [4, 5])
+    assert isinstance(sequence.drafter, NoDrafter), "the finished sequence keeps no index"
+    again = sequence.restarted()
+    assert (again.prompt_ids, again.stop_rule) == ((1, 2), sequence.stop_rule)
+    assert (again.output_ids, again.finish_reason, again.counts().num_forwards) == ([], None, 0)
+    with pytest.raises(AssertionError, match="restarted"):
+        sequence.start(NoDrafter())
+
+
+PIECES = ["a", "b", "\n", "\n\n", "ab", "Que", "stion", ":", "é", ""]
+
+
+def decode(token_ids: abc.Sequence[int]) -> str:
+    return "".join(PIECES[token] for token in token_ids)
+
+
+@pytest.mark.parametrize(
+    ("stop", "token_ids", "length"),
+    [
+        ("\n\n", [0, 2, 2, 0], 3),  # from two single newlines
+        ("\n\n", [0, 3, 0], 2),
+        ("bQuestion:", [4, 5, 6, 7, 0], 4),  # begins inside a token
+        ("estio", [0, 5, 6, 7], 3),  # ends inside one
+        ("ba", [1, 9, 9, 9, 9, 9, 0, 1], 7),  # across tokens without text
+    ],
+)
+def test_a_stop_string_counts_from_the_token_that_completes_it(
+    stop: str, token_ids: list[int], length: int
+) -> None:
+    rule = StopRule(100, stop_strings=[stop], decode=decode)
+    reasons = [rule.reason(token_ids[:count]) for count in range(1, length + 1)]
+    assert reasons == [None] * (length - 1) + ["stop"]
+
+
+@given(
+    token_ids=st.lists(st.integers(0, 8), min_size=1, max_size=30),
+    stops=st.lists(st.text("abQuestion:\né", min_size=1, max_size=9), min_size=1, max_size=3),
+)
+def test_stop_strings_end_where_the_whole_text_first_contains_one(
+    token_ids: list[int], stops: list[str]
+) -> None:
+    rule = StopRule(100, stop_strings=stops, decode=decode)
+    for count in range(1, len(token_ids) + 1):
+        contained = any(stop in decode(token_ids[:count]) for stop in stops)
+        assert (rule.reason(token_ids[:count]) == "stop") == contained
+        if contained:
+            break
+
+
+def test_stop_strings_need_a_decoder() -> None:
+    with pytest.raises(ValueError, match="decoder"):
+        StopRule(3, stop_strings=["x"])

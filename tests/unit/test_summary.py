@@ -1,0 +1,200 @@
+"""Every metric by hand; intervals that draw conversations, and memory that does not grow."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from dataclasses import replace
+from functools import partial
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_rows import PAIRED_ROW, ROW, with_baseline, with_counts
+
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports import turns
+from copyspec_eval.reports.summary import (
+    METRICS,
+    Floats,
+    bootstrap_interval,
+    median_of_ratios,
+    ratio_of_sums,
+    summarise,
+    weighted_median,
+)
+from copyspec_eval.reports.table import run_figures, run_table
+from copyspec_eval.types import DraftCounts
+
+
+def figures(*rows: TurnRecord) -> dict[str, float | int | None]:
+    return summarise(turns.frame(rows))
+
+
+def test_every_metric_by_hand() -> None:
+    other = with_counts(
+        replace(ROW, doc_id=4),
+        **{"num_tokens": 30, "num_forwards": 30, "drafts": {}},
+        **{"seconds": 15.0, "prefill_seconds": 0.0, "decode_seconds": 15.0},
+    )
+    values = figures(ROW, other)
+    without = {name for name, value in values.items() if value is None}
+    assert without == {
+        *("baseline_tokens_per_second", "speedup", "identical", "near_tie", "diverged"),
+        *("speedup_low", "speedup_high"),
+        *("speedup_median", "speedup_median_low", "speedup_median_high"),
+        "model_accepted_per_attempt",
+    }
+    assert {name: value for name, value in values.items() if name not in without} == pytest.approx(
+        {
+            "turns": 2,
+            "runs": 1,
+            "tokens_per_second": 40 / 20,
+            "decode_tokens_per_second": 38 / 19,
+            "latency_seconds": 5.0,
+            "tokens": 20,
+            "forwards": 17.5,
+            "tokens_per_forward": 40 / 35,
+            "copied_share": 5 / 40,
+            "drafted_per_token": 20 / 40,
+            "accepted_per_attempt": 2.5,
+        }
+    )
+    assert figures(other)["accepted_per_attempt"] is None
+    assert math.isnan(ratio_of_sums(numpy.array([[1.0, 0.0], [2.0, 0.0]]), numpy.arange(2)))
+
+
+def test_the_papers_figure_is_of_copies_alone() -> None:
+    """A turn that copies nothing has no τ, whatever a draft model proposed."""
+    model = DraftCounts(num_attempts=7, num_drafted=35, num_accepted=19)
+    proposed = figures(with_counts(ROW, drafts={"model": model}))
+    assert proposed["accepted_per_attempt"] is None
+    assert proposed["model_accepted_per_attempt"] == pytest.approx(19 / 7)
+    assert proposed["copied_share"] == 0
+    assert proposed["drafted_per_token"] == 3.5
+    copied = {"context": DraftCounts(2, 20, 3), "store": DraftCounts(3, 9, 4), "model": model}
+    both = figures(with_counts(ROW, drafts=copied))
+    assert both["accepted_per_attempt"] == pytest.approx(7 / 5)
+    assert both["copied_share"] == pytest.approx(7 / 10)
+    assert both["model_accepted_per_attempt"] == pytest.approx(19 / 7)
+
+
+def test_every_metric_of_pairs_by_hand() -> None:
+    slower = with_baseline(replace(PAIRED_ROW, doc_id=4), num_tokens=12, seconds=6.0)
+    assert slower.baseline is not None
+    slower = replace(slower, baseline=replace(slower.baseline, difference=None))
+    values = figures(PAIRED_ROW, slower, replace(ROW, doc_id=5))
+    assert values["baseline_tokens_per_second"] == pytest.approx(22 / 16)
+    assert values["speedup"] == pytest.approx((20 / 10) / (22 / 16)), "of the paired turns only"
+    assert (values["speedup_low"], values["speedup_high"]) == (1.0, 2.0)
+    assert values["speedup_median"] == pytest.approx((2 / 1 + 2 / 2) / 2)
+    assert (values["speedup_median_low"], values["speedup_median_high"]) == (1.0, 2.0)
+    assert (values["identical"], values["near_tie"], values["diverged"]) == (0.5, 0.5, 0.0)
+    assert figures(PAIRED_ROW)["speedup_median_low"] is None, "one turn has no interval"
+
+
+def test_what_a_backend_does_not_report_has_no_figure() -> None:
+    mute = with_counts(ROW, num_tokens=None, num_forwards=None, drafts=None, decode_seconds=None)
+    values = figures(mute)
+    assert values["tokens_per_second"] is values["tokens"] is values["copied_share"] is None
+    assert values["latency_seconds"] == 5.0
+    assert figures(mute, replace(ROW, doc_id=4))["tokens_per_second"] == 2.0
+
+
+def conversation(doc_id: int, *ratios: float) -> list[TurnRecord]:
+    """A document's turns, each so many times as fast as the baseline."""
+    return [
+        with_baseline(with_counts(replace(PAIRED_ROW, doc_id=doc_id, turn=turn), seconds=1.0),
+                      seconds=ratio)
+        for turn, ratio in enumerate(ratios, start=1)
+    ]  # fmt: skip
+
+
+def test_turns_of_a_conversation_are_drawn_together() -> None:
+    """Turn 2 is always five times as fast as turn 1: each conversation's median is the same."""
+    rows = [row for doc in range(20) for row in conversation(doc, 1.0, 5.0)]
+    values = figures(*rows)
+    assert values["speedup_median"] == 3.0
+    assert (values["speedup_median_low"], values["speedup_median_high"]) == (3.0, 3.0)
+    assert (values["speedup_low"], values["speedup_high"]) == (3.0, 3.0)
+    alone = [replace(row, doc_id=index) for index, row in enumerate(rows)]
+    separate = figures(*alone)
+    assert separate["speedup_median_low"] == 1.0, "as documents of their own they vary"
+    assert separate["speedup_median_high"] == 5.0
+
+
+def weighted_mean(values: Floats, weights: Floats) -> Floats:
+    return numpy.asarray(weights @ values / weights.sum(axis=1))
+
+
+def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    """95 % of 200 intervals of a mean, of 40 clusters of three equal values each."""
+    source = numpy.random.default_rng(7)
+    covered = 0
+    for _ in range(200):
+        values = numpy.repeat(source.normal(size=40), 3)
+        clusters = numpy.repeat(numpy.arange(40), 3)
+        mean = partial(weighted_mean, values)
+        low, high = bootstrap_interval(mean, clusters)
+        covered += low <= 0 <= high
+    assert 180 <= covered <= 198
+
+
+def test_memory_does_not_grow_with_resamples_and_rows() -> None:
+    values = numpy.ones(100_000)
+    tracemalloc.start()
+    try:
+        bootstrap_interval(lambda drawn: drawn @ values, numpy.arange(100_000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 400e6, "2,000 resamples at once would take 1.6 GB"
+
+
+paired = [metric for metric in METRICS if metric.name.startswith("speedup_median_")]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 10), st.integers(0, 9)), min_size=2, max_size=30),
+    st.floats(0.5, 2),
+)
+def test_the_interval_holds_the_median_and_scales_with_it(
+    turns: list[tuple[float, int]], by: float
+) -> None:
+    ratios = numpy.array([ratio for ratio, _ in turns])
+    conversations = numpy.array([number for _, number in turns])
+
+    def interval(ratios: numpy.typing.NDArray[numpy.float64]) -> list[float]:
+        values = numpy.stack([ratios, *[numpy.ones(len(ratios))] * 3], axis=1)
+        return [metric.over(values, conversations) for metric in paired]
+
+    low, high = interval(ratios)
+    if len(set(conversations)) == 1:
+        assert math.isnan(low)
+        return
+    assert min(ratios) <= low * (1 + 1e-9)
+    assert low <= high
+    assert high <= max(ratios) * (1 + 1e-9)
+    assert [low, high] == interval(ratios), "the same each time"
+    assert interval(ratios * by) == pytest.approx([low * by, high * by])
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), min_size=1, max_size=12))
+def test_a_weighted_median_is_the_median_of_repetitions(items: list[tuple[int, int]]) -> None:
+    items = sorted(items)
+    values, weights = numpy.array(items, dtype=float).T
+    if weights.sum():
+        repeated = numpy.repeat(values, weights.astype(int))
+        assert weighted_median(values, weights[None])[0] == numpy.median(repeated)
+        columns = numpy.stack([repeated, *[numpy.ones(len(repeated))] * 3], axis=1)
+        assert median_of_ratios(columns, numpy.arange(len(repeated))) == numpy.median(repeated)
+
+
+def test_table_has_a_line_per_turn_and_category() -> None:
+    rows = [ROW, replace(ROW, doc_id=4, category="writing"), replace(ROW, turn=2)]
+    lines = run_table(rows).splitlines()
+    assert len(lines) == 2 + 3 + 1, "turn 1 with two categories, turn 2 with one"
+    assert "5" in lines[2]
+    assert run_figures(rows)["mt_bench"]["turn 2"]["turns"] == 1
+    assert run_figures(rows)["mt_bench"]["turn 1"]["by_category"]["writing"]["tokens"] == 10
