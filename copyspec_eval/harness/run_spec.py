@@ -70,7 +70,8 @@ def run_spec(
 def _weights(model: torch.nn.Module) -> str:
     """Hash of the first values of every weight, which takes milliseconds."""
     digest = hashlib.sha256()
-    for name, weight in model.named_parameters():
+    # Quantised weights can be buffers.
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name} {tuple(weight.shape)}".encode())
         # Offloaded weights are elsewhere, and some packed ones cannot be cut.
         with suppress(NotImplementedError, RuntimeError):

@@ -373,3 +373,21 @@ def test_turns_are_exported_with_their_types(tmp_path: Path) -> None:
     assert set(frame["spec.model_args.max_length"]) == {"2048", "long"}
     assert set(frame["spec.threads"]) == {2}
     assert pandas.api.types.is_integer_dtype(frame["spec.threads"])
+
+
+def test_report_and_compare_read_the_rest_of_a_torn_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row without its beginning, and a last one without its end, as kills leave them."""
+    whole = write_run(tmp_path / "whole", turns("a"), manifest("a"))
+    torn = write_run(tmp_path / "torn", turns("a"), manifest("a"))
+    lines = (torn / "turns.jsonl").read_bytes().split(b"\n")
+    lines[2] = lines[2][40:]
+    (torn / "turns.jsonl").write_bytes(b"\n".join(lines)[:-300])
+    note = f"note: {torn}/turns.jsonl: unreadable rows left out: 2, on line 3, 8 ("
+    assert main(["report", str(torn)]) == 0
+    assert note in capsys.readouterr().out
+    assert main(["compare", str(whole), str(torn)]) == 1
+    printed = capsys.readouterr()
+    assert note in printed.err
+    assert "NOT EQUAL: 2 missing; identical: 6 of 8 answers" in printed.out

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,23 @@ def test_other_weights_under_one_name_are_another_run() -> None:
         second.model.bias += 1e-9
     assert spec(first) != spec(second)
     assert spec(first).key() != spec(second).key()
+    third, fourth = Base("M"), Base("M")
+    for packed, value in ((third, 1), (fourth, 2)):
+        packed.model.load_state_dict(first.model.state_dict())
+        packed.model.register_buffer("qweight", torch.full((3,), value, dtype=torch.int8))
+    assert len({spec(model).weights for model in (first, third, fourth)}) == 3
+
+
+def test_packages_that_few_have_are_recorded_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "vllm" not in provenance.versions(), "it is not in this environment"
+    installed = metadata.version
+    monkeypatch.setattr(
+        "copyspec_eval.provenance.metadata.version",
+        lambda package: "0.32.0" if package == "vllm" else installed(package),
+    )
+    assert provenance.versions()["vllm"] == "0.32.0"
 
 
 def test_code_is_the_commit_and_what_changed_since() -> None:
