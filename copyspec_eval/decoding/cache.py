@@ -15,8 +15,8 @@ class RowCache(Cache):
     Per layer two tensors `[num_rows, kv_heads, capacity, head_dim]`, allocated at the layer's first
     write with its dtype and on its device. There is no length here and nothing to roll back: the
     engine sets before each forward which rows and which positions it writes (`place`), and its mask
-    limits what is attended to. Sliding-window layers are kept at full length; the attention
-    enforces their window.
+    limits what is attended to. Sliding-window layers are kept at full length; the mask has their
+    window.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:

@@ -19,12 +19,7 @@ from copyspec_eval.types import Draft
 REMEDY = "use --model hf for it"
 
 _MOVING_ROPES = {"dynamic", "longrope"}
-_SERVED_LAYERS = {"full_attention", "sliding_attention"}
-_PROBE_LENGTH, _PROBE_SPLIT = 12, 5
-
-MOST_ROUNDING = 0.5
-"""Bound of what rounding can do to a logit, in standard deviations of the logits. In float16 and
-bfloat16 it stays far below; a wrong mask or position does not."""
+_SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def check_config(config: Any) -> None:
@@ -44,9 +39,11 @@ def check_config(config: Any) -> None:
     model_class = _causal_lm_class(config)
     if model_class is None:
         raise ModelError(f"model type {name!r} has no causal language model; {REMEDY}")
-    layers = set(getattr(config.get_text_config(), "layer_types", None) or ()) - _SERVED_LAYERS
-    if model_class._is_stateful or layers:
-        what = f"layers of type {', '.join(sorted(layers))}" if layers else "a recurrent state"
+    # A class whose layers may be recurrent can have models where none is.
+    layers = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if layers - _SERVED_LAYERS or (model_class._is_stateful and not layers):
+        kinds = ", ".join(sorted(layers - _SERVED_LAYERS))
+        what = f"layers of type {kinds}" if kinds else "a recurrent state"
         raise ModelError(
             f"model type {name!r} has {what}, not the keys and values of every position that "
             f"taking back a rejected draft needs; {REMEDY}"
@@ -71,11 +68,34 @@ def check_exact(model: PreTrainedModel) -> None:
         )
 
 
-def has_experts(model: PreTrainedModel) -> bool:
+def check_uncompiled(model: torch.nn.Module) -> None:
+    """Refuse what `torch.compile` made of a model: it would compile anew for every width of a step.
+
+    Raises:
+        ModelError: the model is compiled.
+    """
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        raise ModelError("the model is wrapped by torch.compile; pass what it wraps, _orig_mod")
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        raise ModelError("the model is compiled by its compile(); pass one that is not")
+
+
+def has_experts(model: torch.nn.Module) -> bool:
     """Whether tokens are routed to experts, so that rounding can change that choice, too."""
-    config = model.config.get_text_config()
-    counts = ("num_experts", "num_local_experts", "n_routed_experts")
-    return any((getattr(config, name, None) or 0) > 1 for name in counts)
+    return any(
+        "expert" in f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
+        or getattr(module, "num_experts", 0) > 1
+        for name, module in model.named_modules()
+        if name
+    )
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where the model takes its token ids, also where accelerate keeps weights elsewhere."""
+    embeddings = model.get_input_embeddings()
+    hook = getattr(embeddings, "_hf_hook", None)
+    device = getattr(hook, "execution_device", None)
+    return torch.device(next(embeddings.parameters()).device if device is None else device)
 
 
 def _causal_lm_class(config: Any) -> Any:
@@ -124,39 +144,12 @@ def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
     if switch_experts:
         model.set_experts_implementation(experts.NAME)
     try:
-        with packed(model):
+        with packed(model, exact):
             yield
     finally:
         model.set_attn_implementation(loaded_attention)
         if switch_experts:
             model.set_experts_implementation(loaded_experts)
-
-
-@torch.inference_mode()
-def probe(model: PreTrainedModel, exact: bool) -> None:
-    """Check on one short input that the engine's forward computes what the model's own does.
-
-    It catches what no list of model types can: a feature of the attention, of the cache or (in
-    exact mode, which computes them its own way) of the experts that the engine does not know.
-
-    Raises:
-        ModelError: the logits differ by more than rounding.
-    """
-    vocabulary = model.config.get_text_config().vocab_size
-    ids = torch.arange(1, _PROBE_LENGTH + 1, device=model.device)[None] % vocabulary
-    expected = model(input_ids=ids, use_cache=False).logits[0, _PROBE_SPLIT:].float()
-    cache = RowCache(num_rows=1, capacity=_PROBE_LENGTH)
-    actual = expected
-    with served(model, exact):
-        for part in (slice(0, _PROBE_SPLIT), slice(_PROBE_SPLIT, _PROBE_LENGTH)):
-            actual = forward(model, cache, 0, ids[:, part], part.start, part.stop)[0].float()
-    scale = expected.std() + torch.finfo(torch.float32).tiny
-    error = float((actual - expected).abs().max() / scale)
-    if not error < MOST_ROUNDING:
-        raise ModelError(
-            f"model type {model.config.model_type!r} gives other logits through the engine's cache "
-            f"(off by {error:.2g} standard deviations); {REMEDY}"
-        )
 
 
 def forward(
@@ -189,29 +182,18 @@ def forward(
         logits `[rows, width or logits_to_keep, vocabulary]`.
     """
     rows, width = input_ids.shape
-    offsets = torch.arange(width, device=input_ids.device)
-    slots = positions = (start + offsets).expand(rows, width)
-    mask = None
-    if parents is not None:
-        ancestors = _ancestors(parents).to(input_ids.device)
-        positions = start + ancestors.sum(-1) - 1
-        keys = torch.arange(extent, device=input_ids.device)
-        earlier = (keys < slots[:, :1, None]).expand(rows, width, extent).clone()
-        columns = slots[:, None, :].expand(rows, width, width)
-        mask = earlier.scatter_(2, columns, ancestors)[:, None]
-    elif not (isinstance(start, int) and start == 0 and extent == width):
-        keys = torch.arange(extent, device=input_ids.device)
-        mask = (keys <= positions[:, :, None])[:, None]
+    slots = (start + torch.arange(width, device=input_ids.device)).expand(rows, width)
+    step = _step(slots, extent, parents)
     cache.place(first_row, slots, extent)
-    output = model(
-        input_ids=input_ids,
-        # Padding may lie past the last position a model has an embedding for; nobody reads it.
-        position_ids=positions.clamp(max=_last_position(model)),
-        attention_mask=mask,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=logits_to_keep,
-    )
+    with attention.masked_as(step):
+        output = model(
+            input_ids=input_ids,
+            # Padding may lie past the last position a model has an embedding for; nobody reads it.
+            position_ids=step.positions.clamp(0, _last_position(model)),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=logits_to_keep,
+        )
     logits: torch.Tensor = output.logits
     return logits
 
@@ -232,6 +214,22 @@ def step_parents(draft: Draft, num_before: int, width: int) -> list[int]:
     of_draft = [num_before + parent for parent in draft.parents]
     padding = range(num_before + len(of_draft) - 1, width - 1)
     return [*range(-1, num_before - 1), *of_draft, *padding]
+
+
+def _step(
+    slots: torch.Tensor, extent: int, parents: Sequence[Sequence[int]] | None
+) -> attention.Step:
+    """Where the tokens at `slots` of the cache, `[rows, width]`, stand in their contexts."""
+    keys = torch.arange(extent, device=slots.device)
+    if parents is None:
+        return attention.Step((keys <= slots[:, :, None])[:, None], slots, keys[None])
+    rows, width = slots.shape
+    ancestors = _ancestors(parents).to(slots.device)
+    positions = slots[:, :1] + ancestors.sum(-1) - 1
+    visible = (keys < slots[:, :1, None]).expand(rows, width, extent).clone()
+    visible.scatter_(2, slots[:, None, :].expand(rows, width, width), ancestors)
+    key_positions = keys.expand(rows, extent).clone().scatter_(1, slots, positions)
+    return attention.Step(visible[:, None], positions, key_positions)
 
 
 def _ancestors(parents: Sequence[Sequence[int]]) -> torch.Tensor:

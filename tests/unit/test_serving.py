@@ -1,18 +1,35 @@
-"""Which models are served, what cache and attention do, and what the probe catches."""
+"""Which models are served, and what cache and attention do."""
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import disk_offload
+from matrix.outcomes import Outcome, outcome
+from matrix.shapes import tiny_config as tiny_shape
+from matrix.shapes import tiny_model as tiny_architecture
 from tiny_models import prompts, tiny_config, tiny_model
-from transformers import AutoModelForCausalLM, BloomConfig, Llama4TextConfig, LogitsProcessorList
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GraniteMoeHybridConfig,
+    LogitsProcessorList,
+    Qwen3NextConfig,
+    RwkvConfig,
+)
+from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
-from copyspec_eval.decoding import attention, experts, serving
+from copyspec_eval.decoding import attention, serving
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import PREFILL_CHUNK, Engine
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import fixed_steps
+from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
+from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
@@ -22,7 +39,8 @@ from copyspec_eval.types import DraftOptions
 
 def engine(model: Any, exact: bool = True) -> Engine:
     factory = drafter_factory(DraftOptions("copyspec", gamma=1))
-    return Engine(model, factory, num_draft_tokens=10, exact=exact)
+    steps = fixed_steps(num_draft_tokens=10) if exact else None
+    return Engine(model, factory, num_draft_tokens=10, exact=steps)
 
 
 def sequence(prompt: tuple[int, ...], budget: int) -> Sequence:
@@ -51,12 +69,16 @@ def test_rejected_positions_are_simply_written_over() -> None:
 def test_attention_by_definition(window: int | None, softcap: float | None) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, heads, n, 8) for heads, n in ((4, 3), (2, 9), (2, 9)))
-    start = torch.tensor([2, 5])
-    own = start[:, None] + torch.arange(3)
-    mask = (torch.arange(9) <= own[:, :, None])[:, None]
-    output, _ = attention.attend(
-        torch.nn.Identity(), query, key, value, mask, sliding_window=window, softcap=softcap
-    )
+    own = torch.tensor([[2], [5]]) + torch.arange(3)
+    rule = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
+    with attention.masked_as(serving._step(own, 9, None)):
+        mask = attention.make_mask(mask_function=rule, device=query.device)
+    output, _ = attention.attend(torch.nn.Identity(), query, key, value, mask, softcap=softcap)
+    assert output.is_contiguous()
+    # A layer may make floats of the mask, of its own for every head.
+    floats = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf).expand(-1, 4, -1, -1)
+    same, _ = attention.attend(torch.nn.Identity(), query, key, value, floats, softcap=softcap)
+    assert torch.equal(output, same)
     for row in range(2):
         for head in range(4):
             for place in range(3):
@@ -68,6 +90,48 @@ def test_attention_by_definition(window: int | None, softcap: float | None) -> N
                     scores = softcap * torch.tanh(scores / softcap)
                 wanted = torch.softmax(scores, -1) @ value[row, head // 2, seen]
                 torch.testing.assert_close(output[row, place, head], wanted)
+
+
+def test_a_window_in_a_tree_goes_by_positions_in_the_context() -> None:
+    """Each token sees its last three, those on other branches left out."""
+    slots = torch.arange(4, 9)[None]
+    step = serving._step(slots, 12, [[-1, 0, 0, 1, 2]])
+    with attention.masked_as(step):
+        rule = sliding_window_causal_mask_function(3)
+        mask = attention.make_mask(mask_function=rule, device=slots.device)
+    seen = [row.nonzero().flatten().tolist() for row in mask[0, 0]]
+    assert seen == [[2, 3, 4], [3, 4, 5], [3, 4, 6], [4, 5, 7], [4, 6, 8]]
+
+
+def test_attention_with_a_tensor_that_it_does_not_know_is_refused() -> None:
+    states = torch.ones(1, 1, 1, 8)
+    mask = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    known: dict[str, Any] = {
+        "position_ids": torch.zeros(1, 1),
+        "sliding_window": 4,
+        "position_bias": None,
+    }
+    attention.attend(torch.nn.Identity(), states, states, states, mask, **known)
+    with pytest.raises(ModelError, match="attention with 'position_bias' is not served; use"):
+        attention.attend(
+            torch.nn.Identity(), states, states, states, mask, position_bias=torch.ones(1)
+        )
+
+
+def test_a_forward_makes_its_mask_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, ...]] = []
+    repeat: Any = torch.Tensor.repeat
+
+    def counted(self: torch.Tensor, *sizes: int) -> Any:
+        made.append(sizes)
+        return repeat(self, *sizes)
+
+    model = tiny_model("qwen2")
+    ids = torch.arange(1, 9)[None]
+    with torch.inference_mode(), serving.served(model, exact=False):
+        monkeypatch.setattr(torch.Tensor, "repeat", counted)
+        serving.forward(model, RowCache(1, 8), 0, ids, 0, 8, logits_to_keep=1)
+    assert made == [(1, 1, 2, 1)], "the model has two layers"
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -105,7 +169,8 @@ def test_answers_may_end_at_the_last_position_of_the_model() -> None:
     ("config", "reason"),
     [
         (BloomConfig(), "does not use transformers' attention interface"),
-        (Llama4TextConfig(num_hidden_layers=4), "layers of type chunked_attention"),
+        (Qwen3NextConfig(num_hidden_layers=4), "layers of type linear_attention"),
+        (RwkvConfig(), "a recurrent state"),
     ],
 )
 def test_refused_architectures(config: Any, reason: str) -> None:
@@ -113,40 +178,36 @@ def test_refused_architectures(config: Any, reason: str) -> None:
         serving.check_config(config)
 
 
-def test_the_probe_catches_an_attention_that_the_engine_does_not_know(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = tiny_model("gemma2")
-    serving.probe(model, exact=True)
-    explicit: Any = attention._explicit
-    # As if soft-capping were unknown.
-
-    def uncapped(*given: Any) -> Any:
-        return explicit(*given[:5], None, given[6])
-
-    monkeypatch.setattr(attention, "_explicit", uncapped)
-    model.config.attn_logit_softcapping, before = 0.1, model.config.attn_logit_softcapping
-    for layer in model.model.layers:
-        layer.self_attn.attn_logit_softcapping = 0.1
-    try:
-        with pytest.raises(ModelError, match="gives other logits through the engine's cache"):
-            serving.probe(model, exact=True)
-    finally:
-        model.config.attn_logit_softcapping = before
-        for layer in model.model.layers:
-            layer.self_attn.attn_logit_softcapping = before
+def test_recurrent_layers_are_refused_where_there_are_any() -> None:
+    shape: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
+    serving.check_config(GraniteMoeHybridConfig(**shape, layer_types=["full_attention"] * 32))
+    with pytest.raises(ModelError, match="layers of type linear_attention"):
+        serving.check_config(GraniteMoeHybridConfig(**shape))
 
 
-def test_the_probe_catches_experts_that_exact_mode_does_not_know(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = tiny_model("mixtral")
-    expert: Any = experts._expert
-    # As if each expert's output were normalised and that were unknown.
-    monkeypatch.setattr(experts, "_expert", lambda *given: expert(*given) * 3)
-    serving.probe(model, exact=False)
-    with pytest.raises(ModelError, match="gives other logits through the engine's cache"):
-        serving.probe(model, exact=True)
+@pytest.mark.parametrize("architecture", ["qwen2_moe", "phimoe", "gemma4_text", "doge", "afmoe"])
+def test_what_a_model_keeps_in_its_own_mask(architecture: str) -> None:
+    """Windows that no layer is told of; keys that layers share; a mask that layers make."""
+    assert outcome(architecture) == Outcome(architecture, "equal")
+
+
+def test_experts_are_found_in_the_modules() -> None:
+    for architecture in ("mixtral", "aria_text", "dbrx", "doge, with experts"):
+        assert serving.has_experts(tiny_architecture(tiny_shape(architecture))), architecture
+    for architecture in ("qwen2", "doge", "gemma3n_text", "granitemoehybrid, attention only"):
+        assert not serving.has_experts(tiny_architecture(tiny_shape(architecture))), architecture
+
+
+def test_token_ids_go_where_a_model_computes_that_is_kept_on_disk(tmp_path: Path) -> None:
+    model = copy.deepcopy(tiny_model("llama"))
+    assert serving.input_device(model) == torch.device("cpu")
+    wanted = model(input_ids=torch.tensor([prompts()[0]])).logits
+    disk_offload(model, tmp_path, execution_device=torch.device("cpu"))
+    assert model.device == torch.device("meta")
+    assert serving.input_device(model) == torch.device("cpu")
+    ids = torch.tensor([prompts()[0]], device=serving.input_device(model))
+    assert torch.equal(model(input_ids=ids).logits, wanted)
+    probe(model, exact=True)
 
 
 def test_experts_that_cannot_be_switched_are_refused_in_exact_mode(

@@ -1,0 +1,46 @@
+"""Every architecture that transformers has is decoded as `generate` decodes it, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from matrix import table
+from matrix.outcomes import outcome
+from matrix.shapes import architectures
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "results" / "ARCHITECTURES.md"
+
+
+def committed() -> str:
+    """The table, where it is of the installed transformers."""
+    text = TABLE.read_text()
+    if f"transformers {table.versions()['transformers']}," not in text:
+        pytest.skip("results/ARCHITECTURES.md is of another version of transformers")
+    return text
+
+
+def test_the_table_is_of_the_pinned_transformers() -> None:
+    pin = (ROOT / "constraints.txt").read_text().partition("\ntransformers==")[2].split(";")[0]
+    assert f"with transformers {pin.strip()}," in TABLE.read_text(), "run scripts/architectures"
+
+
+def test_the_table_has_every_architecture() -> None:
+    shown = [table.architecture(row) for row in table.rows(committed())]
+    assert shown == architectures(), "run scripts/architectures"
+
+
+@pytest.mark.slow
+def test_every_architecture_is_served_or_refused() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        outcomes = [outcome(architecture) for architecture in architectures()]
+    finally:
+        torch.set_num_threads(threads)
+    assert [of for of in outcomes if of.kind in ("wrong", "crashed")] == []
+    assert table.rows(table.render(outcomes)) == table.rows(committed()), (
+        "run scripts/architectures"
+    )

@@ -1,0 +1,215 @@
+"""The trial at load passes sound models, and finds every kind of defect that it is there for."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import tiny_config, tiny_model
+from transformers import AutoModelForCausalLM
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
+
+from copyspec_eval.decoding import attention, experts, probe, serving
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.errors import ModelError
+
+OTHER_LOGITS = "gives other logits through the engine's cache"
+FROM_THE_STEP = "computes a token's logits from what else is in the step"
+HALVES = (torch.float16, torch.bfloat16)
+
+Patch = pytest.MonkeyPatch
+
+
+def altered(model_type: str, alter: Callable[[Any], None], **options: Any) -> Any:
+    """A copy of a tiny model, changed in place by `alter`."""
+    model = copy.deepcopy(tiny_model(model_type, **options))
+    alter(model)
+    return model
+
+
+def windowed(window: int) -> Any:
+    """A random model with a sliding window in all its layers."""
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    return auto.from_config(tiny_config("mistral", sliding_window=window)).eval()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES])
+@pytest.mark.parametrize("model_type", ["qwen2", "gemma2", "mixtral", "gpt_oss"])
+def test_sound_models_pass(model_type: str, dtype: torch.dtype, batch_size: int) -> None:
+    if dtype == torch.float64 and serving.has_experts(tiny_model(model_type)):
+        return  # torch itself has no experts in float64
+    for exact in (True, False):
+        probe.probe(tiny_model(model_type, dtype), exact=exact, batch_size=batch_size)
+
+
+def test_the_model_is_left_as_it_was(monkeypatch: Patch) -> None:
+    model = windowed(4096)
+    states = [vars(model.config).copy(), [vars(module).copy() for module in model.modules()]]
+    probe.probe(model, exact=False)
+    monkeypatch.setattr(probe, "forward", lambda *_, **__: 1 / 0)
+    with pytest.raises(ModelError):
+        probe.probe(model, exact=False)
+    assert states == [vars(model.config), [vars(module) for module in model.modules()]]
+
+
+@pytest.mark.parametrize("window", [12, 4096])
+def test_a_window_that_is_ignored(window: int, monkeypatch: Patch) -> None:
+    def unrestricted(**given: Any) -> Any:
+        return attention.make_mask(**given | {"mask_function": causal_mask_function})
+
+    model = windowed(window)
+    probe.probe(model, exact=False)
+    monkeypatch.setitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, attention.NAME, unrestricted)
+    with pytest.raises(ModelError, match=OTHER_LOGITS):
+        probe.probe(model, exact=False)
+
+
+class ScaledByTheStep(torch.nn.Module):
+    """A layer whose input is rounded to 8 bits, by one scale for everything in the step.
+
+    Args:
+        over: the dimensions of `[rows, width, hidden]` that share a scale.
+    """
+
+    def __init__(self, layer: torch.nn.Module, over: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layer, self.over = layer, over
+
+    def forward(self, hidden: torch.Tensor) -> Any:
+        scale = hidden.abs().amax(self.over, keepdim=True) / 127
+        return self.layer((hidden / scale).round() * scale)
+
+
+def scale_by_the_step(model: Any, over: tuple[int, ...]) -> None:
+    for layer in model.model.layers:
+        layer.mlp.down_proj = ScaledByTheStep(layer.mlp.down_proj, over)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_a_scale_per_tensor(dtype: torch.dtype, exact: bool) -> None:
+    per_tensor = altered("qwen2", lambda model: scale_by_the_step(model, (0, 1, 2)), dtype=dtype)
+    per_tensor.is_quantized = True
+    with pytest.raises(ModelError, match=FROM_THE_STEP):
+        probe.probe(per_tensor, exact=exact)
+    per_token = altered("qwen2", lambda model: scale_by_the_step(model, (2,)), dtype=dtype)
+    per_token.is_quantized = True
+    probe.probe(per_token, exact=exact)
+
+
+def test_a_scale_shared_with_the_other_rows() -> None:
+    model = altered("qwen2", lambda model: scale_by_the_step(model, (0, 2)), dtype=torch.bfloat16)
+    probe.probe(model, exact=False)
+    with pytest.raises(ModelError, match=FROM_THE_STEP):
+        probe.probe(model, exact=False, batch_size=2)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_dynamic_quantization(exact: bool) -> None:
+    """Its Linear layers round their inputs by one scale per call."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantized = torch.ao.quantization.quantize_dynamic(
+            tiny_model("qwen2"), {torch.nn.Linear}, dtype=torch.qint8
+        )
+    with pytest.raises(ModelError, match=f"{FROM_THE_STEP}|{OTHER_LOGITS}"):
+        probe.probe(quantized, exact=exact)
+
+
+def test_a_wrong_position_is_read(monkeypatch: Patch) -> None:
+    update: Any = RowCache.update
+
+    def shifted(*given: Any, **options: Any) -> Any:
+        keys, values = (states.clone() for states in update(*given, **options))
+        if keys.shape[2] > 16:
+            keys[:, :, 14] = keys[:, :, 13]
+        return keys, values
+
+    monkeypatch.setattr(RowCache, "update", shifted)
+    with pytest.raises(ModelError, match=OTHER_LOGITS):
+        probe.probe(tiny_model("qwen2"), exact=False)
+
+
+def test_the_mask_of_trees_is_ignored(monkeypatch: Patch) -> None:
+    step: Any = serving._step
+    monkeypatch.setattr(serving, "_step", lambda slots, extent, _: step(slots, extent, None))
+    with pytest.raises(ModelError, match=f"{OTHER_LOGITS}.*in a tree"):
+        probe.probe(tiny_model("qwen2"), exact=False)
+
+
+def test_a_small_bias_of_wider_steps(monkeypatch: Patch) -> None:
+    model, forward = tiny_model("qwen2"), serving.forward
+    bias = 0.02 * model(input_ids=torch.arange(1, 30)[None]).logits.std().detach()
+
+    def biased(model: Any, cache: Any, row: int, ids: Any, start: Any, *rest: Any, **options: Any):
+        logits = forward(model, cache, row, ids, start, *rest, **options)
+        is_step = isinstance(start, torch.Tensor) and ids.shape[1] > 1
+        return logits + bias if is_step else logits
+
+    monkeypatch.setattr(probe, "forward", biased)
+    with pytest.raises(ModelError, match=f"{OTHER_LOGITS}.*in a step"):
+        probe.probe(model, exact=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_what_lies_behind_a_step_is_read(dtype: torch.dtype, monkeypatch: Patch) -> None:
+    """As if the mask let each token see the next one, too."""
+    monkeypatch.setattr(
+        serving,
+        "_step",
+        lambda slots, extent, _: attention.Step(
+            (torch.arange(extent) <= slots[:, :, None] + 1)[:, None],
+            slots,
+            torch.arange(extent)[None],
+        ),
+    )
+    with pytest.raises(ModelError, match=FROM_THE_STEP):
+        probe.probe(tiny_model("qwen2", dtype), exact=False)
+
+
+def test_an_attention_that_the_engine_does_not_know(monkeypatch: Patch) -> None:
+    explicit: Any = attention._explicit
+    # As if soft-capping were unknown.
+    monkeypatch.setattr(attention, "_explicit", lambda *given: explicit(*given[:5], None, given[6]))
+
+    def cap_low(model: Any) -> None:
+        model.config.attn_logit_softcapping = 0.1
+        for layer in model.model.layers:
+            layer.self_attn.attn_logit_softcapping = 0.1
+
+    with pytest.raises(ModelError, match=OTHER_LOGITS):
+        probe.probe(altered("gemma2", cap_low), exact=True)
+
+
+def test_experts_that_exact_mode_does_not_know(monkeypatch: Patch) -> None:
+    expert: Any = experts._expert
+    # As if each expert's output were normalised and that were unknown.
+    monkeypatch.setattr(experts, "_expert", lambda *given: expert(*given) * 3)
+    model = tiny_model("mixtral")
+    probe.probe(model, exact=False)
+    with pytest.raises(ModelError, match=OTHER_LOGITS):
+        probe.probe(model, exact=True)
+
+
+def test_whatever_goes_wrong_is_one_line(monkeypatch: Patch) -> None:
+    def fail(*given: Any, **options: Any) -> Any:
+        raise IndexError("too\nfar")
+
+    monkeypatch.setattr(RowCache, "update", fail)
+    with pytest.raises(ModelError, match=r"forward \(IndexError: too far\); use --model hf"):
+        probe.probe(tiny_model("qwen2"), exact=False)
+
+
+def test_compiled_models_are_refused() -> None:
+    model = altered("qwen2", lambda model: None)
+    with pytest.raises(ModelError, match="pass what it wraps"):
+        probe.probe(torch.compile(model), exact=False)  # type: ignore[arg-type]
+    model.compile()
+    with pytest.raises(ModelError, match="pass one that is not"):
+        probe.probe(model, exact=False)
