@@ -1,0 +1,132 @@
+"""The check of a case: its drafts change nothing, and its counts add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from copyspec_eval.decoding.differences import Rescorer
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.types import Agreement
+from fuzzing.arms import (
+    Answer,
+    answer_plainly,
+    answer_with_drafts,
+    exact_steps,
+    plain_engine,
+    sequence_of,
+)
+from fuzzing.cases import Case
+from fuzzing.counts import miscounts
+from fuzzing.models import model_of
+
+_MOST_ALONE = 2
+"""Requests of a batch that are answered alone, too; they take a forward per token."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """What became of a case.
+
+    Attributes:
+        case: see above.
+        mode: the kind of its exact steps, or "inexact".
+        failures: in words; none if all is as it should be.
+        agreements: of its answers with plain decoding.
+        num_tokens, num_drafted, num_accepted: of its drafted answers together.
+        num_logits: positions whose logits were compared bit for bit.
+        num_alone: answers that were compared with those of a batch of one.
+        num_other_alone: of these, with other bits or tokens. No failure: a batch is held to plain
+            decoding in a batch of its size, and `ExactSteps.any_batch` is of some positions.
+    """
+
+    case: Case
+    mode: str
+    failures: list[str] = field(default_factory=list)
+    agreements: Counter[Agreement] = field(default_factory=Counter)
+    num_tokens: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_logits: int = 0
+    num_alone: int = 0
+    num_other_alone: int = 0
+
+    def __str__(self) -> str:
+        return f"seed={self.case.seed} case={self.case.number}: {'; '.join(self.failures)}"
+
+
+def check(case: Case) -> Finding:
+    """Answer the requests of a case in both ways, and compare."""
+    steps = exact_steps(case, case.batch_size)
+    found = Finding(case, steps.kind if steps else "inexact")
+    plain = answer_plainly(case, case.requests, steps, case.batch_size)
+    engine, drafted = answer_with_drafts(case, steps, plain)
+    for index, (answer, wanted) in enumerate(zip(drafted, plain, strict=True)):
+        _count(found, answer)
+        failures = [*_differences(found, engine, index, answer, wanted)]
+        for arm, made in (("drafted", answer), ("plain", wanted)):
+            wrong = miscounts(case, case.requests[index], made, is_plain=made is wanted)
+            failures += [f"{arm} {what}" for what in wrong]
+        found.failures += [f"request {index}: {failure}" for failure in failures]
+    if steps and steps.any_batch and case.batch_size > 1:
+        _compare_alone(found, plain)
+    return found
+
+
+def _count(found: Finding, answer: Answer) -> None:
+    made = answer.generation
+    found.num_tokens += len(made.token_ids)
+    found.num_drafted += sum(attempt.num_drafted for attempt in made.attempts)
+    found.num_accepted += sum(attempt.num_accepted for attempt in made.attempts)
+
+
+def _differences(
+    found: Finding, engine: Engine, index: int, answer: Answer, wanted: Answer
+) -> Iterator[str]:
+    """Where a drafted answer is not what it has to be; its agreement is counted."""
+    case = found.case
+    if engine.exact is not None:
+        unequal = [*_unequal(found, answer, wanted)]
+        found.agreements["diverged" if unequal else "identical"] += 1
+        yield from unequal
+        return
+    made, plain = answer.generation, wanted.generation
+    rescorer = Rescorer(model_of(case.model), plain_engine(case, None, case.batch_size), engine)
+    sequence = sequence_of(case, case.requests[index])
+    difference = rescorer.explain(sequence, made.token_ids, plain.token_ids)
+    agreement = difference.agreement if difference else "identical"
+    found.agreements[agreement] += 1
+    if agreement == "diverged":
+        yield f"diverged, {difference}"
+    if difference is None and made.counts.finish_reason != plain.counts.finish_reason:
+        yield "another finish reason"
+
+
+def _compare_alone(found: Finding, plain: Sequence[Answer]) -> None:
+    """Compare a batch's answers with those of a batch of one, where their bits were the same."""
+    case = found.case
+    steps = exact_steps(case, 1)
+    if steps is None or steps.kind == "fixed width":
+        return
+    alone = answer_plainly(case, case.requests[:_MOST_ALONE], steps, 1)
+    for index, answer in enumerate(alone):
+        found.num_alone += 1
+        found.num_other_alone += any(_unequal(found, plain[index], answer))
+
+
+def _unequal(found: Finding, answer: Answer, wanted: Answer) -> Iterator[str]:
+    """In which ways an answer is another one."""
+    made, plain = answer.generation, wanted.generation
+    if made.token_ids != plain.token_ids:
+        yield f"tokens {made.token_ids} instead of {plain.token_ids}"
+    if made.counts.finish_reason != plain.counts.finish_reason:
+        yield f"ended by {made.counts.finish_reason}, not {plain.counts.finish_reason}"
+    # Behind the first other token other logits are right.
+    for place, (logits, bits) in enumerate(zip(answer.logits, wanted.logits, strict=False)):
+        found.num_logits += 1
+        if not torch.equal(logits, bits):
+            yield f"other logits of token {place}"
+            return

@@ -1,0 +1,148 @@
+"""The random cases of scripts/fuzz: they hold, come again, and see a decoder that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from doubles import one_wrong_in
+from fuzzing import models
+from fuzzing.campaign import Totals, findings
+from fuzzing.cases import Range, draw, text_of
+from fuzzing.checking import Finding, check
+from fuzzing.models import LIKENESSES, ModelName, draft_model_of, model_of
+
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.drafters.registry import DRAFTERS
+
+FEW = Range(
+    models=(ModelName("llama", "float32", True), ModelName("gpt2", "bfloat16", False)),
+    batch_sizes=(1, 3),
+)
+"""The exact steps of more would take long to measure."""
+SEED = 0
+CASES = 30
+MOST = 40
+"""Within how many cases a defect has to be found."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_steps() -> Iterator[None]:
+    """Exact steps are measured up to a few tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "LONGEST", 10)
+        models.steps_of.cache_clear()
+        yield
+    models.steps_of.cache_clear()
+
+
+def first_failure(numbers: range = range(MOST)) -> Finding | None:
+    found = findings(SEED, numbers, FEW)
+    return next((finding for finding in found if finding.failures), None)
+
+
+def test_some_cases_hold() -> None:
+    totals = Totals()
+    for finding in findings(SEED, range(CASES), FEW):
+        assert not finding.failures, f"{finding} | {finding.case}"
+        totals.add(finding)
+    summed = totals.as_json()
+    assert summed["cases"] == CASES
+    assert {"inexact", "fixed width", "one row", "two rows"} <= summed["by_mode"].keys()
+    assert summed["identical"] + summed["near_tie"] == summed["turns"] > CASES
+    assert summed["tokens"] > summed["accepted"] > 0
+    assert summed["equal_logits"] > 0
+    assert summed["alone"] > 0
+
+
+def test_a_case_comes_again_by_its_number_alone() -> None:
+    number = 17
+    case = draw(SEED, number, FEW)
+    assert case == draw(SEED, number, FEW)
+    assert str(case) == str(draw(SEED, number, FEW))
+    assert case.source("x", 1).random() == draw(SEED, number, FEW).source("x", 1).random()
+    assert len({str(draw(seed, n)) for seed in range(2) for n in range(50)}) == 100
+    once, again = check(case), check(case)
+    assert (once.num_tokens, once.num_drafted) == (again.num_tokens, again.num_drafted)
+
+
+def test_cases_reach_every_choice() -> None:
+    cases = [draw(SEED, number) for number in range(400)]
+    assert {case.options.drafter for case in cases} == set(DRAFTERS)
+    assert {case.options.draft_model for case in cases} == {None, *LIKENESSES}
+    assert {case.model for case in cases} == set(models.ALL_MODELS)
+    assert {case.batch_size for case in cases} == {1, 2, 3, 4, 5}
+    trees = [case for case in cases if case.options.tree or case.double == "tree"]
+    assert trees
+    assert all(case.steps is None for case in trees)
+    lengths = {len(request.prompt_ids) for case in cases for request in case.requests}
+    assert min(lengths) == 1
+    assert max(lengths) > 512
+
+
+def test_a_verify_that_lets_a_wrong_token_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copyspec_eval.decoding.sequence.verify", one_wrong_in(50))
+    found = first_failure()
+    assert found is not None
+    assert f"seed={SEED} case={found.case.number}: request" in str(found)
+
+
+def other_bits(is_other: Callable[[int], bool]) -> Callable[..., torch.Tensor]:
+    """A hook that changes the last bit of the first row of some steps."""
+
+    def hook(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        if is_other(logits.shape[1]):
+            logits = logits.clone()
+            logits.view(torch.int32 if logits.dtype == torch.float32 else torch.int16)[:, 0] ^= 1
+        return logits
+
+    return hook
+
+
+def test_other_bits_in_a_row_of_some_steps_are_found() -> None:
+    assert first_failure() is None, "the steps are measured before"
+    hooks = [
+        model_of(name).lm_head.register_forward_hook(other_bits(lambda width: width > 4))
+        for name in FEW.models
+    ]
+    try:
+        found = first_failure()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert found is not None
+    assert found.mode in ("one row", "two rows")
+    assert "other logits" in str(found) or "tokens" in str(found)
+
+
+def test_a_draft_in_the_exact_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prefill(self: Engine, sequence: Any, row: int, cache: Any) -> None:
+        sequence.start(self._make_drafter(), row, self._clock.elapsed)
+        draft = sequence.propose(self._thresholds)
+        with torch.inference_mode():
+            logits = self._read_prompt(sequence.prompt_ids, row, cache, draft)
+            self._commit([sequence], [draft], logits, cache)
+        sequence.prefill_seconds = self._clock.lap()
+
+    monkeypatch.setattr(Engine, "_prefill", prefill)
+    found = first_failure()
+    assert found is not None
+    assert found.mode != "inexact"
+
+
+def test_an_error_is_a_failure_of_its_case(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fuzzing.campaign.check", lambda case: 1 // 0)
+    [found] = findings(SEED, range(1))
+    assert found.failures == ["raised ZeroDivisionError: integer division or modulo by zero"]
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_texts_and_draft_models() -> None:
+    assert text_of([0, 5, 6, 13]) == "afaab"
+    target = ModelName("llama", "float32", True)
+    sizes = [draft_model_of(target, likeness).config.vocab_size for likeness in LIKENESSES]
+    assert sizes == [models.VOCABULARY + more for more in LIKENESSES.values()]
