@@ -57,7 +57,7 @@ def replay(arguments: argparse.Namespace) -> None:
 
     options = _draft_options(arguments.drafter, arguments.drafter_args)
     make_drafter = drafter_factory(options)
-    longest, cost = longest_draft(options, exact=False), arguments.token_cost
+    longest, cost = longest_draft(options), arguments.token_cost
     thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
     traces = read_traces(arguments.traces)
     turns = [replay_turn(trace, make_drafter(), thresholds) for trace in traces]
@@ -104,6 +104,16 @@ def report(arguments: argparse.Namespace) -> None:
         print(leaderboard_forms.FORMS[arguments.format](board), end="")
     if arguments.out:
         print("".join(f"{path}\n" for path in written), end="", file=sys.stderr)
+
+
+def exactness(arguments: argparse.Namespace) -> None:
+    """Print which widths of step have the same bits on this machine."""
+    from copyspec_eval.harness.width_classes import class_lines
+
+    given = {"dtype": arguments.dtype, "device": arguments.device}
+    options = {name: value for name, value in given.items() if value is not None}
+    for line in class_lines(arguments.model, options, arguments.widest, arguments.batch_sizes):
+        print(line, flush=True)
 
 
 def tiny(arguments: argparse.Namespace) -> None:
@@ -229,9 +239,26 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("tiny", help="print the folder of the embedded model")
     command.set_defaults(command=tiny)
 
+    _add_exactness(commands)
     _add_judge(commands)
     _add_export(commands)
     return parser
+
+
+def _add_exactness(commands: _Commands) -> None:
+    command = commands.add_parser(
+        "exactness", help="measure which widths of step have the same bits on this machine"
+    )
+    command.add_argument("model", metavar="MODEL", help="a Hub name or a folder")
+    command.add_argument("--dtype", metavar="NAME", help="such as bfloat16 (the checkpoint's)")
+    command.add_argument("--device", metavar="NAME", help="such as cuda:0")
+    command.add_argument(
+        "--widest", type=int, default=97, metavar="N", help="tokens of the widest step (97)"
+    )
+    command.add_argument(
+        "--batch-sizes", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="(1 2 4 8)"
+    )
+    command.set_defaults(command=exactness)
 
 
 def _add_judge(commands: _Commands) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from copyspec_eval import journal, provenance
 from copyspec_eval.errors import DataError
+from copyspec_eval.types import ExactSteps
 
 MANIFEST_VERSION = 2
 _FILE = "manifest.json"
@@ -28,7 +29,8 @@ class RunSpec:
         model: name or folder of the model.
         model_args: every argument of the model class, defaults included, as resolved: `max_length`,
             `peft`, `quantization_config`, `parallelize`, `enable_thinking`, …
-        drafting: drafter and its settings, `exact`, step width, `paired`; empty for other backends.
+        drafting: drafter and its settings, `exact`, kind of step, `paired`; empty for other
+            backends.
         batch_size: rows decoded side by side, or "auto".
         device, dtype: of the weights.
         weights: hash of a sample of the weights, by which a changed checkpoint is another model;
@@ -105,6 +107,7 @@ class RunManifest:
         command: the command line, secrets blanked.
         spec: what it was asked to do.
         step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
+        exact_steps: those in use; None without exact mode.
     """
 
     run_id: str
@@ -112,14 +115,19 @@ class RunManifest:
     command: str
     spec: RunSpec
     step_seconds: dict[int, float] | None = None
+    exact_steps: ExactSteps | None = None
     schema_version: int = MANIFEST_VERSION
 
 
 def new_manifest(
-    run_id: str, spec: RunSpec, step_seconds: dict[int, float] | None = None
+    run_id: str,
+    spec: RunSpec,
+    step_seconds: dict[int, float] | None = None,
+    exact_steps: ExactSteps | None = None,
 ) -> RunManifest:
     """The manifest of a run of this process."""
-    return RunManifest(run_id, provenance.started_at(), provenance.command(), spec, step_seconds)
+    started_at, command = provenance.started_at(), provenance.command()
+    return RunManifest(run_id, started_at, command, spec, step_seconds, exact_steps)
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:

@@ -18,11 +18,60 @@ DraftSource = Literal["context", "store", "model"]
 """Where draft tokens come from: copied from prompt and output, or from an earlier answer of the
 run; or proposed by a draft model."""
 
-EXACT_WIDTHS = (8, 16, 32)
-"""Step widths in tokens whose kernels give the same bits whatever was drafted (11 does not)."""
+StepKind = Literal["one row", "two rows", "fixed width"]
+"""What plain decoding is in exact mode, whose bits every step has: a token a step; two rows, the
+second of them padding, where a single row has a kernel of its own; or steps of one width for
+everything, where widths do not agree. The bits are then not those of one-token decoding."""
+
+EXACT_MEANS: dict[StepKind, str] = {
+    "one row": "the bits of plain one-token decoding",
+    "two rows": "the bits of plain decoding in steps of a token and a row of padding, because here "
+    "a single row has other bits than several",
+    "fixed width": "the same bits for every drafter, but not those of plain decoding: here wider "
+    "steps have other bits than those of one or two rows",
+}
+"""What exact mode gives, by kind of step."""
+
+FIXED_WIDTHS = (8, 16, 32)
+"""Step widths in tokens, of steps of a fixed width."""
 
 PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5
 """The paper's usual γ, number of copied tokens and δ, all in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSteps:
+    """The widths of step that exact mode uses.
+
+    Attributes:
+        kind: what plain decoding is.
+        widths: in tokens, ascending; the first is that of plain decoding.
+        any_extent: whether the bits are the same however many blocks of masked keys follow.
+        any_batch: whether they are those of a batch of one, too, at all positions measured.
+    """
+
+    kind: StepKind
+    widths: tuple[int, ...]
+    any_extent: bool
+    any_batch: bool
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """The longest draft that a step holds."""
+        return self.widths[-1] - 1
+
+    def check_holds(self, num_draft_tokens: int) -> None:
+        """Refuse drafts that no step holds.
+
+        Raises:
+            OptionError: `num_draft_tokens` is more than that.
+        """
+        if num_draft_tokens > self.num_draft_tokens:
+            raise OptionError(
+                f"num_draft_tokens={num_draft_tokens} is over {self.num_draft_tokens}, the most "
+                "that exact mode verifies of this model on this machine; pass a smaller one or "
+                "exact=false"
+            )
 
 
 @dataclass(frozen=True, slots=True)

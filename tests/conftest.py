@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from byte_model import save_byte_model
@@ -15,6 +16,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Threads that wait for each other actively stand still where tests run side by side.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# What is measured of a model is kept for the whole run of the tests, and not beyond.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _cache = TemporaryDirectory(prefix="copyspec-tests-")
+    os.environ["XDG_CACHE_HOME"] = _cache.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -61,23 +62,29 @@ class TokenChooser:
         """By how much `logits` would have to change, against each other, for `token` to be chosen.
 
         Decoding greedily without processors it is the largest logit less that of `token`. Otherwise
-        it is found by bisection: raise the logit of `token` until it is chosen. If rounding moves
-        no logit by more than e, it can change only choices whose margin is at most 2 e.
+        it is found by bisection: raise the logit of `token` until it is chosen, or lower that of
+        the token that would be (at the edge of a top-k or top-p, that can take less). If rounding
+        moves no logit by more than e, it can change only choices whose margin is at most 2 e.
 
         Counts as the next choice, like `choose`. None if no change leads to `token`.
         """
         logits = logits.float()
-        raised = torch.arange(len(logits), device=logits.device) == token
-        position = self._position
-
-        def is_chosen(change: float) -> bool:
-            return self._pick(prefix_ids, logits + change * raised, position) == token
-
+        tokens, position = torch.arange(len(logits), device=logits.device), self._position
         # More than any penalty, temperature or draw can ask for.
         enough = 4.0 * float(logits.max() - logits.min()) + 10_000.0
-        margin = 0.0 if is_chosen(0.0) else _least(is_chosen, enough) if is_chosen(enough) else None
+
+        def least(direction: torch.Tensor) -> float:
+            def is_chosen(change: float) -> bool:
+                return self._pick(prefix_ids, logits + change * direction, position) == token
+
+            return _least(is_chosen, enough) if is_chosen(enough) else math.inf
+
+        chosen = self._pick(prefix_ids, logits, position)
+        margin = 0.0
+        if chosen != token:
+            margin = min(least((tokens == token).float()), least(-(tokens == chosen).float()))
         self._advance()
-        return margin
+        return None if math.isinf(margin) else margin
 
     def _advance(self) -> None:
         self._drawn.pop(self._position, None)
@@ -88,7 +95,8 @@ class TokenChooser:
         scores: torch.Tensor = self._processors(prefix, logits[None].float())[0]  # type: ignore[arg-type]
         if self._generator is None:
             return int(scores.argmax())
-        return gumbel_max(scores.double(), self._uniforms(position, len(scores)).to(scores.device))
+        # On the host: not every device has float64, and the sums are the same bits for all of them.
+        return gumbel_max(scores.cpu().double(), self._uniforms(position, len(scores)))
 
     def _uniforms(self, position: int, count: int) -> torch.Tensor:
         """Numbers of the first `count` tokens; models of different vocabularies share those."""

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import forward, served
+from copyspec_eval.decoding.serving import forward, input_device, served
 from copyspec_eval.types import Draft
 
 _CHUNK = 512
@@ -39,12 +40,14 @@ class DraftModel:
     def __init__(self, model: PreTrainedModel, delta: int) -> None:
         self.delta = delta
         self._model = model
+        self._target_vocabulary = 0
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         self._cache = RowCache(0, 0)
 
     @contextmanager
-    def begin(self, num_rows: int, capacity: int) -> Iterator[None]:
-        """Be ready for `num_rows` rows of at most `capacity` tokens."""
+    def begin(self, num_rows: int, capacity: int, vocabulary: int) -> Iterator[None]:
+        """Be ready for `num_rows` rows of at most `capacity` tokens, of the target's vocabulary."""
+        self._target_vocabulary = vocabulary
         self._cache = RowCache(num_rows, capacity + _CHUNK + self.delta)
         with served(self._model, exact=False):
             yield
@@ -86,7 +89,11 @@ class DraftModel:
     def _feed(
         self, rows: abc.Sequence[Sequence | None], missing: abc.Sequence[list[int]]
     ) -> torch.Tensor:
-        """Feed each row what its cache misses; logits `[rows, vocabulary]` after its last token."""
+        """Feed each row what its cache misses; logits after its last token.
+
+        Returns:
+            `[rows, target's vocabulary]`.
+        """
         cached = [sequence.draft_cache_ids if sequence else [] for sequence in rows]
         last_chunks = list(missing)
         for row, tokens in enumerate(missing):
@@ -118,10 +125,14 @@ class DraftModel:
         for token_ids, tokens in zip(cached, last_chunks, strict=True):
             token_ids.extend(tokens)
         last = torch.tensor([max(0, len(t) - 1) for t in last_chunks], device=logits.device)
-        return logits[torch.arange(len(last), device=logits.device), last]
+        last_logits = logits[torch.arange(len(last), device=logits.device), last]
+        # Models of one tokenizer may have unlike numbers of unused tokens: neither is proposed an
+        # id that the target lacks, nor do the target's processors meet logits of another width.
+        more = self._target_vocabulary - self._vocabulary
+        return F.pad(last_logits, (0, more), value=-torch.inf)
 
     def _ids(self, rows: list[list[int]]) -> torch.Tensor:
-        ids = torch.tensor(rows, device=self._model.device)
+        ids = torch.tensor(rows, device=input_device(self._model))
         # A token that only the target has a weight for is read as another: a draft may be wrong.
         return ids.clamp(max=self._vocabulary - 1)
 

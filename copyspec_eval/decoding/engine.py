@@ -12,20 +12,18 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.exactness import ladder, most_padding, padded
+from copyspec_eval.decoding.forced_text import EXACT_EXTENT, PREFILL_CHUNK
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import check_length, forward, served, step_parents
+from copyspec_eval.decoding.serving import check_length, forward, input_device, served, step_parents
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
-from copyspec_eval.errors import OptionError
-from copyspec_eval.types import EXACT_WIDTHS, Draft, Generation
+from copyspec_eval.types import Draft, ExactSteps, Generation
 
-PREFILL_CHUNK = 512
-"""Prompt tokens per forward of a prefill: bounds its mask, and never depends on a draft."""
-
-_EXACT_EXTENT, _EXTENT = 512, 64
+_EXTENT = 64
 _WARM_UP_TOKENS = 4
 _NO_DRAFT = Draft()
 
@@ -33,42 +31,27 @@ _Rows = list[Sequence | None]
 """What occupies each row of the cache."""
 
 
-def exact_width(num_draft_tokens: int) -> int:
-    """The fixed step width in tokens that holds a draft and the token before it.
-
-    Raises:
-        OptionError: no exact width is that wide.
-    """
-    for width in EXACT_WIDTHS:
-        if num_draft_tokens < width:
-            return width
-    raise OptionError(
-        f"num_draft_tokens={num_draft_tokens} is over {EXACT_WIDTHS[-1] - 1}, the most that exact "
-        "mode verifies in a step; pass a smaller one or exact=false"
-    )
-
-
 class Engine:
     """Decodes sequences with a model, `batch_size` side by side, refilling rows as they finish.
 
-    Exact mode: every step is `exact_width` tokens wide whether or not anything was drafted, the
-    batch keeps its size, the keys attended to are fixed by the sequences' longest lengths alone,
-    and the prefill carries no draft. All kernels then see the same shapes for every drafter, so
-    that the outputs are the same bits. Otherwise width, batch and keys follow what is needed.
+    Steps are padded to the next of a few widths. In exact mode these are `ExactSteps`, whose logits
+    are the same bits; the batch keeps its size, the prefill carries no draft, and where masked keys
+    matter, the sequences' longest lengths alone decide how many there are. So the outputs are the
+    same bits for every drafter. Otherwise all widths are used, and batch and keys follow need.
 
     Args:
         model: a model that `serving.check_config` accepts.
         make_drafter: makes each sequence's drafter.
-        num_draft_tokens: the longest draft that is verified.
-        exact: see above.
+        num_draft_tokens: the longest draft that is verified; `exact` holds it.
+        exact: the widths of exact mode, measured for this batch size; None decodes without it.
         batch_size: rows decoded side by side.
         step_costs: time of a step by its number of draft tokens, from which the acceptance
-            thresholds follow. In exact mode, and if None, draft tokens cost nothing.
+            thresholds follow. At a fixed width, and if None, draft tokens cost nothing.
         draft_model: drafts for the rows whose drafter proposes nothing.
 
     Attributes:
-        batch_size: as above.
-        widest: tokens of the widest step.
+        batch_size, exact: as above.
+        widths: in tokens, of the steps it takes; ascending.
     """
 
     def __init__(
@@ -77,7 +60,7 @@ class Engine:
         make_drafter: DrafterFactory,
         *,
         num_draft_tokens: int,
-        exact: bool = True,
+        exact: ExactSteps | None,
         batch_size: int = 1,
         step_costs: Mapping[int, float] | None = None,
         draft_model: DraftModel | None = None,
@@ -85,13 +68,12 @@ class Engine:
         self._model = model
         self._make_drafter = make_drafter
         self._num_draft_tokens = num_draft_tokens
-        self._exact = exact
+        self.exact = exact
         self.batch_size = batch_size
-        self._width = exact_width(num_draft_tokens) if exact else None
-        self.widest = self._width or 1 + num_draft_tokens
+        self.widths = step_widths(num_draft_tokens, exact)
+        is_fixed = exact is not None and exact.kind == "fixed width"
         free = {0: 1.0, num_draft_tokens: 1.0}
-        costs = free if exact or step_costs is None else step_costs
-        self._thresholds = acceptance_thresholds(costs)
+        self._thresholds = acceptance_thresholds(free if is_fixed else step_costs or free)
         self._draft_model = draft_model
         self._clock = Stopwatch()
 
@@ -124,9 +106,12 @@ class Engine:
         answers: dict[int, Generation] = {}
         cache = RowCache(self.batch_size, max(sequence.extent for sequence in sequences))
         with ExitStack() as stack:
-            stack.enter_context(served(self._model, self._exact))
+            stack.enter_context(served(self._model, exact=self.exact is not None))
             if self._draft_model is not None:
-                stack.enter_context(self._draft_model.begin(cache.num_rows, cache.capacity))
+                vocabulary = int(self._model.config.get_text_config().vocab_size)
+                stack.enter_context(
+                    self._draft_model.begin(cache.num_rows, cache.capacity, vocabulary)
+                )
             self._clock.restart()
             for sequence in self._finished(sequences, cache):
                 index = index_of[sequence]
@@ -144,16 +129,18 @@ class Engine:
             self._model,
             NoDrafter,
             num_draft_tokens=self._num_draft_tokens,
-            exact=self._exact,
+            exact=self.exact,
             batch_size=self.batch_size,
             draft_model=self._draft_model,
         )
         start = sequence.prompt_ids[:PREFILL_CHUNK]
         engine.generate([Sequence(start, StopRule(_WARM_UP_TOKENS), sequence.chooser)])
+        with served(self._model, exact=self.exact is not None):
+            warm_up_steps(self._model, self.batch_size, self.widths)
 
     @torch.inference_mode()
     def read(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
-        """The logits of steps of the widest width, with `output_ids` as the output.
+        """The logits of the widest steps, with `output_ids` as the output.
 
         In exact mode they are bit for bit those of a `generate` that gave this output.
 
@@ -165,17 +152,18 @@ class Engine:
         Returns:
             `[at most keep, vocabulary]`, float32; the last row chooses what follows `output_ids`.
         """
-        width, prompt_ids = self.widest, sequence.prompt_ids
+        widest, prompt_ids = self.widths[-1], sequence.prompt_ids
         cache = RowCache(self.batch_size, self._extent_of(sequence))
-        with served(self._model, self._exact):
+        with served(self._model, exact=self.exact is not None):
             for row in range(self.batch_size):
                 logits = self._read_prompt(prompt_ids, row, cache)
-            parts = deque([logits[0].float()], maxlen=keep // width + 2)
-            for start in range(0, len(output_ids), width):
-                chunk = list(output_ids[start : start + width])
-                step = torch.tensor([chunk + [0] * (width - len(chunk))], device=self._model.device)
+            parts = deque([logits[0].float()], maxlen=keep // widest + 2)
+            for start in range(0, len(output_ids), widest):
+                chunk = list(output_ids[start : start + widest])
+                width = padded(self.widths, len(chunk))
+                step = self._ids([chunk + [0] * (width - len(chunk))])
                 first = len(prompt_ids) + start
-                extent = cache.capacity if self._exact else _round_up(first + width, _EXTENT)
+                extent = cache.capacity if self._fixes_extent else self._tight(first + width)
                 logits = forward(
                     self._model, cache, 0, step.expand(self.batch_size, width), first, extent
                 )
@@ -189,17 +177,36 @@ class Engine:
             RequestError: one is too long for the model's rotary embedding.
         """
         for sequence in sequences:
-            check_length(self._model, sequence.max_length + self.widest - 1)
+            check_length(self._model, sequence.max_length + self._padding(self.widths))
+
+    def _ids(self, rows: list[list[int]]) -> torch.Tensor:
+        return torch.tensor(rows, device=input_device(self._model))
+
+    @property
+    def _fixes_extent(self) -> bool:
+        """Whether a sequence attends to equally many keys, masked or not, from first to last."""
+        return self.exact is not None and not self.exact.any_extent
+
+    def _tight(self, length: int) -> int:
+        """The fewest keys that a step of positions under `length` attends to."""
+        unit = EXACT_EXTENT if self.exact else _EXTENT
+        return -(-length // unit) * unit
 
     def _extent_of(self, sequence: Sequence) -> int:
-        """Cache positions that a sequence may need, its widest last step included."""
-        unit = _EXACT_EXTENT if self._exact else _EXTENT
-        return _round_up(sequence.max_length + self.widest, unit)
+        """Cache positions that a sequence may need, padding included."""
+        # The same for every length of drafts, where it matters.
+        widths = self.exact.widths if self.exact else self.widths
+        return self._tight(sequence.max_length + self._padding(widths))
+
+    def _padding(self, widths: abc.Sequence[int]) -> int:
+        """The most tokens that follow a row's own in a step."""
+        # A neighbour's draft widens the step of a row that has none.
+        return most_padding(widths) if self.batch_size == 1 else widths[-1] - 1
 
     def _set_extents(self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]) -> None:
-        # Alone, a sequence's keys are fixed by itself; in an exact batch, by the run.
+        # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
         longest = max(map(self._extent_of, (*sequences, *beside)))
-        shared = self._exact and self.batch_size > 1
+        shared = self._fixes_extent and self.batch_size > 1
         for sequence in sequences:
             sequence.extent = longest if shared else self._extent_of(sequence)
 
@@ -209,7 +216,7 @@ class Engine:
         rows: _Rows = [None] * cache.num_rows
         while True:
             yield from self._fill(rows, waiting, cache)
-            if not self._exact:
+            if self.exact is None:
                 self._compact(rows, cache)
             if not any(rows):
                 return
@@ -233,7 +240,7 @@ class Engine:
     @torch.inference_mode()
     def _prefill(self, sequence: Sequence, row: int, cache: RowCache) -> None:
         sequence.start(self._make_drafter(), row, self._clock.elapsed)
-        draft = _NO_DRAFT if self._exact else sequence.propose(self._thresholds)
+        draft = _NO_DRAFT if self.exact else sequence.propose(self._thresholds)
         logits = self._read_prompt(sequence.prompt_ids, row, cache, draft)
         self._commit([sequence], [draft], logits, cache)
         sequence.prefill_seconds = self._clock.lap()
@@ -258,7 +265,7 @@ class Engine:
 
     def _forward(self, rows: _Rows, drafts: list[Draft], cache: RowCache) -> torch.Tensor:
         """Feed each row its last token and its draft; logits `[rows, width, vocabulary]`."""
-        width = self._width or 1 + max(len(draft.token_ids) for draft in drafts)
+        width = padded(self.widths, 1 + max(len(draft.token_ids) for draft in drafts))
         # One copy to the device: each row's first position, then its tokens.
         packed = torch.tensor(
             [
@@ -267,12 +274,12 @@ class Engine:
                 else [0] * (1 + width)
                 for sequence, draft in zip(rows, drafts, strict=True)
             ]
-        ).to(self._model.device)
+        ).to(input_device(self._model))
         running = [sequence for sequence in rows if sequence is not None]
-        if self._exact:
+        if self._fixes_extent:
             extent = max(sequence.extent for sequence in running)
         else:
-            extent = _round_up(max(s.length for s in running) - 1 + width, _EXTENT)
+            extent = self._tight(max(sequence.length for sequence in running) - 1 + width)
         parents = None
         if any(draft.parents for draft in drafts):
             parents = [step_parents(draft, 1, width) for draft in drafts]
@@ -325,7 +332,7 @@ class Engine:
         Returns:
             logits `[1, 1 + draft, vocabulary]`: after the prompt, and after each draft token.
         """
-        ids = torch.tensor([[*prompt_ids, *draft.token_ids]], device=self._model.device)
+        ids = self._ids([[*prompt_ids, *draft.token_ids]])
         # The draft stays with the prompt's last chunk, uncut.
         last = (len(prompt_ids) - 1) // PREFILL_CHUNK * PREFILL_CHUNK
         for start in range(0, last, PREFILL_CHUNK):
@@ -345,5 +352,17 @@ class Engine:
         )
 
 
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
+def step_widths(num_draft_tokens: int, exact: ExactSteps | None) -> tuple[int, ...]:
+    """The widths of an engine's steps, as far as drafts of that length need them."""
+    widths = exact.widths if exact else ladder(1 + num_draft_tokens)
+    widest = padded(widths, 1 + num_draft_tokens)
+    return tuple(width for width in widths if width <= widest)
+
+
+@torch.inference_mode()
+def warm_up_steps(model: PreTrainedModel, batch_size: int, widths: Iterable[int]) -> None:
+    """Take a step of each width, within `served`: a library prepares kernels for each shape."""
+    cache = RowCache(batch_size, EXACT_EXTENT + max(widths))
+    for width in widths:
+        ids = torch.zeros(batch_size, width, dtype=torch.long, device=input_device(model))
+        forward(model, cache, 0, ids, 0, cache.capacity)

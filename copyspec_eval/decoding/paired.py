@@ -28,8 +28,9 @@ class PairedEngine:
 
     Sequences are taken in groups as large as the batch, so a batch is compared with a batch; a
     group is answered by both arms before the next begins, and the arm that goes first changes with
-    every group, so that drift of the machine affects both alike. The baseline feeds one token per
-    row and step, never a padded width.
+    every group, so that drift of the machine affects both alike. The baseline commits one token per
+    row and step. In exact mode it takes the narrowest exact steps, so that its answers are the same
+    bits; never those of a fixed width, since padding would flatter the arm that drafts.
 
     Args:
         model: as for `engine`.
@@ -38,8 +39,11 @@ class PairedEngine:
 
     def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
         self._engine = engine
+        steps = engine.exact
+        if steps is not None and steps.kind == "fixed width":
+            steps = None
         self._baseline = Engine(
-            model, NoDrafter, num_draft_tokens=0, exact=False, batch_size=engine.batch_size
+            model, NoDrafter, num_draft_tokens=0, exact=steps, batch_size=engine.batch_size
         )
         self._rescorer = Rescorer(model, self._baseline, engine)
 

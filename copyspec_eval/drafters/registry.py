@@ -15,7 +15,8 @@ from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
 DrafterFactory = Callable[[], Drafter]
 """Makes the drafter of one request."""
 
-_LONGEST, _LONGEST_EXACT = 96, 15
+LONGEST_DRAFT = 96
+"""Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,11 @@ def drafter_factory(options: DraftOptions) -> DrafterFactory:
     return lambda: kind.make(options, store)
 
 
-def longest_draft(options: DraftOptions, exact: bool) -> int:
+def longest_draft(options: DraftOptions) -> int:
     """The length of the longest draft: as the user sets it, or the drafter's own number.
 
-    A drafter that goes by thresholds fills a step of 16 tokens in exact mode. A draft model's draft
-    has to fit, too.
+    A draft model's draft has to fit, too.
     """
     usual = drafter_kind(options.drafter).num_draft_tokens
-    copied = options.num_draft_tokens or usual or (_LONGEST_EXACT if exact else _LONGEST)
+    copied = options.num_draft_tokens or usual or LONGEST_DRAFT
     return max(copied, options.delta) if options.draft_model else copied

@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from copyspec_eval.decoding import serving
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.engine import Engine, exact_width
+from copyspec_eval.decoding.engine import Engine, step_widths
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
+from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.drafters.registry import (
     default_drafter,
@@ -27,6 +28,7 @@ from copyspec_eval.drafters.registry import (
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import options
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
+from copyspec_eval.harness.exact_steps import exact_steps
 from copyspec_eval.harness.progress import Progress
 from copyspec_eval.harness.ranks import split_documents_over_ranks
 from copyspec_eval.harness.recorder import RunRecorder, check_output_folder, request_fields
@@ -36,7 +38,7 @@ from copyspec_eval.harness.span_characters import span_characters
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
-from copyspec_eval.types import PAPER_DELTA, PAPER_GAMMA, DraftOptions, Generation
+from copyspec_eval.types import PAPER_DELTA, PAPER_GAMMA, DraftOptions, ExactSteps, Generation
 
 report_errors_in_one_line()
 
@@ -65,7 +67,8 @@ class CopySpecLM(HFLM):
         tree: draft several continuations at once; needs `exact=false`.
         draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
         delta: the paper's δ, how many tokens the draft model proposes at a time.
-        exact: every step has one width, so that outputs are bit-identical for every drafter.
+        exact: steps are of widths that have the same bits on this model and machine, so that
+            outputs are those of plain one-token decoding, bit for bit, whatever was drafted.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
         **kwargs: everything else that `hf` takes.
@@ -110,8 +113,8 @@ class CopySpecLM(HFLM):
             raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
         self._paired = options.check_bool("paired", paired)
         self._make_drafter = drafter_factory(self._draft_options)
-        self._longest = longest_draft(self._draft_options, exact)
-        self._width = exact_width(self._longest) if exact else None
+        self._longest = longest_draft(self._draft_options)
+        self._exact_steps: dict[int, ExactSteps] = {}
         self._step_costs: dict[int, dict[int, float]] = {}
         named = isinstance(pretrained, str)
         source: Any = model_path(pretrained) if named else pretrained
@@ -132,7 +135,10 @@ class CopySpecLM(HFLM):
         split_documents_over_ranks(self)
         if exact:
             serving.check_exact(self.model)
-        serving.probe(self.model, exact)
+        with self._autocast():
+            probe(self.model, exact=exact, batch_size=self._rows or 2)
+            if self._rows:
+                self._steps(self._rows)
         self._draft_model = self._load_draft_model(kwargs) if draft_model is not None else None
         self._builder = RequestBuilder(self)
         self._recorder = RunRecorder(self.rank, self.world_size)
@@ -148,7 +154,9 @@ class CopySpecLM(HFLM):
             engine = self._engine(jobs)
         engine.check([job.sequence for job in jobs])
         batch_size = self._batch_size(jobs)
-        self._recorder.begin(self._spec(jobs), self._step_costs.get(batch_size))
+        self._recorder.begin(
+            self._spec(jobs), self._step_costs.get(batch_size), self._exact_steps.get(batch_size)
+        )
         progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
         answers: dict[RequestKey, RecordedText] = {}
 
@@ -198,8 +206,13 @@ class CopySpecLM(HFLM):
             model_path(name), dtype=self.model.dtype, **options.of_access(kwargs)
         )
         model = model.to(self.device).eval()
-        serving.probe(model, exact=False)
+        probe(model, exact=False)
         return DraftModel(model, self._draft_options.delta)
+
+    @property
+    def _rows(self) -> int | None:
+        """`--batch_size`, if it is a number."""
+        return None if self.batch_size == "auto" else int(self.batch_size)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -210,32 +223,54 @@ class CopySpecLM(HFLM):
 
     def _engine(self, jobs: list[Prepared]) -> Engine | PairedEngine:
         batch_size = self._batch_size(jobs)
+        steps = self._steps(batch_size)
+        longest = min(self._longest, steps.num_draft_tokens) if steps else self._longest
         engine = Engine(
             self.model,
             self._make_drafter,
-            num_draft_tokens=self._longest,
-            exact=self._exact,
+            num_draft_tokens=longest,
+            exact=steps,
             batch_size=batch_size,
-            step_costs=self._costs(batch_size),
+            step_costs=self._costs(batch_size, longest),
             draft_model=self._draft_model,
         )
         return PairedEngine(self.model, engine) if self._paired else engine
 
-    def _costs(self, batch_size: int) -> dict[int, float] | None:
+    def _steps(self, batch_size: int) -> ExactSteps | None:
+        """The exact steps of a batch size; None without exact mode."""
+        if not self._exact:
+            return None
+        if batch_size not in self._exact_steps:
+            options = self._draft_options
+            with self._autocast():
+                self._exact_steps[batch_size] = exact_steps(
+                    self.model,
+                    self.tokenizer,
+                    longest=self._longest,
+                    needed=max(
+                        options.num_draft_tokens or 0, options.delta if options.draft_model else 0
+                    ),
+                    batch_size=batch_size,
+                )
+        return self._exact_steps[batch_size]
+
+    def _costs(self, batch_size: int, num_draft_tokens: int) -> dict[int, float] | None:
         """What steps cost, measured once per batch size; None where no drafter asks for it."""
+        steps = self._steps(batch_size)
         kind = drafter_kind(self._draft_options.drafter)
-        if self._exact or kind.num_draft_tokens is not None:
+        if kind.num_draft_tokens is not None or (steps and steps.kind == "fixed width"):
             return None
         if batch_size not in self._step_costs:
-            costs = measure_step_costs(self.model, batch_size, self._longest)
+            widths = step_widths(num_draft_tokens, steps)
+            costs = measure_step_costs(self.model, batch_size, widths, exact=self._exact)
             self._step_costs[batch_size] = costs
         return self._step_costs[batch_size]
 
     def _batch_size(self, jobs: list[Prepared]) -> int:
         """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
-        if self.batch_size != "auto":
-            return int(self.batch_size)
-        width = self._width or 1 + min(self._longest, _USUAL_DRAFT)
+        if self._rows:
+            return self._rows
+        width = 1 + min(self._longest, _USUAL_DRAFT)
         rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
 
@@ -287,6 +322,7 @@ class CopySpecLM(HFLM):
         processors: dict[str, set[str]] = {}
         for job in jobs:
             processors.setdefault(job.instance.task_name or "", set()).update(job.processors)
+        steps = self._steps(self._batch_size(jobs))
         return run_spec(
             self,
             backend="copyspec",
@@ -295,7 +331,7 @@ class CopySpecLM(HFLM):
             batch_size=self.batch_size,
             requests={task: {"logits_processors": sorted(of)} for task, of in processors.items()},
             drafting=asdict(self._draft_options)
-            | {"num_draft_tokens": self._longest, "width": self._width}
+            | {"num_draft_tokens": self._longest, "steps": steps.kind if steps else "any"}
             | {"exact": self._exact, "paired": self._paired},
         )
 

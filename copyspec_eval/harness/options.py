@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -23,17 +23,26 @@ _LOADING_OPTIONS = {
     "experts_implementation",
     "force_download",
     "key_mapping",
-    "load_in_4bit",
-    "load_in_8bit",
     "local_files_only",
     "low_cpu_mem_usage",
     "max_memory",
     "proxies",
-    "quantization_config",
     "token",
     "torch_dtype",
     "use_safetensors",
     "variant",
+}
+
+_NOT_QUANTIZED = "would quantize nothing; pass the name or folder of a checkpoint saved quantized"
+_REFUSED = {
+    "attn_implementation": "is not used: copyspec decodes with its own attention; leave it out",
+    # transformers 5 hands these to the model's constructor; lm-eval sets the last one itself.
+    "bnb_4bit_": _NOT_QUANTIZED,
+    "load_in_4bit": _NOT_QUANTIZED,
+    "load_in_8bit": _NOT_QUANTIZED,
+    "quantization_config": _NOT_QUANTIZED,
+    # lm-eval makes every process rank 0 of 1 then, and each would answer and record everything.
+    "tp_plan": "is not served; pass parallelize=True to spread the layers over devices",
 }
 
 
@@ -114,21 +123,20 @@ def check_same_tokens(pretrained: str, draft_model: str, options: Mapping[str, A
         )
 
 
-def check_names(names: Iterable[str], config: PretrainedConfig) -> None:
-    """Refuse model arguments that nothing would read.
+def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
+    """Refuse model arguments that nothing would read, or that cannot work.
 
     Raises:
         OptionError: a name that is neither ours, lm-eval's, `from_pretrained`'s nor a field of the
-            model's config; or `attn_implementation`, which the engine sets itself.
+            model's config; or one of `_REFUSED`.
     """
-    ours_and_harness = {*OWN_OPTIONS, *_harness_options()}
-    for name in names:
-        if name == "attn_implementation":
-            raise OptionError(
-                "attn_implementation: copyspec decodes with its own attention; leave it out"
-            )
-        loading = name in _LOADING_OPTIONS or name.startswith("bnb_4bit_")
-        if name not in ours_and_harness and not loading and not hasattr(config, name):
+    ours_and_harness = {*OWN_OPTIONS, *_harness_options()} - _REFUSED.keys()
+    for name, value in options.items():
+        refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name
+        if refused in _REFUSED:
+            raise OptionError(f"{name}={value!r} {_REFUSED[refused]}")
+        known = name in ours_and_harness or name in _LOADING_OPTIONS
+        if not known and not hasattr(config, name):
             raise unknown_option("model_arg", name, ours_and_harness)
 
 

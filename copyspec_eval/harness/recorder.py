@@ -18,6 +18,7 @@ from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.table import run_figures, run_table
+from copyspec_eval.types import ExactSteps
 
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
@@ -61,7 +62,12 @@ class RunRecorder:
         self._folder: Path | None = None
         self._spec: RunSpec | None = None
 
-    def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
+    def begin(
+        self,
+        spec: RunSpec,
+        step_seconds: dict[int, float] | None = None,
+        exact_steps: ExactSteps | None = None,
+    ) -> None:
         """Find the output folder of the evaluation under way and write the manifest there.
 
         A later call of the same evaluation adds its tasks.
@@ -73,7 +79,8 @@ class RunRecorder:
             else:
                 self.run_id, self.rows = provenance.new_run_id(), []
         if folder is not None and self._rank == 0 and (folder, spec) != (self._folder, earlier):
-            write_manifest(folder, new_manifest(self.run_id, spec, step_seconds))
+            manifest = new_manifest(self.run_id, spec, step_seconds, exact_steps)
+            write_manifest(folder, manifest)
         self._folder, self._spec = folder, spec
 
     def add(self, row: TurnRecord) -> None:

@@ -16,6 +16,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.serving import input_device
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError
 
@@ -155,9 +156,9 @@ class RequestBuilder:
     ) -> LogitsProcessorList:
         model = self._lm.model
         config.max_length = num_prompt_tokens + max_gen_toks
-        model._prepare_special_tokens(config, True, device=model.device)
+        model._prepare_special_tokens(config, True, device=input_device(model))
         processors: LogitsProcessorList = model._get_logits_processor(
-            config, input_ids_seq_length=num_prompt_tokens, device=model.device
+            config, input_ids_seq_length=num_prompt_tokens, device=input_device(model)
         )
         return processors
 

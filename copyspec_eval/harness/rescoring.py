@@ -77,7 +77,7 @@ class _RescoringModel:
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
         baseline, drafting = (
-            Engine(self._lm.model, NoDrafter, num_draft_tokens=count, exact=False)
+            Engine(self._lm.model, NoDrafter, num_draft_tokens=count, exact=None)
             for count in (0, PAPER_DRAFT_TOKENS)
         )
         self._rescorer = Rescorer(self._lm.model, baseline, drafting)
@@ -118,7 +118,7 @@ class _RescoringModel:
             before = answer.token_ids[:position]
             if self._text(before) != self._text(answer.token_ids[:last]):
                 return
-            rescored = self._rescorer.rescore(job.sequence, before)
+            rescored = self._rescorer.rescore(job.sequence, before, answer.token_ids[position:])
             alternative = self._alternative(job, answer, rescored)
             if alternative is not None:
                 token = answer.token_ids[position]

@@ -54,7 +54,7 @@ def run_spec(
         batch_size=batch_size,
         device=str(getattr(lm, "device", "unknown")),
         dtype=str(getattr(loaded, "dtype", "unknown")).removeprefix("torch."),
-        weights=_weights(loaded) if isinstance(loaded, torch.nn.Module) else None,
+        weights=weights_hash(loaded) if isinstance(loaded, torch.nn.Module) else None,
         quantization=_plain(getattr(config, "quantization_config", None)),
         ranks=lm.world_size,
         threads=torch.get_num_threads(),
@@ -67,7 +67,7 @@ def run_spec(
     )
 
 
-def _weights(model: torch.nn.Module) -> str:
+def weights_hash(model: torch.nn.Module) -> str:
     """Hash of the first values of every weight, which takes milliseconds."""
     digest = hashlib.sha256()
     # Quantised weights can be buffers.

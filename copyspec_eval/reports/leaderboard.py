@@ -13,6 +13,7 @@ from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import turns
 from copyspec_eval.reports.recorded import RecordedRun
 from copyspec_eval.reports.summary import figures_by
+from copyspec_eval.types import EXACT_MEANS
 
 _UNKNOWN = "unknown"
 
@@ -79,7 +80,20 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     notes += _unequal_repetitions(board)
     notes += _kept_apart(board)
     board.lines["drafter"] = [_label(board, number) for number in board.lines.index]
+    notes += _exactness(board)
     return board
+
+
+def _exactness(board: Leaderboard) -> list[str]:
+    """What exact mode gave to each model and drafter that ran in it."""
+    if "drafting.steps" not in board.settings:
+        return []
+    named = board.lines[["model", "drafter"]].join(board.settings["drafting.steps"])
+    return [
+        f"{model}, {drafter}: exact mode gives {EXACT_MEANS[kind]}"
+        for model, drafter, kind in named.drop_duplicates().itertuples(index=False)
+        if kind in EXACT_MEANS
+    ]
 
 
 def shown(value: Any) -> bool:

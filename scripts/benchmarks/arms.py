@@ -17,7 +17,7 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
-from copyspec_eval.types import DraftOptions, TurnCounts
+from copyspec_eval.types import DraftOptions, ExactSteps, TurnCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,16 @@ def engine_arm(
     model: Any,
     forced: ForcedModel,
     options: DraftOptions,
-    exact: bool,
+    exact: ExactSteps | None,
     step_costs: dict[int, float],
 ) -> Arm:
     """A drafter on our engine; `step_costs` count where its thresholds follow from them."""
-    by_cost = not exact and drafter_kind(options.drafter).num_draft_tokens is None
+    by_cost = drafter_kind(options.drafter).num_draft_tokens is None
+    longest = longest_draft(options)
     engine = Engine(
         model,
         drafter_factory(options),
-        num_draft_tokens=longest_draft(options, exact),
+        num_draft_tokens=min(longest, exact.num_draft_tokens) if exact else longest,
         exact=exact,
         step_costs=step_costs if by_cost else None,
     )

@@ -11,7 +11,7 @@ import statistics
 import sys
 from collections import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -23,15 +23,18 @@ from benchmarks.models import MEDIUM, QWEN_05B, SMALL, Shape, random_model
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import forward, served
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
-from copyspec_eval.types import EXACT_WIDTHS, Draft, DraftOptions, Generation, Verdict
+from copyspec_eval.types import FIXED_WIDTHS, Draft, DraftOptions, ExactSteps, Generation, Verdict
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _BATCH_SIZES = (1, 4)
 _STEP_WIDTHS = (1, 2, 4, 8, 11, 16, 32, 64)
+_LONGEST = 32
+"""Draft tokens at the most where widths are measured."""
 _CONTEXT, _EXTENT = 1024, 1088
 """Tokens before a timed step, and keys that it attends to, the same at every width."""
 
@@ -69,15 +72,17 @@ def check_device(device: str) -> Result:
        wrong, partly right and junk, and with each drafter of the registry. Every verified logit has
        to be the same bits. `none` against itself is among them: if that differs, the kernels are
        not reproducible at all. The control, `exact=false` with right drafts, is expected to differ.
-    2. Median seconds of a step's forward by width, on a GPU on the shape of Qwen2.5-0.5B, in
+    2. Which widths have the same bits, as exact mode measures it.
+    3. Median seconds of a step's forward by width, on a GPU on the shape of Qwen2.5-0.5B, in
        bfloat16.
     """
-    equality, control = _check_equality(_SIZES[device], device)
+    equality, control, exact_steps = _check_equality(_SIZES[device], device)
     return {
         "ok": all(map(_is_equal, equality)),
         "equality": equality,
         "control_differs": any(row["equal"] < row["compared"] for row in control),
         "control": control,
+        "exact_steps": exact_steps,
         "float32_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "step_cost": _time_steps(_SIZES[device], device),
     }
@@ -128,14 +133,14 @@ class _ScriptedDrafter:
 
 @dataclass(frozen=True)
 class _Setting:
-    """A model, and an engine of one width and batch size, for some prompts."""
+    """A model, and an engine of some steps and batch size, for some prompts."""
 
     model: Any
     prompts: list[_Prompt]
     budget: int
-    width: int
+    longest: int  # draft, in tokens
     batch_size: int
-    exact: bool = True
+    exact: ExactSteps | None
 
     def compare_with_none(self, drafters: abc.Sequence[str]) -> list[Result]:
         baseline, logits = self._record(drafter_factory(DraftOptions("none")))
@@ -145,11 +150,10 @@ class _Setting:
         return [self._compare(drafter, answers, logits) for drafter in drafters]
 
     def _compare(self, drafter: str, answers: Mapping[_Prompt, _Prompt], logits: _Logits) -> Result:
-        longest = self.width - 1
         vocabulary = self.model.config.vocab_size
-        make: DrafterFactory = partial(_ScriptedDrafter, drafter, answers, vocabulary, longest)
+        make: DrafterFactory = partial(_ScriptedDrafter, drafter, answers, vocabulary, self.longest)
         if drafter not in _SCRIPTED:
-            make = drafter_factory(DraftOptions(drafter, gamma=1, num_draft_tokens=longest))
+            make = drafter_factory(DraftOptions(drafter, gamma=1, num_draft_tokens=self.longest))
         generations, drafted_logits = self._record(make)
         # These choosers are not asked: the engine takes the argmax of all positions at once.
         greedy = [TokenChooser(LogitsProcessorList(), do_sample=False) for _ in self.prompts]
@@ -158,7 +162,8 @@ class _Setting:
         tokens = list(answers.values())
         return {
             "dtype": str(self.model.dtype).removeprefix("torch."),
-            "width": self.width,
+            "steps": self.exact.kind if self.exact else "any",
+            "longest_draft": self.longest,
             "batch_size": self.batch_size,
             "drafter": drafter,
             **_compare_logits(logits, drafted_logits),
@@ -178,7 +183,7 @@ class _Setting:
         engine = Engine(
             self.model,
             make,
-            num_draft_tokens=self.width - 1,
+            num_draft_tokens=self.longest,
             exact=self.exact,
             batch_size=self.batch_size,
         )
@@ -214,22 +219,38 @@ def _prompts(lengths: abc.Sequence[int], vocabulary: int) -> list[_Prompt]:
     return [tuple((half + half)[:n]) for half, n in zip(halves, lengths, strict=True)]
 
 
-def _check_equality(sizes: _Sizes, device: str) -> tuple[list[Result], list[Result]]:
-    """Rows of exact mode, which have to be equal, and of the control, which should not be."""
+def _check_equality(sizes: _Sizes, device: str) -> tuple[list[Result], ...]:
+    """Rows of exact mode, which have to be equal, of the control, which should not be, and of the
+    widths that were measured to have the same bits.
+    """
     prompts = _prompts(sizes.prompt_lengths, sizes.shape["vocab_size"])
-    equality, control = [], []
+    equality, control, measured = [], [], []
     for dtype in _DTYPES:
         model = random_model(sizes.shape, dtype, device)
         for batch_size in _BATCH_SIZES:
-            for width in EXACT_WIDTHS:
-                setting = _Setting(model, prompts, sizes.budget, width, batch_size)
+            steps = measure_exact_steps(model, prompts[2], _LONGEST + 1, batch_size)
+            measured.append(_measured(model, batch_size, steps))
+            _log("widths of the same bits", measured[-1])
+            of_drafts = [(width - 1, fixed_steps(width - 1)) for width in FIXED_WIDTHS]
+            if steps is not None:
+                of_drafts.append((min(_LONGEST, steps.num_draft_tokens), steps))
+            for longest, exact in of_drafts:
+                setting = _Setting(model, prompts, sizes.budget, longest, batch_size, exact)
                 for row in setting.compare_with_none([*_SCRIPTED, *DRAFTERS]):
                     equality.append(row)
                     _log("equal" if _is_equal(row) else "NOT EQUAL", row)
-            inexact = _Setting(model, prompts, sizes.budget, 8, batch_size, exact=False)
+            inexact = _Setting(model, prompts, sizes.budget, 7, batch_size, exact=None)
             control += inexact.compare_with_none(["right"])
             _log("control", control[-1])
-    return equality, control
+    return equality, control, measured
+
+
+def _measured(model: Any, batch_size: int, steps: ExactSteps | None) -> Result:
+    return {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "batch_size": batch_size,
+        **(asdict(steps) if steps else {"kind": "none: a fixed width is taken"}),
+    }
 
 
 @torch.inference_mode()

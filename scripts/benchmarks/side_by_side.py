@@ -11,10 +11,12 @@ import torch
 from benchmarks.arms import Arm, BenchAnswer, engine_arm, transformers_arms
 from benchmarks.forced import ForcedModel
 from benchmarks.memory import PeakMemory
+from copyspec_eval.decoding.exactness import fixed_steps, ladder, measure_exact_steps
 from copyspec_eval.decoding.replay import Trace
 from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import CopySpecError
-from copyspec_eval.types import DraftOptions
+from copyspec_eval.types import DraftOptions, ExactSteps
 
 _WARM_UP_TOKENS = 8
 _CONTEXT, _CONTEXT_ANSWER = 4096, 64
@@ -26,6 +28,7 @@ ENGINE_ARMS = {
     "suffix, tree": (DraftOptions("suffix", tree=True), False),
     "suffix, store": (DraftOptions("suffix", store=True), False),
     "suffix, tree, store": (DraftOptions("suffix", tree=True, store=True), False),
+    "none, exact": (DraftOptions("none"), True),
     "suffix, exact": (DraftOptions("suffix"), True),
 }
 """The arms of our engine by name: how they draft, and whether in exact mode."""
@@ -38,23 +41,35 @@ class Bench:
     Attributes:
         arms: by name.
         step_costs: seconds of a step by its number of draft tokens.
+        exact_steps: those of exact mode.
     """
 
     arms: Mapping[str, Arm]
     step_costs: dict[int, float]
+    exact_steps: ExactSteps
 
 
 def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     """Force `model` to the traces' answers, and warm every arm up."""
     recorded = [(*trace.prompt_ids, *trace.answer_ids) for trace in traces]
+    widest = 1 + LONGEST_DRAFT
+    # Before its answers are forced: forced logits would agree at every width.
+    steps = measure_exact_steps(model, recorded[0], widest, batch_size=1) or fixed_steps(15)
     forced = ForcedModel(model, [*recorded, _long_context(traces)])
-    step_costs = measure_step_costs(model, batch_size=1, num_draft_tokens=96)
+    exact_costs = measure_step_costs(model, 1, steps.widths, exact=True)
+    step_costs = measure_step_costs(model, 1, ladder(widest), exact=False)
     arms = transformers_arms(model, forced)
     for name, (options, exact) in ENGINE_ARMS.items():
-        arms[name] = engine_arm(model, forced, options, exact, step_costs)
+        arms[name] = engine_arm(
+            model,
+            forced,
+            options,
+            steps if exact else None,
+            exact_costs if exact else step_costs,
+        )
     for arm in arms.values():
         arm(traces[0].prompt_ids, min(_WARM_UP_TOKENS, len(traces[0].answer_ids)))
-    return Bench(arms, step_costs)
+    return Bench(arms, step_costs, steps)
 
 
 def answer_all(bench: Bench, traces: Sequence[Trace]) -> Iterator[tuple[str, BenchAnswer]]:

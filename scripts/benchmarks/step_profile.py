@@ -15,6 +15,7 @@ from transformers import LogitsProcessorList
 from benchmarks.models import QWEN_05B, random_model
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import fixed_steps
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
@@ -73,7 +74,7 @@ def profile_steps(num_tokens: int) -> Iterator[dict[str, Any]]:
             model,
             makers[drafter],
             num_draft_tokens=PAPER_DRAFT_TOKENS,
-            exact=exact,
+            exact=fixed_steps(PAPER_DRAFT_TOKENS) if exact else None,
             batch_size=batch_size,
         )
         sequences = [

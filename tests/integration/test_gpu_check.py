@@ -33,9 +33,9 @@ runpy.run_path(script, run_name="__main__")
 WIDTH_FOLLOWS_DRAFT = f"""
 sys.path.insert(0, {str(SCRIPT.parents[1])!r})
 import copyspec_eval.types
-copyspec_eval.types.EXACT_WIDTHS = (8,)  # one is enough
-import copyspec_eval.decoding.engine
-copyspec_eval.decoding.engine.exact_width = lambda num_draft_tokens: None
+copyspec_eval.types.FIXED_WIDTHS = (8,)  # one is enough
+from copyspec_eval.decoding import engine
+engine.step_widths = lambda num_draft_tokens, exact: range(1, 2 + num_draft_tokens)
 """
 
 
@@ -55,14 +55,17 @@ def test_every_dtype_width_and_batch_is_equal() -> None:
     assert result["ok"]
     rows: list[dict[str, Any]] = result["equality"]
     drafters = ("right", "wrong", "partly_right", "junk", "none", "copyspec")
-    names = ("dtype", "width", "batch_size", "drafter")
-    wanted = set(itertools.product(("float32", "bfloat16"), (8, 16, 32), (1, 4), drafters))
+    names = ("dtype", "longest_draft", "batch_size", "drafter")
+    wanted = set(itertools.product(("float32", "bfloat16"), (7, 15, 31), (1, 4), drafters))
     assert {tuple(row[name] for name in names) for row in rows} >= wanted
     for row in rows:
         assert row["compared"] == row["equal"] > 0
         assert row["drafted"] > 0 or row["drafter"] == "none"
         assert row["accepted"] > 0 or row["drafter"] not in ("right", "partly_right")
     assert result["control_differs"]
+    assert {(row["dtype"], row["batch_size"]) for row in result["exact_steps"]} == set(
+        itertools.product(("float32", "bfloat16"), (1, 4))
+    )
     timed = {(row["batch_size"], row["width"]) for row in result["step_cost"]}
     assert timed == set(itertools.product((1, 4), (1, 2, 4, 8, 11, 16, 32, 64)))
     assert result["versions"]["torch"] == torch.__version__

@@ -15,6 +15,7 @@ from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import fixed_steps
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.replay import Trace, read_traces
 from copyspec_eval.decoding.sequence import Sequence
@@ -71,7 +72,7 @@ def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: 
     model = random_model(QWEN_05B, torch.bfloat16)
     ForcedModel(model, [(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
     drafter = drafter_factory(DraftOptions())
-    engine = Engine(model, drafter, num_draft_tokens=10, exact=exact)
+    engine = Engine(model, drafter, num_draft_tokens=10, exact=fixed_steps(10) if exact else None)
     paired = PairedEngine(model, engine)
     sequences = [
         Sequence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +97,8 @@ def test_paired_figures_of_batches(byte_model: Path, tmp_path: Path) -> None:
     assert {row.batch_size for row in rows_in(tmp_path / "run")} == {4}
     [run] = json.loads((tmp_path / "run" / "manifest.json").read_text())["runs"]
     assert run["spec"]["drafting"]["paired"] is True
+    assert run["spec"]["drafting"]["steps"] == run["exact_steps"]["kind"]
+    assert len(run["exact_steps"]["widths"]) > 10 or run["exact_steps"]["kind"] == "fixed width"
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +144,26 @@ def test_exact_copying_is_exact_none_on_forty_questions(
             80,
             80,
         ), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_neither_gamma_nor_the_length_of_drafts_matters(
+    models: Callable[..., Path], tmp_path: Path, compare: Any, dtype: str, batch_size: int
+) -> None:
+    ways = {"none": "drafter=none", "suffix": "drafter=suffix"} | {
+        f"{gamma}-{length}": f"gamma={gamma},num_draft_tokens={length}"
+        for gamma, length in itertools.product((2, 3, 5), (5, 10, 50))
+    }
+    for name, way in ways.items():
+        options = f"dtype={dtype},{way}"
+        model = models("qwen2", False)
+        evaluate_into(tmp_path / name, model, options, limit=8, batch_size=batch_size)
+    for name in set(ways) - {"none"}:
+        code, figures = compare(tmp_path / name, tmp_path / "none")
+        counts = figures["counts"]
+        assert (code, counts["identical"], counts["answers"]) == (0, 16, 16), name
 
 
 @pytest.mark.slow

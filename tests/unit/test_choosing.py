@@ -138,6 +138,36 @@ def test_a_draw_never_takes_an_impossible_token() -> None:
     assert {chooser.choose([0], scores) for _ in range(200)} == {1, 3}
 
 
+class WithoutDouble(torch.Tensor):
+    """As on a device that has no float64, such as Apple's."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = super().__torch_function__(function, types, args, kwargs)
+        if function is torch.Tensor.cpu:
+            return result.as_subclass(torch.Tensor)
+        if isinstance(result, cls) and result.dtype == torch.float64:
+            raise TypeError("this device has no float64")
+        return result
+
+
+@pytest.mark.parametrize("name", [*WARPERS, "none"])
+def test_a_device_without_float64_chooses_the_same(name: str) -> None:
+    logits = torch.randn(40, 100, generator=torch.Generator().manual_seed(1))
+    chosen = []
+    for device_logits in (logits, logits.as_subclass(WithoutDouble)):
+        processors = LogitsProcessorList(WARPERS.get(name, []))
+        chooser = TokenChooser(processors, do_sample=True, seed=2)
+        chosen.append([chooser.choose([0, 1], each) for each in device_logits])
+        chooser.restart()
+        assert chooser.margin([0, 1], device_logits[0], chosen[-1][0]) == 0
+    assert chosen[0] == chosen[1]
+    with pytest.raises(TypeError, match="no float64"):
+        logits.as_subclass(WithoutDouble).double()
+
+
 def margin_of(chooser: TokenChooser, logits: torch.Tensor, token: int) -> float | None:
     chooser.restart(position=2)
     return chooser.margin([0, 1], logits, token)
@@ -153,11 +183,13 @@ def test_greedy_margins_by_hand(factor: float) -> None:
 
 
 def test_a_margin_counts_what_a_penalty_does_to_it() -> None:
-    """Token 1 is in the prefix: its 3.0 counts as 2.0, and as much as token 0 when it is 2.25."""
+    """Token 1 is in the prefix: its 3.0 counts as 2.0. To reach token 2 it would have to be 3.75;
+    it takes less to lower token 2 to 2.0.
+    """
     penalty = RepetitionPenaltyLogitsProcessor(1.5)
     chooser = TokenChooser(LogitsProcessorList([penalty]), do_sample=False)
     logits = torch.tensor([-4.0, 3.0, 2.5])
-    assert margin_of(chooser, logits, 1) == pytest.approx(0.75, abs=1e-5)
+    assert margin_of(chooser, logits, 1) == pytest.approx(0.5, abs=1e-5)
     assert margin_of(chooser, logits, 0) == pytest.approx(2.5 * 1.5 + 4.0, abs=1e-5)
 
 

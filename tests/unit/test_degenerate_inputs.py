@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.forced import ForcedModel
+from steps import exact_steps
 from tiny_models import tiny_config, tiny_model
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import ladder
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.decoding.stopping import StopRule
@@ -49,8 +51,8 @@ def answered(
     engine = Engine(
         model,
         drafter_factory(options),
-        num_draft_tokens=longest_draft(options, exact),
-        exact=exact,
+        num_draft_tokens=10 if exact else longest_draft(options),
+        exact=exact_steps(model) if exact else None,
         step_costs=step_costs,
     )
     chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
@@ -144,7 +146,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
         num_hidden_layers=layers,
     )
     ForcedModel(model, [[*prompt, *answer]])
-    costs = measure_step_costs(model, batch_size=1, num_draft_tokens=96)
+    costs = measure_step_costs(model, 1, ladder(97), exact=False)
     seconds: dict[str, list[float]] = {}
     for _ in range(3):
         for way, options in WAYS.items():

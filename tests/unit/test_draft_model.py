@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import prompts, tiny_model
+from steps import exact_steps
+from tiny_models import VOCABULARY, prompts, tiny_config, tiny_model
 from transformers import (
     AutoModelForCausalLM,
     LogitsProcessorList,
+    SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopPLogitsWarper,
 )
@@ -67,7 +69,7 @@ def answers(
         model,
         drafter_factory(DraftOptions(drafter, gamma=2)),
         num_draft_tokens=10,
-        exact=exact,
+        exact=exact_steps(model, batch_size) if exact else None,
         batch_size=batch_size,
         draft_model=draft_model,
     )
@@ -144,3 +146,27 @@ def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:
     assert count > 1000
     assert most / count < 0.97
     assert accepted / count > most / count - 0.05
+
+
+@pytest.mark.parametrize("vocabulary", [VOCABULARY - 8, VOCABULARY + 8])
+@pytest.mark.parametrize("temperature", [None, 0.8])
+def test_a_draft_model_may_have_more_or_fewer_unused_tokens(
+    vocabulary: int, temperature: float | None
+) -> None:
+    """As the sizes of one family have; processors hold a value per token of the target."""
+    model = tiny_model("llama")
+    torch.manual_seed(1)
+    auto: Any = AutoModelForCausalLM
+    other = auto.from_config(tiny_config("llama", vocab_size=vocabulary)).eval()
+
+    def choose(seed: int) -> TokenChooser:
+        bias = SequenceBiasLogitsProcessor([[[VOCABULARY - 1], -1.0], [[3], 0.5]])
+        processors: list[Any] = [bias]
+        if temperature is not None:
+            processors.append(TemperatureLogitsWarper(temperature))
+        return TokenChooser(LogitsProcessorList(processors), temperature is not None, seed)
+
+    plain = answers(model, None, "none", choose, 2, exact=False)
+    drafted = answers(model, DraftModel(other, delta=5), "none", choose, 2, exact=False)
+    assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
+    assert sum((one.counts.drafts or {})["model"].num_drafted for one in drafted) > 50

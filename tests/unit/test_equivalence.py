@@ -12,14 +12,16 @@ from collections.abc import Callable
 import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
+from steps import exact_steps
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model
 from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogitsWarper
 from ways import WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import check_config, probe
+from copyspec_eval.decoding.serving import check_config
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import drafter_factory
@@ -98,7 +100,13 @@ def answer(
         chooser = TokenChooser(processors, do_sample=temperature is not None, seed=seed)
         sequences.append(Sequence(prompt, stop_rule or StopRule(BUDGET), chooser))
     make_drafter = drafter_makers(expected(model_type, repetition_penalty))[drafter]
-    engine = Engine(model, make_drafter, num_draft_tokens=10, exact=exact, batch_size=batch_size)
+    engine = Engine(
+        model,
+        make_drafter,
+        num_draft_tokens=10,
+        exact=exact_steps(model, batch_size) if exact else None,
+        batch_size=batch_size,
+    )
     return dict(zip(prompts(), engine.generate(sequences), strict=True))
 
 
@@ -110,7 +118,7 @@ def tokens(answers: dict[tuple[int, ...], Generation]) -> Answers:
 def test_model_is_accepted(model_type: str) -> None:
     check_config(tiny_model(model_type).config)
     for exact in (True, False):
-        probe(tiny_model(model_type), exact)
+        probe(tiny_model(model_type), exact=exact)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -223,7 +231,7 @@ def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> No
             model,
             drafter_factory(DraftOptions("none")),
             num_draft_tokens=10,
-            exact=exact,
+            exact=exact_steps(model, batch_size=2) if exact else None,
             batch_size=2,
         )
 

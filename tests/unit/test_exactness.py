@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingChooser
+from hypothesis import given
+from hypothesis import strategies as st
+from steps import TEXT, exact_steps
 from tiny_models import VOCABULARY, larger_model, prompts, tiny_model
+from transformers import LogitsProcessorList
 from ways import EXACT_WAYS
 
-from copyspec_eval.decoding.engine import Engine, exact_width
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import (
+    check_exact_steps,
+    fixed_steps,
+    ladder,
+    measure_exact_steps,
+    most_padding,
+    padded,
+)
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
-from copyspec_eval.types import DraftOptions
+from copyspec_eval.types import DraftOptions, ExactSteps
 
 BUDGET = 24
 
@@ -44,7 +60,13 @@ def logits_of(
         Sequence(prompt, StopRule(BUDGET), chooser)
         for prompt, chooser in zip(prompts()[order], choosers, strict=True)
     ]
-    engine = Engine(model, make_drafter, num_draft_tokens=num_draft_tokens, batch_size=batch_size)
+    engine = Engine(
+        model,
+        make_drafter,
+        num_draft_tokens=num_draft_tokens,
+        exact=exact_steps(model, batch_size),
+        batch_size=batch_size,
+    )
     answers = engine.generate(sequences)
     return [answer.token_ids for answer in answers], [chooser.logits for chooser in choosers]
 
@@ -75,7 +97,7 @@ def test_logits_are_the_same_bits(dtype: torch.dtype, batch_size: int) -> None:
     check_every_drafter(larger_model(dtype), batch_size)
 
 
-@pytest.mark.parametrize("num_draft_tokens", [7, 31])
+@pytest.mark.parametrize("num_draft_tokens", [3, 32])
 def test_logits_are_the_same_bits_at_every_width(num_draft_tokens: int) -> None:
     check_every_drafter(larger_model(torch.bfloat16), 4, num_draft_tokens)
 
@@ -100,7 +122,7 @@ def test_neither_neighbours_nor_spare_capacity_matter(
     model = larger_model(dtype)
     tokens, logits = logits_of(model, no_drafter, 4)
     reversed_tokens, reversed_logits = logits_of(model, no_drafter, 4, order=slice(None, None, -1))
-    monkeypatch.setattr("copyspec_eval.decoding.engine._EXACT_EXTENT", 1536)
+    monkeypatch.setattr("copyspec_eval.decoding.engine.EXACT_EXTENT", 1536)
     wide_tokens, wide_logits = logits_of(model, no_drafter, 4)
     assert reversed_tokens[::-1] == wide_tokens == tokens
     for wanted, *others in zip(logits, reversed_logits[::-1], wide_logits, strict=True):
@@ -119,7 +141,7 @@ def test_the_check_sees_a_width_that_follows_the_draft() -> None:
             Sequence(prompt, StopRule(BUDGET), chooser)
             for prompt, chooser in zip(prompts(), choosers, strict=True)
         ]
-        Engine(model, make_drafter, num_draft_tokens=10, exact=False).generate(sequences)
+        Engine(model, make_drafter, num_draft_tokens=10, exact=None).generate(sequences)
         runs.append([chooser.logits for chooser in choosers])
     same = [
         torch.equal(one[position], other[position])
@@ -133,7 +155,133 @@ def no_drafter() -> Drafter:
     return drafter_factory(DraftOptions("none"))()
 
 
-def test_exact_width_is_never_in_between() -> None:
-    assert [exact_width(n) for n in (1, 7, 8, 10, 15, 16, 31)] == [8, 8, 16, 16, 16, 32, 32]
-    with pytest.raises(OptionError, match=r"num_draft_tokens=32.*exact=false"):
-        exact_width(32)
+class OwnKernel:
+    """Gives some rows of steps of some shapes other bits, as a library's other kernel does."""
+
+    def __init__(self, is_other: Callable[[int], bool], row: int = -1) -> None:
+        self.is_other, self.row = is_other, row
+        self.widths: set[int] = set()
+
+    def __call__(self, module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        width = logits.shape[1]
+        self.widths.add(width)
+        if self.is_other(width):
+            logits = logits.clone()
+            bits = logits.view(torch.int32)
+            bits[:, self.row] ^= 1
+        return logits
+
+
+@contextmanager
+def kernel(model: Any, is_other: Callable[[int], bool], row: int = -1) -> Iterator[OwnKernel]:
+    own = OwnKernel(is_other, row)
+    hook = model.lm_head.register_forward_hook(own)
+    try:
+        yield own
+    finally:
+        hook.remove()
+
+
+def measured(model: Any, batch_size: int = 1) -> ExactSteps | None:
+    return measure_exact_steps(model, TEXT, 33, batch_size)
+
+
+@pytest.mark.parametrize("row", [0, 5, -1])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_kernel_that_changes_one_row_is_left_out(batch_size: int, row: int) -> None:
+    model = larger_model(torch.float32)
+    usual = measured(model, batch_size)
+    assert usual is not None
+    assert {6, 10, 14} < set(usual.widths)
+    with kernel(model, lambda width: width in (6, 14), row):
+        steps = measured(model, batch_size)
+        assert steps == replace(usual, widths=tuple(w for w in usual.widths if w not in (6, 14)))
+        assert check_exact_steps(model, TEXT, steps, batch_size)
+        assert not check_exact_steps(model, TEXT, usual, batch_size), "kept, and no longer true"
+
+
+def test_where_one_row_has_its_own_kernel_plain_decoding_takes_two() -> None:
+    model = larger_model(torch.bfloat16)
+    copied = copy.deepcopy(model)
+    with kernel(copied, lambda width: width == 1) as own:
+        steps = measured(copied)
+        assert steps is not None
+        assert (steps.kind, steps.widths[:3]) == ("two rows", (2, 3, 4))
+        own.widths.clear()
+        engine = Engine(copied, no_drafter, num_draft_tokens=0, exact=steps)
+        [answer] = engine.generate([greedy_sequence()])
+        assert own.widths == {1, 2}, "the prefill keeps one row of logits, each step has two"
+    [wanted] = Engine(model, no_drafter, num_draft_tokens=0, exact=None).generate(
+        [greedy_sequence()]
+    )
+    assert answer.token_ids == wanted.token_ids
+
+
+def test_where_no_widths_agree_there_is_no_class() -> None:
+    model = larger_model(torch.float32)
+    with kernel(model, lambda width: width in (1, 2)):
+        assert measured(model) is None
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_no_width_outside_the_class_is_ever_run(batch_size: int) -> None:
+    model = larger_model(torch.float32)
+    with kernel(model, lambda width: width in (3, 7, 8 + 2)) as own:
+        steps = measured(model, batch_size)
+        assert steps is not None
+        assert not {3, 7, 10} & set(steps.widths)
+        own.widths.clear()
+        answers: dict[tuple[int, ...], tuple[int, ...]] = dict.fromkeys(prompts(), (5,) * BUDGET)
+        engine = Engine(
+            model,
+            functools.partial(RandomDrafter, answers, model.config.vocab_size),
+            num_draft_tokens=14,
+            exact=steps,
+            batch_size=batch_size,
+        )
+        engine.warm_up(greedy_sequence())
+        engine.generate([greedy_sequence(prompt) for prompt in prompts()])
+        assert own.widths <= {1, *steps.widths}
+        assert len(own.widths) > 5
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+def test_a_fixed_width_is_refused_where_later_tokens_matter(width: int) -> None:
+    """As with a quantisation whose scale is taken over all tokens of a step."""
+    model = copy.deepcopy(larger_model(torch.float32))
+    steps = fixed_steps(width - 1)
+    assert steps.widths == (width,)
+    assert check_exact_steps(model, TEXT, steps, batch_size=1)
+    linear = torch.nn.Linear.forward
+
+    class Scaled(torch.nn.Linear):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            scale = hidden.abs().max() / 127
+            return linear(self, (hidden / scale).round() * scale)
+
+    for layer in model.model.layers:
+        layer.mlp.up_proj.__class__ = Scaled
+    assert not check_exact_steps(model, TEXT, steps, batch_size=1)
+    assert measured(model) is None
+
+
+def test_a_draft_that_no_step_holds_is_refused() -> None:
+    steps = ExactSteps("one row", (1, 2, 4), any_extent=True, any_batch=True)
+    steps.check_holds(3)
+    with pytest.raises(OptionError, match=r"num_draft_tokens=4 is over 3.*exact=false"):
+        steps.check_holds(4)
+
+
+@given(st.integers(1, 700))
+def test_the_ladder_reaches_every_width_with_little_padding(widest: int) -> None:
+    widths = ladder(widest)
+    assert widths[0] == 1
+    assert widest in widths
+    assert widths[-1] <= max(1.25 * widest, widest)
+    for needed in range(1, widest + 1):
+        assert needed <= padded(widths, needed) <= 1.25 * needed
+    assert most_padding(widths) < 0.2 * widths[-1] or widest < 6
+
+
+def greedy_sequence(prompt: tuple[int, ...] = (3, 1, 4, 1, 5, 9, 2, 6)) -> Sequence:
+    return Sequence(prompt, StopRule(BUDGET), TokenChooser(LogitsProcessorList(), False))

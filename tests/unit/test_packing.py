@@ -30,35 +30,71 @@ def layers(dtype: torch.dtype) -> torch.nn.Sequential:
     return made.to(dtype)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.bfloat16, 0.05), (torch.float32, 1e-5)], ids=str
+)
 @pytest.mark.parametrize("width", [1, 2, 16, 33])
-def test_the_same_numbers_within_rounding(width: int) -> None:
-    model = layers(torch.bfloat16)
-    hidden = torch.randn(3, width, 64).bfloat16()
+def test_the_same_numbers_within_rounding(width: int, dtype: torch.dtype, most: float) -> None:
+    model = layers(dtype)
+    hidden = torch.randn(3, width, 64).to(dtype)
     with torch.inference_mode(), packed(model):
         found = model(hidden)
-    wanted = layers(torch.float32)(hidden.float())
-    assert found.dtype == torch.bfloat16
+    wanted = layers(torch.float64)(hidden.double())
+    assert found.dtype == dtype
     assert found.shape == (3, width, 32)
-    assert (found.float() - wanted).abs().max() < 0.05 * wanted.std()
+    assert (found.double() - wanted).abs().max() < most * wanted.std()
 
 
-def test_only_plain_layers_in_bfloat16_are_packed_and_all_are_given_back() -> None:
-    model = layers(torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype) -> None:
+    packs = PACKS or dtype == torch.float32
+    model = layers(dtype)
     hooked: Any = model[2]
     theirs = hooked.forward = functools.partial(torch.nn.Linear.forward, hooked)
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     with packed(model):
-        assert [("forward" in vars(layer)) for layer in model] == [PACKS, False, True]
+        assert [("forward" in vars(layer)) for layer in model] == [packs, False, True]
         assert hooked.forward is theirs
         with packed(model):
             pass
-        assert ("forward" in vars(model[0])) == PACKS, "the inner one leaves the outer one's"
+        assert ("forward" in vars(model[0])) == packs, "the inner one leaves the outer one's"
     assert "forward" not in vars(model[0])
     assert hooked.forward is theirs
     assert all(torch.equal(weights[name], now) for name, now in model.state_dict().items())
-    plain = layers(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16), packed(model):
+        assert not any("forward" in vars(layer) for layer in (model[0], model[1]))
+    plain = layers(torch.float64)
     with packed(plain):
         assert not any("forward" in vars(layer) for layer in plain)
+
+
+@pytest.mark.parametrize("shape", [(1, 96), (1, 1, 96), (1, 3, 96), (2, 1, 96)])
+def test_a_row_of_padding_changes_no_shape_and_nothing_beyond_rounding(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copyspec_eval.decoding.packing._one_row_differs", lambda *given: True)
+    layer = torch.nn.Sequential(torch.nn.Linear(96, 8))
+    hidden = torch.randn(shape)
+    with torch.inference_mode():
+        with packed(layer, exact=True):
+            padded = layer(hidden)
+            beside = layer(torch.cat([hidden, hidden.flip(-1)], -2))
+        wanted = layer(hidden)
+    assert padded.shape == wanted.shape == (*shape[:-1], 8)
+    torch.testing.assert_close(padded, wanted)
+    if hidden.numel() == 96:
+        assert torch.equal(padded, beside.narrow(-2, 0, 1)), "the bits of a row among several"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_in_exact_mode_a_row_has_the_bits_that_it_has_among_others(dtype: torch.dtype) -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(2048, 64)).to(dtype)
+    rows = torch.randn(64, 2048).to(dtype)
+    with torch.inference_mode(), packed(layer, exact=True):
+        if "forward" not in vars(layer[0]):
+            pytest.skip("NOT TESTED: this processor packs nothing of this type")
+        together = layer(rows)
+        assert all(torch.equal(layer(rows[i : i + 1]), together[i : i + 1]) for i in range(64))
 
 
 @pytest.mark.skipif(not PACKS, reason="NOT TESTED: this processor packs nothing")

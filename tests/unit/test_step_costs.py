@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from tiny_models import tiny_model
 
+from copyspec_eval.decoding.engine import step_widths
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
 
 
+def costs_of(model_type: str, batch_size: int, num_draft_tokens: int) -> dict[int, float]:
+    widths = step_widths(num_draft_tokens, exact=None)
+    return measure_step_costs(tiny_model(model_type), batch_size, widths, exact=False)
+
+
 def test_every_doubled_width_and_the_widest_are_measured() -> None:
     for batch_size in (1, 3):
-        costs = measure_step_costs(tiny_model("gemma2"), batch_size, num_draft_tokens=20)
+        costs = costs_of("gemma2", batch_size, num_draft_tokens=20)
         assert list(costs) == [0, 1, 3, 7, 15, 20]
         assert min(costs.values()) > 0
         assert len(acceptance_thresholds(costs)) == 20
+
+
+def test_steps_may_be_wider_than_the_context_is_long() -> None:
+    """The positions of a gpt2 end before that."""
+    costs = costs_of("gpt2", batch_size=1, num_draft_tokens=600)
+    assert list(costs)[-2:] == [511, 600]
+    assert len(acceptance_thresholds(costs)) == 600

@@ -1,0 +1,286 @@
+"""Whether rounding explains a difference: near-ties are told from defects, however small."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from doubles import one_wrong_in
+from paired_answers import BUDGET, copying, engine_of, greedy, pairs_of, plain_of
+from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model, with_twins
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from copyspec_eval.decoding import engine as engine_module
+from copyspec_eval.decoding import sequence as sequence_module
+from copyspec_eval.decoding.differences import MOST_ERROR, NOISE_WINDOW, Rescorer
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.serving import forward
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.types import Difference
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+DEFECT = 0.1
+"""In standard deviations of the logits."""
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def every_other(logits: torch.Tensor) -> torch.Tensor:
+    return (torch.arange(logits.shape[-1]) % 2).to(logits)
+
+
+def at_random(logits: torch.Tensor) -> torch.Tensor:
+    return torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+
+
+def runner_up(logits: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(logits).scatter(-1, logits.topk(2).indices[..., 1:], 1.0)
+
+
+def in_wide_steps(change: Change) -> Callable[..., torch.Tensor]:
+    """A `forward` that adds to the logits of steps of more than one token, never of prompts."""
+
+    def changed(
+        model: Any, cache: Any, first_row: int, ids: Any, start: Any, *args: Any, **more: Any
+    ) -> torch.Tensor:
+        logits = forward(model, cache, first_row, ids, start, *args, **more)
+        is_prompt = isinstance(start, int) and start == 0
+        return logits if is_prompt or ids.shape[1] == 1 else logits + change(logits)
+
+    return changed
+
+
+def defect(change: Change) -> Change:
+    return lambda logits: DEFECT * logits.std() * change(logits)
+
+
+def many_prompts(every: int = 4) -> list[tuple[int, ...]]:
+    """Beginnings of the prompts, each longer than the one before by `every` tokens."""
+    return [ids[:length] for ids in prompts() for length in range(3, len(ids), every)]
+
+
+@pytest.mark.parametrize("change", [every_other, at_random, runner_up])
+@pytest.mark.parametrize(
+    ("dtype", "exact"),
+    [
+        (torch.float32, True),
+        (torch.bfloat16, False),
+        pytest.param(torch.bfloat16, True, marks=pytest.mark.slow),
+        pytest.param(torch.float32, False, marks=pytest.mark.slow),
+        pytest.param(torch.float16, False, marks=pytest.mark.slow),
+        pytest.param(torch.float64, False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_defect_of_wide_steps_does_not_excuse_itself(
+    monkeypatch: pytest.MonkeyPatch, change: Change, dtype: torch.dtype, exact: bool
+) -> None:
+    monkeypatch.setattr(engine_module, "forward", in_wide_steps(defect(change)))
+    found = pairs_of(tiny_model("qwen2", dtype), copying(), exact, asked=many_prompts(12))
+    agreements = [pair.agreement for pair in found]
+    assert agreements.count("diverged") > 3
+    assert "near_tie" not in agreements
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "mixtral"])
+def test_a_difference_at_the_first_token_is_judged_by_what_follows(
+    monkeypatch: pytest.MonkeyPatch, model_type: str
+) -> None:
+    """The prompt's own logits are the same in both arms."""
+    model = with_twins(tiny_model(model_type))
+    sequence = Sequence(prompts()[1], StopRule(BUDGET), greedy())
+    [plain] = plain_of(model).generate([sequence.restarted()])
+    other = [plain.token_ids[0] ^ 1, *plain.token_ids[1:]]
+    rescorer = Rescorer(model, plain_of(model), engine_of(model, NoDrafter))
+
+    def agreement() -> str:
+        difference = rescorer.explain(sequence, other, plain.token_ids)
+        assert difference is not None
+        return difference.agreement
+
+    assert agreement() == "near_tie"
+    monkeypatch.setattr(engine_module, "forward", in_wide_steps(defect(every_other)))
+    assert agreement() == "diverged"
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_near_tie_is_told_from_a_divergence(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    """The rounding is injected, since not every processor rounds wide steps differently."""
+    rounding = in_wide_steps(lambda logits: 2e-7 * every_other(logits) * logits)
+    monkeypatch.setattr(engine_module, "forward", rounding)
+    found = pairs_of(with_twins(tiny_model("phi3")), copying(), True, batch_size)
+    different = [pair.baseline.difference for pair in found if pair.baseline.difference]
+    assert len(different) > 3, "else this test shows nothing"
+    for difference in different:
+        assert difference.agreement == "near_tie"
+        assert {difference.token_id, difference.baseline_token_id} == {
+            (difference.token_id or 0) // 2 * 2,
+            (difference.token_id or 0) // 2 * 2 + 1,
+        }, "twins"
+        assert difference.margin is not None
+        assert 0 <= difference.margin < difference.noise
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "exact", "dtype"),
+    [
+        (1, True, torch.float32),
+        (4, True, torch.bfloat16),
+        pytest.param(4, False, torch.float32, marks=pytest.mark.slow),
+        pytest.param(1, False, torch.bfloat16, marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_token_taken_for_right_is_a_divergence_at_its_place(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, exact: bool, dtype: torch.dtype
+) -> None:
+    model = tiny_model("qwen2", dtype)
+    sound = pairs_of(model, copying(), exact, batch_size, asked=many_prompts())
+    assert "diverged" not in {pair.agreement for pair in sound}
+    monkeypatch.setattr(sequence_module, "verify", one_wrong_in(50))
+    found = pairs_of(model, copying(), exact, batch_size, asked=many_prompts())
+    diverged = [pair for pair in found if pair.agreement == "diverged"]
+    assert len(diverged) > 3
+    for pair in diverged:
+        difference = pair.baseline.difference
+        assert difference is not None
+        answer, plain = pair.drafted.token_ids, pair.baseline.generation.token_ids
+        at = difference.position
+        assert answer[:at] == plain[:at]
+        assert (answer[at], plain[at]) == (difference.token_id, difference.baseline_token_id)
+        assert answer[at] != plain[at]
+        copied = [range(span.start, span.start + span.length) for span in pair.drafted.spans]
+        assert any(at in span for span in copied), "it was a draft token"
+        assert difference.margin is not None
+        assert difference.margin > 2 * difference.noise > 0
+    right = [pair for pair in found if pair.drafted.token_ids == pair.baseline.generation.token_ids]
+    assert all(pair.agreement == "identical" for pair in right)
+    assert right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_differences_of_bfloat16_are_near_ties_in_every_architecture(
+    model_type: str, exact: bool, batch_size: int
+) -> None:
+    model = tiny_model(model_type, torch.bfloat16)
+    asked = [ids[:length] for ids in prompts() for length in range(3, len(ids))]
+    penalised = functools.partial(greedy, RepetitionPenaltyLogitsProcessor(1.1))
+    found = pairs_of(model, copying(), exact, batch_size, penalised, asked)
+    assert {pair.agreement for pair in found} <= {"identical", "near_tie"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_noise_is_of_the_size_of_rounding(dtype: torch.dtype) -> None:
+    model = tiny_model("qwen2", dtype)
+    sequence = Sequence(prompts()[1], StopRule(BUDGET), greedy())
+    [answer] = plain_of(model).generate([sequence.restarted()])
+    rescorer = Rescorer(model, plain_of(model), engine_of(model, NoDrafter))
+    rescored = rescorer.rescore(sequence, answer.token_ids)
+    assert rescored.logits.argmax() < VOCABULARY
+    assert 0 < rescored.noise <= most_noise(dtype) * float(rescored.logits.std())
+
+
+def most_noise(dtype: torch.dtype) -> float:
+    """In standard deviations: 0.5 in bfloat16, 0.06 in float16, 0.0001 otherwise."""
+    single = torch.finfo(torch.float32).eps
+    eps = torch.finfo(dtype).eps
+    return 1.1 * MOST_ERROR[-1] * (eps if eps > single else 16 * single)
+
+
+class Readings:
+    """What `Rescorer` compares, made up: logits of standard deviation 1, and errors of each."""
+
+    def __init__(self, model: Any) -> None:
+        self.rescorer = Rescorer(model, plain_of(model), engine_of(model, NoDrafter))
+        self.random = torch.Generator().manual_seed(0)
+        self.logits = self.normal()
+
+    def normal(self) -> torch.Tensor:
+        return torch.randn(NOISE_WINDOW, VOCABULARY, generator=self.random)
+
+    def noise(
+        self, rounding: torch.Tensor | float, judged: torch.Tensor | float, at: int = -1
+    ) -> float:
+        own = [self.logits, self.logits + rounding * self.normal()]
+        return self.rescorer._noise(self.logits, self.logits + judged * self.normal(), own, at)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_noise_is_measured_without_the_engine_that_is_judged(dtype: torch.dtype) -> None:
+    rounding = most_noise(dtype) / 30
+    readings = Readings(tiny_model("qwen2", dtype))
+    noises = [readings.noise(rounding, of_judged * rounding) for of_judged in (0.0, 1.0, 1.5)]
+    assert noises == pytest.approx([4 * rounding] * 3, rel=0.25), "the largest of many"
+    assert readings.noise(rounding, 3.0 * rounding) == 0
+    assert readings.noise(0.0, rounding / 4) > 0, "the other readings may agree by chance"
+    assert readings.noise(0.0, DEFECT) == 0
+    assert readings.noise(rounding, torch.nan) == readings.noise(torch.nan, rounding) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_noise_beyond_rounding_excuses_nothing(dtype: torch.dtype) -> None:
+    readings = Readings(tiny_model("qwen2", dtype))
+    assert readings.noise(most_noise(dtype) / 10, 0.0) > 0
+    assert readings.noise(most_noise(dtype) / 6, 0.0) == 0
+
+
+def test_only_experts_may_move_single_positions() -> None:
+    flips = torch.full((NOISE_WINDOW, 1), 1e-6)
+    flips[::8] = 1.0
+    routed, dense = (Readings(tiny_model(name)) for name in ("mixtral", "qwen2"))
+    assert routed.noise(flips, 1e-6) > 1
+    assert routed.noise(1e-6, flips, at=8) > 1
+    assert 0 < routed.noise(1e-6, flips, at=9) < 1e-5, (
+        "of the judged engine, at that position alone"
+    )
+    assert dense.noise(flips, 1e-6) == dense.noise(1e-6, flips) == 0
+    for readings in (routed, dense):
+        assert readings.noise(flips, DEFECT) == readings.noise(DEFECT, flips) == 0
+
+
+def test_the_bound_is_that_of_the_type_that_is_computed_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("qwen2")
+    readings = Readings(model)
+    assert readings.noise(0.02, 0.02) == 0
+    with torch.autocast("cpu", torch.bfloat16):
+        assert readings.noise(0.02, 0.02) > 0
+        assert readings.noise(0.2, 0.2) == 0
+    monkeypatch.setattr(model, "is_quantized", True, raising=False)
+    assert readings.noise(0.2, 0.2) > 0
+    assert readings.noise(0.5, 0.5) == 0
+
+
+def test_a_forward_that_is_wrong_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(
+        model: Any, cache: Any, first_row: int, ids: Any, start: Any, extent: int, **more: Any
+    ) -> Any:
+        """Sees one position less than it should, in wide steps."""
+        wide = ids.shape[1] == 16
+        return forward(model, cache, first_row, ids, start + 1 if wide else start, extent, **more)
+
+    monkeypatch.setattr(engine_module, "forward", forgetful)
+    found = pairs_of(tiny_model("qwen2"), copying())
+    assert "diverged" in {pair.agreement for pair in found}
+    assert "near_tie" not in {pair.agreement for pair in found}
+
+
+def test_an_answer_that_ends_elsewhere_is_a_divergence() -> None:
+    model = tiny_model("qwen2")
+    plain = plain_of(model)
+    sequence = Sequence(prompts()[0], StopRule(BUDGET), greedy())
+    [answer] = plain.generate([sequence.restarted()])
+    rescorer = Rescorer(model, plain, engine_of(model, NoDrafter))
+    shorter = answer.token_ids[:-1]
+    difference = rescorer.explain(sequence, shorter, answer.token_ids)
+    assert difference == Difference(BUDGET - 1, None, answer.token_ids[-1], None, 0.0)
+    assert difference.agreement == "diverged"
+    assert rescorer.explain(sequence, shorter, shorter) is None
