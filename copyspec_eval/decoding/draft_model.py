@@ -40,6 +40,7 @@ class DraftModel:
     def __init__(self, model: PreTrainedModel, delta: int) -> None:
         self.delta = delta
         self._model = model
+        self._device = input_device(model)
         self._target_vocabulary = 0
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         self._cache = RowCache(0, 0)
@@ -132,7 +133,7 @@ class DraftModel:
         return F.pad(last_logits, (0, more), value=-torch.inf)
 
     def _ids(self, rows: list[list[int]]) -> torch.Tensor:
-        ids = torch.tensor(rows, device=input_device(self._model))
+        ids = torch.tensor(rows, device=self._device)
         # A token that only the target has a weight for is read as another: a draft may be wrong.
         return ids.clamp(max=self._vocabulary - 1)
 

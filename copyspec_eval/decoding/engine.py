@@ -66,6 +66,7 @@ class Engine:
         draft_model: DraftModel | None = None,
     ) -> None:
         self._model = model
+        self._device = input_device(model)
         self._make_drafter = make_drafter
         self._num_draft_tokens = num_draft_tokens
         self.exact = exact
@@ -180,7 +181,7 @@ class Engine:
             check_length(self._model, sequence.max_length + self._padding(self.widths))
 
     def _ids(self, rows: list[list[int]]) -> torch.Tensor:
-        return torch.tensor(rows, device=input_device(self._model))
+        return torch.tensor(rows, device=self._device)
 
     @property
     def _fixes_extent(self) -> bool:
@@ -274,7 +275,7 @@ class Engine:
                 else [0] * (1 + width)
                 for sequence, draft in zip(rows, drafts, strict=True)
             ]
-        ).to(input_device(self._model))
+        ).to(self._device)
         running = [sequence for sequence in rows if sequence is not None]
         if self._fixes_extent:
             extent = max(sequence.extent for sequence in running)

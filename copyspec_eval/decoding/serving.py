@@ -84,7 +84,7 @@ def has_experts(model: torch.nn.Module) -> bool:
     """Whether tokens are routed to experts, so that rounding can change that choice, too."""
     return any(
         "expert" in f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
-        or getattr(module, "num_experts", 0) > 1
+        or (getattr(module, "num_experts", None) or 0) > 1
         for name, module in model.named_modules()
         if name
     )
