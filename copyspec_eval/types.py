@@ -46,13 +46,15 @@ class ExactSteps:
     Attributes:
         kind: what plain decoding is.
         widths: in tokens, ascending; the first is that of plain decoding.
-        any_extent: whether the bits are the same however many blocks of masked keys follow.
+        block_lengths: in keys, ascending: the attention takes keys in blocks, and with a last block
+            of these lengths the bits are those of a whole one, which the last of them is. Empty
+            where masked keys change bits; a sequence then attends to equally many throughout.
         any_batch: whether they are those of a batch of one, too, at all positions measured.
     """
 
     kind: StepKind
     widths: tuple[int, ...]
-    any_extent: bool
+    block_lengths: tuple[int, ...]
     any_batch: bool
 
     @property

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.exactness import ladder, most_padding, padded
-from copyspec_eval.decoding.forced_text import EXACT_EXTENT, PREFILL_CHUNK
+from copyspec_eval.decoding.exactness import exact_extent, ladder, most_padding, padded
+from copyspec_eval.decoding.forced_text import KEY_BLOCK, PREFILL_CHUNK
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import check_length, forward, input_device, served, step_parents
 from copyspec_eval.decoding.stopping import StopRule
@@ -186,12 +186,13 @@ class Engine:
     @property
     def _fixes_extent(self) -> bool:
         """Whether a sequence attends to equally many keys, masked or not, from first to last."""
-        return self.exact is not None and not self.exact.any_extent
+        return self.exact is not None and not self.exact.block_lengths
 
     def _tight(self, length: int) -> int:
         """The fewest keys that a step of positions under `length` attends to."""
-        unit = EXACT_EXTENT if self.exact else _EXTENT
-        return -(-length // unit) * unit
+        if self.exact is not None:
+            return exact_extent(length, self.exact.block_lengths)
+        return -(-length // _EXTENT) * _EXTENT
 
     def _extent_of(self, sequence: Sequence) -> int:
         """Cache positions that a sequence may need, padding included."""
@@ -363,7 +364,7 @@ def step_widths(num_draft_tokens: int, exact: ExactSteps | None) -> tuple[int, .
 @torch.inference_mode()
 def warm_up_steps(model: PreTrainedModel, batch_size: int, widths: Iterable[int]) -> None:
     """Take a step of each width, within `served`: a library prepares kernels for each shape."""
-    cache = RowCache(batch_size, EXACT_EXTENT + max(widths))
+    cache = RowCache(batch_size, KEY_BLOCK + max(widths))
     for width in widths:
         ids = torch.zeros(batch_size, width, dtype=torch.long, device=input_device(model))
         forward(model, cache, 0, ids, 0, cache.capacity)

@@ -7,13 +7,15 @@ threads and processor. Exact mode keeps to one class.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.forced_text import ForcedText
+from copyspec_eval.decoding.forced_text import KEY_BLOCK, ForcedText
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.types import FIXED_WIDTHS, ExactSteps, StepKind
 
@@ -28,6 +30,10 @@ _FEWEST = 24
 """Positions at least that are read in steps of each width."""
 _USUAL = 8
 """A class that does not reach this width is not worth having."""
+
+_BLOCK_LENGTHS = tuple(range(64, KEY_BLOCK, 64))
+_AT_THE_END = 16
+"""Positions that are read at the end of a short block, in narrow steps."""
 
 
 def ladder(widest: int) -> tuple[int, ...]:
@@ -49,6 +55,16 @@ def padded(widths: Sequence[int], width: int) -> int:
     return next(wide for wide in widths if wide >= width)
 
 
+def exact_extent(length: int, block_lengths: Sequence[int]) -> int:
+    """The fewest keys that hold `length` positions, the last block of one of `block_lengths`.
+
+    >>> exact_extent(130, (192, 384, 512)), exact_extent(900, (192, 384, 512))
+    (192, 1024)
+    """
+    blocks, rest = divmod(length, KEY_BLOCK)
+    return blocks * KEY_BLOCK + (padded(block_lengths or (KEY_BLOCK,), rest) if rest else 0)
+
+
 def most_padding(widths: Sequence[int]) -> int:
     """The most tokens by which `padded` lengthens a step.
 
@@ -65,7 +81,7 @@ def fixed_steps(num_draft_tokens: int) -> ExactSteps:
     (16,)
     """
     width = next((width for width in FIXED_WIDTHS if num_draft_tokens < width), FIXED_WIDTHS[-1])
-    return ExactSteps("fixed width", (width,), any_extent=False, any_batch=False)
+    return ExactSteps("fixed width", (width,), block_lengths=(), any_batch=False)
 
 
 @torch.inference_mode()
@@ -76,7 +92,8 @@ def measure_exact_steps(
 
     A text is teacher-forced through the model: every row of every step is compared, with junk
     behind the right tokens and then written over, after contexts of 48 and 560 tokens, at the
-    extent that holds them and with a block of masked keys more.
+    extent that holds them and with a block of masked keys more. Where that block changes nothing,
+    it is measured how short a last block may be.
 
     Args:
         model: a model that `serving.check_config` accepts.
@@ -98,9 +115,38 @@ def measure_exact_steps(
         kinds: tuple[tuple[int, StepKind], ...] = ((1, "one row"), (2, "two rows"))
         for narrowest, kind in kinds:
             steps = _steps(kind, texts, [w for w in widths if w >= narrowest])
+            if steps is not None and steps.block_lengths:
+                some = {steps.widths[0], padded(steps.widths, _USUAL), steps.widths[-1]}
+                lengths = measure_block_lengths(model, token_ids, sorted(some), batch_size)
+                return replace(steps, block_lengths=lengths)
             if steps is not None:
                 return steps
     return None
+
+
+@torch.inference_mode()
+def measure_block_lengths(
+    model: PreTrainedModel, token_ids: Sequence[int], widths: Sequence[int], batch_size: int
+) -> tuple[int, ...]:
+    """How long a last block of keys may be, so that the bits are those of a whole one.
+
+    Measured within `served`, at the ends of first and second blocks of 64 to 448 keys.
+
+    Args:
+        model, token_ids, batch_size: as for `measure_exact_steps`.
+        widths: in tokens, of the steps that are read; a block takes those that fit.
+
+    Returns:
+        lengths in keys, ascending; the last is a whole block.
+    """
+    limit = _most_positions(model)
+    lengths = [*_BLOCK_LENGTHS]
+    for block in (0, KEY_BLOCK):
+        if block < limit:
+            lengths = [length for length in lengths if block + length <= limit]
+            text = ForcedText(model, token_ids, batch_size, block + max(lengths, default=1), 0)
+            lengths = [n for n in lengths if _is_as_whole(text, block, n, widths, batch_size)]
+    return (*lengths, KEY_BLOCK)
 
 
 @torch.inference_mode()
@@ -110,6 +156,7 @@ def check_exact_steps(
     """Whether `steps` hold, by a look at one context: each width once, every row of it.
 
     Of a fixed width, whether a token's bits are the same with junk behind it in the step.
+    Of a last block of keys, whether its length matters in a step of eight tokens.
 
     Args:
         model, token_ids, batch_size: as for `measure_exact_steps`.
@@ -125,7 +172,11 @@ def check_exact_steps(
             return False
         further = text.read(useful, length - useful, useful)
         reference = torch.cat([reference, further], dim=1)
-        return all(torch.equal(text.read(w, w), reference[:, :w]) for w in widths[1:])
+        if not all(torch.equal(text.read(w, w), reference[:, :w]) for w in widths[1:]):
+            return False
+        lengths = steps.block_lengths[:-1]
+        blocks = ForcedText(model, token_ids, batch_size, max(lengths, default=1), 0)
+        return all(_is_as_whole(blocks, 0, n, (useful,), batch_size) for n in lengths)
 
 
 @torch.inference_mode()
@@ -150,12 +201,13 @@ def width_classes(
         while remaining:
             agreeing = remaining
             for text, spare in product(texts, (False, True)):
-                reference = text.read(remaining[0], length, spare=spare)
+                extent = text.capacity if spare else None
+                reference = text.read(remaining[0], length, extent=extent)
                 agreeing = tuple(
                     width
                     for width in agreeing
                     if width == remaining[0]
-                    or agree(text, reference, width, max(width, _FEWEST), spare)
+                    or agree(text, reference, width, max(width, _FEWEST), extent)
                 )
             yield agreeing
             remaining = tuple(width for width in remaining if width not in agreeing)
@@ -165,12 +217,15 @@ def fitting_contexts(
     model: PreTrainedModel, length: int, contexts: Sequence[int] = CONTEXTS
 ) -> list[int]:
     """Those after which the model has `length` positions left; at least one."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return [c for c in contexts if limit is None or c + length <= limit] or [1]
+    return [c for c in contexts if c + length <= _most_positions(model)] or [1]
 
 
 def agree(
-    text: ForcedText, reference: torch.Tensor, width: int, count: int, spare: bool = False
+    text: ForcedText,
+    reference: torch.Tensor,
+    width: int,
+    count: int,
+    extent: int | None = None,
 ) -> bool:
     """Whether steps of `width` tokens give the first `count` positions of `reference`, bit for bit.
 
@@ -178,8 +233,8 @@ def agree(
     """
     before_junk = width - width // 2
     return torch.equal(
-        text.read(width, before_junk, spare=spare), reference[:, :before_junk]
-    ) and torch.equal(text.read(width, count, spare=spare), reference[:, :count])
+        text.read(width, before_junk, extent=extent), reference[:, :before_junk]
+    ) and torch.equal(text.read(width, count, extent=extent), reference[:, :count])
 
 
 def _steps(kind: StepKind, texts: Sequence[ForcedText], widths: Sequence[int]) -> ExactSteps | None:
@@ -188,25 +243,25 @@ def _steps(kind: StepKind, texts: Sequence[ForcedText], widths: Sequence[int]) -
     any_extent, any_batch = True, True
     for text in texts:
         tight = None
-        for spare in (False, True):
-            reference = text.read(widths[0], _USUAL, spare=spare)
-            if not agree(text, reference, _USUAL, _USUAL, spare):
+        for extent in (None, text.capacity):
+            reference = text.read(widths[0], _USUAL, extent=extent)
+            if not agree(text, reference, _USUAL, _USUAL, extent):
                 return None
-            reference = text.read(widths[0], _PLAIN, spare=spare)
-            if not agree(text, reference, _USUAL, _PLAIN, spare):
+            reference = text.read(widths[0], _PLAIN, extent=extent)
+            if not agree(text, reference, _USUAL, _PLAIN, extent):
                 return None
             # Positions further on are read in steps that were just seen to agree.
-            further = text.read(_USUAL, _length(widths) - _PLAIN, _PLAIN, spare)
+            further = text.read(_USUAL, _length(widths) - _PLAIN, _PLAIN, extent)
             reference = torch.cat([reference, further], dim=1)
             agreeing = [
                 width
                 for width in agreeing
-                if width == widths[0] or agree(text, reference, width, max(width, _FEWEST), spare)
+                if width == widths[0] or agree(text, reference, width, max(width, _FEWEST), extent)
             ]
             any_extent &= tight is None or torch.equal(reference, tight)
             tight = reference
         any_batch = any_batch and is_as_alone(text, reference)
-    return ExactSteps(kind, tuple(agreeing), any_extent, any_batch)
+    return ExactSteps(kind, tuple(agreeing), (KEY_BLOCK,) if any_extent else (), any_batch)
 
 
 def is_as_alone(text: ForcedText, reference: torch.Tensor) -> bool:
@@ -222,6 +277,27 @@ def is_as_alone(text: ForcedText, reference: torch.Tensor) -> bool:
         torch.equal(text.row(row).read(_USUAL, reference.shape[1])[0], reference[row])
         for row in range(len(reference))
     )
+
+
+def _most_positions(model: PreTrainedModel) -> float:
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
+
+
+def _is_as_whole(
+    text: ForcedText, block: int, length: int, widths: Sequence[int], batch_size: int
+) -> bool:
+    """Whether, at the end of `length` keys from `block` on, the bits are those of a whole block."""
+    # Each row of the text is a position behind the one before.
+    room = length - (batch_size - 1)
+    for width in (width for width in widths if width <= room):
+        count = max(width, min(room, _AT_THE_END)) // width * width
+        first = block + length - count - text.context
+        whole, short = (
+            text.read(width, count, first, block + keys) for keys in (KEY_BLOCK, length)
+        )
+        if not torch.equal(whole, short):
+            return False
+    return room >= widths[0]
 
 
 def _length(widths: Sequence[int]) -> int:

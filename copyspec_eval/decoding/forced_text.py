@@ -14,9 +14,9 @@ from copyspec_eval.decoding.serving import forward, input_device
 PREFILL_CHUNK = 512
 """Prompt tokens per forward of a prefill: bounds its mask, and never depends on a draft."""
 
-EXACT_EXTENT = 512
-"""Keys that exact mode attends to are a multiple of this: the attention takes them in such blocks.
-A block that is masked as a whole adds nothing, but where the last one ends, changes bits."""
+KEY_BLOCK = 512
+"""Keys that the attention takes at a time. A block that is masked as a whole adds nothing, but
+where the last one ends, can change bits."""
 
 _SHIFT = 7
 
@@ -27,12 +27,16 @@ class ForcedText:
     Used within `serving.served`. Reading overwrites what was read before, as a step overwrites the
     rejected drafts of an earlier one.
 
+    Attributes:
+        context: as below.
+        capacity: keys that there is room for: a block more than reading needs.
+
     Args:
         model: the model.
         token_ids: the text; it is repeated if it is short.
         batch_size: rows; row r begins `7 r` tokens later and has r tokens less in front.
         context: tokens in front of row 0's first position.
-        length: positions that can be read, with those that a wide step goes beyond them.
+        length: positions behind it that can be read, with those that a wide step goes beyond.
         first_row: the number r of the first row.
     """
 
@@ -46,7 +50,7 @@ class ForcedText:
         first_row: int = 0,
     ) -> None:
         self._model = model
-        self._token_ids, self._context, self._length = token_ids, context, length
+        self._token_ids, self.context, self._length = token_ids, context, length
         device = input_device(model)
         numbers = range(first_row, first_row + batch_size)
         whole = list(islice(cycle(token_ids), context + length + _SHIFT * numbers[-1]))
@@ -55,13 +59,14 @@ class ForcedText:
             whole[_SHIFT * number :][: before + length]
             for number, before in zip(numbers, contexts, strict=True)
         ]
+        self._in_front = contexts[-1]
         self._ids = torch.tensor(
-            [row[before:][:length] for row, before in zip(rows, contexts, strict=True)],
+            [row[before - self._in_front :] for row, before in zip(rows, contexts, strict=True)],
             device=device,
         )
         self._starts = torch.tensor(contexts, device=device)[:, None]
-        self._capacity = _blocks(context + 2 * length) + EXACT_EXTENT
-        self._cache = RowCache(batch_size, self._capacity)
+        self.capacity = _blocks(context + 2 * length) + KEY_BLOCK
+        self._cache = RowCache(batch_size, self.capacity)
         for row, before in enumerate(contexts):
             prompt = torch.tensor([rows[row][:before]], device=device)
             for start in range(0, before, PREFILL_CHUNK):
@@ -71,10 +76,12 @@ class ForcedText:
     def row(self, number: int) -> ForcedText:
         """One of the rows as a batch of one."""
         return ForcedText(
-            self._model, self._token_ids, 1, self._context, self._length, first_row=number
+            self._model, self._token_ids, 1, self.context, self._length, first_row=number
         )
 
-    def read(self, width: int, count: int, first: int = 0, spare: bool = False) -> torch.Tensor:
+    def read(
+        self, width: int, count: int, first: int = 0, extent: int | None = None
+    ) -> torch.Tensor:
         """Logits after `count` positions from `first` on, read in steps of `width` tokens.
 
         What a last step holds beyond them is junk.
@@ -82,23 +89,22 @@ class ForcedText:
         Args:
             width: tokens of a step.
             count: positions.
-            first: see above.
-            spare: whether another block of masked keys follows.
+            first: counted from the end of the context; may be negative.
+            extent: keys attended to, masked or not; if None, the blocks that hold the positions.
 
         Returns:
             `[rows, count, vocabulary]` in the model's dtype.
         """
-        last = self._context + first + count + width
-        extent = _blocks(last) + spare * EXACT_EXTENT
+        extent = extent or _blocks(self.context + first + count + width)
         parts = []
         for start in range(first, first + count, width):
             end = min(start + width, first + count)
             ids = self._ids[:, :1].repeat(1, width)
-            ids[:, : end - start] = self._ids[:, start:end]
+            ids[:, : end - start] = self._ids[:, self._in_front + start : self._in_front + end]
             step = forward(self._model, self._cache, 0, ids, self._starts + start, extent)
             parts.append(step[:, : end - start])
         return torch.cat(parts, dim=1)
 
 
 def _blocks(length: int) -> int:
-    return -(-length // EXACT_EXTENT) * EXACT_EXTENT
+    return -(-length // KEY_BLOCK) * KEY_BLOCK

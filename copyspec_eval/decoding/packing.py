@@ -20,8 +20,8 @@ _packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[_State, torch.Tensor]]
 )
 """Kept as long as the layer, beside its own weights, which log-likelihoods keep reading."""
 
-_OUTPUTS, _FEWEST_ROWS = 1 << 19, 16
-"""Outputs of a layer, and rows at least, that are compared: few in a thousand rows may differ."""
+_OUTPUTS, _FEWEST_ROWS, _MOST_ROWS = 1 << 19, 16, 1024
+"""Outputs of a layer that are compared, in so many rows: few in a thousand rows may differ."""
 
 _own_kernels: dict[tuple[object, ...], bool] = {}
 """By shape, dtype, bias and threads: whether a single row has a kernel of its own."""
@@ -85,7 +85,7 @@ def _one_row_differs(layer: torch.nn.Linear, weight: torch.Tensor) -> bool:
     key = (*shape, dtype, layer.bias is None, torch.get_num_threads())
     if key not in _own_kernels:
         source = torch.Generator().manual_seed(0)
-        num_rows = max(_FEWEST_ROWS, _OUTPUTS // shape[0])
+        num_rows = min(max(_FEWEST_ROWS, _OUTPUTS // shape[0]), _MOST_ROWS)
         rows = torch.randn(num_rows, shape[1], generator=source).to(dtype)
         alone = torch.cat([_linear(layer, weight, row) for row in torch.split(rows, 1)])
         beside = torch.cat([_linear(layer, weight, pair) for pair in torch.split(rows, 2)])

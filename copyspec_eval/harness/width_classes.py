@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from copyspec_eval.decoding.exactness import width_classes
+from copyspec_eval.decoding.exactness import ladder, measure_block_lengths, width_classes
+from copyspec_eval.decoding.serving import served
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.exact_steps import text_tokens
 from copyspec_eval.harness.lm import CopySpecLM
@@ -40,9 +41,14 @@ def class_lines(
     token_ids = text_tokens(lm.tokenizer)
     for batch_size in batch_sizes:
         classes = list(width_classes(lm.model, token_ids, widest, batch_size))
+        [usual] = [widths for widths in classes if _USUAL in widths]
+        some = [width for width in ladder(widest) if width in usual]
+        with served(lm.model, exact=True):
+            lengths = measure_block_lengths(lm.model, token_ids, some, batch_size)
         yield (
             f"batch {batch_size}: {' | '.join(map(format_widths, classes))}"
-            f" (plain decoding: {step_kind(classes)})"
+            f" (plain decoding: {step_kind(classes)};"
+            f" last block of keys: {', '.join(map(str, lengths))})"
         )
 
 

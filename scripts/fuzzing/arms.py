@@ -93,7 +93,7 @@ def exact_steps(case: Case, batch_size: int) -> ExactSteps | None:
     measured = steps_of(case.model, batch_size) if case.steps == "measured" else None
     if measured is None:
         return fixed_steps(longest_draft(case.options))
-    return replace(measured, any_extent=measured.any_extent and not case.fixes_extent)
+    return replace(measured, block_lengths=()) if case.fixes_extent else measured
 
 
 def answer_plainly(

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from byte_model import save_byte_model
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"<!-- tested -->\n```bash\n(.+?)```", README, re.DOTALL)
@@ -27,14 +29,15 @@ WRITES = [
 ]
 
 
-def test_commands_run_as_printed(byte_model: Path, questions: Path, tmp_path: Path) -> None:
+def test_commands_run_as_printed(questions: Path, tmp_path: Path) -> None:
     """In one folder and in their order: later ones read what earlier ones wrote."""
+    save_byte_model(tmp_path / "model", eos_factor=1.7)
     trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2], "answer_ids": [1, 2]}
     (tmp_path / "traces.jsonl").write_text(json.dumps(trace))
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "MODEL": str(byte_model),
+        "MODEL": str(tmp_path / "model"),
         "COPYSPEC_DATA_DIR": str(questions),
     }
     for block, written in zip(BLOCKS, WRITES, strict=True):

@@ -16,6 +16,9 @@ from copyspec_eval.harness import exact_steps as kept
 from copyspec_eval.harness.width_classes import class_lines, format_widths, step_kind
 from copyspec_eval.types import ExactSteps
 
+_measurements: dict[tuple[int, int], ExactSteps | None] = {}
+"""Of the one model, by widest width and batch size: a measurement takes seconds."""
+
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
@@ -25,7 +28,10 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def watched(model: Any, token_ids: Any, widest: int, batch_size: int) -> ExactSteps | None:
         log.append(batch_size)
-        return measure_exact_steps(model, token_ids, widest, batch_size)
+        if (widest, batch_size) not in _measurements:
+            steps = measure_exact_steps(model, token_ids, widest, batch_size)
+            _measurements[widest, batch_size] = steps
+        return _measurements[widest, batch_size]
 
     monkeypatch.setattr(kept, "measure_exact_steps", watched)
     return log
@@ -99,8 +105,10 @@ def test_kept_steps_that_do_not_hold_are_measured_anew(
         return model
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loaded)
+    _measurements.clear()
     assert set(first.widths) - set(steps(byte_model).widths) == {10}
     assert measured == [1, 1]
+    _measurements.clear()
 
 
 def test_without_a_place_to_keep_them_they_are_measured_each_time(

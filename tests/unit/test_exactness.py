@@ -23,6 +23,7 @@ from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import (
     check_exact_steps,
+    exact_extent,
     fixed_steps,
     ladder,
     measure_exact_steps,
@@ -122,7 +123,7 @@ def test_neither_neighbours_nor_spare_capacity_matter(
     model = larger_model(dtype)
     tokens, logits = logits_of(model, no_drafter, 4)
     reversed_tokens, reversed_logits = logits_of(model, no_drafter, 4, order=slice(None, None, -1))
-    monkeypatch.setattr("copyspec_eval.decoding.engine.EXACT_EXTENT", 1536)
+    monkeypatch.setattr(Engine, "_tight", lambda self, length: 1536)
     wide_tokens, wide_logits = logits_of(model, no_drafter, 4)
     assert reversed_tokens[::-1] == wide_tokens == tokens
     for wanted, *others in zip(logits, reversed_logits[::-1], wide_logits, strict=True):
@@ -186,8 +187,17 @@ def measured(model: Any, batch_size: int = 1) -> ExactSteps | None:
     return measure_exact_steps(model, TEXT, 33, batch_size)
 
 
-@pytest.mark.parametrize("row", [0, 5, -1])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    ("batch_size", "row"),
+    [
+        (1, -1),
+        (4, 5),
+        pytest.param(1, 0, marks=pytest.mark.slow),
+        pytest.param(1, 5, marks=pytest.mark.slow),
+        pytest.param(4, 0, marks=pytest.mark.slow),
+        pytest.param(4, -1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_kernel_that_changes_one_row_is_left_out(batch_size: int, row: int) -> None:
     model = larger_model(torch.float32)
     usual = measured(model, batch_size)
@@ -245,6 +255,62 @@ def test_no_width_outside_the_class_is_ever_run(batch_size: int) -> None:
         assert len(own.widths) > 5
 
 
+@contextmanager
+def attention_kernel(is_other: Callable[[int], bool]) -> Iterator[list[int]]:
+    """Other bits where `is_other` of the number of keys attended to; gives the numbers seen."""
+    extents: list[int] = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(query: Any, key: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        extents.append(key.shape[2])
+        output: torch.Tensor = kernel(query, key, *arguments, **options)
+        return output * 1.001 if is_other(key.shape[2]) else output
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.nn.functional.scaled_dot_product_attention", attend)
+        yield extents
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_length_of_a_block_of_keys_with_other_bits_is_left_out(batch_size: int) -> None:
+    model = larger_model(torch.float32)
+    usual = measured(model, batch_size)
+    assert usual is not None
+    assert usual.block_lengths[0] < 192 < usual.block_lengths[-1] == 512
+    with attention_kernel(lambda extent: 0 < extent % 512 < 192) as extents:
+        steps = measured(model, batch_size)
+        assert steps is not None
+        assert min(steps.block_lengths) == 192
+        assert steps.widths == usual.widths
+        assert check_exact_steps(model, TEXT, steps, batch_size)
+        assert not check_exact_steps(model, TEXT, usual, batch_size), "kept, and no longer true"
+        engine = Engine(model, no_drafter, num_draft_tokens=0, exact=steps, batch_size=batch_size)
+        extents.clear()
+        engine.generate([greedy_sequence((3, 1, 4) * 30), greedy_sequence((3, 1, 4) * 60)])
+        assert set(extents) == {90, 180, *steps.block_lengths[:2]}
+
+
+def test_where_masked_keys_matter_a_sequence_attends_to_equally_many_throughout() -> None:
+    model = larger_model(torch.float32)
+    with attention_kernel(lambda extent: extent > 512) as extents:
+        steps = measured(model)
+        assert steps is not None
+        assert steps.block_lengths == ()
+        engine = Engine(model, no_drafter, num_draft_tokens=0, exact=steps)
+        extents.clear()
+        engine.generate([greedy_sequence((3, 1, 4) * 170)])
+        assert set(extents) == {510, 1024}
+
+
+@given(st.integers(1, 2000), st.sets(st.sampled_from([64, 192, 384])))
+def test_blocks_of_keys_hold_every_position(length: int, short: set[int]) -> None:
+    lengths = (*sorted(short), 512)
+    extent = exact_extent(length, lengths)
+    assert length <= extent < length + 512
+    assert extent % 512 in {0, *lengths}
+    assert exact_extent(extent, lengths) == extent <= exact_extent(length, ())
+
+
 @pytest.mark.parametrize("width", [8, 16, 32])
 def test_a_fixed_width_is_refused_where_later_tokens_matter(width: int) -> None:
     """As with a quantisation whose scale is taken over all tokens of a step."""
@@ -266,7 +332,7 @@ def test_a_fixed_width_is_refused_where_later_tokens_matter(width: int) -> None:
 
 
 def test_a_draft_that_no_step_holds_is_refused() -> None:
-    steps = ExactSteps("one row", (1, 2, 4), any_extent=True, any_batch=True)
+    steps = ExactSteps("one row", (1, 2, 4), block_lengths=(), any_batch=True)
     steps.check_holds(3)
     with pytest.raises(OptionError, match=r"num_draft_tokens=4 is over 3.*exact=false"):
         steps.check_holds(4)
