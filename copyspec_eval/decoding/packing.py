@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from transformers.pytorch_utils import Conv1D
 
 _State = tuple[int, int]
 
@@ -38,19 +40,21 @@ def packed(model: torch.nn.Module, exact: bool = False) -> Iterator[None]:
         exact: give a single row, where it would have other bits than beside another, a row of
             padding. In bfloat16 these are the layers of many inputs, in float32 all.
     """
-    layers = [
-        layer for layer in model.modules() if type(layer) is torch.nn.Linear and _gains(layer)
+    layers: list[Any] = [
+        layer
+        for layer in model.modules()
+        if type(layer) in (torch.nn.Linear, Conv1D) and _gains(layer)
     ]
     for layer in layers:
         # A model may be trained on between two evaluations.
         version = 0 if layer.weight.is_inference() else layer.weight._version
         state = layer.weight.data_ptr(), version
         if layer not in _packed_weights or _packed_weights[layer][0] != state:
-            _packed_weights[layer] = state, _pack(layer.weight.detach())
+            _packed_weights[layer] = state, _pack(_matrix(layer))
         weight = _packed_weights[layer][1]
         pads = exact and _one_row_differs(layer, weight)
         forward = partial(_linear_of_two if pads else _linear, layer, weight)
-        layer.forward = forward  # type: ignore[method-assign]
+        layer.forward = forward
     try:
         yield
     finally:
@@ -58,7 +62,7 @@ def packed(model: torch.nn.Module, exact: bool = False) -> Iterator[None]:
             del layer.forward
 
 
-def _gains(layer: torch.nn.Linear) -> bool:
+def _gains(layer: Any) -> bool:
     # A forward that someone has put in place (accelerate's hooks) stays.
     dtype = layer.weight.dtype
     return (
@@ -72,6 +76,12 @@ def _gains(layer: torch.nn.Linear) -> bool:
     )
 
 
+def _matrix(layer: Any) -> torch.Tensor:
+    """The weights `[outputs, inputs]`; GPT-2's layers have them the other way round."""
+    weight: torch.Tensor = layer.weight.detach()
+    return weight.t().contiguous() if isinstance(layer, Conv1D) else weight
+
+
 @torch.inference_mode()
 def _pack(weight: torch.Tensor) -> torch.Tensor:
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 1)
@@ -79,9 +89,9 @@ def _pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _one_row_differs(layer: torch.nn.Linear, weight: torch.Tensor) -> bool:
+def _one_row_differs(layer: Any, weight: torch.Tensor) -> bool:
     """Whether a row has other bits alone than beside another; tried once per shape of layer."""
-    shape, dtype = layer.weight.shape, layer.weight.dtype
+    shape, dtype = _matrix(layer).shape, layer.weight.dtype
     key = (*shape, dtype, layer.bias is None, torch.get_num_threads())
     if key not in _own_kernels:
         source = torch.Generator().manual_seed(0)
@@ -93,16 +103,14 @@ def _one_row_differs(layer: torch.nn.Linear, weight: torch.Tensor) -> bool:
     return _own_kernels[key]
 
 
-def _linear_of_two(
-    layer: torch.nn.Linear, weight: torch.Tensor, hidden: torch.Tensor
-) -> torch.Tensor:
+def _linear_of_two(layer: Any, weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """As `_linear`, a single row beside itself."""
     if hidden.numel() != hidden.shape[-1] or hidden.dim() == 1:
         return _linear(layer, weight, hidden)
     return _linear(layer, weight, torch.cat([hidden, hidden], -2)).narrow(-2, 0, 1)
 
 
-def _linear(layer: torch.nn.Linear, weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+def _linear(layer: Any, weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
         hidden, weight, layer.bias, "none", [], ""
     )

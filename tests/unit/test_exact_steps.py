@@ -69,7 +69,7 @@ def test_other_threads_and_settings_are_another_measurement(
     byte_model: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps(byte_model)
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
     steps(byte_model)
     with torch.autocast("cpu", torch.bfloat16):
         steps(byte_model)

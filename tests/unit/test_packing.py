@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import tiny_model
+from transformers.pytorch_utils import Conv1D
 
 from copyspec_eval.decoding.packing import packed
 
@@ -43,6 +44,23 @@ def test_the_same_numbers_within_rounding(width: int, dtype: torch.dtype, most: 
     assert found.dtype == dtype
     assert found.shape == (3, width, 32)
     assert (found.double() - wanted).abs().max() < most * wanted.std()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_layers_of_gpt2_are_packed_too(dtype: torch.dtype) -> None:
+    """Their weights stand the other way round; a row has the same bits alone and beside others."""
+    torch.manual_seed(0)
+    layer = Conv1D(48, 64).to(dtype)
+    torch.nn.init.normal_(layer.bias)
+    model, rows = torch.nn.Sequential(layer), torch.randn(500, 64).to(dtype)
+    wanted = model(rows).double()
+    with torch.inference_mode(), packed(model, exact=True):
+        assert ("forward" in vars(layer)) == (PACKS or dtype == torch.float32)
+        together = model(rows)
+        alone = torch.cat([model(row) for row in rows.split(1)])
+    if PACKS or dtype == torch.float32:
+        assert torch.equal(alone, together)
+    assert (together.double() - wanted).abs().max() < 0.05 * wanted.std()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
