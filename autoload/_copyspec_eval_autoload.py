@@ -26,7 +26,7 @@ class Finder:
             load = spec.loader.exec_module
             spec.loader.exec_module = lambda module: (load(module), register(name))
             return spec
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return warn(name, error)
         finally:
             BUSY.discard(name)
@@ -37,7 +37,7 @@ def register(name):
         from copyspec_eval.harness import autoload
 
         getattr(autoload, REGISTRARS[name])()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         warn(name, error)
 
 

@@ -263,7 +263,10 @@ def _add_exactness(commands: _Commands) -> None:
 
 def _add_judge(commands: _Commands) -> None:
     command = commands.add_parser(
-        "judge", help="have a chat model rate a run's MT-Bench and MT-Redundant answers"
+        "judge",
+        help="have a chat model rate a run's MT-Bench and MT-Redundant answers",
+        epilog="A judgement that takes over 300 seconds, retries included, is given up. What is "
+        "rated is kept; the same command asks for the rest.",
     )
     _add_run(command)
     command.add_argument("--model", required=True, metavar="NAME", help="the judge, such as gpt-4")

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from copyspec_eval.errors import DataError
 
@@ -42,6 +42,26 @@ def locked(folder: Path) -> Iterator[None]:
             f"{error.filename or folder}: cannot be written ({error.strerror}); free space there, "
             "or choose another folder"
         ) from error
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep other processes, and other callers here, from working on `path` at the same time.
+
+    Raises:
+        DataError: another one does; or as `locked`.
+    """
+    with locked(path.parent):
+        lock = FileLock(path.with_name(f".{path.name}.lock"))
+    with ExitStack() as stack:
+        try:
+            with suppress(NotImplementedError):
+                stack.enter_context(lock.acquire(blocking=False))
+        except Timeout:
+            raise DataError(
+                f"{path}: another process is writing it; wait until that has ended"
+            ) from None
+        yield
 
 
 def append(path: Path, line: bytes) -> None:

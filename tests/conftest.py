@@ -22,6 +22,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = _cache.name
 
 
+# Only the sandbox may run these: the search for doctests would import them.
+collect_ignore_glob = ["hostile_programs/*"]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
 

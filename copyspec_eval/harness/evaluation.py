@@ -16,6 +16,8 @@ from typing import Any
 
 from lm_eval.loggers import EvaluationTracker
 
+from copyspec_eval.redaction import redacted
+
 _SETTINGS = (
     "limit",
     "samples",
@@ -36,12 +38,24 @@ _NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
 
 def output_folder() -> Path | None:
     """The folder of lm-eval's `--output_path`, which it gives to its EvaluationTracker alone."""
-    for frame in _callers():
-        for value in frame.f_locals.values():
-            if isinstance(value, EvaluationTracker):
-                path = Path(value.output_path) if value.output_path else None
-                return path.parent if path and path.suffix == ".json" else path
-    return None
+    tracker = _tracker()
+    path = Path(tracker.output_path) if tracker and tracker.output_path else None
+    return path.parent if path and path.suffix == ".json" else path
+
+
+def blank_secrets() -> None:
+    """Have lm-eval's results file of the running evaluation written without the secrets in it."""
+    tracker: Any = _tracker()
+    if tracker is None or "save_results_aggregated" in vars(tracker):
+        return
+    save = tracker.save_results_aggregated
+
+    def save_blanked(results: dict[str, Any], samples: dict[str, Any] | None = None) -> None:
+        if "config" in results:
+            results["config"] = redacted(results["config"])
+        save(results=results, samples=samples)
+
+    tracker.save_results_aggregated = save_blanked
 
 
 def evaluation_settings() -> dict[str, Any]:
@@ -67,6 +81,14 @@ def _of_task(task: Any) -> dict[str, Any]:
         **{name: config.get(name) for name in _TASK_SETTINGS},
         "definition_sha256": hashlib.sha256(text.encode()).hexdigest()[:12],
     }
+
+
+def _tracker() -> EvaluationTracker | None:
+    for frame in _callers():
+        for value in frame.f_locals.values():
+            if isinstance(value, EvaluationTracker):
+                return value
+    return None
 
 
 def _callers() -> Iterator[FrameType]:

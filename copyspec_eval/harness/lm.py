@@ -96,6 +96,7 @@ class CopySpecLM(HFLM):
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
         options.check_batch_size(kwargs.get("batch_size", 1))
+        options.check_values(kwargs)
         check_output_folder()
         self._arguments = dict(kwargs)
         # lm-eval reads the word "none" as None.
@@ -130,7 +131,10 @@ class CopySpecLM(HFLM):
             options.check_same_tokens(tokenizer, model_path(draft_model), kwargs)
         # lm-eval's own default is "cuda", be there such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        super().__init__(source, device=device, **kwargs)
+        with options.loading(
+            "pretrained", pretrained, "check its files, and what you pass with it"
+        ):
+            super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
         if exact:
@@ -202,10 +206,11 @@ class CopySpecLM(HFLM):
         name = self._draft_options.draft_model
         assert name is not None
         auto: Any = AutoModelForCausalLM
-        model = auto.from_pretrained(
-            model_path(name), dtype=self.model.dtype, **options.of_access(kwargs)
-        )
-        model = model.to(self.device).eval()
+        with options.loading("draft_model", name, "check its files"):
+            model = auto.from_pretrained(
+                model_path(name), dtype=self.model.dtype, **options.of_access(kwargs)
+            )
+            model = model.to(self.device).eval()
         probe(model, exact=False)
         return DraftModel(model, self._draft_options.delta)
 

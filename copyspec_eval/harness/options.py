@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Any
 
+import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from copyspec_eval.errors import ModelError, OptionError, unknown_option
+from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
 from copyspec_eval.types import DraftOptions
 
 OWN_OPTIONS = (*(field.name for field in fields(DraftOptions)), "exact", "paired")
@@ -64,10 +68,52 @@ def check_batch_size(value: object) -> None:
         OptionError: it is something else.
     """
     # lm-eval takes auto:N too, to look for the size anew N times; ours needs no search.
-    if str(value).partition(":")[0] != "auto" and not (
-        str(value).isdecimal() and int(str(value)) >= 1
-    ):
+    if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(value)):
         raise OptionError(f"batch_size={value!r} is neither a number of at least 1 nor auto")
+
+
+def check_values(options: Mapping[str, Any]) -> None:
+    """Refuse what lm-eval would take and fail with, or be silent about.
+
+    Raises:
+        OptionError: `dtype`, `device`, `max_length` or `peft` is not possible here.
+    """
+    dtype = options.get("dtype") or "auto"
+    of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype != "auto" and not getattr(of_torch, "is_floating_point", False):
+        raise OptionError(f"dtype={dtype!r} is no dtype of torch; pass such as bfloat16")
+    device = options.get("device")
+    # lm-eval's own default is cuda:0, be there such a device or not.
+    falls_back = str(device).startswith("cuda") and not torch.cuda.is_available()
+    if device is not None and not falls_back:
+        try:
+            torch.empty(0, device=device)
+        except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+            raise OptionError(
+                f"device={str(device)!r} is not there ({_first_line(error)}); pass such as cpu"
+            ) from error
+    max_length = options.get("max_length")
+    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+        raise OptionError(f"max_length={max_length!r} is not a number of tokens of at least 1")
+    if options.get("peft") and find_spec("peft") is None:
+        raise OptionError("peft=… needs the package peft; pip install peft")
+
+
+@contextmanager
+def loading(named: str, value: object, remedy: str) -> Iterator[None]:
+    """Make one line of whatever fails within it, be a file damaged or missing.
+
+    Raises:
+        ModelError: instead of any other exception.
+    """
+    try:
+        yield
+    except CopySpecError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{named}={value!r} cannot be loaded: {_first_line(error)} ({remedy})"
+        ) from error
 
 
 def of_access(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,14 +133,8 @@ def read_config(
     """
     keys = ("revision", "trust_remote_code", "subfolder", "gguf_file", "cache_dir", "token")
     chosen = {key: options[key] for key in keys if options.get(key)}
-    try:
+    with loading(named, pretrained, "pass a Hub name or a folder with config.json"):
         config: PretrainedConfig = AutoConfig.from_pretrained(pretrained, **chosen)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(
-            f"{named}={pretrained!r} cannot be loaded: {reason} "
-            "(pass a Hub name or a folder with config.json)"
-        ) from error
     return config
 
 
@@ -106,13 +146,9 @@ def check_same_tokens(pretrained: str, draft_model: str, options: Mapping[str, A
     """
     vocabularies = []
     for name in (options.get("tokenizer") or pretrained, draft_model):
-        try:
-            vocabularies.append(
-                AutoTokenizer.from_pretrained(name, **of_access(options)).get_vocab()
-            )
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ModelError(f"the tokenizer of {name!r} cannot be loaded: {reason}") from error
+        with loading("tokenizer", name, "it is needed to compare its tokens with the other's"):
+            tokenizer = AutoTokenizer.from_pretrained(name, **of_access(options))
+            vocabularies.append(tokenizer.get_vocab())
     target, draft = vocabularies
     if target != draft:
         different = sum(draft.get(token) != index for token, index in target.items())
@@ -138,6 +174,11 @@ def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
         known = name in ours_and_harness or name in _LOADING_OPTIONS
         if not known and not hasattr(config, name):
             raise unknown_option("model_arg", name, ours_and_harness)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return " ".join(text.splitlines()[0].split())
 
 
 def _harness_options() -> set[str]:

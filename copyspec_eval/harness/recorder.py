@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 
 from copyspec_eval import provenance, records
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.evaluation import output_folder
+from copyspec_eval.harness.evaluation import blank_secrets, output_folder
 from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.table import run_figures, run_table
@@ -30,6 +30,7 @@ def check_output_folder() -> None:
     Raises:
         DataError: it cannot.
     """
+    blank_secrets()
     folder = output_folder()
     if folder is None:
         return
@@ -72,6 +73,7 @@ class RunRecorder:
 
         A later call of the same evaluation adds its tasks.
         """
+        blank_secrets()
         folder, earlier = output_folder(), self._spec
         if earlier is not None:
             if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):

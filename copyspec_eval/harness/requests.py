@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import Counter, abc
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,7 @@ class RequestBuilder:
                 the engine does not know or serve.
         """
         context, gen_kwargs = instance.args
+        _check_text(context, instance)
         settings, until, max_gen_toks = self._read(gen_kwargs)
         prompt_ids = self._encode(context, max_gen_toks)
         try:
@@ -104,7 +106,12 @@ class RequestBuilder:
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
         """The settings of `model.generate`, the stop strings and the budget."""
-        settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
+        _check_until(gen_kwargs)
+        try:
+            settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
+            settings["max_gen_toks"] = operator.index(settings["max_gen_toks"])
+        except (OverflowError, TypeError, ValueError) as error:
+            raise RequestError(f"gen_kwargs {gen_kwargs} are not possible: {error}") from error
         until = handle_stop_sequences(settings.pop("until"), eos=self._eos_text)
         max_gen_toks = settings.pop("max_gen_toks")
         if not settings.get("do_sample"):
@@ -175,6 +182,23 @@ class RequestBuilder:
         self._times_seen[key] += 1
         digest = hashlib.sha256(f"{key}:{self._times_seen[key]}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _check_text(context: object, instance: Instance) -> None:
+    try:
+        str(context).encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"document {instance.doc_id} of {instance.task_name}: its prompt has half a character "
+            f"({error.object[error.start]!a}), which no tokenizer reads; correct the document"
+        ) from error
+
+
+def _check_until(gen_kwargs: abc.Mapping[str, Any]) -> None:
+    until = gen_kwargs.get("until", [])
+    texts = [until] if isinstance(until, str) else until
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise RequestError(f"until={until!r} is neither a text nor a list of texts")
 
 
 def _names(processors: LogitsProcessorList) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ import torch
 from copyspec_eval import provenance
 from copyspec_eval.harness.evaluation import evaluation_settings, task_settings
 from copyspec_eval.manifest import RunSpec
+from copyspec_eval.redaction import redacted, redacted_text
 
 # Fields of their own in a `RunSpec`.
 _ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}
-_SECRETS = {"api_key", "auth_token", "header", "proxies", "token", "use_auth_token"}
 _SAMPLED = 16
 """Values per weight that are hashed."""
 
@@ -48,9 +48,9 @@ def run_spec(
     tasks = task_settings(set(requests))
     return RunSpec(
         backend=backend,
-        model=model if isinstance(model, str) else f"({type(loaded).__name__})",
+        model=redacted_text(model) if isinstance(model, str) else f"({type(loaded).__name__})",
         model_args=_resolved(lm, arguments, _ELSEWHERE | set(drafting or ())),
-        drafting=_plain(dict(drafting or {})),
+        drafting=redacted(_plain(dict(drafting or {}))),
         batch_size=batch_size,
         device=str(getattr(lm, "device", "unknown")),
         dtype=str(getattr(loaded, "dtype", "unknown")).removeprefix("torch."),
@@ -62,8 +62,10 @@ def run_spec(
         environment=provenance.kernel_environment(),
         versions=provenance.versions(),
         code=provenance.code_commit(),
-        evaluation=_plain(evaluation_settings()),
-        tasks=_plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests}),
+        evaluation=redacted(_plain(evaluation_settings())),
+        tasks=redacted(
+            _plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests})
+        ),
     )
 
 
@@ -99,7 +101,7 @@ def _resolved(lm: Any, arguments: Mapping[str, Any], without: Collection[str]) -
             if resolved is None or isinstance(resolved, str | int | float | torch.dtype):
                 values[name] = resolved
     return {
-        name: "***" if name in _SECRETS and value else _plain(value)
+        name: redacted(_plain(value), name)
         for name, value in sorted(values.items())
         if name not in without
     }

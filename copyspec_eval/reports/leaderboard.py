@@ -10,6 +10,7 @@ from pandas import DataFrame, Series
 
 from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
+from copyspec_eval.redaction import shareable
 from copyspec_eval.reports import turns
 from copyspec_eval.reports.recorded import RecordedRun
 from copyspec_eval.reports.summary import figures_by
@@ -72,7 +73,7 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
         by_turn=figures_by(frame, ["line", "turn"]),
         by_category=figures_by(frame, ["line", "turn", "category"]),
         settings=settings,
-        commands=sorted({manifest.command for manifest in manifests.values()}),
+        commands=sorted({shareable(manifest.command) for manifest in manifests.values()}),
         turns=frame,
         records=records,
         notes=notes,
@@ -111,7 +112,7 @@ def _numbered(frame: DataFrame, manifests: dict[str, RunManifest]) -> DataFrame:
     pairs = list(zip(frame["run_id"], frame["task"], strict=True))
     # What is not known of two runs may differ.
     names = {key: spec.key() if spec else f"unknown {key[0]}" for key, spec in specs.items()}
-    models = {key: spec.model if spec else _UNKNOWN for key, spec in specs.items()}
+    models = {key: shareable(spec.model) if spec else _UNKNOWN for key, spec in specs.items()}
     frame = frame.assign(model=[models[p] for p in pairs], spec=[names[p] for p in pairs])
     frame["line"] = frame.groupby(["model", "task", "drafter", "spec"], sort=True).ngroup()
     frame["repetition"] = _repetitions(frame)
@@ -129,7 +130,11 @@ def _lines(
     for number, line in frame.groupby("line"):
         run_ids, first = sorted(line["run_id"].unique()), line.iloc[0]
         newest = manifests.get(run_ids[-1])
-        settings[number] = newest.spec.of_task(first["task"]).settings() if newest else {}
+        of_run = newest.spec.of_task(first["task"]).settings() if newest else {}
+        settings[number] = {
+            name: shareable(value) if isinstance(value, str) else value
+            for name, value in of_run.items()
+        }
         of_runs = DataFrame([scores.get((run_id, first["task"]), {}) for run_id in run_ids])
         lines.append(
             {name: first[name] for name in ("model", "task", "drafter")}
@@ -177,7 +182,9 @@ def _kept_apart(board: Leaderboard) -> Iterator[str]:
                 for name, value in board.settings.loc[number].items()
                 if _text(value) != _text(board.settings.at[before, name])
             ]
-            reason = ", ".join(differing) or "what is unknown of them"
+            reason = (
+                ", ".join(differing) or "what is unknown of them, or in folders of the same name"
+            )
             yield f"{_name(board, number)}: not put together, for they differ in {reason}"
 
 

@@ -14,7 +14,7 @@ from copyspec_eval import records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.runs import read_run
+from copyspec_eval.reports.runs import BROKEN, read_run
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.types import Attempt
 
@@ -96,7 +96,7 @@ def _scores(folder: Path, rows: list[TurnRecord]) -> dict[tuple[str, str], dict[
                 answered = any((row.run_id, row.task) == (run_id, task) for row in rows)
                 owner = run_id if answered else latest.get(task, "")
                 scores[owner, task] = dict(_numbers(of_task))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except BROKEN as error:
             raise DataError(
                 f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
             ) from error

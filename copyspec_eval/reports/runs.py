@@ -18,7 +18,11 @@ from copyspec_eval.sources import read_jsonl
 Scores = dict[str, dict[str, dict[int, float]]]
 """`{task: {"metric,filter": {doc_id: value}}}`."""
 
-_BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+BROKEN = (
+    *(ArithmeticError, AttributeError, LookupError, OSError),
+    *(RecursionError, TypeError, ValueError),
+)
+"""What reading JSON of any other shape raises."""
 
 
 class AnswerKey(NamedTuple):
@@ -139,7 +143,7 @@ def _read_logs(folder: Path, logs: Sequence[_SampleLog], rows: Sequence[TurnReco
     answers: dict[AnswerKey, Answer] = {}
     scores: Scores = {}
     for log in logs:
-        config = results[log.date].get("configs", {}).get(log.task, {})
+        config = results[log.date]["configs"].get(log.task, {})
         for where, sample in read_jsonl(log.path):
             try:
                 of_sample = _answers(log.task, sample, config.get("repeats"), token_ids)
@@ -147,13 +151,12 @@ def _read_logs(folder: Path, logs: Sequence[_SampleLog], rows: Sequence[TurnReco
                 for metric, value in _numbers(sample).items():
                     values = scores.setdefault(log.task, {}).setdefault(metric, {})
                     values[int(sample["doc_id"])] = value
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise DataError(
                     f"{where}: not a sample of lm-eval ({error!r}); run lm_eval again"
                 ) from error
     newest = results[max(results)]
-    dtype = newest.get("config", {}).get("model_dtype")
-    return Run(folder, answers, scores, dtype, newest.get("model_name_sanitized"))
+    return Run(folder, answers, scores, newest["config"].get("model_dtype"), newest["model"])
 
 
 def _answers(
@@ -174,6 +177,8 @@ def _answers(
         digest = hashlib.sha256(prompt.encode()).hexdigest()
         # Padding for data parallelism may answer a request once more than asked.
         for repeat, text in enumerate(texts[:repeats]):
+            if not isinstance(text, str):
+                raise TypeError(f"an answer that is a {type(text).__name__}")
             yield Answer(
                 task=task,
                 doc_id=int(sample["doc_id"]),
@@ -219,11 +224,17 @@ def _of_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
 
 
 def _results(log: _SampleLog) -> dict[str, Any]:
-    """The results file of the run that wrote `log`; empty where there is none."""
+    """What is read of the results file of the run that wrote `log`; empty where there is none."""
     path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
+    empty: dict[str, Any] = {"configs": {}, "config": {}, "model": None}
     if path is None:
-        return {}
+        return empty
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError) as error:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        return empty | {
+            "configs": {task: dict(config) for task, config in written.get("configs", {}).items()},
+            "config": dict(written.get("config", {})),
+            "model": written.get("model_name_sanitized"),
+        }
+    except BROKEN as error:
         raise DataError(f"{path}: not a results file ({error!r}); run lm_eval again") from error

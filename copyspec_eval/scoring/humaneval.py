@@ -92,7 +92,10 @@ def as_samples(solutions: Iterable[tuple[str, str]]) -> str:
 
 
 def _worker_result(raw: str, problem: Problem) -> dict[str, Any]:
-    """The last line that the worker wrote; empty if it was stopped before the first."""
+    """What the worker wrote, without verdicts if it did not end well; empty if it wrote nothing.
+
+    The solution is that of its first line, before any of it ran; the verdicts are on its last.
+    """
     worker = (sys.executable, "-I", "-m", "copyspec_eval.scoring.humaneval_worker")
     task = json.dumps({"raw": raw, "problem": dict(problem)}).encode()
     outcome = sandbox.run(worker, task, WORKER_LIMITS, sandbox.INSTALLED)
@@ -100,9 +103,16 @@ def _worker_result(raw: str, problem: Problem) -> dict[str, Any]:
     if outcome.status != "ok":
         message = "%s: tests did not finish, counted as failed (%s)"
         logger.warning(message, problem["task_id"], outcome.reason)
-    lines = outcome.stdout.splitlines()
+    written = [_read(line) for line in outcome.stdout.splitlines() if line]
+    if not written:
+        return {}
+    verdicts = written[-1] if outcome.status == "ok" else {}
+    return verdicts | {"solution": written[0].get("solution", raw)}
+
+
+def _read(line: str) -> dict[str, Any]:
     try:
-        result = json.loads(lines[-1]) if lines else {}
-    except ValueError:
+        result = json.loads(line)
+    except (ValueError, RecursionError):
         return {}
     return result if isinstance(result, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -15,13 +16,16 @@ from tqdm import tqdm
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.scoring.mt_bench import Grading, judgement_row, parse_rating
+from copyspec_eval.redaction import redacted_text
+from copyspec_eval.scoring.mt_bench import Grading, is_rating, judgement_row, parse_rating
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
 # The client doubles its wait before each retry, or waits as long as the server asks.
 MAX_RETRIES = 5
+# Of a judgement, retries included, however slowly a server sends it; --help names it.
 TIMEOUT_SECONDS = 300.0
+MAX_BYTES = 2**20
 # Servers are not deterministic even at temperature 0, so another judgement may have a rating.
 NUM_JUDGEMENTS = 3
 WAIT_SECONDS = 1.0
@@ -79,12 +83,7 @@ class Judge:
         if base_url:
             _check_url(base_url)
         self._openai = openai
-        self._client = openai.OpenAI(
-            api_key=self._key or "EMPTY",  # the client requires one
-            base_url=base_url,
-            timeout=TIMEOUT_SECONDS,
-            max_retries=MAX_RETRIES,
-        )
+        self._base_url = base_url
 
     def rate(self, grading: Grading) -> tuple[str, float]:
         """The judgement, and the rating in it.
@@ -104,7 +103,32 @@ class Judge:
     def _ask(self, grading: Grading) -> str:
         """The judge's answer; "" if the completion has none."""
         try:
-            completion = self._client.chat.completions.create(
+            return self._without_key(_content(asyncio.run(self._completion(grading))))
+        except asyncio.TimeoutError:
+            raise UnjudgedError(
+                f"no judgement in {TIMEOUT_SECONDS:g} s, retries included"
+            ) from None
+        except self._openai.APIStatusError as error:
+            raise UnjudgedError(
+                self._line(f"HTTP {error.status_code}: {error.response.text}")
+            ) from None
+        except UnjudgedError:
+            raise
+        except Exception as error:  # of the client, and of its transport, whichever it uses
+            reason = self._line(str(error)) or type(error).__name__
+            raise UnjudgedError(reason) from None
+
+    async def _completion(self, grading: Grading) -> bytes:
+        """The server's answer, JSON if all is well."""
+        client = self._openai.AsyncOpenAI(
+            api_key=self._key or "EMPTY",  # the client requires one
+            base_url=self._base_url,
+            timeout=TIMEOUT_SECONDS,
+            max_retries=MAX_RETRIES,
+        )
+
+        async def body() -> bytes:
+            async with client.chat.completions.with_streaming_response.create(
                 model=self.name,
                 messages=[
                     {"role": "system", "content": grading.system},
@@ -112,23 +136,23 @@ class Judge:
                 ],
                 temperature=0,
                 max_tokens=MAX_TOKENS,
-            )
-        except self._openai.APIStatusError as error:
-            raise UnjudgedError(
-                self._line(f"HTTP {error.status_code}: {error.response.text}")
-            ) from None
-        except (self._openai.OpenAIError, ValueError) as error:
-            raise UnjudgedError(self._line(str(error))) from None
-        try:
-            content: object = completion.choices[0].message.content
-        except (AttributeError, IndexError, TypeError):  # the client does not validate it
-            return ""
-        return content if isinstance(content, str) else ""
+            ) as response:
+                content = bytearray()
+                async for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > MAX_BYTES:
+                        raise UnjudgedError(f"a judgement of over {MAX_BYTES} bytes")
+                return bytes(content)
+
+        async with client:
+            return await asyncio.wait_for(body(), TIMEOUT_SECONDS)
 
     def _line(self, text: str) -> str:
-        """`text` as one line of at most 200 characters, without the key, which servers may echo."""
-        redacted = text.replace(self._key, f"${KEY_VARIABLE}") if self._key else text
-        return " ".join(redacted.split())[:200]
+        """`text` as one line of at most 200 characters, without secrets, which servers may echo."""
+        return " ".join(redacted_text(self._without_key(text)).split())[:200]
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, f"${KEY_VARIABLE}") if self._key else text
 
 
 def judge_all(
@@ -153,10 +177,22 @@ def judge_all(
 
     Raises:
         OptionError: `concurrency` is below 1.
-        DataError: as `read_scores`, or `path` cannot be written.
+        DataError: as `read_scores`, or `path` cannot be written, or another judge is writing it.
     """
     if concurrency < 1:
         raise OptionError(f"concurrency {concurrency}; give 1 or more")
+    with journal.alone(path):
+        return _judge_all(rate, gradings, path, model, judge, concurrency)
+
+
+def _judge_all(
+    rate: Callable[[Grading], tuple[str, float]],
+    gradings: Sequence[Grading],
+    path: Path,
+    model: str,
+    judge: str,
+    concurrency: int,
+) -> Judged:
     scores, notes = read_scores(path, gradings, model, judge)
     reasons: dict[AnswerTurn, str] = {}
 
@@ -211,9 +247,20 @@ def read_scores(
             raise DataError(
                 f"{path}:{number}: judges another answer than this run's; move the file away"
             )
-        if score >= 0:  # FastChat writes -1 for no rating
+        if is_rating(score):
             scores[answer] = score
+        elif score != -1:  # FastChat's mark of no rating
+            notes.append(f"{path}:{number}: skipped, {score} is no rating; remove the line")
     return scores, notes
+
+
+def _content(completion: bytes) -> str:
+    """The text of a chat completion; "" if there is none, or if it is none."""
+    try:
+        content = json.loads(completion)["choices"][0]["message"]["content"]
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return ""
+    return content if isinstance(content, str) else ""
 
 
 def _check_url(url: str) -> None:

@@ -117,12 +117,20 @@ def gradings(task: str, conversation: Conversation, guide: Guide) -> Iterator[Gr
 def parse_rating(judgement: str) -> float | None:
     """The rating as FastChat parses it: the first in double brackets, else in single ones.
 
+    The judge is asked for one from 1 to 10; another number is none.
+
     >>> parse_rating("See [1]. Rating: [[8.5]]"), parse_rating("Rating: [7]"), parse_rating("9")
     (8.5, 7.0, None)
+    >>> parse_rating("Rating: [[11]]")
     """
     matches = (pattern.search(judgement) for pattern in _RATINGS)
     match = next(filter(None, matches), None)
-    return float(match[1]) if match else None
+    return float(match[1]) if match and is_rating(float(match[1])) else None
+
+
+def is_rating(score: float) -> bool:
+    """Whether the judge's scale has it."""
+    return 1 <= score <= 10
 
 
 def judgement_row(

@@ -6,9 +6,11 @@ it. At every level, `sandbox_child` runs between this process and the program.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
+import re
 import selectors
 import signal
 import socket
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -45,7 +48,10 @@ INSTALLED = (Path(sys.prefix), Path(__file__).parents[1])
 
 _PYTHON = os.path.realpath(sys.executable)
 _STOP_SECONDS = 2.0
+_SET_DUMPABLE = 4  # <sys/prctl.h>
 _REASON_CHARS = 200
+_MESSAGE_BYTES = 256
+_GROUP, _END = re.compile(r"group ([0-9]{1,9})"), re.compile(r"(exit|signal) ([0-9]{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +182,13 @@ def _run(
     readable: Sequence[Path],
 ) -> Outcome:
     mounts = mounts_of(readable)
+    if level.shared:
+        _keep_memory_private()
     ours, theirs = socket.socketpair()
     with level.folder() as folder, ours, tempfile.TemporaryFile() as stdin_file:
         stdin_file.write(stdin)
         stdin_file.seek(0)
+        os.fchmod(stdin_file.fileno(), 0o400)
         settings = _settings(level, limits, mounts, folder, theirs.fileno())
         child = [_PYTHON, "-I", "-S", str(CHILD), settings, *arguments]
         with theirs:
@@ -201,6 +210,17 @@ def _run(
             return watch.outcome()
         finally:
             _stop(process, ours)
+            if level.shared and watch.group > 1:
+                # If the sandbox itself was stopped, nothing else ends the program.
+                with suppress(OSError):
+                    os.killpg(watch.group, signal.SIGKILL)
+
+
+@cache
+def _keep_memory_private() -> None:
+    """Keep programs from reading and writing this process's memory, its keys among it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _settings(
@@ -246,7 +266,11 @@ def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
 
 @dataclass(slots=True)
 class _Watch:
-    """Reads what a program prints until it ends or exceeds a limit."""
+    """Reads what a program prints until it ends or exceeds a limit.
+
+    Attributes:
+        group: the program's process group, as `sandbox_child` numbers it; 0 before that is known.
+    """
 
     process: subprocess.Popen[bytes]
     control: socket.socket
@@ -254,6 +278,8 @@ class _Watch:
     printed: dict[str, bytearray] = field(
         default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
     )
+    group: int = 0
+    said: bytes = b""
 
     def outcome(self) -> Outcome:
         """Wait for the end; the caller must stop `sandbox_child` afterwards."""
@@ -269,9 +295,22 @@ class _Watch:
                         selector.unregister(ready[name].fileobj)
                 if self._exceeds_output():
                     return self._output_limit()
-                if "control" in ready:
-                    return self._end_outcome(self.control.recv(64).decode())
+                if "control" in ready and (message := self._heard()) is not None:
+                    return self._end_outcome(message)
         return self._make("timeout", None, f"over {self.limits.wall_seconds:g} s of wall time")
+
+    def _heard(self) -> str | None:
+        """What `sandbox_child` says of the program's end; "" if it ended without; None so far."""
+        try:
+            chunk = self.control.recv(_MESSAGE_BYTES)
+        except OSError:
+            chunk = b""
+        self.said = (self.said + chunk)[:_MESSAGE_BYTES]
+        first, _, rest = self.said.decode(errors="replace").partition("\n")
+        if match := _GROUP.fullmatch(first):
+            self.group = int(match[1])
+        end, newline, _ = rest.partition("\n")
+        return end if newline or not chunk else None
 
     def _register(self, selector: selectors.BaseSelector, name: str) -> None:
         stream = self._stream(name)
@@ -300,15 +339,15 @@ class _Watch:
             self._read(name)
         if self._exceeds_output():
             return self._output_limit()
-        kind, _, number = message.partition(" ")
-        if kind == "exit":
-            return self._exit_outcome(int(number))
-        if kind == "signal":
-            if int(number) == signal.SIGXCPU:
+        if match := _END.fullmatch(message):
+            kind, number = match[1], int(match[2])
+            if kind == "exit":
+                return self._exit_outcome(number)
+            if number == signal.SIGXCPU:
                 seconds = self.limits.cpu_seconds
                 return self._make("timeout", None, f"over {seconds} s of processor time")
             return self._make("killed", None, f"killed by signal {number}")
-        if kind == "processes":
+        if message == "processes":
             return self._make("killed", None, f"over {self.limits.num_processes} processes")
         return self._make("killed", None, f"the sandbox ended early: {self._last_line()}")
 

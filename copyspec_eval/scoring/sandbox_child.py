@@ -3,11 +3,12 @@
     python -I -S sandbox_child.py SETTINGS PROGRAM [ARGUMENT…]
 
 SETTINGS is a JSON object of the arguments of `main`. This process limits the program, waits for it,
-counts its processes, and writes one line to the socket `control`: `exit N`, `signal N` or
-`processes`. When the other end of that socket is closed, everything is killed. As process 1 of a
-PID namespace it cannot be killed from inside, and the kernel ends the namespace with it. Without a
-namespace the program can neither leave its process group nor send signals, and the group is killed
-in one call: a fork bomb would outrun killing process by process.
+counts its processes, and writes two lines to the socket `control`: `group N`, its process group,
+and then `exit N`, `signal N` or `processes`. When the other end of that socket is closed,
+everything is killed. As process 1 of a PID namespace it cannot be killed from inside, and the
+kernel ends the namespace with it. Without a namespace the program can neither leave its process
+group nor send signals, and the group is killed in one call: a fork bomb would outrun killing
+process by process.
 
 Each fork waits for permission from this process (a seccomp listener, Linux 5.5), since a fork bomb
 would outrun polling, which is used only where the kernel has no listener.
@@ -49,7 +50,10 @@ _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 # <sys/prctl.h>
-_CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 24, 36, 38
+_SET_DUMPABLE, _CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 24, 36, 38
+
+# <fcntl.h>, <asm/sockios.h>: what makes the kernel send signals to a process of choice
+_SETTING_OWNERS = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}
 
 # <linux/seccomp.h>: a filter's answers; the flag and the two calls of a listener
 _KILL, _REFUSE, _ASK, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
@@ -62,15 +66,23 @@ class Calls:
     """An architecture of <linux/audit.h> and its system calls.
 
     Attributes:
-        reaching: those that reach other processes or the network, or leave the process group: kill,
-            tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, pidfd_getfd,
-            ptrace, process_vm_readv, process_vm_writev, socket, io_uring_setup, setpgid, setsid.
+        reaching: those that signal other processes or leave the process group: kill, tkill, tgkill,
+            rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, setpgid, setsid.
+        refused: those that no program needs, and that reach into other processes, the network, or
+            memory that no limit counts: ptrace, process_vm_readv, process_vm_writev, socket (not
+            socketpair), add_key, request_key, keyctl, shmget, msgget, semget, memfd_create;
+            pidfd_getfd and the three of io_uring.
+        fcntl, ioctl, prlimit64: those of which some arguments are refused.
         forking: clone, fork, vfork. The C library falls back to clone where clone3 is missing.
     """
 
     architecture: int
     seccomp: int
     reaching: tuple[int, ...]
+    refused: tuple[int, ...]
+    fcntl: int
+    ioctl: int
+    prlimit64: int
     forking: tuple[int, ...]
     clone3: int = 435
 
@@ -79,14 +91,22 @@ _CALLS = {
     "x86_64": Calls(
         0xC000003E,
         317,
-        (62, 200, 234, 129, 297, 424, 438, 101, 310, 311, 41, 425, 109, 112),
-        (56, 57, 58),
+        reaching=(62, 200, 234, 129, 297, 424, 109, 112),
+        refused=(101, 310, 311, 41, 248, 249, 250, 29, 68, 64, 319, 438, 425, 426, 427),
+        fcntl=72,
+        ioctl=16,
+        prlimit64=302,
+        forking=(56, 57, 58),
     ),
     "aarch64": Calls(
         0xC00000B7,
         277,
-        (129, 130, 131, 138, 240, 424, 438, 117, 270, 271, 198, 425, 154, 157),
-        (220,),
+        reaching=(129, 130, 131, 138, 240, 424, 154, 157),
+        refused=(117, 270, 271, 198, 217, 218, 219, 194, 186, 190, 279, 438, 425, 426, 427),
+        fcntl=25,
+        ioctl=29,
+        prlimit64=261,
+        forking=(220,),
     ),
 }
 
@@ -122,12 +142,15 @@ def main(
     os.chdir(folder)
     if LINUX:
         _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # No program may read or write this one's memory; its own is its own again from exec on.
+        _libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         ours.close()
         become(program, limits, shared, theirs)
     theirs.close()
+    os.write(control, f"group {child}\n".encode())
     with ours:
         forks = socket.recv_fds(ours, 1, 1)[1]
     watch(child, control, forks, num_processes, shared)
@@ -167,7 +190,7 @@ def watch(child: int, control: int, forks: Sequence[int], num_processes: int, sh
         if shared:
             kill_all(child)
         with contextlib.suppress(OSError):
-            os.write(control, message.encode())
+            os.write(control, f"{message}\n".encode())
         os._exit(0)
 
     for readable in events([control, *forks]):
@@ -307,7 +330,9 @@ def drop_privileges() -> None:
 
 
 def guard(shared: bool) -> list[int]:
-    """Make every fork wait for the watcher; if `shared`, also refuse signals and sockets.
+    """Make every fork wait for the watcher; refuse what reaches other processes or the network.
+
+    Signals only if `shared`: elsewhere there is nothing else to reach.
 
     Returns:
         The descriptor of the listener; empty if the kernel has none.
@@ -315,10 +340,11 @@ def guard(shared: bool) -> list[int]:
     calls = _CALLS.get(os.uname().machine)
     if calls is None:
         return []
-    refused = dict.fromkeys(calls.reaching, _REFUSE | errno.EPERM) if shared else {}
+    reaching = calls.reaching if shared else ()
+    refused = dict.fromkeys((*calls.refused, *reaching), _REFUSE | errno.EPERM)
     asked = dict.fromkeys(calls.forking, _ASK) | {calls.clone3: _REFUSE | errno.ENOSYS}
     listener = answer_calls(calls, refused | asked, _NEW_LISTENER)
-    if listener < 0 and refused:
+    if listener < 0:
         answer_calls(calls, refused, 0)
     return [listener] if listener >= 0 else []
 
@@ -327,14 +353,23 @@ def answer_calls(calls: Calls, answers: Mapping[int, int], flags: int) -> int:
     """Install a seccomp filter that gives each call its answer in `answers`, and allows all others.
 
     `struct sock_filter {u16 code; u8 jt, jf; u32 k}`: check the architecture, then the call's
-    number: refuse those of the x32 ABI, and compare with each call that has an answer.
+    number: refuse those of the x32 ABI, and compare with each call that has an answer. Last come
+    the calls of which some arguments are refused; the second argument's lower half is at 24.
     """
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
     lines = [(load, 0, 0, 4), (equal, 1, 0, calls.architecture), (give, 0, 0, _KILL)]
     lines += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), (give, 0, 0, _REFUSE | errno.EPERM)]
     for call, answer in answers.items():
         lines += [(equal, 0, 1, call), (give, 0, 0, answer)]
-    lines.append((give, 0, 0, _ALLOW))
+    refuse, allow = (give, 0, 0, _REFUSE | errno.EPERM), (give, 0, 0, _ALLOW)
+    for name, commands in _SETTING_OWNERS.items():
+        lines += [(equal, 0, 3 + len(commands), getattr(calls, name)), (load, 0, 0, 24)]
+        jumps = range(len(commands), 0, -1)
+        lines += [(equal, jump, 0, one) for jump, one in zip(jumps, commands, strict=True)]
+        lines += [allow, refuse]
+    # Limits of another process: its number, the first argument, is not 0.
+    lines += [(equal, 0, 6, calls.prlimit64), (load, 0, 0, 16), (equal, 0, 3, 0)]
+    lines += [(load, 0, 0, 20), (equal, 0, 1, 0), allow, refuse, allow]
     code = b"".join(struct.pack("HBBI", *line) for line in lines)
     buffer = ctypes.create_string_buffer(code)
     program = struct.pack("HP", len(lines), ctypes.addressof(buffer))

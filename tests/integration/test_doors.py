@@ -222,10 +222,21 @@ def test_start_up_imports_nothing_and_can_be_switched_off(installed):
     assert tasks == []
 
 
-def test_a_failing_registration_warns_and_leaves_lm_eval_working(installed):
+LEAVING = """class Leaving:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "copyspec_eval.harness":
+            sys.exit("broken")
+sys.meta_path.insert(0, Leaving)
+"""
+
+
+@pytest.mark.parametrize(
+    "breaking", ["sys.modules['copyspec_eval.harness'] = None\n", LEAVING], ids=["error", "exit"]
+)
+def test_a_failing_registration_warns_and_leaves_lm_eval_working(installed, breaking):
     program = (
-        "import sys; sys.modules['copyspec_eval.harness'] = None\n"
-        "import lm_eval.models, lm_eval.tasks\n"
+        "import sys\n" + breaking + "import lm_eval.models, lm_eval.tasks\n"
         "from lm_eval.api.registry import get_model\n"
         "print(get_model('dummy').__name__)"
     )

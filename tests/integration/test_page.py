@@ -233,3 +233,20 @@ def test_no_text_is_in_the_page_as_it_is(report: Path) -> None:
     turns = json.loads(gzip.decompress(base64.b64decode(inside.partition("</script>")[0])))
     assert any(one["task"] == "evil" and one["prompt"] == HOSTILE for one in turns)
     assert "window.hacked" not in page
+
+
+@pytest.mark.slow
+def test_a_line_of_a_million_characters_opens_soon(browser: Any, tmp_path: Path) -> None:
+    line = "x" * 10**6
+    places = (SpanCharacters(10, 999_999, 10, 999_999),)
+    row = turn("a", 1, 1, prompt=line, answer=line, text=line, span_characters=places)
+    folder = write_run(tmp_path / "run", [row], manifest("a"))
+    files.write(leaderboard([read_recorded(folder)]), tmp_path)
+    opened = browser.new_page()
+    started = perf_counter()
+    open_page(opened, tmp_path / "report.html")
+    opened.locator("#list summary").first.click()
+    opened.locator("mark").first.hover()
+    assert "950000 characters more, in turns.jsonl" in opened.locator("#list").inner_text()
+    assert perf_counter() - started < 2
+    opened.close()

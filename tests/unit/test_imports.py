@@ -22,7 +22,7 @@ FLOORS = (
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "manifest", "sources"),
     ("types", "journal", "provenance"),
-    ("errors", "paths"),
+    ("errors", "paths", "redaction"),
 )
 LEVELS = {unit: level for level, units in enumerate(reversed(FLOORS)) for unit in units}
 

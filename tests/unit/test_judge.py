@@ -140,7 +140,7 @@ def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(judging, "MAX_RETRIES", 0)
     rating, server = rating_of([Reply("[[9]]", seconds=0.5)])
-    assert (rating, server.asked["Q|A"]) == ("Request timed out.", 1)
+    assert (rating, server.asked["Q|A"]) == ("no judgement in 0.1 s, retries included", 1)
 
 
 BLOCKS = '{"choices": [{"message": {"content": [{"type": "text", "text": "[[9]]"}]}}]}'

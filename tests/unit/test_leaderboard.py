@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sample_rows import SPEC, with_counts
 from copyspec_eval.cli import main
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.files import write
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
 from copyspec_eval.reports.leaderboard_forms import FORMS, csv_files
 from copyspec_eval.reports.recorded import read_recorded
@@ -210,10 +212,9 @@ def test_no_cell_is_a_formula(tmp_path: Path, model: str) -> None:
     for text in csv_files(found).values():
         table = pandas.read_csv(io.StringIO(text), dtype=str)
         assert table["model"].to_list() == [f"'{model}"] * len(table)
-    slower = [with_counts(row, seconds=-1.0) for row in turns("b")]
-    negative = board(write_run(tmp_path / "negative", slower, manifest("b")))
+    negative = replace(found, lines=found.lines.assign(score_x=-10.0))
     table = pandas.read_csv(io.StringIO(FORMS["csv"](negative)))
-    assert table["tokens_per_second"].to_list() == [-10.0], "a number stays a number"
+    assert table["score_x"].to_list() == [-10.0], "a number stays a number"
 
 
 def test_turns_stand_in_their_order(tmp_path: Path) -> None:
@@ -401,3 +402,20 @@ def test_report_and_compare_read_the_rest_of_a_torn_file(
     printed = capsys.readouterr()
     assert note in printed.err
     assert "NOT EQUAL: 2 missing; identical: 6 of 8 answers" in printed.out
+
+
+def test_folders_of_this_machine_are_not_shared(tmp_path: Path) -> None:
+    run = replace(
+        manifest("a", model="/home/me/models/M", model_args={"peft": "~/adapters/A"}),
+        command="lm_eval --model_args pretrained=/home/me/models/M --output_path /srv/x/runs",
+    )
+    folder = write_run(tmp_path / "secretive", turns("a"), run)
+    with (folder / "turns.jsonl").open("a") as file:
+        file.write("torn\n")
+    found = board(folder)
+    assert found.lines["model"].to_list() == ["M"]
+    assert str(tmp_path) in found.notes[0], "the terminal names the file"
+    for path in write(found, tmp_path / "out"):
+        text = path.read_text("utf-8")
+        assert not re.search("/home|/srv|~/|secretive", text), path.name
+    assert "pretrained=M --output_path runs" in (tmp_path / "out" / "LEADERBOARD.md").read_text()

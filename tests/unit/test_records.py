@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -36,7 +37,9 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert len(path.read_text().split("\n")) == len(rows) + 1
 
 
-numbers = st.none() | st.integers(0, 2**40)
+numbers = st.none() | st.integers(0, 10**9)
+accepted = st.integers(0, 9)
+drafted = st.integers(9, 99)
 seconds = st.none() | st.floats(0, 1e9)
 counts = st.builds(
     TurnCounts,
@@ -45,7 +48,7 @@ counts = st.builds(
     drafts=st.none()
     | st.dictionaries(
         st.sampled_from(("context", "store", "model")),
-        st.builds(DraftCounts, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+        st.builds(DraftCounts, st.integers(0, 9), drafted, accepted),
     ),
     seconds=seconds,
     latency_seconds=seconds,
@@ -56,7 +59,7 @@ counts = st.builds(
 @given(
     counts,
     st.text(),
-    st.lists(st.builds(Attempt, st.integers(1, 99), st.integers(0, 99)), max_size=3),
+    st.lists(st.builds(Attempt, drafted, accepted), max_size=3),
     st.lists(st.builds(Span, st.integers(0, 9), st.integers(1, 9), st.integers(-1, 9)), max_size=3),
 )
 def test_any_row_comes_back(
@@ -162,3 +165,28 @@ def test_only_errors_of_ours_are_shortened() -> None:
 
 def test_unknown_names_without_a_close_one_list_them_all() -> None:
     assert str(unknown_option("thing", "xyz", ["b", "a"])) == "unknown thing 'xyz'; known: a, b"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"counts": TurnCounts(num_tokens=-1)},
+        {"counts": TurnCounts(seconds=-0.5)},
+        {"counts": TurnCounts(seconds=1e308)},
+        {"counts": TurnCounts(num_forwards=10**12)},
+        {"counts": TurnCounts(drafts={"store": DraftCounts(1, 2, 3)})},
+        {"attempts": (Attempt(10**7, 0),)},
+        {"attempts": (Attempt(2, 3),)},
+        {"attempts": (Attempt(2, -1),)},
+    ],
+    ids=str,
+)
+def test_numbers_that_no_run_has_are_left_out_and_named(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "turns.jsonl"
+    for row in (ROW, replace(ROW, **wrong)):
+        records.append(path, row)
+    notes: list[str] = []
+    assert records.read(path, notes) == [ROW]
+    assert re.search(r"unreadable rows left out: 1, on line 2 \(.+( is | accepted)", notes[0])

@@ -2,6 +2,8 @@
 // Filters, and the answers with what was copied. Texts become text nodes alone, never markup.
 (async () => {
   const PAGE = 50;
+  // Characters of a text that are shown: a browser takes long to break a longer line.
+  const LONGEST = 50000;
   const packed = atob(document.getElementById("data").textContent);
   const bytes = Uint8Array.from(packed, (character) => character.charCodeAt(0));
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -26,9 +28,14 @@
   // A text in which a range can be shown; ranges count characters, as Python counts them.
   const readable = (text) => {
     const box = element("div", "text");
-    box.append(text);
+    box.append(text.slice(0, LONGEST));
     return box;
   };
+
+  const rest = (text) =>
+    text.length > LONGEST
+      ? [element("p", "facts", `… and ${text.length - LONGEST} characters more, in turns.jsonl`)]
+      : [];
 
   const unmark = (box) => {
     for (const old of box.querySelectorAll(".source")) {
@@ -80,7 +87,11 @@
       unmark(answerBox);
       for (const mark of answerBox.querySelectorAll(".now")) mark.classList.remove("now");
     };
-    for (const [text, start, end] of turn.pieces) {
+    let left = LONGEST;
+    for (const [whole, start, end] of turn.pieces) {
+      const text = whole.slice(0, left);
+      left -= text.length;
+      if (!text) break;
       if (start === undefined) {
         answerBox.append(text);
         continue;
@@ -101,10 +112,11 @@
       mark.addEventListener("mouseleave", clear);
       answerBox.append(mark);
     }
-    if (prompt) body.append(element("h4", "", "Prompt"), promptBox);
-    body.append(element("h4", "", "Answer"), answerBox);
+    if (prompt) body.append(element("h4", "", "Prompt"), promptBox, ...rest(prompt));
+    body.append(element("h4", "", "Answer"), answerBox, ...rest(answer));
     if (turn.baseline !== undefined) {
-      body.append(element("h4", "", "Baseline"), readable(turn.baseline));
+      const baseline = turn.baseline;
+      body.append(element("h4", "", "Baseline"), readable(baseline), ...rest(baseline));
     }
   };
 

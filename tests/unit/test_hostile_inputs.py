@@ -1,0 +1,132 @@
+"""Whatever is passed, and whatever files are there: an answer, or one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import evaluate_into
+from lm_eval.api.instance import Instance
+
+from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
+from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.requests import RequestBuilder
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"drafter": 5}, "drafter=5 is no name"),
+        ({"batch_size": "auto:x"}, "batch_size='auto:x' is neither"),
+        ({"batch_size": "0"}, "batch_size='0' is neither"),
+        ({"batch_size": "²"}, "batch_size='²' is neither"),
+        ({"dtype": "floaty"}, "dtype='floaty' is no dtype"),
+        ({"dtype": "int8"}, "dtype='int8' is no dtype"),
+        ({"dtype": 5}, "dtype=5 is no dtype"),
+        ({"device": "nope"}, "device='nope' is not there"),
+        ({"device": "meta:x"}, "device='meta:x' is not there"),
+        ({"device": 1.5}, "device='1.5' is not there"),
+        ({"max_length": 0}, "max_length=0 is not"),
+        ({"max_length": -5}, "max_length=-5 is not"),
+        ({"max_length": "x"}, "max_length='x' is not"),
+        ({"peft": "adapter"}, "pip install peft"),
+    ],
+    ids=str,
+)
+def test_an_option_that_cannot_be_is_named(
+    options: dict[str, Any], named: str, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("copyspec_eval.harness.options.find_spec", lambda name: None)
+    with pytest.raises(OptionError) as caught:
+        CopySpecLM(str(byte_model), **options)
+    assert named in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def change(**changes: Any) -> Callable[[Path], object]:
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", Path.unlink),
+        ("model.safetensors", cut),
+        ("model.safetensors", lambda path: path.write_bytes(b"")),
+        ("model.safetensors", lambda path: path.write_bytes(b"\xff" * 99)),
+        ("config.json", Path.unlink),
+        ("config.json", cut),
+        ("config.json", lambda path: path.write_text("[]")),
+        ("config.json", change(hidden_size="x")),
+        ("config.json", change(hidden_size=48)),
+        ("config.json", change(num_attention_heads=0)),
+        ("tokenizer.json", Path.unlink),
+        ("tokenizer.json", cut),
+        ("tokenizer.json", lambda path: path.write_text("{}")),
+        ("tokenizer_config.json", cut),
+    ],
+)
+def test_damaged_files_of_a_model_are_one_line(
+    name: str, damage: Callable[[Path], object], byte_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(byte_model, folder)
+    damage(folder / name)
+    with pytest.raises(ModelError, match=str(folder)) as caught:
+        CopySpecLM(str(folder), dtype="float32")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"until": 5}, "until=5 is neither"),
+        ({"until": None}, "until=None is neither"),
+        ({"until": [None]}, r"until=\[None\] is neither"),
+        ({"max_gen_toks": float("nan")}, "max_gen_toks.*nan"),
+        ({"max_gen_toks": "many"}, "max_gen_toks.*many"),
+        ({"max_gen_toks": 0}, "max_gen_toks=0 does not leave room"),
+        ({"max_gen_toks": 10**30}, "does not leave room"),
+        ({"do_sample": True, "temperature": "hot"}, "temperature.*hot"),
+        ({"do_sample": True, "temperature": -1}, "temperature.*-1"),
+    ],
+    ids=str,
+)
+def test_a_request_that_cannot_be_is_named(
+    settings: dict[str, Any],
+    named: str,
+    byte_model: Path,
+    questions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
+    with pytest.raises(CopySpecError, match=named) as caught:
+        evaluate_into(tmp_path, byte_model, "dtype=float32,exact=false", gen_kwargs=settings)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not list(tmp_path.rglob("turns*.jsonl"))
+
+
+def test_half_a_character_is_named_with_its_document(
+    byte_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data" / "mt_bench"
+    data.mkdir(parents=True)
+    row: dict[str, Any] = {"question_id": 7, "category": "x", "turns": ["Half: \ud800.", "Again."]}
+    (data / "question_redundant.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(data.parent))
+    with pytest.raises(DataError, match=r"question_redundant.jsonl:1: half a character"):
+        evaluate_into(tmp_path / "run", byte_model, "dtype=float32,exact=false")
+    builder = RequestBuilder(CopySpecLM(str(byte_model), dtype="float32", exact=False))
+    instance = Instance("generate_until", {}, (row["turns"][0], {"until": []}), 0)
+    instance.task_name, instance.doc_id = "other", 5
+    with pytest.raises(RequestError, match=r"document 5 of other: its prompt has half a char"):
+        builder.build(instance, repeat=0)

@@ -1,0 +1,180 @@
+"""Whatever a judge's server sends: no rating is lost or made up, and judging ends by itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hostile_server import HostileServer, Sent, http
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from copyspec_eval.cli import main
+from copyspec_eval.errors import DataError
+from copyspec_eval.scoring import judge as judging
+from copyspec_eval.scoring.judge import Judge, UnjudgedError, judge_all, read_scores
+from copyspec_eval.scoring.mt_bench import Grading
+
+GRADINGS = [Grading(number, "math", 1, "single-v1", "Be fair.", f"Q{number}") for number in (1, 2)]
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(judging, "MAX_RETRIES", 0)
+    monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def completion(content: Any) -> bytes:
+    return json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+
+
+def judged(replies: list[Sent], path: Path) -> tuple[dict[Any, float], dict[Any, str]]:
+    with HostileServer(replies) as server:
+        result = judge_all(Judge("j", server.url).rate, GRADINGS, path, "m", "j", concurrency=1)
+    return result.scores, result.reasons
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["choices", "message", "content", "a"]), inner)
+    ),
+    max_leaves=6,
+)
+RATINGS = ["[[5]]", "[[10]]", "[[1.5]]", "[[11]]", "[[0]]", f"[[{'9' * 400}]]", "[[-3]]", "[[nan]]"]
+BODIES = (
+    st.binary(max_size=60)
+    | VALUES.map(lambda value: json.dumps(value).encode())
+    | (st.sampled_from(RATINGS) | st.text(max_size=9) | VALUES).map(completion)
+)
+HEADERS = st.sampled_from(
+    [
+        *("Content-Encoding: gzip", "Content-Encoding: br", "Transfer-Encoding: chunked"),
+        *("Retry-After: nan", "Content-Type: text/html; charset=none", "Location: http://[", ""),
+    ]
+)
+REPLIES = st.one_of(
+    st.builds(http, BODIES),
+    st.builds(http, BODIES, HEADERS.filter(bool)),
+    st.builds(http, BODIES, status=st.sampled_from([200, 204, 301, 307, 400, 401, 429, 500, 999])),
+    st.builds(http, BODIES, length=st.sampled_from([-1, 0, 5, 10**6, 10**30])),
+    st.binary(max_size=30).map(lambda raw: Sent((raw,))),
+)
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.slow)])
+def test_random_servers(count: int) -> None:
+    @settings(
+        max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(st.lists(REPLIES, min_size=1, max_size=6))
+    def run(replies: list[Sent]) -> None:
+        started = time.monotonic()
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "j.jsonl"
+            scores, reasons = judged(replies, path)
+            rows = [json.loads(line) for line in path.read_text().splitlines()] if scores else []
+            assert read_scores(path, GRADINGS, "m", "j") == (scores, [])
+        assert scores.keys() | reasons.keys() == {(1, 1), (2, 1)}
+        assert not scores.keys() & reasons.keys()
+        assert [(row["question_id"], row["turn"]) for row in rows] == list(scores)
+        assert all(1 <= score <= 10 for score in scores.values())
+        assert all(len(reason.splitlines()) == 1 for reason in reasons.values())
+        assert time.monotonic() - started < 10
+
+    run()
+
+
+@pytest.mark.parametrize("text", ["[[11]]", "[[0]]", f"[[{'9' * 400}]]", "[0.5] and [[7"])
+def test_a_number_off_the_scale_is_no_rating(text: str, tmp_path: Path) -> None:
+    scores, reasons = judged([http(completion(text))], tmp_path / "j.jsonl")
+    assert scores == {}
+    assert set(reasons.values()) == {"no rating in 3 judgements"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"choices": {"0": 5}}', b'{"choices": 5}', b"[" * 10**5, b'{"choices": [{"message": []}]}'],
+)
+def test_what_is_no_completion_is_no_rating(body: bytes, tmp_path: Path) -> None:
+    scores, reasons = judged([http(body)], tmp_path / "j.jsonl")
+    assert scores == {}
+    assert set(reasons.values()) == {"no rating in 3 judgements"}
+
+
+def test_an_endless_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    fast = Sent((head, *([b" " * 2**16] * 64)))
+    assert set(judged([fast], tmp_path / "a.jsonl")[1].values()) == {
+        "a judgement of over 1048576 bytes"
+    }
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_server_that_drips_is_given_up_in_the_time_that_the_help_names(
+    start: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.undo()
+    with pytest.raises(SystemExit):
+        main(["judge", "--help"])
+    assert f"over {judging.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    started = time.monotonic()
+    _, reasons = judged([Sent((start, *([b" "] * 100)), pause=0.1)], tmp_path / "j.jsonl")
+    assert set(reasons.values()) == {"no judgement in 0.3 s, retries included"}
+    assert time.monotonic() - started < 5
+
+
+def test_two_judges_of_one_run_are_kept_apart(tmp_path: Path) -> None:
+    path, entered, leave = tmp_path / "j.jsonl", threading.Event(), threading.Event()
+    asked: list[int] = []
+
+    def rate(grading: Grading) -> tuple[str, float]:
+        asked.append(grading.question_id)
+        entered.set()
+        assert leave.wait(10)
+        return "[[5]]", 5.0
+
+    first = threading.Thread(target=judge_all, args=(rate, GRADINGS, path, "m", "j", 1))
+    first.start()
+    assert entered.wait(10)
+    with pytest.raises(DataError, match=r"j.jsonl: another process is writing it; wait until"):
+        judge_all(rate, GRADINGS, path, "m", "j", 1)
+    leave.set()
+    first.join()
+    assert asked == [1, 2]
+    assert judge_all(rate, GRADINGS, path, "m", "j", 1).scores == {(1, 1): 5.0, (2, 1): 5.0}
+    assert asked == [1, 2]
+
+
+@pytest.mark.parametrize("score", [11, 0, -2, 1e999, "nan"])
+def test_a_row_off_the_scale_is_asked_again(score: object, tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+
+    def rate(grading: Grading) -> tuple[str, float]:
+        if grading.question_id == 2:
+            raise UnjudgedError("no")
+        return "[[5]]", 5.0
+
+    judge_all(rate, GRADINGS, path, "m", "j", 1)
+    [row] = map(json.loads, path.read_text().splitlines())
+    path.write_text(json.dumps(row | {"score": score}) + "\n")
+    scores, [note] = read_scores(path, GRADINGS, "m", "j")
+    assert scores == {}
+    assert "is no rating; remove the line" in note
+    assert judge_all(rate, [replace(GRADINGS[0])], path, "m", "j", 1).scores == {(1, 1): 5.0}
