@@ -23,7 +23,7 @@ _packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[_State, torch.Tensor]]
 """Kept as long as the layer, beside its own weights, which log-likelihoods keep reading."""
 
 _OUTPUTS, _FEWEST_ROWS, _MOST_ROWS = 1 << 19, 16, 1024
-"""Outputs of a layer that are compared, in so many rows: few in a thousand rows may differ."""
+"""Outputs of a layer that are compared, in 16 to 1,024 rows: few in a thousand rows may differ."""
 
 _own_kernels: dict[tuple[object, ...], bool] = {}
 """By shape, dtype, bias and threads: whether a single row has a kernel of its own."""
@@ -77,14 +77,14 @@ def _gains(layer: Any) -> bool:
 
 
 def _matrix(layer: Any) -> torch.Tensor:
-    """The weights `[outputs, inputs]`; GPT-2's layers have them the other way round."""
+    """A view of the weights, `[outputs, inputs]`; GPT-2's layers have them the other way round."""
     weight: torch.Tensor = layer.weight.detach()
-    return weight.t().contiguous() if isinstance(layer, Conv1D) else weight
+    return weight.t() if isinstance(layer, Conv1D) else weight
 
 
 @torch.inference_mode()
 def _pack(weight: torch.Tensor) -> torch.Tensor:
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 1)
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
     return packed
 
 

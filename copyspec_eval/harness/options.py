@@ -82,21 +82,30 @@ def check_values(options: Mapping[str, Any]) -> None:
     of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype != "auto" and not getattr(of_torch, "is_floating_point", False):
         raise OptionError(f"dtype={dtype!r} is no dtype of torch; pass such as bfloat16")
-    device = options.get("device")
-    # lm-eval's own default is cuda:0, be there such a device or not.
-    falls_back = str(device).startswith("cuda") and not torch.cuda.is_available()
-    if device is not None and not falls_back:
-        try:
-            torch.empty(0, device=device)
-        except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
-            raise OptionError(
-                f"device={str(device)!r} is not there ({_first_line(error)}); pass such as cpu"
-            ) from error
+    if options.get("device") is not None:
+        _check_device(options["device"])
     max_length = options.get("max_length")
     if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
         raise OptionError(f"max_length={max_length!r} is not a number of tokens of at least 1")
     if options.get("peft") and find_spec("peft") is None:
         raise OptionError("peft=… needs the package peft; pip install peft")
+
+
+def _check_device(name: object) -> None:
+    try:
+        device = torch.device(name)  # type: ignore[call-overload]
+        if device.type != "cuda":
+            torch.empty(0, device=device)
+            return
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise OptionError(
+            f"device={str(name)!r} is not there ({_first_line(error)}); pass such as cpu"
+        ) from error
+    # Not tried, for every rank would take memory of the first. Where there are none, lm-eval's own
+    # default is cuda:0 all the same.
+    if 0 < torch.cuda.device_count() <= (device.index or 0):
+        count = torch.cuda.device_count()
+        raise OptionError(f"device={str(name)!r} is not there; {count} are, from cuda:0 on")
 
 
 @contextmanager

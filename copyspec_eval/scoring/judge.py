@@ -182,40 +182,29 @@ def judge_all(
     if concurrency < 1:
         raise OptionError(f"concurrency {concurrency}; give 1 or more")
     with journal.alone(path):
-        return _judge_all(rate, gradings, path, model, judge, concurrency)
+        scores, notes = read_scores(path, gradings, model, judge)
+        reasons: dict[AnswerTurn, str] = {}
 
+        def rate_one(grading: Grading) -> None:
+            answer = grading.question_id, grading.turn
+            try:
+                judgement, score = rate(grading)
+            except UnjudgedError as error:
+                reasons[answer] = str(error)
+            else:
+                row = judgement_row(grading, model, judge, judgement, score, time.time())
+                journal.append(path, json.dumps(row).encode())
+                scores[answer] = score
 
-def _judge_all(
-    rate: Callable[[Grading], tuple[str, float]],
-    gradings: Sequence[Grading],
-    path: Path,
-    model: str,
-    judge: str,
-    concurrency: int,
-) -> Judged:
-    scores, notes = read_scores(path, gradings, model, judge)
-    reasons: dict[AnswerTurn, str] = {}
-
-    def rate_one(grading: Grading) -> None:
-        answer = grading.question_id, grading.turn
+        unrated = [each for each in gradings if (each.question_id, each.turn) not in scores]
+        pool = ThreadPoolExecutor(concurrency)
         try:
-            judgement, score = rate(grading)
-        except UnjudgedError as error:
-            reasons[answer] = str(error)
-        else:
-            row = judgement_row(grading, model, judge, judgement, score, time.time())
-            journal.append(path, json.dumps(row).encode())
-            scores[answer] = score
-
-    unrated = [each for each in gradings if (each.question_id, each.turn) not in scores]
-    pool = ThreadPoolExecutor(concurrency)
-    try:
-        futures = [pool.submit(rate_one, grading) for grading in unrated]
-        for future in tqdm(as_completed(futures), "Judging", len(futures), unit="answer"):
-            future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return Judged(gradings, scores, reasons, notes)
+            futures = [pool.submit(rate_one, grading) for grading in unrated]
+            for future in tqdm(as_completed(futures), "Judging", len(futures), unit="answer"):
+                future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return Judged(gradings, scores, reasons, notes)
 
 
 def read_scores(

@@ -403,22 +403,3 @@ def test_evalplus_itself_reads_the_samples(data, evaluate, tmp_path):
     )
     scores = [line for line in result.stdout.splitlines() if line.startswith("pass@1:")]
     assert [line.split()[-1] for line in scores] == ["1.000", "0.500"]
-
-
-def test_a_verdict_that_a_solution_writes_does_not_count() -> None:
-    """Written past Python, and then the worker that would have judged is killed."""
-    forged = json.dumps({"solution": "forged", "base": True, "plus": True}) + "\n"
-    answer = f"""```python
-import ctypes, os
-
-def total(numbers):
-    libc = ctypes.CDLL(None)
-    text = {forged.encode()!r}
-    libc.write(1, text, len(text))
-    libc.kill(os.getppid(), 9)
-    libc._exit(0)
-    return 0
-```"""
-    scored = score_solution(answer, PLUS[0])
-    assert (scored.base, scored.plus) == (False, False)
-    assert "def total" in scored.solution

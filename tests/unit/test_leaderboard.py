@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from sample_rows import SPEC, with_counts
 from copyspec_eval.cli import main
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.files import write
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
 from copyspec_eval.reports.leaderboard_forms import FORMS, csv_files
 from copyspec_eval.reports.recorded import read_recorded
@@ -402,20 +400,3 @@ def test_report_and_compare_read_the_rest_of_a_torn_file(
     printed = capsys.readouterr()
     assert note in printed.err
     assert "NOT EQUAL: 2 missing; identical: 6 of 8 answers" in printed.out
-
-
-def test_folders_of_this_machine_are_not_shared(tmp_path: Path) -> None:
-    run = replace(
-        manifest("a", model="/home/me/models/M", model_args={"peft": "~/adapters/A"}),
-        command="lm_eval --model_args pretrained=/home/me/models/M --output_path /srv/x/runs",
-    )
-    folder = write_run(tmp_path / "secretive", turns("a"), run)
-    with (folder / "turns.jsonl").open("a") as file:
-        file.write("torn\n")
-    found = board(folder)
-    assert found.lines["model"].to_list() == ["M"]
-    assert str(tmp_path) in found.notes[0], "the terminal names the file"
-    for path in write(found, tmp_path / "out"):
-        text = path.read_text("utf-8")
-        assert not re.search("/home|/srv|~/|secretive", text), path.name
-    assert "pretrained=M --output_path runs" in (tmp_path / "out" / "LEADERBOARD.md").read_text()

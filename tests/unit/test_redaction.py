@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_runs import manifest, turn, write_run
 
 from copyspec_eval.redaction import redacted, redacted_command, redacted_text
+from copyspec_eval.reports.files import write
+from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.recorded import read_recorded
 
 SECRET = "hf_aB3dE6gH9jK2mN5pQ8"
 PLAIN = "correct horse,battery"
@@ -102,3 +109,20 @@ def test_other_values_are_as_they_were(value: object) -> None:
 def test_what_is_blanked_stays_so(parts: list[str]) -> None:
     once = redacted_text("".join(parts))
     assert redacted_text(once) == once
+
+
+def test_folders_of_this_machine_are_not_shared(tmp_path: Path) -> None:
+    run = replace(
+        manifest("a", model="/home/me/models/M", model_args={"peft": "~/adapters/A"}),
+        command="lm_eval --model_args pretrained=/home/me/models/M --output_path /srv/x/runs",
+    )
+    folder = write_run(tmp_path / "secretive", [turn("a", 0, 1)], run)
+    with (folder / "turns.jsonl").open("a") as file:
+        file.write("torn\n")
+    board = leaderboard([read_recorded(folder)])
+    assert board.lines["model"].to_list() == ["M"]
+    assert str(tmp_path) in board.notes[0], "the terminal names the file"
+    for path in write(board, tmp_path / "out"):
+        text = path.read_text("utf-8")
+        assert not re.search("/home|/srv|~/|secretive", text), path.name
+    assert "pretrained=M --output_path runs" in (tmp_path / "out" / "LEADERBOARD.md").read_text()
