@@ -228,7 +228,7 @@ def read_scores(
             answer = row["question_id"], row["turn"]
             is_ours = expected.get(answer) == (row["model"], row["judge"], row["user_prompt"])
             score = float(row["score"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             notes.append(f"{path}:{number}: skipped, not a judgement ({reason}); remove the line")
             continue

@@ -178,3 +178,21 @@ def test_a_row_off_the_scale_is_asked_again(score: object, tmp_path: Path) -> No
     assert scores == {}
     assert "is no rating; remove the line" in note
     assert judge_all(rate, [replace(GRADINGS[0])], path, "m", "j", 1).scores == {(1, 1): 5.0}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"[" * 10**5, b"9" * 10**5, b"\xff\xfe", b"{}", b"[]", b"NaN"),
+        b'{"question_id": 1, "turn": 1, "model": "m", "judge": [], "user_prompt": "", "score": 1%s}'
+        % (b"0" * 400),
+        b'{"question_id": [1], "turn": {}, "model": "m", "judge": 5, "user_prompt": "q"}',
+    ],
+)
+def test_a_damaged_line_of_the_file_is_noted(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    judge_all(lambda grading: ("[[5]]", 5.0), GRADINGS[:1], path, "m", "j", 1)
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    scores, [note] = read_scores(path, GRADINGS, "m", "j")
+    assert scores == {(1, 1): 5.0}
+    assert "j.jsonl:2: skipped, not a judgement" in note
