@@ -96,7 +96,7 @@ class Rescorer:
     """Reads an answer again in ways that are equal but for rounding, to measure the rounding.
 
     Three readings have no part of the engine that is judged: plain one-token steps, the model's own
-    forward at once, and the model's own in chunks as wide as the engine's steps. How far any two
+    forward at once, and the model's own in chunks of the engine's steps' shape. How far any two
     are apart, over `NOISE_WINDOW` positions, is what rounding does to this model, dtype, device and
     context:
 
@@ -113,9 +113,11 @@ class Rescorer:
       is: more than twice an error of the other readings, and than a quarter of its bound.
 
     Rounding can change a router's choice of experts, and that moves the logits of single positions
-    by any amount, in one reading and not in the next. So in a model with experts the two conditions
-    are for the typical error alone, which single positions do not move, and the noise is at least
-    the judged engine's largest error at the very position.
+    by any amount, in one reading and not in the next; in a context of few tokens, those of all that
+    follow. So in a model with experts the two conditions are for the typical error alone, which
+    single positions do not move, and hold if plain decoding is as near to one of the other readings
+    as rounding allows, and the judged engine to one of all three. The noise is then at least the
+    judged engine's largest error at the very position.
 
     Args:
         model: the model that gave the answers.
@@ -181,6 +183,7 @@ class Rescorer:
         ids = torch.tensor([token_ids], device=input_device(self._model))
         at_once = self._model(input_ids=ids, use_cache=False, logits_to_keep=keep)
         first, width = ids.shape[1] - keep + 1, self._engine.widths[-1]
+        ids = ids.expand(self._engine.batch_size, -1)
         output = self._model(input_ids=ids[:, :first], use_cache=True, logits_to_keep=1)
         parts = [output.logits]
         for start in range(first, ids.shape[1], width):
@@ -190,24 +193,45 @@ class Rescorer:
                 use_cache=True,
             )
             parts.append(output.logits)
-        return [at_once.logits[0].float(), torch.cat(parts, 1)[0].float()]
+        return [at_once.logits[0].float(), torch.cat([part[0] for part in parts]).float()]
 
     def _noise(
         self, plain: torch.Tensor, judged: torch.Tensor, own: abc.Sequence[torch.Tensor], at: int
     ) -> float:
         """The noise at index `at` of the readings, all `[positions, vocabulary]`, float32."""
-        routed = has_experts(self._model)
         likeliest = plain.topk(2).indices
-        pairs = combinations([plain, *own], 2)
-        errors = torch.stack([_errors(a, b, likeliest) for a, b in pairs]).amax(0)
-        of_judged = _errors(judged, plain, likeliest)
+        errors = torch.stack([_errors(a, b, likeliest) for a, b in combinations([plain, *own], 2)])
+        of_judged = torch.stack([_errors(judged, reading, likeliest) for reading in [plain, *own]])
         bounds = _bounds(self._model).to(errors) * plain.std()
-        possible = (errors <= bounds) & (of_judged <= (_LIKE * errors).maximum(_UNSEEN * bounds))
-        if not (possible[0] if routed else possible.all()):
-            return 0.0
         resolved = _eps(self._model) * float(plain.abs().max())
-        routing = float((judged[at] - plain[at]).abs().max()) if routed else 0.0
-        return max(float(errors[-1]), resolved, routing)
+        noise = max(float(errors[:, -1].max()), resolved)
+        if has_experts(self._model):
+            is_rounding = _is_rounding_of_experts(errors[:, 0], of_judged[:, 0], bounds[0])
+            noise = max(noise, float((judged[at] - plain[at]).abs().max()))
+        else:
+            most = errors.amax(0)
+            is_rounding = (most <= bounds).all() & (of_judged[0] <= _as_large(most, bounds)).all()
+        return noise if is_rounding else 0.0
+
+
+def _as_large(errors: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
+    """What the judged engine's error can be where those of the other readings are `errors`."""
+    return (_LIKE * errors).maximum(_UNSEEN * bounds)
+
+
+def _is_rounding_of_experts(
+    errors: torch.Tensor, of_judged: torch.Tensor, bound: torch.Tensor
+) -> torch.Tensor:
+    """`Rescorer`'s two conditions for typical errors, where one reading may be set apart.
+
+    Args:
+        errors: of each two readings, plain decoding's two first.
+        of_judged: the judged engine's, against each reading.
+        bound: of a typical error.
+    """
+    is_near = errors <= bound
+    nearest = torch.where(is_near, errors, 0.0).amax()
+    return is_near[:2].any() & (of_judged.min() <= _as_large(nearest, bound))
 
 
 def _errors(a: torch.Tensor, b: torch.Tensor, likeliest: torch.Tensor) -> torch.Tensor:

@@ -206,9 +206,13 @@ class Readings:
         return torch.randn(NOISE_WINDOW, VOCABULARY, generator=self.random)
 
     def noise(
-        self, rounding: torch.Tensor | float, judged: torch.Tensor | float, at: int = -1
+        self,
+        rounding: torch.Tensor | float,
+        judged: torch.Tensor | float,
+        at: int = -1,
+        at_once: float = 0.0,
     ) -> float:
-        own = [self.logits, self.logits + rounding * self.normal()]
+        own = [self.logits + at_once * self.normal(), self.logits + rounding * self.normal()]
         return self.rescorer._noise(self.logits, self.logits + judged * self.normal(), own, at)
 
 
@@ -242,7 +246,16 @@ def test_only_experts_may_move_single_positions() -> None:
     )
     assert dense.noise(flips, 1e-6) == dense.noise(1e-6, flips) == 0
     for readings in (routed, dense):
-        assert readings.noise(flips, DEFECT) == readings.noise(DEFECT, flips) == 0
+        assert readings.noise(flips, DEFECT) == 0
+    assert dense.noise(DEFECT, flips) == 0
+
+
+def test_another_expert_in_a_short_context_sets_one_reading_apart() -> None:
+    routed, dense = (Readings(tiny_model(name)) for name in ("mixtral", "qwen2"))
+    assert routed.noise(1.0, 1e-6) > 1
+    assert dense.noise(1.0, 1e-6) == 0
+    assert routed.noise(1.0, 1e-6, at_once=1.0) == 0, "nothing confirms plain decoding"
+    assert routed.noise(1.0, DEFECT) == 0, "nothing confirms the judged engine"
 
 
 def test_the_bound_is_that_of_the_type_that_is_computed_in(
