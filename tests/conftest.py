@@ -23,7 +23,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 
 # Only the sandbox may run these: the search for doctests would import them.
-collect_ignore_glob = ["hostile_programs/*"]
+collect_ignore_glob = ["programs/*"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,8 +12,9 @@ from lm_eval.api.metrics import mean
 from copyspec_eval.errors import DataError, report_errors_in_one_line
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
-from copyspec_eval.scoring import gsm8k, sandbox
-from copyspec_eval.scoring.sandbox import Outcome
+from copyspec_eval.scoring import gsm8k
+from copyspec_eval.scoring.sandbox import choice, programs
+from copyspec_eval.scoring.sandbox.commands import Outcome
 from copyspec_eval.sources import JsonLine, read_jsonl
 
 report_errors_in_one_line()
@@ -68,6 +69,12 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
         """The right number."""
         return str(gsm8k.gold_number(doc["answer"]))
 
+    def build_all_requests(self, **kwargs: Any) -> None:
+        """As lm-eval's, once it is known that the answers can be scored."""
+        if "bypass" not in self._metric_fn_list:
+            choice.level()
+        super().build_all_requests(**kwargs)
+
     def apply_filters(self) -> None:
         """As lm-eval's; then run all programs, unless nothing is scored (--predict_only)."""
         super().apply_filters()
@@ -79,8 +86,8 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
             if instance.turn in SCORED_TURNS
             for answer in instance.filtered_resps.values()
         ]
-        programs = [program for _, answer in answers if (program := _program(answer)) is not None]
-        self._outcomes = dict(zip(programs, sandbox.run_all(programs), strict=True))
+        sources = [source for _, answer in answers if (source := _program(answer)) is not None]
+        self._outcomes = dict(zip(sources, programs.run_all(sources), strict=True))
         verdicts = {turn: Counter[str]() for turn in SCORED_TURNS}
         for instance, answer in answers:
             verdicts[instance.turn][self._verdict(instance.doc, answer)] += 1

@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports.runs import Answer, Run
 from copyspec_eval.reports.turns import read_turns
-from copyspec_eval.scoring.humaneval import as_samples
+from copyspec_eval.scoring.humaneval.scores import as_samples
 from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation, file_name
 
 HUMANEVAL = "humaneval_evalplus"
@@ -94,22 +96,29 @@ def write_turns(folder: Path, path: Path) -> Path:
 def _conversation(first: Answer, second: Answer | None) -> Conversation:
     if second is None:
         raise DataError(f"{first.task} doc {first.doc_id}: the second answer is missing; run again")
-    identity, category, questions = _fields(first, "question_id", "category", "turns")
-    return Conversation(
-        int(identity), category, (questions[0], questions[1]), (first.text, second.text)
+    identity, category, (question, again, *_) = _fields(
+        first, question_id=int, category=str, turns=Annotated[list[str], msgspec.Meta(min_length=2)]
     )
+    return Conversation(identity, category, (question, again), (first.text, second.text))
 
 
-def _fields(answer: Answer, *names: str) -> list[Any]:
-    """Fields of the answer's document."""
-    doc = answer.doc or {}
-    missing = [name for name in names if name not in doc]
+def _fields(answer: Answer, **types: Any) -> list[Any]:
+    """Fields of the answer's document, of these types."""
+    doc, where = answer.doc or {}, f"{answer.task} doc {answer.doc_id}"
+    missing = [name for name in types if name not in doc]
     if missing:
         raise DataError(
-            f"{answer.task} doc {answer.doc_id}: its {missing[0]} is not recorded; "
-            "run lm_eval with --log_samples"
+            f"{where}: its {missing[0]} is not recorded; run lm_eval with --log_samples"
         )
-    return [doc[name] for name in names]
+    values = []
+    for name, type_ in types.items():
+        try:
+            values.append(msgspec.convert(doc[name], type_, strict=False))
+        except msgspec.ValidationError as error:
+            raise DataError(
+                f"{where}: its {name} is not that of a document ({error}); run lm_eval again"
+            ) from error
+    return values
 
 
 def _fastchat_row(task: str, model: str, conversation: Conversation) -> dict[str, Any]:
@@ -124,7 +133,7 @@ def _fastchat_row(task: str, model: str, conversation: Conversation) -> dict[str
 
 def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
     """The problem's id and a complete program; a completion continues its prompt."""
-    task_id, problem, entry_point = _fields(answer, "task_id", "prompt", "entry_point")
+    task_id, problem, entry_point = _fields(answer, task_id=str, prompt=str, entry_point=str)
     beginning = f"{problem.strip()}\n"
     completes = (answer.prompt or "").endswith(beginning)
     raw = beginning + answer.text if completes else answer.text

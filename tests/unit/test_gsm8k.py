@@ -18,7 +18,6 @@ from lm_eval.tasks import TaskManager
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import gsm8k as task_module
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.scoring import sandbox
 from copyspec_eval.scoring.gsm8k import (
     RIGHT,
     extract_program,
@@ -27,7 +26,8 @@ from copyspec_eval.scoring.gsm8k import (
     is_correct,
     verdict,
 )
-from copyspec_eval.scoring.sandbox import Outcome
+from copyspec_eval.scoring.sandbox import programs
+from copyspec_eval.scoring.sandbox.commands import Outcome
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_both_programs_are_run_and_compared(
 
 
 def test_nothing_is_run_without_scores(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "run_all", None)
+    monkeypatch.setattr(programs, "run_all", None)
     figures = evaluate(Solver(), predict_only=True)["results"]["gsm8k_self_correction"]
     assert figures["bypass,none"] == 999
     assert "acc_turn1,none" not in figures

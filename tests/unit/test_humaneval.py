@@ -22,14 +22,13 @@ from lm_eval.tasks import TaskManager
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.humaneval import STOPS, HumanEvalTask, find_file, read_problems
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.scoring import sandbox
-from copyspec_eval.scoring.humaneval import (
+from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
     as_samples,
-    passes_base,
     score_all,
     score_solution,
 )
+from copyspec_eval.scoring.sandbox import choice, programs
 
 TASK = "humaneval_evalplus"
 PLUS: list[dict[str, Any]] = [
@@ -72,6 +71,11 @@ CONFIG: dict[str, Any] = {
     "output_type": "generate_until",
     "generation_kwargs": {"until": [], "do_sample": False, "max_gen_toks": 1024},
 }
+
+
+def score(raw: str, problem: dict[str, Any]) -> ScoredSolution:
+    [scored] = score_all([(raw, problem)])
+    return scored
 
 
 def write(folder: Path, rows: list[Any], name: str = "HumanEvalPlus.jsonl") -> Path:
@@ -187,7 +191,7 @@ def test_options_of_the_harness(data, evaluate):
 
 def test_predict_only_runs_nothing(data, evaluate, monkeypatch, tmp_path):
     write(data, PLUS)
-    monkeypatch.setattr(sandbox, "run", None)
+    monkeypatch.setattr(programs, "run", None)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
     figures = evaluate(Scripted(TOTAL, TOTAL), predict_only=True, evaluation_tracker=tracker)
     assert figures == {"bypass": 999}
@@ -210,15 +214,15 @@ def test_other_ranks_have_files_of_their_own(data, monkeypatch, tmp_path):
     assert not (tmp_path / "samples.jsonl").exists()
 
 
-@pytest.mark.parametrize("level", sandbox.levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
 def test_at_every_level_of_containment(level, monkeypatch):
-    monkeypatch.setattr(sandbox, "level", lambda: level)
-    assert score_solution(TOTAL, PLUS[0]) == ScoredSolution(
+    monkeypatch.setenv(choice.VARIABLE, level.name)
+    assert score(TOTAL, PLUS[0]) == ScoredSolution(
         "def total(numbers):\n    return sum(numbers)", base=True, plus=True
     )
     stuck = "def total(n):\n    if n != []: return sum(n)\n    while True:\n        try: [][0]\n"
     stuck += "        except BaseException: pass\n"
-    assert score_solution(stuck, PLUS[0]) == ScoredSolution(stuck.strip(), base=True, plus=False)
+    assert score(stuck, PLUS[0]) == ScoredSolution(stuck.strip(), base=True, plus=False)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +240,8 @@ def test_at_every_level_of_containment(level, monkeypatch):
     ],
 )
 def test_what_is_no_solution_fails(solution):
-    assert not passes_base(solution, BASE[0])
-    scored = score_solution(solution, PLUS[0])
+    assert not score_solution(solution, BASE[0]).base
+    scored = score(solution, PLUS[0])
     assert (scored.base, scored.plus) == (False, False)
 
 
@@ -245,12 +249,12 @@ def test_a_program_that_lies_about_itself():
     """What it writes where the worker writes does not count."""
     line = b'\n{"solution": "", "base": true, "plus": true}\n'
     liar = f"import os\ndef total(numbers):\n    os.write(1, {line!r})\n    return 0\n"
-    assert score_solution(liar, PLUS[0]) == ScoredSolution(liar.strip(), base=False, plus=False)
+    assert score(liar, PLUS[0]) == ScoredSolution(liar.strip(), base=False, plus=False)
 
 
 def test_a_worker_that_fails_is_no_silent_zero(caplog):
     broken = PLUS[0] | {"canonical_solution": "    return unknown\n"}
-    assert not score_solution(TOTAL, broken).base
+    assert not score(TOTAL, broken).base
     [message] = caplog.messages
     assert message.startswith("HumanEval/0: tests did not finish, counted as failed (exit ")
     assert "NameError: name 'unknown' is not defined" in message
@@ -260,10 +264,11 @@ def test_helpers_of_the_prompt_are_there_for_the_test():
     """As in HumanEval/38, whose test calls a function that the solution need not repeat."""
     problem = BASE[0] | {
         "prompt": "def twice(x):\n    return 2 * x\n\ndef half(x):\n    '''Undo `twice`.'''\n",
+        "canonical_solution": "    return x // 2\n",
         "entry_point": "half",
         "test": "def check(candidate):\n    assert candidate(twice(3)) == 3\n",
     }
-    assert passes_base("def half(x):\n    return x // 2", problem)
+    assert score_solution("def half(x):\n    return x // 2", problem).base
 
 
 def test_no_answers():
@@ -361,8 +366,10 @@ def canonical(data_dir: Path) -> list[dict[str, Any]]:
 def check_bodies(problems: list[dict[str, Any]]) -> None:
     for problem in problems:
         solution = problem["prompt"] + problem["canonical_solution"]
-        assert passes_base(solution, problem), problem["task_id"]
-        assert not passes_base(problem["prompt"] + "    pass\n", problem), problem["task_id"]
+        assert score_solution(solution, problem).base, problem["task_id"]
+        assert not score_solution(problem["prompt"] + "    pass\n", problem).base, problem[
+            "task_id"
+        ]
 
 
 def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir):

@@ -1,0 +1,66 @@
+"""Runs one solution for the process that judges it; `scores` starts this module in a sandbox.
+
+The argument is the descriptor of a socket, on which each message is a line of JSON. First comes
+`{"sources": […], "entry_point": …}`, then the arguments of one call after another. Each is answered
+by `{"value": …}` (null after the first) or `{"error": …}`.
+
+Nothing here is hidden from the solution, which shares the process: all that it can forge is what
+it could have returned.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from io import BufferedRWPair
+from types import ModuleType
+from typing import Any
+
+from copyspec_eval.scoring.humaneval.values import decode, encode
+
+_RECURSION_LIMIT = 1000
+_REASON_CHARS = 200
+
+
+def main() -> None:
+    """Answer until the other end is closed."""
+    with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rwb") as messages:
+        first = json.loads(messages.readline())
+        solution = ModuleType("solution")
+        sys.modules["solution"] = solution
+        _answer(messages, partial(_load, solution, first["sources"]))
+        for line in messages:
+            arguments = [decode(data) for data in json.loads(line)]
+            _answer(messages, partial(_call, solution, first["entry_point"], arguments))
+
+
+def _load(solution: ModuleType, sources: list[str]) -> None:
+    for source in sources:
+        exec(source, solution.__dict__)
+
+
+def _call(solution: ModuleType, entry_point: str, arguments: list[Any]) -> Any:
+    return getattr(solution, entry_point)(*arguments)
+
+
+def _answer(messages: BufferedRWPair, run: Callable[[], Any]) -> None:
+    """Send what `run` returns, or what it raises."""
+    try:
+        value = run()
+        # A solution may have set a limit of its own, too low for what follows.
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(_RECURSION_LIMIT)
+        answer = json.dumps({"value": encode(value)})
+        sys.setrecursionlimit(limit)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt, too
+        sys.setrecursionlimit(_RECURSION_LIMIT)
+        answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:_REASON_CHARS]})
+    messages.write(answer.encode() + b"\n")
+    messages.flush()
+
+
+if __name__ == "__main__":
+    main()

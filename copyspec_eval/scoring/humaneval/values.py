@@ -1,0 +1,130 @@
+"""Python values as JSON and back, by their content alone.
+
+Whoever reads them runs no code of whoever wrote them: all that comes back is of a builtin type, of
+`decimal`, `fractions` or numpy, or `UNKNOWN`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Set
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+_PLAIN_INT = 2**63
+_NUMPY_TYPE = re.compile(r"bool|u?int[0-9]{1,2}|float[0-9]{2}|complex[0-9]{2,3}")
+
+
+class Unknown:
+    """Stands for a value of another type; equal to no value but itself."""
+
+
+UNKNOWN = Unknown()
+
+
+def encode(value: Any) -> Any:
+    """`value` as JSON: an object of one name, the type's, where JSON has no such type.
+
+    Instances of a subclass become instances of the builtin type. What is nested too deeply is
+    unknown as a whole.
+
+    >>> encode([1, (2.5, None), {3: "x"}])
+    [1, {'tuple': [2.5, None]}, {'dict': [[3, 'x']]}]
+    >>> encode(object())
+    {'unknown': None}
+    """
+    try:
+        return _encoded(value)
+    except RecursionError:
+        return {"unknown": None}
+
+
+def decode(data: Any) -> Any:
+    """What `encode` made JSON of.
+
+    Raises:
+        ValueError: `data` is nothing that `encode` gives.
+
+    >>> decode({"tuple": [2.5, {"set": [1]}]})
+    (2.5, {1})
+    """
+    try:
+        return _decoded(data)
+    except (TypeError, KeyError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"no value: {error}") from error
+
+
+def _encoded(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    if value is None or isinstance(value, bool):
+        return value
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.number, numpy.bool_)):
+        known = _NUMPY_TYPE.fullmatch(value.dtype.name)
+        return {"numpy": [value.dtype.name, _encoded(value.tolist())]} if known else _unknown()
+    if isinstance(value, int):
+        number = int(value)
+        return number if abs(number) < _PLAIN_INT else {"int": hex(number)}
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, list):
+        return [_encoded(item) for item in value]
+    if isinstance(value, dict):
+        return {"dict": [[_encoded(key), _encoded(item)] for key, item in dict.items(value)]}
+    if isinstance(value, tuple):
+        return {"tuple": [_encoded(item) for item in value]}
+    if isinstance(value, Set):
+        return {"set": [_encoded(item) for item in value]}
+    return _encoded_rarely(value)
+
+
+def _encoded_rarely(value: Any) -> Any:
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": value.hex()}
+    if isinstance(value, Fraction):
+        return {"fraction": [_encoded(value.numerator), _encoded(value.denominator)]}
+    if isinstance(value, Decimal):
+        return {"decimal": str(value)}
+    return _unknown()
+
+
+def _unknown() -> dict[str, None]:
+    return {"unknown": None}
+
+
+def _decoded(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_decoded(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    [(kind, content)] = data.items()
+    return _DECODERS[kind](content)
+
+
+def _numpy_value(content: Any) -> Any:
+    import numpy
+
+    name, items = content
+    if not _NUMPY_TYPE.fullmatch(name):
+        raise ValueError(f"no value: numpy type {name!r:.60}")
+    array = numpy.array(_decoded(items), dtype=name)
+    return array if isinstance(items, list) else array[()]
+
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda content: int(content, 16),
+    "dict": lambda content: {_decoded(key): _decoded(item) for key, item in content},
+    "tuple": lambda content: tuple(_decoded(item) for item in content),
+    "set": lambda content: {_decoded(item) for item in content},
+    "complex": lambda content: complex(*content),
+    "bytes": bytes.fromhex,
+    "fraction": lambda content: Fraction(*map(_decoded, content)),
+    "decimal": Decimal,
+    "numpy": _numpy_value,
+    "unknown": lambda content: UNKNOWN,
+}

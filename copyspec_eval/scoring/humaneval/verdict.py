@@ -1,0 +1,170 @@
+"""Judges one solution by what it returns; `scores` runs this module in a sandbox.
+
+Standard input is `{"solution": PROGRAM, "problem": {…}, "channels": {"base": N, "plus": N}}`, the
+channels being descriptors of sockets to two processes of `solution`. Standard output is
+`{"base": …, "plus": …}`: whether these tests pass; `plus` only if the others do and there are any.
+
+The solution never runs in this process. EvalPlus, or the problem's own `check`, tests a function
+that sends its arguments to the process where it does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from copyspec_eval.scoring.humaneval.values import decode, encode
+
+_SET_DUMPABLE = 4  # <sys/prctl.h>
+
+_START_SECONDS = 30.0
+"""For a solution's top level, and for a machine that is slow to start a process."""
+_CHECK_SECONDS, _CHECK_FACTOR = 10.0, 10.0
+"""For a problem's own tests: at least so long, and so many times what the right solution takes."""
+
+_ANSWER_BYTES = 2**26
+
+
+class SolutionError(Exception):
+    """The solution raised an exception, ended its process, or gave no readable value."""
+
+
+class Solution:
+    """A solution that runs in another process.
+
+    Args:
+        descriptor: of a socket to that process.
+        sources: programs that are run one after the other, with the same names.
+        entry_point: the name of its function.
+
+    Raises:
+        SolutionError: their top level fails, or takes more than 30 seconds.
+    """
+
+    def __init__(self, descriptor: int, sources: Sequence[str], entry_point: str) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._messages = self._socket.makefile("rwb")
+        self._socket.settimeout(_START_SECONDS)
+        self._ask({"sources": sources, "entry_point": entry_point})
+        self._socket.settimeout(None)
+
+    def call(self, *arguments: Any) -> Any:
+        """What the function returns, as plain data.
+
+        Raises:
+            SolutionError: see there.
+        """
+        return self._ask([encode(argument) for argument in arguments])
+
+    def _ask(self, message: Any) -> Any:
+        try:
+            self._messages.write(json.dumps(message).encode() + b"\n")
+            self._messages.flush()
+            answer = json.loads(self._messages.readline(_ANSWER_BYTES))
+            value = decode(answer["value"])
+        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+            raise SolutionError(str(error)) from error
+        return value
+
+
+def main() -> None:
+    """Read one task and write its verdicts."""
+    if sys.platform == "linux":
+        # Where programs share a user, the solution could else write to this process's memory.
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+    task = json.load(sys.stdin)
+    problem, channels = task["problem"], task["channels"]
+    if "plus_input" not in problem:
+        verdicts = {"base": _passes_check(task["solution"], problem, channels["base"])}
+    else:
+        verdicts = {"base": _passes(task["solution"], problem, "base", channels["base"])}
+        if verdicts["base"]:
+            verdicts["plus"] = _passes(task["solution"], problem, "plus", channels["plus"])
+    print(json.dumps(verdicts))
+
+
+def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -> bool:
+    """Whether EvalPlus's `tests`, "base" or "plus", pass."""
+    # The sandbox limits the memory. EvalPlus takes a limit that it may not set for a failed test.
+    os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"
+    from evalplus.eval import FAIL, PASS, untrusted_check
+    from evalplus.gen.util import trusted_exec
+
+    # EvalPlus relies on fork, and the other start methods need sockets.
+    multiprocessing.set_start_method("fork", force=True)
+    reference = problem["prompt"] + problem["canonical_solution"]
+    inputs, entry_point = problem[f"{tests}_input"], problem["entry_point"]
+    expected, seconds = trusted_exec(reference, inputs, entry_point, record_time=True)
+    try:
+        solution = Solution(channel, [source], entry_point)
+    except SolutionError:
+        return False
+    # EvalPlus tests the source of a module, in a fork of this process.
+    elsewhere = ModuleType("elsewhere")
+    setattr(elsewhere, entry_point, solution.call)
+    sys.modules["elsewhere"] = elsewhere
+    status, details = untrusted_check(
+        "humaneval",
+        f"from elsewhere import {entry_point}",
+        inputs,
+        entry_point,
+        expected=expected,
+        atol=problem["atol"],
+        ref_time=seconds,
+        fast_check=True,
+    )
+    # EvalPlus 0.3.1 notes no detail of a right `find_zero`, and takes that for a failure
+    # (its pull request 201): what fails has the detail of the test that failed.
+    is_right_zero = entry_point == "find_zero" and status == FAIL and len(details) == 0
+    return bool(status == PASS or is_right_zero)
+
+
+def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool:
+    """Whether the `test` of a row of OpenAI's HumanEval passes.
+
+    As in its own harness, the solution can use the prompt's imports and helper functions.
+    """
+    from evalplus.eval.utils import time_limit
+
+    prompt, entry_point = problem["prompt"], problem["entry_point"]
+    started = time.perf_counter()
+    _check(problem, _function(prompt + problem["canonical_solution"], entry_point))
+    seconds = max(_CHECK_SECONDS, _CHECK_FACTOR * (time.perf_counter() - started))
+    try:
+        solution = Solution(channel, [prompt, source], entry_point)
+        with time_limit(seconds):
+            _check(problem, solution.call)
+    except Exception:  # a failed assertion, the time limit, or what the tests make of an answer
+        return False
+    return True
+
+
+def _check(problem: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise whatever the problem's tests raise."""
+    # They may call helper functions of the prompt.
+    names = _names(problem["prompt"] + "\n" + problem["test"])
+    names[problem["entry_point"]] = function
+    names["check"](function)
+
+
+def _function(source: str, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = _names(source)[name]
+    return function
+
+
+def _names(source: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(source, names)
+    return names
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Limits on the memory of all processes of a program together, by control groups of Linux.
+
+They can be had as root, and in sessions where the system lets a user make groups of its own. Where
+they cannot, the address space of each process is limited alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+_MOUNTED = Path("/sys/fs/cgroup")
+_PROBE_BYTES = 2**28
+_REMOVE_SECONDS = 1.0
+_KILLS = re.compile(r"^oom_kill ([0-9]+)$", re.MULTILINE)
+
+# The shell joins the group and becomes the command, so that nothing is started outside.
+_JOIN = 'echo 0 > "$0" && exec "$@"'
+
+_numbers = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The memory controller of either version of control groups, in a group that can have more.
+
+    Attributes:
+        folder: of that group.
+        limit: the file with the limit in bytes.
+        events: the file that counts what was killed for lack of memory.
+    """
+
+    folder: Path
+    limit: str
+    events: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """A control group of one program.
+
+    Attributes:
+        folder: of the group.
+        controller: see there.
+    """
+
+    folder: Path
+    controller: Controller
+
+    @property
+    def prefix(self) -> list[str]:
+        """Words in front of a command that make it run in the group."""
+        return ["/bin/sh", "-c", _JOIN, str(self.folder / "cgroup.procs")]
+
+    def has_killed(self) -> bool:
+        """Whether a process was killed since all together used more than the limit."""
+        with suppress(OSError):
+            kills = _KILLS.search((self.folder / self.controller.events).read_text())
+            return kills is not None and kills[1] != "0"
+        return False
+
+
+@contextmanager
+def limited_memory(num_bytes: int) -> Iterator[MemoryGroup | None]:
+    """A control group of so much memory, removed afterwards; None where there can be none."""
+    controller = _controller()
+    if controller is None:
+        yield None
+        return
+    with _group(controller, num_bytes) as group:
+        yield group
+
+
+@contextmanager
+def _group(controller: Controller, num_bytes: int) -> Iterator[MemoryGroup]:
+    folder = controller.folder / f"copyspec-{os.getpid()}-{next(_numbers)}"
+    folder.mkdir()
+    try:
+        (folder / controller.limit).write_text(str(num_bytes))
+        with suppress(OSError):  # there may be no swap to limit
+            (folder / "memory.swap.max").write_text("0")
+        yield MemoryGroup(folder, controller)
+    finally:
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a group, whose last processes may be just ending."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            folder.rmdir()
+        except OSError:
+            time.sleep(0.005)
+        else:
+            return
+
+
+@cache
+def _controller() -> Controller | None:
+    """The first in which a group can be made, limited and joined."""
+    for controller in _candidates():
+        with suppress(OSError, subprocess.SubprocessError):
+            with _group(controller, _PROBE_BYTES) as group:
+                subprocess.run([*group.prefix, "/bin/true"], check=True, capture_output=True)
+            return controller
+    return None
+
+
+def _candidates() -> Iterator[Controller]:
+    """This process's groups of both versions, and of the newer, the group around it, too.
+
+    A group of version 2 that has processes may have no groups with limits in it.
+    """
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            folder = _MOUNTED / "memory" / path.lstrip("/")
+            yield Controller(folder, "memory.limit_in_bytes", "memory.oom_control")
+        elif not controllers:
+            own = _MOUNTED / path.lstrip("/")
+            for folder in (own, own.parent) if own != _MOUNTED else (own,):
+                yield Controller(folder, "memory.max", "memory.events")

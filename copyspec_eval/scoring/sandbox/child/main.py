@@ -1,0 +1,232 @@
+"""Runs one untrusted program, and leaves nothing of it running.
+
+The first argument is a JSON object of the arguments of `main`, then come the program and its own.
+This process limits the program, waits for it,
+counts its processes, and writes two lines to the socket `control`: `group N`, its process group,
+and then `exit N`, `signal N` or `processes`. When the other end of that socket is closed,
+everything is killed. As process 1 of a PID namespace it cannot be killed from inside, and the
+kernel ends the namespace with it. Without a namespace the program can neither leave its process
+group nor send signals, and the group is killed in one call: a fork bomb would outrun killing
+process by process.
+
+Each fork waits for permission from this process (a seccomp listener, Linux 5.5), since a fork bomb
+would outrun polling, which is used only where the kernel has no listener.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .files import Files, build_root, restrict
+from .filter import guard
+from .kernel import LINUX, libc
+
+TICK_SECONDS = 0.02
+"""Interval at which the processes are counted."""
+
+_AT_A_TIME = 1000
+
+# <sys/prctl.h>
+_SET_DUMPABLE, _CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 24, 36, 38
+
+_RECEIVE, _RECEIVE_BYTES, _SEND, _CONTINUE = 0xC0502100, 80, 0xC0182101, 1
+
+
+def main(
+    program: Sequence[str],
+    *,
+    control: int,
+    folder: str,
+    mounts: Sequence[tuple[str, str]] | None,
+    hidden: Sequence[str],
+    readable: Sequence[str] | None,
+    listable: Sequence[str],
+    writable: Sequence[str],
+    shared: bool,
+    num_processes: int,
+    folder_bytes: int,
+    limits: dict[str, int],
+) -> None:
+    """Run `program` and report; does not return.
+
+    Args:
+        program: a path and its arguments.
+        control: descriptor of the socket.
+        folder: where the program starts.
+        mounts: `(source, target)` paths that can be read, to build a file system from; None if it
+            is built already.
+        hidden: files of /proc that are covered in that file system.
+        readable: what Landlock lets the program read; None for no such rules.
+        listable: folders whose names, and those of all in them, it lets it read.
+        writable: what it lets it write to, beside `folder`.
+        shared: whether the program shares processes and network with the machine.
+        num_processes: limit on processes at a time.
+        folder_bytes: size of each writable file system that is built.
+        limits: resource limits by name, `{"RLIMIT_CPU": 8}`.
+    """
+    os.set_inheritable(control, False)
+    if mounts is not None:
+        build_root(mounts, hidden, folder_bytes)
+    Path(folder).mkdir(exist_ok=True)
+    os.chdir(folder)
+    if LINUX:
+        libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # No program may read or write this one's memory; its own is its own again from exec on.
+        libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        files = None
+        if readable is not None:
+            files = Files(readable, listable, (*writable, folder))
+        become(program, limits, shared, files, theirs)
+    theirs.close()
+    os.write(control, f"group {child}\n".encode())
+    with ours:
+        forks = socket.recv_fds(ours, 1, 1)[1]
+    watch(child, control, forks, num_processes, shared)
+
+
+def become(
+    program: Sequence[str],
+    limits: dict[str, int],
+    shared: bool,
+    files: Files | None,
+    watcher: socket.socket,
+) -> None:
+    """Become the program, with its limits and without privileges; does not return.
+
+    The descriptor of the listener for forks, if there is one, is sent to `watcher`.
+
+    Args:
+        program, limits, shared: as for `main`.
+        files: those that Landlock lets the program use; None for no such rules.
+        watcher: see above.
+    """
+    try:
+        os.setsid()
+        for name, value in limits.items():
+            kind = getattr(resource, name)
+            soft, hard = value, value + (name == "RLIMIT_CPU")
+            _, most = resource.getrlimit(kind)
+            if most != resource.RLIM_INFINITY:
+                soft, hard = min(soft, most), min(hard, most)
+            resource.setrlimit(kind, (soft, hard))
+        if LINUX:
+            drop_privileges()
+            if files is not None:
+                restrict(files)
+            socket.send_fds(watcher, [b"."], guard(shared))
+        watcher.close()
+        os.execv(program[0], list(program))
+    except (OSError, ValueError) as error:
+        print(f"cannot start {program[0]}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(126)
+
+
+def watch(child: int, control: int, forks: Sequence[int], num_processes: int, shared: bool) -> None:
+    """Wait for the program, allow its forks, and report; does not return."""
+
+    def end(message: str) -> None:
+        if shared:
+            kill_all(child)
+        with contextlib.suppress(OSError):
+            os.write(control, f"{message}\n".encode())
+        os._exit(0)
+
+    for readable in events([control, *forks]):
+        if control in readable:
+            end("abandoned")
+        if len(descendants(num_processes)) > num_processes:
+            end("processes")
+        for listener in readable:
+            allow_fork(listener)
+        for ended, code in exits():
+            if ended == child:
+                end(f"exit {code}" if code >= 0 else f"signal {-code}")
+
+
+def events(descriptors: Sequence[int]) -> Iterator[set[int]]:
+    """The readable ones of `descriptors`, whenever one is, a child has ended, or a tick passed."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    for descriptor in (wake, *descriptors):
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        readable = {descriptor for descriptor, _ in poll.poll(TICK_SECONDS * 1000)}
+        if wake in readable:
+            os.read(wake, _AT_A_TIME)
+        yield readable - {wake}
+
+
+def allow_fork(listener: int) -> None:
+    """Let the process that waits in a fork continue, unless it was killed meanwhile."""
+    asked = bytearray(_RECEIVE_BYTES)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(listener, _RECEIVE, asked)
+        (identity,) = struct.unpack_from("Q", asked)
+        fcntl.ioctl(listener, _SEND, struct.pack("QqiI", identity, 0, 0, _CONTINUE))
+
+
+def exits() -> Iterator[tuple[int, int]]:
+    """Process id and exit code (negative: the signal) of each child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended[0], os.waitstatus_to_exitcode(ended[1])
+
+
+def kill_all(child: int) -> None:
+    """Kill the program's group, then any descendants that have left it."""
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+    while running := descendants(_AT_A_TIME):
+        for process in running:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)
+
+
+def descendants(limit: int) -> list[int]:
+    """Descendants of this process: not all if more than `limit`, none if /proc is missing."""
+    result: list[int] = []
+    parents = [os.getpid()]
+    while parents and len(result) <= limit:
+        parent = parents.pop()
+        for file in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                children = [int(word) for word in file.read_text().split()]
+                result += children
+                parents += children
+    return result
+
+
+def drop_privileges() -> None:
+    """Drop root's privileges, and those of setuid programs, from the next exec on."""
+    for capability in range(64):
+        libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
+    libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def start() -> None:
+    """Run the program that this process's arguments name."""
+    main(sys.argv[2:], **json.loads(sys.argv[1]))

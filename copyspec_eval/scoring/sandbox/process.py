@@ -1,0 +1,161 @@
+"""One command at one level of containment: started, and ended with all that it started."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+
+from copyspec_eval.scoring.sandbox.cgroups import limited_memory
+from copyspec_eval.scoring.sandbox.commands import Command, Outcome
+from copyspec_eval.scoring.sandbox.levels import CHILD, Level, Mount, hidden, mounts_of
+from copyspec_eval.scoring.sandbox.watch import Watch
+
+PYTHON = os.path.realpath(sys.executable)
+
+# Imported without the packages around it, which may not be readable inside.
+_START = "import sys; sys.path.insert(0, {!r}); from child.main import start; start()"
+_STOP_SECONDS = 2.0
+_SEALS = 0b1111  # <linux/fcntl.h>: no more seals, not shorter, not longer, no other content
+_SET_DUMPABLE = 4  # <sys/prctl.h>
+
+
+def run_at(level: Level, command: Command) -> Outcome:
+    """Run a command at a level until it ends or exceeds a limit."""
+    try:
+        with started(level, command, subprocess.PIPE) as watch:
+            return watch.outcome()
+    except OSError as error:
+        return Outcome("killed", None, "", f"cannot start the sandbox: {error}")
+
+
+@contextmanager
+def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
+    """A command that runs at a level, and is ended with all that it started.
+
+    Args:
+        level: see there.
+        command: what is run.
+        output: where standard output and error go, `subprocess.PIPE` or `DEVNULL`.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    limits, mounts = command.limits, mounts_of(command.readable)
+    if level.shared:
+        _keep_memory_private()
+    ours, theirs = socket.socketpair()
+    with (
+        level.folder() as folder,
+        ours,
+        _sealed(command.stdin) as stdin,
+        limited_memory(limits.memory_bytes) as memory,
+    ):
+        settings = _settings(level, command, mounts, folder, theirs.fileno())
+        start = _START.format(str(CHILD.parent))
+        with theirs:
+            process = subprocess.Popen(
+                [
+                    *(memory.prefix if memory else ()),
+                    *level.prefix(limits.file_bytes, mounts),
+                    *(PYTHON, "-I", "-S", "-c", start, settings, *command.arguments),
+                ],
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env=_environment(folder),
+                start_new_session=True,
+                pass_fds=[theirs.fileno(), *(channel.fileno() for channel in command.channels)],
+            )
+        watch = Watch(process, ours, limits, memory)
+        try:
+            yield watch
+        finally:
+            _stop(process, ours)
+            if level.shared and watch.group > 1:
+                # If the sandbox itself was stopped, nothing else ends the program.
+                with suppress(OSError):
+                    os.killpg(watch.group, signal.SIGKILL)
+
+
+@contextmanager
+def _sealed(data: bytes) -> Iterator[int]:
+    """A descriptor to read `data` from, in a file in memory that nobody can change."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            file.write(data)
+            file.seek(0)
+            yield file.fileno()
+        return
+    descriptor = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with os.fdopen(descriptor, "r+b") as file:
+        file.write(data)
+        file.seek(0)
+        os.fchmod(descriptor, 0o400)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        yield descriptor
+
+
+@cache
+def _keep_memory_private() -> None:
+    """Keep programs from reading and writing this process's memory, its keys among it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _settings(
+    level: Level, command: Command, mounts: Sequence[Mount], folder: str, control: int
+) -> str:
+    """The first argument of `child`."""
+    limits = command.limits
+    return json.dumps(
+        {
+            "control": control,
+            "folder": folder,
+            "mounts": mounts if level.builds_root else None,
+            "hidden": hidden(),
+            "readable": [source for source, _ in mounts] if level.keeps_files else None,
+            # Python looks for packages by listing the folders that they are in.
+            "listable": [str(path.parent) for path in command.readable],
+            "writable": [str(path) for path in command.writable],
+            "shared": level.shared,
+            "num_processes": limits.num_processes,
+            "folder_bytes": limits.file_bytes,
+            "limits": {
+                "RLIMIT_CPU": limits.cpu_seconds,
+                "RLIMIT_AS": limits.memory_bytes,
+                "RLIMIT_FSIZE": limits.file_bytes,
+                "RLIMIT_NOFILE": limits.num_files,
+                "RLIMIT_CORE": 0,
+            },
+        }
+    )
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """A program's whole environment; one thread each, since programs run in parallel."""
+    variables = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    return variables | {"HOME": folder, "TMPDIR": folder}
+
+
+def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    """End `child`, and with it all processes that it started, and wait for it."""
+    control.close()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()

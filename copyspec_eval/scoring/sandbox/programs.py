@@ -1,0 +1,64 @@
+"""Runs commands and Python programs at the level that `choice` takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from tqdm import tqdm
+
+from copyspec_eval.scoring.sandbox.choice import announce, level
+from copyspec_eval.scoring.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
+from copyspec_eval.scoring.sandbox.process import PYTHON, run_at, started
+
+INSTALLED = (Path(sys.prefix), Path(__file__).parents[2])
+"""What a program must read to import this package and those installed beside it."""
+
+
+def run(command: Command) -> Outcome:
+    """Run a command until it ends or exceeds a limit."""
+    return run_at(level(), command)
+
+
+@contextmanager
+def running(command: Command) -> Iterator[None]:
+    """Have a command run until the caller is done with it; its channels are closed here.
+
+    What it prints is discarded, and `Limits.wall_seconds` is the caller's own affair.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with started(level(), command, subprocess.DEVNULL):
+        for channel in command.channels:
+            channel.close()
+        yield
+
+
+def run_program(source: str, limits: Limits = DEFAULT_LIMITS) -> Outcome:
+    """Run Python source with the standard library only and empty standard input."""
+    arguments = [PYTHON, "-I", "-S", "-X", "utf8", "-"]
+    return run(Command(arguments, source.encode(errors="replace"), limits))
+
+
+def run_all(sources: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> list[Outcome]:
+    """`run_program` each source, in parallel on all processors; equal sources are run once."""
+    unique = list(dict.fromkeys(sources))
+    if unique:
+        announce()
+    with ThreadPoolExecutor(_num_processors()) as pool:
+        running = pool.map(lambda source: run_program(source, limits), unique)
+        outcomes = list(tqdm(running, "Running programs", len(unique), unit="program"))
+    by_source = dict(zip(unique, outcomes, strict=True))
+    return [by_source[source] for source in sources]
+
+
+def _num_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,144 @@
+"""Reads what a program prints until it ends or exceeds a limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import IO
+
+from copyspec_eval.scoring.sandbox.cgroups import MemoryGroup
+from copyspec_eval.scoring.sandbox.commands import ExitStatus, Limits, Outcome
+
+_REASON_CHARS = 200
+_MESSAGE_BYTES = 256
+_GROUP, _END = re.compile(r"group ([0-9]{1,9})"), re.compile(r"(exit|signal) ([0-9]{1,3})")
+
+
+@dataclass(slots=True)
+class Watch:
+    """Reads what a program prints until it ends or exceeds a limit.
+
+    Attributes:
+        process: of `child`, its output piped if there is to be an outcome.
+        control: the socket on which that reports.
+        limits: of the program.
+        memory: its control group, if it has one.
+        group: the program's process group, as `child` numbers it; 0 before that is known.
+    """
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    limits: Limits
+    memory: MemoryGroup | None
+    printed: dict[str, bytearray] = field(
+        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
+    )
+    group: int = 0
+    said: bytes = b""
+
+    def outcome(self) -> Outcome:
+        """Wait for the end; the caller must stop `child` afterwards."""
+        deadline = time.monotonic() + self.limits.wall_seconds
+        with selectors.DefaultSelector() as selector:
+            for name in self.printed:
+                self._register(selector, name)
+            selector.register(self.control, selectors.EVENT_READ, "control")
+            while (left := deadline - time.monotonic()) > 0:
+                ready = {key.data: key for key, _ in selector.select(left)}
+                for name in ready.keys() & self.printed.keys():
+                    if not self._read(name):
+                        selector.unregister(ready[name].fileobj)
+                if self._exceeds_output():
+                    return self._output_limit()
+                if "control" in ready and (message := self._heard()) is not None:
+                    return self._end_outcome(message)
+        return self._make("timeout", None, f"over {self.limits.wall_seconds:g} s of wall time")
+
+    def _heard(self) -> str | None:
+        """What `child` says of the program's end; "" if it ended without; None so far."""
+        try:
+            chunk = self.control.recv(_MESSAGE_BYTES)
+        except OSError:
+            chunk = b""
+        self.said = (self.said + chunk)[:_MESSAGE_BYTES]
+        first, _, rest = self.said.decode(errors="replace").partition("\n")
+        if match := _GROUP.fullmatch(first):
+            self.group = int(match[1])
+        end, newline, _ = rest.partition("\n")
+        return end if newline or not chunk else None
+
+    def _register(self, selector: selectors.BaseSelector, name: str) -> None:
+        stream = self._stream(name)
+        os.set_blocking(stream.fileno(), False)
+        selector.register(stream, selectors.EVENT_READ, name)
+
+    def _stream(self, name: str) -> IO[bytes]:
+        stream: IO[bytes] = getattr(self.process, name)
+        return stream
+
+    def _read(self, name: str) -> bool:
+        """Read what is available, up to the limit; False at the end of the stream."""
+        try:
+            chunk = os.read(self._stream(name).fileno(), self.limits.output_bytes + 1)
+        except BlockingIOError:
+            return True
+        self.printed[name] += chunk
+        # Warnings make no answer wrong; their end says why a program failed.
+        del self.printed["stderr"][: -self.limits.output_bytes]
+        return bool(chunk)
+
+    def _exceeds_output(self) -> bool:
+        return len(self.printed["stdout"]) > self.limits.output_bytes
+
+    def _end_outcome(self, message: str) -> Outcome:
+        """The outcome once the program has ended; its last output is still in the pipes."""
+        for name in self.printed:
+            self._read(name)
+        if self._exceeds_output():
+            return self._output_limit()
+        if match := _END.fullmatch(message):
+            kind, number = match[1], int(match[2])
+            if kind == "exit":
+                return self._exit_outcome(number)
+            if number == signal.SIGXCPU:
+                seconds = self.limits.cpu_seconds
+                return self._make("timeout", None, f"over {seconds} s of processor time")
+            if self._exceeds_memory():
+                return self._memory_limit()
+            return self._make("killed", None, f"killed by signal {number}")
+        if message == "processes":
+            return self._make("killed", None, f"over {self.limits.num_processes} processes")
+        if self._exceeds_memory():
+            return self._memory_limit()
+        return self._make("killed", None, f"the sandbox ended early: {self._last_line()}")
+
+    def _exit_outcome(self, code: int) -> Outcome:
+        if code == 0:
+            return self._make("ok", 0, "")
+        return self._make("error", code, f"exit code {code}: {self._last_line()}".rstrip(": "))
+
+    def _output_limit(self) -> Outcome:
+        limit = self.limits.output_bytes / 1024
+        return self._make("output_limit", None, f"over {limit:g} KiB of output")
+
+    def _exceeds_memory(self) -> bool:
+        return self.memory is not None and self.memory.has_killed()
+
+    def _memory_limit(self) -> Outcome:
+        limit = self.limits.memory_bytes / 2**20
+        return self._make("killed", None, f"over {limit:g} MiB of memory")
+
+    def _make(self, status: ExitStatus, code: int | None, reason: str) -> Outcome:
+        text = bytes(self.printed["stdout"][: self.limits.output_bytes])
+        return Outcome(status, code, text.decode(errors="replace"), reason)
+
+    def _last_line(self) -> str:
+        lines = bytes(self.printed["stderr"]).decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return " ".join(last.split())[:_REASON_CHARS]

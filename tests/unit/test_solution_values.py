@@ -1,0 +1,155 @@
+"""What a solution's process may say to the one that judges it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, OrderedDict, deque, namedtuple
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec_eval.scoring.humaneval.values import UNKNOWN, decode, encode
+
+ATOMS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.complex_numbers(allow_nan=False),
+    st.binary(),
+    st.fractions(),
+    st.decimals(allow_nan=False),
+)
+HASHABLE = st.recursive(ATOMS, lambda inner: st.lists(inner).map(tuple), max_leaves=5)
+VALUES = st.recursive(
+    HASHABLE,
+    lambda inner: st.one_of(
+        st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(HASHABLE, inner)
+    ),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.sampled_from(["int", "set", "numpy", "x"]), inner)
+    ),
+)
+
+
+def sent(value: Any) -> Any:
+    return decode(json.loads(json.dumps(encode(value))))
+
+
+@given(VALUES | st.sets(HASHABLE))
+def test_plain_values_arrive_as_they_are(value: Any) -> None:
+    arrived = sent(value)
+    assert arrived == value
+    assert type(arrived) is type(value)
+    assert repr(arrived) == repr(value) or isinstance(value, (set, dict))
+
+
+@given(JSON)
+def test_what_is_no_value_raises_nothing_else(data: Any) -> None:
+    with suppress(ValueError):
+        decode(data)
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+class Liar(float):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        (Pair(1, 2), (1, 2)),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (OrderedDict(a=1), {"a": 1}),
+        (frozenset({1}), {1}),
+        ({"a": 1}.keys(), {"a"}),
+        (bytearray(b"ab"), b"ab"),
+        (Decimal("1e-400"), Decimal("1e-400")),
+        (Fraction(1, 3), Fraction(1, 3)),
+    ],
+)
+def test_instances_of_a_subclass_arrive_as_what_they_contain(value: Any, arrives: Any) -> None:
+    assert sent(value) == arrives
+    assert type(sent(value)) is type(arrives)
+
+
+def test_a_value_that_lies_is_compared_by_its_content() -> None:
+    assert Liar(1.0) == 2.0
+    assert sent(Liar(1.0)) != 2.0
+    assert type(sent([Liar(1.0)])[0]) is float
+
+
+@pytest.mark.parametrize("value", [numpy.float64(0.5), numpy.int8(3), numpy.bool_(True)])
+def test_numbers_of_numpy_keep_their_type(value: Any) -> None:
+    """EvalPlus accepts them only if they are exactly right."""
+    assert sent(value) == value
+    assert type(sent(value)) is type(value)
+
+
+def test_arrays() -> None:
+    for array in (numpy.eye(2), numpy.zeros((2, 0), int), numpy.array([1 + 2j])):
+        assert sent(array).dtype == array.dtype
+        assert numpy.array_equal(sent(array), array)
+
+
+def endless() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), deque([1]), range(3), print, type, endless(), numpy.array([object()]), iter([1])],
+)
+def test_all_others_are_unknown_and_equal_nothing(value: Any) -> None:
+    assert sent(value) is UNKNOWN
+    assert sent(value) != value
+
+
+def test_long_numbers() -> None:
+    assert sent(-(10**5000)) == -(10**5000)
+
+
+def test_numbers_that_are_no_numbers() -> None:
+    assert math.isnan(sent(math.nan))
+    assert sent([-math.inf, -0.0]) == [-math.inf, 0.0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"code": "x"},
+        {"int": "0x1", "str": ""},
+        {},
+        {"int": "one"},
+        {"set": [[1]]},
+        {"dict": [[1]]},
+        {"complex": ["1", 2]},
+        {"bytes": 5},
+        {"fraction": [1, 0]},
+        {"decimal": "one"},
+        {"numpy": ["object", [1]]},
+        {"numpy": ["S9", ["x"]]},
+        {"numpy": ["int8", "x"]},
+    ],
+)
+def test_forged_values_are_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode(data)
