@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from copyspec_eval.errors import CopySpecError, DataError, unknown_option
+from copyspec_eval.errors import CopySpecError, DataError, OptionError, unknown_option
 from copyspec_eval.types import DraftOptions
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -55,6 +56,8 @@ def replay(arguments: argparse.Namespace) -> None:
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports.replayed import replay_figures, replay_table
 
+    if not 0 <= arguments.token_cost < math.inf:
+        raise OptionError(f"--token-cost {arguments.token_cost} is no cost; usual is 0.01")
     options = _draft_options(arguments.drafter, arguments.drafter_args)
     make_drafter = drafter_factory(options)
     longest, cost = longest_draft(options), arguments.token_cost

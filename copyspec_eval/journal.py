@@ -38,10 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
                 stack.enter_context(FileLock(folder / _LOCK, is_singleton=True))
             yield
     except OSError as error:
-        raise DataError(
-            f"{error.filename or folder}: cannot be written ({error.strerror}); free space there, "
-            "or choose another folder"
-        ) from error
+        raise _unwritable(error.filename or folder, error) from error
 
 
 @contextmanager
@@ -61,7 +58,15 @@ def alone(path: Path) -> Iterator[None]:
             raise DataError(
                 f"{path}: another process is writing it; wait until that has ended"
             ) from None
+        except OSError as error:
+            raise _unwritable(Path(lock.lock_file), error) from error
         yield
+
+
+def _unwritable(path: Path | str, error: OSError) -> DataError:
+    return DataError(
+        f"{path}: cannot be written ({error.strerror}); free space there, or choose another folder"
+    )
 
 
 def append(path: Path, line: bytes) -> None:

@@ -108,6 +108,7 @@ class RunManifest:
         spec: what it was asked to do.
         step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
         exact_steps: those in use; None without exact mode.
+        num_answers: how many it was asked for; None where that is not known.
     """
 
     run_id: str
@@ -116,6 +117,7 @@ class RunManifest:
     spec: RunSpec
     step_seconds: dict[int, float] | None = None
     exact_steps: ExactSteps | None = None
+    num_answers: int | None = None
     schema_version: int = MANIFEST_VERSION
 
 
@@ -124,10 +126,12 @@ def new_manifest(
     spec: RunSpec,
     step_seconds: dict[int, float] | None = None,
     exact_steps: ExactSteps | None = None,
+    num_answers: int | None = None,
 ) -> RunManifest:
     """The manifest of a run of this process."""
     started_at, command = provenance.started_at(), provenance.command()
-    return RunManifest(run_id, started_at, command, spec, step_seconds, exact_steps)
+    measured = step_seconds, exact_steps
+    return RunManifest(run_id, started_at, command, spec, *measured, num_answers)
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:

@@ -11,6 +11,9 @@ from collections import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
@@ -19,15 +22,20 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.sources import read_jsonl
 from copyspec_eval.types import FinishReason, ReplayedTurn
 
+_MOST_TOKENS = 2**20
+"""Of a prompt or an answer; a drafter reads them in seconds."""
+
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A recorded turn: a prompt and the answer that a model gave to it, as token ids."""
 
     category: str
-    turn: int
-    prompt_ids: tuple[int, ...]
-    answer_ids: tuple[int, ...]
+    turn: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    prompt_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=_MOST_TOKENS)]
+    answer_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(min_length=1, max_length=_MOST_TOKENS)]
 
 
 class _EndOfTrace(StopRule):
@@ -45,20 +53,18 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """Traces of a JSONL file with `category, turn, prompt_ids, answer_ids` in each row.
 
     Raises:
-        DataError: the file is missing or empty, or a line is not such a row.
+        DataError: the file is missing or has no rows, or a line is not such a row.
     """
+    where = None
     for where, fields in read_jsonl(path):
         try:
-            yield Trace(
-                category=str(fields["category"]),
-                turn=int(fields["turn"]),
-                prompt_ids=tuple(fields["prompt_ids"]),
-                answer_ids=tuple(fields["answer_ids"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            yield msgspec.convert(fields, Trace)
+        except msgspec.ValidationError as error:
             raise DataError(
-                f"{where}: not a trace ({error!r}); give category, turn, prompt_ids, answer_ids"
+                f"{where}: not a trace ({error}); give category, turn, prompt_ids, answer_ids"
             ) from error
+    if where is None:
+        raise DataError(f"{path}: only blank lines; copy the file again")
 
 
 def replay_turn(

@@ -72,6 +72,34 @@ def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
 
 
+def num_answers() -> int | None:
+    """How many generated answers the evaluation asks for, over all ranks; None without one."""
+    evaluation = _locals_of("evaluate")
+    try:
+        return sum(
+            _num_answers(task, limit, (evaluation["samples"] or {}).get(name), evaluation["lm"])
+            for (name, task), limit in zip(
+                evaluation["eval_tasks"].items(), evaluation["limits"], strict=True
+            )
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # They are lm-eval's own variables, and no run shall fail for a note that needs them.
+        return None
+
+
+def _num_answers(task: Any, limit: float | None, samples: Any, lm: Any) -> int:
+    """Those of a task, whose requests are built for the documents of this rank alone."""
+    asked = [each for each in task.instances if each.request_type.startswith("generate_until")]
+    answers = sum(each.repeats or 1 for each in asked)
+    if lm.world_size == 1 or not asked:
+        return answers
+    # Looked at on several ranks alone: lm-eval may prepare the documents anew for it.
+    documents = len(set(samples)) if samples else len(task.eval_docs)
+    if limit and not samples:
+        documents = min(int(limit), documents)
+    return answers // len({each.doc_id for each in asked}) * documents
+
+
 def _of_task(task: Any) -> dict[str, Any]:
     config: dict[str, Any] = task.dump_config()
     definition = {name: value for name, value in config.items() if name not in _NO_DEFINITION}

@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 
 from copyspec_eval import provenance, records
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.evaluation import blank_secrets, output_folder
+from copyspec_eval.harness.evaluation import blank_secrets, num_answers, output_folder
 from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.table import run_figures, run_table
@@ -81,7 +81,7 @@ class RunRecorder:
             else:
                 self.run_id, self.rows = provenance.new_run_id(), []
         if folder is not None and self._rank == 0 and (folder, spec) != (self._folder, earlier):
-            manifest = new_manifest(self.run_id, spec, step_seconds, exact_steps)
+            manifest = new_manifest(self.run_id, spec, step_seconds, exact_steps, num_answers())
             write_manifest(folder, manifest)
         self._folder, self._spec = folder, spec
 

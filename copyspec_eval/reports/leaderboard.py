@@ -31,8 +31,8 @@ class Leaderboard:
     Attributes:
         lines: a row per line: `model`, `task`, `drafter` (with the settings that set it apart from
             other lines of that drafter), `date` of its latest run, the columns of
-            `summary.summarise`, and of lm-eval's scores `score_NAME`, the mean over its runs, and
-            `score_NAME_spread`.
+            `summary.summarise`, of lm-eval's scores `score_NAME`, the mean over its runs, and
+            `score_NAME_spread`; and where any run was cut short, `runs_cut_short`, their number.
         by_turn, by_category: the same figures by `line` and `turn`, and by `category`, too.
         settings: of each line, a column per setting, see `RunSpec.settings`.
         commands: of all runs.
@@ -61,13 +61,14 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
     scores = {key: values for run in runs for key, values in run.scores.items()}
+    cut_short = {run.run_id for of_folder in runs for run in of_folder.cut_short}
     notes = [note for run in runs for note in run.notes]
     records = [record for run in runs for record in run.records]
     frame = turns.frame(records)
     # A folder that was named twice counts once.
     frame = frame.drop_duplicates(["run_id", "task", "drafter", "turn", "doc_id", "repeat"])
     frame = _numbered(frame, manifests)
-    lines, settings = _lines(frame, manifests, scores)
+    lines, settings = _lines(frame, manifests, scores, cut_short)
     board = Leaderboard(
         lines=lines.join(figures_by(frame, ["line"])),
         by_turn=figures_by(frame, ["line", "turn"]),
@@ -123,6 +124,7 @@ def _lines(
     frame: DataFrame,
     manifests: dict[str, RunManifest],
     scores: dict[tuple[str, str], dict[str, float]],
+    cut_short: set[str],
 ) -> tuple[DataFrame, DataFrame]:
     """Names, date and scores of each line, and its settings."""
     lines: list[dict[str, Any]] = []
@@ -140,6 +142,7 @@ def _lines(
             {name: first[name] for name in ("model", "task", "drafter")}
             | {"date": newest.started_at[:10] if newest else _UNKNOWN}
             | of_runs.mean().add_prefix("score_").to_dict()
+            | ({"runs_cut_short": len(cut_short.intersection(run_ids))} if cut_short else {})
             | of_runs.std().dropna().add_prefix("score_").add_suffix("_spread").to_dict()
         )
     names = ["model", "task", "drafter", "date"]

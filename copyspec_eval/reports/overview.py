@@ -10,7 +10,7 @@ from pandas import Series
 
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import figure, scores, with_interval
-from copyspec_eval.reports.recorded import SCORE_OF_TURN
+from copyspec_eval.reports.results import SCORE_OF_TURN
 from copyspec_eval.reports.summary import CONFIDENCE
 from copyspec_eval.reports.tables import terminal, without_empty_columns
 

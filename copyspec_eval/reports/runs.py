@@ -12,17 +12,14 @@ from typing import Any, NamedTuple
 
 from copyspec_eval import records
 from copyspec_eval.errors import DataError
+from copyspec_eval.manifest import read_manifests
 from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.cut_short import cut_short
+from copyspec_eval.reports.results import BROKEN, read_results
 from copyspec_eval.sources import read_jsonl
 
 Scores = dict[str, dict[str, dict[int, float]]]
 """`{task: {"metric,filter": {doc_id: value}}}`."""
-
-BROKEN = (
-    *(ArithmeticError, AttributeError, LookupError, OSError),
-    *(RecursionError, TypeError, ValueError),
-)
-"""What reading JSON of any other shape raises."""
 
 
 class AnswerKey(NamedTuple):
@@ -82,7 +79,7 @@ class Run:
         scores: numbers per document; metrics of other values are left out.
         dtype: the model's, such as "torch.bfloat16"; None where it is not recorded.
         model: the model's name as lm-eval makes it fit for a file's; None where it is not recorded.
-        notes: what could not be read, for people.
+        notes: what could not be read or was cut short, for people.
     """
 
     folder: Path
@@ -116,7 +113,8 @@ def read_run(folder: Path) -> Run:
     files = sorted(folder.rglob("turns*.jsonl"))
     notes: list[str] = []
     # By run id, so that a later run's answers are the ones that count.
-    rows = [row for file in files for row in records.read(file, notes)]
+    of_files = {file: records.read(file, notes) for file in files}
+    rows = [row for of_file in of_files.values() for row in of_file]
     rows.sort(key=lambda row: row.run_id)
     logs = _newest_logs(folder)
     if not rows and not logs:
@@ -124,7 +122,35 @@ def read_run(folder: Path) -> Run:
             f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
         )
     run = _read_logs(folder, logs, rows) if logs else _of_rows(folder, rows)
+    notes += _not_in_logs(folder, logs, rows)
+    for place in sorted({file.parent for file in files}):
+        of_place = [row for file in files if file.parent == place for row in of_files[file]]
+        notes += _cut_short(place, of_place, bool(logs))
     return replace(run, notes=tuple(notes))
+
+
+def _not_in_logs(
+    folder: Path, logs: Sequence[_SampleLog], rows: Sequence[TurnRecord]
+) -> Iterator[str]:
+    """Which tasks have answers that are not read, since others have a sample log."""
+    unread = sorted({row.task for row in rows} - {log.task for log in logs})
+    if logs and unread:
+        yield f"{folder}: answers to {', '.join(unread)} are left out, for they have no sample log"
+
+
+def _cut_short(folder: Path, rows: Sequence[TurnRecord], with_logs: bool) -> Iterator[str]:
+    """Which runs into `folder` did not reach their end, as far as the files there tell."""
+    notes: list[str] = []
+    try:
+        manifests = read_manifests(folder, notes)
+        found = cut_short(folder, rows, manifests, read_results(folder, rows).whole)
+    except DataError as error:
+        # The answers are there all the same.
+        yield f"whether the runs are whole is not known: {error}"
+        return
+    # lm-eval writes a sample log after the results, so a run without these has none.
+    read_instead = "; its answers are left out, for there are sample logs" if with_logs else ""
+    yield from (f"{run}{read_instead}" for run in found)
 
 
 def _newest_logs(folder: Path) -> list[_SampleLog]:
@@ -231,10 +257,13 @@ def _results(log: _SampleLog) -> dict[str, Any]:
         return empty
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
+        model = written.get("model_name_sanitized")
+        # Files are named after it.
+        usable = isinstance(model, str) and model.isprintable() and Path(model).name == model
         return empty | {
             "configs": {task: dict(config) for task, config in written.get("configs", {}).items()},
             "config": dict(written.get("config", {})),
-            "model": written.get("model_name_sanitized"),
+            "model": model if usable else None,
         }
     except BROKEN as error:
         raise DataError(f"{path}: not a results file ({error!r}); run lm_eval again") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,11 +65,16 @@ def turn(run_id: str, doc: int, turn: int, seed: int = 0, **changes: Any) -> Tur
     return replace(row, **changes)
 
 
-def write_run(folder: Path, rows: list[TurnRecord], *manifests: RunManifest) -> Path:
-    """A folder with `turns.jsonl` and `manifest.json`."""
+def write_run(
+    folder: Path, rows: list[TurnRecord], *manifests: RunManifest, cut_short: Collection[str] = ()
+) -> Path:
+    """A folder with `turns.jsonl` and `manifest.json`, and results of all runs but `cut_short`."""
     folder.mkdir(parents=True, exist_ok=True)
     for row in rows:
         records.append(folder / "turns.jsonl", row)
     for run in manifests:
         write_manifest(folder, run)
+    for run_id in {row.run_id for row in rows} - {*cut_short}:
+        results = {"config": {"copyspec": {"run_id": run_id}}, "results": {}}
+        (folder / f"results_{run_id}.json").write_text(json.dumps(results))
     return folder

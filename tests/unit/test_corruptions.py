@@ -1,4 +1,4 @@
-"""A run's files, damaged at random: `report` and `compare` end soon, with a note or in one line."""
+"""A run's files, damaged at random: every command ends soon, with a note or in one line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_server import write_judge_data
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
 
 from copyspec_eval.cli import main
+from copyspec_eval.scoring.judge import Judge
 
 Damage = Callable[[random.Random, bytes], bytes]
 
@@ -81,8 +83,21 @@ def sound_run(folder: Path) -> Path:
     rows = [turn("a", doc, number) for doc in range(4) for number in (1, 2)]
     write_run(folder, rows, manifest("a"))
     samples = [sample(doc, ["p", "q"], [["A"], ["B"]], acc=1.0) for doc in range(4)]
-    write_log(folder, samples, task="mt_bench")
+    docs = ({"question_id": 9 + doc, "category": "x", "turns": ["p", "q"]} for doc in range(4))
+    logged = [row | {"doc": doc} for row, doc in zip(samples, docs, strict=True)]
+    write_log(folder, logged, task="mt_bench", model_name_sanitized="M")
     return folder
+
+
+def judge(folder: Path) -> list[str]:
+    return ["judge", str(folder), "--model", "J", "--base-url", "http://127.0.0.1:9"]
+
+
+@pytest.fixture(autouse=True)
+def judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge that rates without a server."""
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
+    monkeypatch.setattr(Judge, "rate", lambda *_: ("[[5]]", 5.0))
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
@@ -90,12 +105,14 @@ def test_damaged_runs(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[
     sound = sound_run(tmp_path / "sound")
     assert main(["report", str(sound)]) == 0
     assert main(["compare", str(sound), str(sound)]) == 0
+    assert main(judge(sound)) == 0
+    assert list(sound.rglob("J_single.jsonl"))
     for seed in range(count):
         source = random.Random(seed)
         damaged = tmp_path / "damaged"
         shutil.rmtree(damaged, ignore_errors=True)
         shutil.copytree(sound, damaged)
-        files = sorted(path for path in damaged.rglob("*.json*") if path.is_file())
+        files = sorted(path for path in damaged.rglob("[!.]*.json*") if path.is_file())
         for path in source.sample(files, source.choice((1, 1, 2))):
             if source.random() < 0.03:
                 path.unlink()
@@ -105,6 +122,7 @@ def test_damaged_runs(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[
         for command in (
             ["report", str(damaged), "--out", str(tmp_path / "out")],
             ["compare", str(damaged), str(sound)],
+            judge(damaged),
         ):
             capsys.readouterr()
             started = time.monotonic()
@@ -112,6 +130,6 @@ def test_damaged_runs(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[
             assert time.monotonic() - started < 5, f"seed {seed}"
             said = capsys.readouterr().err.splitlines()
             assert code in (0, 1), f"seed {seed}"
-            if code and command[0] == "report":
+            if code and command[0] != "compare":
                 assert len(said) == 1, f"seed {seed}: {said}"
                 assert said[0].startswith("copyspec-eval: error: "), f"seed {seed}"

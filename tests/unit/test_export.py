@@ -140,3 +140,26 @@ def test_evalplus_errors(
     assert "cannot be written (File exists); give another --out" in error()
     monkeypatch.setitem(sys.modules, "evalplus.sanitize", None)
     assert "pip install 'copyspec-eval[humaneval]'" in error()
+
+
+@pytest.mark.parametrize("turns", [None, 5, ["Hi"], [1, 2], {"a": 1}])
+def test_a_document_of_another_shape_is_one_line(
+    turns: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = sample(0, ["Q", "R"], [["A"], ["B"]])
+    doc = {"question_id": 81, "category": "x", "turns": turns}
+    write_log(tmp_path, [row | {"doc": doc}], task="mt_bench")
+    assert main(["export", "fastchat", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "mt_bench doc 0: its turns is not that of a document (" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "../a", "", "\ud800", 5, None, {}])
+def test_a_name_that_no_file_can_have_is_not_used(name: Any, tmp_path: Path) -> None:
+    write_conversations(tmp_path / "run", "mt_bench", QUESTIONS)
+    [results] = tmp_path.rglob("results_*.json")
+    written = json.loads(results.read_text()) | {"model_name_sanitized": name}
+    results.write_text(json.dumps(written))
+    assert main(["export", "fastchat", str(tmp_path / "run")]) == 0
+    assert [path.name for path in tmp_path.rglob("fastchat/*/*/*")] == ["run.jsonl"]

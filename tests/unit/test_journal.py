@@ -198,3 +198,12 @@ def test_a_file_system_without_locks_is_written_all_the_same(
     monkeypatch.setattr(FileLock, "acquire", no_lock)
     journal.append(tmp_path / "file", b"x")
     assert (tmp_path / "file").read_bytes() == b"x\n"
+
+
+def test_a_lock_that_is_a_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / ".rows.jsonl.lock").mkdir()
+    with (
+        pytest.raises(DataError, match=r"\.rows\.jsonl\.lock: cannot be written"),
+        journal.alone(tmp_path / "rows.jsonl"),
+    ):
+        pass

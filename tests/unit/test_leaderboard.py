@@ -142,7 +142,8 @@ def test_a_folder_that_is_named_twice_counts_once(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_and_continued_is_one(tmp_path: Path) -> None:
     rows = turns("a")
     later = [replace(row, run_id="b") for row in rows[5:]]
-    found = board(write_run(tmp_path, rows[:5] + later, manifest("a"), manifest("b")))
+    runs = manifest("a"), manifest("b")
+    found = board(write_run(tmp_path, rows[:5] + later, *runs, cut_short={"a"}))
     assert found.lines["runs"].to_list() == [1]
     assert found.lines["turns"].to_list() == [8]
     assert found.notes == []
@@ -150,9 +151,11 @@ def test_a_run_that_was_killed_and_continued_is_one(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_and_begun_again_is_said_to_be_unequal(tmp_path: Path) -> None:
     rows = [*turns("a")[:5], *turns("b")]
-    found = board(write_run(tmp_path, rows, manifest("a"), manifest("b")))
+    runs = manifest("a"), manifest("b")
+    found = board(write_run(tmp_path, rows, *runs, cut_short={"a"}))
     assert found.lines["runs"].to_list() == [2]
-    assert "its 2 runs have 5, 8 answers; the means are over unequal runs" in found.notes[0]
+    assert "run a was cut short" in found.notes[0]
+    assert "its 2 runs have 5, 8 answers; the means are over unequal runs" in found.notes[1]
 
 
 def test_runs_whose_settings_are_unknown_are_never_put_together(tmp_path: Path) -> None:
@@ -322,7 +325,7 @@ def test_what_is_incomplete_is_noted(tmp_path: Path) -> None:
     assert found.lines["turns"].to_list() == [8, 8]
     notes = "\n".join(found.notes)
     parts = ["unreadable rows left out: 1, on line 9 (", "nothing was answered"]
-    for part in [*parts, "before its first answer", "no manifest of d"]:
+    for part in [*parts, "so there are no answers", "no manifest of d"]:
         assert part in notes
 
 

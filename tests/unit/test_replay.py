@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +141,61 @@ def test_bad_trace_files(tmp_path: Path, content: str | None, message: str) -> N
         list(read_traces(path))
 
 
+TRACE: dict[str, Any] = {"category": "c", "turn": 1, "prompt_ids": [1], "answer_ids": [1]}
+
+
+NO_CATEGORIES: tuple[Any, ...] = (None, 5, ["c"], {}, True)
+NO_TURNS: tuple[Any, ...] = (None, "1", 1.5, -1, 0, 10**30, [1], True, float("inf"))
+NO_TOKENS: tuple[Any, ...] = (
+    *(None, 5, "12", {"1": 2}, [[1], [2]], ["1"], [1.5], [True], [None]),
+    *([-1], [10**30], [float("nan")]),
+)
+
+
+def trace(**changes: Any) -> bytes:
+    return json.dumps(TRACE | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((trace(category=odd), "$.category") for odd in NO_CATEGORIES),
+        *((trace(turn=odd), "$.turn") for odd in NO_TURNS),
+        *((trace(prompt_ids=odd), "$.prompt_ids") for odd in NO_TOKENS),
+        *((trace(answer_ids=odd), "$.answer_ids") for odd in NO_TOKENS),
+        (trace(answer_ids=[]), "$.answer_ids"),
+        (trace(prompt_ids=[7] * 2**20 + [7]), "$.prompt_ids"),
+        (trace().decode().encode("utf-16"), "not UTF-8"),
+        (b"\xef\xbb\xbf" + trace(), "not JSON"),
+        (b"\x00" * 99, "not JSON"),
+        (b"\n\n \n", "only blank lines"),
+        (b'{"a":' * 10**5, "not JSON that can be read"),
+        (b"[" * 10**8, "not JSON that can be read"),
+        (b"9" * 10**8, "not JSON that can be read"),
+        (b'"' + b"x" * 10**8 + b'"', "a str, not a JSON object"),
+        (trace(prompt_ids=[7] * (10**8 // 3)), "$.prompt_ids"),
+        (None, "Is a directory"),
+    ],
+    ids=lambda value: repr(value[:90]) if isinstance(value, bytes) else None,
+)
+def test_whatever_lies_in_the_file_is_one_line(
+    content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.jsonl"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    started = time.monotonic()
+    assert main(["replay", "--drafter", "suffix", "--traces", str(path)]) == 1
+    assert time.monotonic() - started < 15
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+    assert str(path) in printed.err
+    assert printed.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -147,6 +204,10 @@ def test_bad_trace_files(tmp_path: Path, content: str | None, message: str) -> N
         (["--drafter", "copyspec", "--drafter-args", "gamma=x"], "gamma='x' is not an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gama=3"], "did you mean 'gamma'"),
         (["--drafter", "copyspec"], "No such file"),
+        *(
+            (["--drafter", "copyspec", f"--token-cost={cost}"], "is no cost")
+            for cost in ("nan", "inf", "-1")
+        ),
     ],
 )
 def test_bad_arguments_are_one_line(

@@ -1,0 +1,90 @@
+"""lm-eval's results files in the folder of a run: whose they are, and the scores in them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from copyspec_eval.errors import DataError
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.summary import METRICS
+
+SCORE_OF_TURN = re.compile(r"(.+)_turn(\d+)")
+"""A score of one turn, by its name."""
+
+BROKEN = (
+    *(ArithmeticError, AttributeError, LookupError, OSError),
+    *(RecursionError, TypeError, ValueError),
+)
+"""What reading JSON of any other shape raises."""
+
+# `results_DATE.json`; where `--output_path` is `NAME.json`, `NAME_DATE.json`.
+_FILE = re.compile(r"results_.*|.*_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(\.\d+)?")
+
+# How our models are called in lm-eval.
+_OURS = "copyspec"
+
+_NO_SCORES = {metric.name for metric in METRICS} | {"answered", "sample_len"}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What the results files of a folder tell.
+
+    Attributes:
+        scores: of a run id and a task, by metric.
+        whole: ids of the runs that lm-eval took to their end: it writes results at the very end,
+            so that a run that was killed has none.
+    """
+
+    scores: dict[tuple[str, str], dict[str, float]]
+    whole: set[str]
+
+
+def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
+    """The results files in `folder` and below; what has no results there is in neither field.
+
+    A file is of the run that it names; where that run answered nothing of a task, since all of it
+    was in lm-eval's cache, the task is of the latest run before it which did. One that names none,
+    and no model of another kind, is of the latest run.
+
+    Raises:
+        DataError: a file is broken.
+    """
+    answered = {(row.run_id, row.task) for row in rows}
+    results = Results({}, set())
+    files = (path for path in folder.rglob("*.json") if _FILE.fullmatch(path.stem))
+    for path in sorted(files, key=lambda path: path.name):
+        try:
+            written = json.loads(path.read_text(encoding="utf-8"))
+            of_tasks, config = written["results"].items(), written.get("config", {})
+            named: str | None = config.get("copyspec", {}).get("run_id")
+            if named is None and not config.get("model", _OURS).startswith(_OURS):
+                continue
+            results.whole.update([named] if named else [])
+            for task, of_task in of_tasks:
+                owners = (run for run, of in answered if of == task and run <= (named or run))
+                owner = max(owners, default=named or "")
+                results.scores[owner, task] = dict(_numbers(of_task))
+                results.whole.add(owner)
+        except BROKEN as error:
+            raise DataError(
+                f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
+            ) from error
+    return results
+
+
+def _numbers(of_task: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Scores by name, the filter in brackets if there is one; no errors, counts and times."""
+    for key, value in of_task.items():
+        name, _, chosen = key.partition(",")
+        of_turn = SCORE_OF_TURN.fullmatch(name)
+        if name.endswith("_stderr") or (of_turn[1] if of_turn else name) in _NO_SCORES:
+            continue
+        if isinstance(value, int | float) and math.isfinite(value):
+            yield (name if chosen in ("", "none") else f"{name} ({chosen})"), float(value)

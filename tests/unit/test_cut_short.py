@@ -1,0 +1,229 @@
+"""A run that was cut short is reported as cut short, and no whole one is."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from in_process import evaluate_into, rows_in
+from lm_eval_command import BIN, Command
+from recorded_runs import manifest, turn, write_run
+from run_folders import sample, write_log
+
+from copyspec_eval.cli import main
+from copyspec_eval.harness import evaluation
+from copyspec_eval.manifest import RunManifest, read_manifests
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.runs import read_run
+
+SHORT = "dtype=float32,exact=false"
+TOKENS = "max_gen_toks=8"
+
+
+def some(run_id: str, docs: range = range(4)) -> list[TurnRecord]:
+    return [turn(run_id, doc, number) for doc in docs for number in (1, 2)]
+
+
+def asked(run_id: str, num_answers: int = 8, **changes: Any) -> RunManifest:
+    return replace(manifest(run_id, **changes), num_answers=num_answers)
+
+
+def cut_short(folder: Path) -> list[str]:
+    return [run.run_id for run in read_recorded(folder).cut_short]
+
+
+def note(folder: Path, run_id: str, answers: str) -> str:
+    return (
+        f"{folder}/turns.jsonl: run {run_id} was cut short or is still running "
+        f"(answers: {answers}; results of lm-eval: none)"
+    )
+
+
+def give(log: Path, config: dict[str, Any]) -> None:
+    """Put another configuration into the results beside a sample log."""
+    [path] = log.parent.glob("results_*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
+
+
+def test_every_form_of_a_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", some("a")[:5], asked("a"), cut_short={"a"})
+    line = note(folder, "a", "5 of 8")
+    for form in ("table", "md", "json"):
+        assert main(["report", str(folder), "--format", form, "--out", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.count(line) == 1, form
+    for name in ("LEADERBOARD.md", "leaderboard.json", "report.html"):
+        assert "turns.jsonl: run a was cut short" in (tmp_path / name).read_text(), name
+    assert main(["report", str(folder), "--format", "csv"]) == 0
+    [row] = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert row["runs_cut_short"] == "1"
+
+
+def test_a_whole_run_is_not_said_to_be_cut_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path, some("a"), asked("a"))
+    assert main(["report", str(folder)]) == 0
+    assert main(["compare", str(folder), str(folder)]) == 0
+    assert main(["report", str(folder), "--format", "csv"]) == 0
+    printed = capsys.readouterr()
+    assert "cut" not in printed.out + printed.err
+
+
+def test_compare_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = write_run(tmp_path / "whole", some("a"), asked("a"))
+    part = write_run(tmp_path / "part", some("a")[:5], asked("a"), cut_short={"a"})
+    assert main(["compare", str(whole), str(part)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"note: {note(part, 'a', '5 of 8')}\n"
+    assert "3 missing" in printed.out
+
+
+def test_compare_names_the_answers_that_it_leaves_out(tmp_path: Path) -> None:
+    """A later run into the folder of a whole one, and a task whose log a kill prevented."""
+    rows = [*some("a"), turn("a", 0, 1, task="other"), turn("b", 0, 1)]
+    write_run(tmp_path, rows, asked("a"), asked("b"), cut_short={"b"})
+    log = write_log(tmp_path, [sample(0, ["p", "q"], [["A"], ["B"]])], task="mt_bench")
+    give(log, {"copyspec": {"run_id": "a"}})
+    assert read_run(tmp_path).notes == (
+        f"{tmp_path}: answers to other are left out, for they have no sample log",
+        note(tmp_path, "b", "1 of 8") + "; its answers are left out, for there are sample logs",
+    )
+
+
+def test_compare_reads_the_answers_beside_a_broken_manifest(tmp_path: Path) -> None:
+    write_run(tmp_path, some("a"), asked("a"))
+    (tmp_path / "manifest.json").write_text("[]")
+    run = read_run(tmp_path)
+    assert len(run.answers) == 8
+    assert run.notes[0].startswith("whether the runs are whole is not known: ")
+
+
+def test_a_manifest_that_knows_no_number_gives_none(tmp_path: Path) -> None:
+    write_run(tmp_path, some("a")[:5], manifest("a"), cut_short={"a"})
+    assert read_recorded(tmp_path).notes == [note(tmp_path, "a", "5")]
+
+
+def test_a_run_without_an_answer_is_cut_short(tmp_path: Path) -> None:
+    write_run(tmp_path, [], asked("a"))
+    assert note(tmp_path, "a", "0 of 8") in read_recorded(tmp_path).notes
+
+
+def test_a_later_run_finishes_what_it_left_out_alone(tmp_path: Path) -> None:
+    """It had the answers from lm-eval's cache, under the same settings, and came to its end."""
+    first, rest = some("a", range(2)), some("b", range(2, 4))
+    runs = asked("a"), asked("b")
+    assert cut_short(write_run(tmp_path / "1", first + rest, *runs, cut_short={"a"})) == []
+    both = write_run(tmp_path / "2", first + rest, *runs, cut_short={"a", "b"})
+    assert cut_short(both) == ["a", "b"]
+    again = write_run(tmp_path / "3", first + some("b"), *runs, cut_short={"a"})
+    assert cut_short(again) == ["a"]
+    earlier = write_run(tmp_path / "4", first + rest, *runs, cut_short={"b"})
+    assert cut_short(earlier) == ["b"]
+    others: list[dict[str, Any]] = [{"threads": 9}, {"tasks": {"other": {}}}]
+    for number, other in enumerate(others, start=5):
+        runs = asked("a"), asked("b", **other)
+        folder = write_run(tmp_path / str(number), first + rest, *runs, cut_short={"a"})
+        assert cut_short(folder) == ["a"], other
+
+
+@pytest.mark.parametrize(
+    ("config", "whole"),
+    [
+        ({}, True),
+        ({"model": "copyspec-timed"}, True),
+        ({"model": "hf"}, False),
+        ({"copyspec": {"run_id": "a"}}, True),
+        ({"copyspec": {"run_id": "b"}}, True),
+        ({"copyspec": {"run_id": "0"}}, False),
+    ],
+    ids=str,
+)
+def test_results_of_another_run_do_not_make_one_whole(
+    config: dict[str, Any], whole: bool, tmp_path: Path
+) -> None:
+    """Those of a later run that was served from lm-eval's cache alone do."""
+    write_run(tmp_path, some("a"), asked("a"), cut_short={"a"})
+    log = write_log(tmp_path, [sample(0, ["Q"], [["A"]], acc=0.5)], task="mt_bench")
+    give(log, config)
+    run = read_recorded(tmp_path)
+    assert (not run.cut_short, ("a", "mt_bench") in run.scores) == (whole, whole)
+
+
+def test_results_beside_a_json_output_path_are_found(tmp_path: Path) -> None:
+    write_run(tmp_path, some("a"), asked("a"))
+    (tmp_path / "results_a.json").rename(tmp_path / "mine_2026-01-01T00-00-00.000001.json")
+    assert cut_short(tmp_path) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_on_its_way(
+    sent: signal.Signals,
+    byte_model: Path,
+    questions: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = Command(byte_model, questions, tmp_path / "run")
+    program = [str(BIN / "lm_eval"), *command.arguments(options="drafter=none,exact=false")]
+    file = command.output / "turns.jsonl"
+    with subprocess.Popen(
+        program, env=command.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None and not file.exists():
+            time.sleep(0.02)
+        process.send_signal(sent)
+    assert process.returncode not in (0, 1)
+    [run_id] = {row.run_id for row in rows_in(command.output)}
+    assert main(["report", str(command.output)]) == 0
+    printed = capsys.readouterr().out
+    assert f"run {run_id} was cut short or is still running (answers: " in printed
+    assert " of 12; results of lm-eval: none)" in printed
+
+
+def test_a_run_knows_how_many_answers_are_asked_for(
+    byte_model: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two turns of each document, whichever are chosen; what lm-eval writes makes it whole."""
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
+    chosen: dict[str, dict[str, Any]] = {
+        "limit": {"limit": 2},
+        "samples": {"samples": {"mt_redundant": [0, 3, 5]}},
+    }
+    for name, settings in chosen.items():
+        folder = tmp_path / name
+        evaluate_into(folder, byte_model, SHORT, gen_kwargs=TOKENS, **settings)
+        [run] = read_manifests(folder, []).values()
+        assert run.num_answers == len(rows_in(folder)) == (4 if name == "limit" else 6)
+        assert cut_short(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "samples", "answers"),
+    [(None, None, 2 * 3 * 5), (3.0, None, 2 * 3 * 3), (99, None, 30), (None, {"t": [0, 4]}, 12)],
+)
+def test_answers_of_all_ranks_are_counted(limit: Any, samples: Any, answers: int) -> None:
+    """This rank has documents 0, 2 and 4, each with two turns, three times."""
+    instances = [
+        SimpleNamespace(request_type=kind, repeats=3, doc_id=doc)
+        for doc in (0, 2, 4)
+        for kind in ("generate_until", "generate_until_turn2", "loglikelihood")
+    ]
+    task = SimpleNamespace(instances=instances, eval_docs=range(5))
+    # lm-eval's function of this name, with the variables that are looked for.
+    lm_eval: dict[str, Any] = {"__name__": "lm_eval.evaluator", "count": evaluation.num_answers}
+    code = "def evaluate(lm, eval_tasks, limits, samples):\n    return count()"
+    exec(code, lm_eval)
+    two_ranks = SimpleNamespace(world_size=2)
+    assert lm_eval["evaluate"](two_ranks, {"t": task}, [limit], samples) == answers
+    assert lm_eval["evaluate"](two_ranks, {"t": None}, [limit], samples) is None
+    assert evaluation.num_answers() is None, "a model used by hand"
