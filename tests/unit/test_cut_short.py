@@ -164,7 +164,14 @@ def test_results_beside_a_json_output_path_are_found(tmp_path: Path) -> None:
     assert cut_short(tmp_path) == []
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        signal.SIGKILL,
+    ],
+)
 def test_a_run_that_is_ended_on_its_way(
     sent: signal.Signals,
     byte_model: Path,

@@ -50,7 +50,9 @@ def test_some_cases_hold() -> None:
         totals.add(finding)
     summed = totals.as_json()
     assert summed["cases"] == CASES
-    assert {"inexact", "fixed width", "one row", "two rows"} <= summed["by_mode"].keys()
+    assert {"inexact", "fixed width"} <= summed["by_mode"].keys()
+    # Which of these there are depends on the processor.
+    assert {"one row", "two rows"} & summed["by_mode"].keys()
     assert summed["identical"] + summed["near_tie"] == summed["turns"] > CASES
     assert summed["tokens"] > summed["accepted"] > 0
     assert summed["equal_logits"] > 0

@@ -17,13 +17,15 @@ from processes import processes_with, wait_until
 
 from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
-from copyspec_eval.scoring.sandbox.levels import Level
+from copyspec_eval.scoring.sandbox.levels import BUBBLEWRAP, Level
 from copyspec_eval.scoring.sandbox.programs import INSTALLED, run, run_all, run_program
 from copyspec_eval.scoring.sandbox.watch import Watch
 
 SHORT = Limits(wall_seconds=1)
 ONE_SECOND_OF_CPU = Limits(wall_seconds=5, cpu_seconds=1)
-NAMES = ("bubblewrap", "namespaces", "landlock", "limits")
+# Where bubblewrap works, the namespaces that it makes, too, are tried only when there is time.
+ALSO = [pytest.mark.slow] if choice.levels()[0] == BUBBLEWRAP else []
+NAMES = ("bubblewrap", pytest.param("namespaces", marks=ALSO), "landlock", "limits")
 
 
 @pytest.fixture(params=NAMES, autouse=True)
