@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,6 +92,21 @@ for _ in range(4):
     controller = cgroups._controller()
     assert controller
     assert not [*controller.folder.glob(f"copyspec-{os.getpid()}-*")]
+
+
+def test_groups_of_killed_processes_are_removed() -> None:
+    controller = cgroups._controller()
+    if controller is None:
+        pytest.skip("NOT TESTED: this user can make no control group here")
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    left, used = (controller.folder / f"copyspec-{pid}-0x" for pid in (ended.pid, os.getpid()))
+    left.mkdir()
+    used.mkdir()
+    cgroups._sweep(controller)
+    assert not left.exists()
+    assert used.exists()
+    used.rmdir()
 
 
 @EVERY_LEVEL

@@ -111,8 +111,17 @@ def _controller() -> Controller | None:
         with suppress(OSError, subprocess.SubprocessError):
             with _group(controller, _PROBE_BYTES) as group:
                 subprocess.run([*group.prefix, "/bin/true"], check=True, capture_output=True)
+            _sweep(controller)
             return controller
     return None
+
+
+def _sweep(controller: Controller) -> None:
+    """Remove the groups of processes that were killed."""
+    for folder in controller.folder.glob("copyspec-*-*"):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _candidates() -> Iterator[Controller]:

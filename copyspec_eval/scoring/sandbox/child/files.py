@@ -23,8 +23,9 @@ _GET_VERSION, _BENEATH = 1, 1
 _EXECUTE, _WRITE, _READ, _READ_FOLDER, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE
-_LEAST_VERSION = 3
-"""Linux 6.2: before it, files that must not be written can be truncated."""
+_NUM_USES = (0, 13, 14, 15, 15)
+"""Of each version; 16 of later ones. Before the third, that of Linux 6.2, files can be cut that
+must not be written: a filter of system calls has to refuse that, too."""
 
 _MACHINE = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 """What libraries read to choose their kernels and their number of threads."""
@@ -105,16 +106,13 @@ def restrict(files: Files) -> None:
     permissions and times. TCP, abstract sockets and signals are refused, too, where the kernel can.
 
     Raises:
-        OSError: the kernel has no Landlock, or an old one.
+        OSError: the kernel has no Landlock.
     """
-    version = libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)
-    if version < _LEAST_VERSION:
-        raise OSError(f"Landlock {max(version, 0)} is under {_LEAST_VERSION}, that of Linux 6.2")
-    uses = (1 << (16 if version >= 5 else 15)) - 1
-    size = 8 if version < 4 else 16 if version < 6 else 24
-    attributes = struct.pack("3Q", uses, 3, 3)[:size]
-    rules = libc.syscall(_CREATE_RULESET, attributes, size, 0)
-    check(min(rules, 0), "landlock_create_ruleset")
+    version = _version()
+    if version == 0:
+        raise OSError("this kernel has no Landlock")
+    uses = (1 << ([*_NUM_USES, 16][min(version, 5)])) - 1
+    rules = _ruleset(version, uses)
     for path in (*files.readable, *_MACHINE):
         _allow(rules, path, _READ | _READ_FOLDER | _EXECUTE)
     for path in files.listable:
@@ -122,7 +120,35 @@ def restrict(files: Files) -> None:
     for path in files.writable:
         _allow(rules, path, uses & ~_MAKE_DEVICES)
     for name in _DEVICES:
-        _allow(rules, f"/dev/{name}", _READ | _WRITE | _TRUNCATE)
+        _allow(rules, f"/dev/{name}", uses & (_READ | _WRITE | _TRUNCATE))
+    _enter(rules)
+
+
+def keep_apart() -> None:
+    """Keep this process from the memory and the environment of all that it did not start.
+
+    What is under rules of Landlock may trace nothing else, whatever the rules are: these forbid to
+    make devices. Without effect where the kernel has no Landlock.
+    """
+    version = _version()
+    if version > 0:
+        _enter(_ruleset(version, _MAKE_DEVICES))
+
+
+def _version() -> int:
+    return max(0, int(libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)))
+
+
+def _ruleset(version: int, uses: int) -> int:
+    """A descriptor of rules that forbid these uses of files, and sockets and signals to others."""
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    attributes = struct.pack("3Q", uses, 3, 3)[:size]
+    rules = int(libc.syscall(_CREATE_RULESET, attributes, size, 0))
+    check(min(rules, 0), "landlock_create_ruleset")
+    return rules
+
+
+def _enter(rules: int) -> None:
     check(libc.syscall(_RESTRICT_SELF, rules, 0), "landlock_restrict_self")
     os.close(rules)
 

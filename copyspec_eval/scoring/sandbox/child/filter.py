@@ -35,13 +35,14 @@ _REFUSED = """
     chmod 90 -; fchmod 91 52; fchmodat 268 53; fchmodat2 452 452; chown 92 -; fchown 93 55;
     lchown 94 -; fchownat 260 54; utime 132 -; utimes 235 -; futimesat 261 -; utimensat 280 88;
     setxattr 188 5; lsetxattr 189 6; fsetxattr 190 7; removexattr 197 14; lremovexattr 198 15;
-    fremovexattr 199 16; setxattrat 463 463; removexattrat 466 466
+    fremovexattr 199 16; setxattrat 463 463; removexattrat 466 466; truncate 76 45
 """
 """What no program needs: it reaches into other processes, the network, other namespaces, memory
 that no limit counts, or changes of files that are neither reading nor writing."""
 _OTHERS = """
     fcntl 72 25; ioctl 16 29; prlimit64 302 261; socketpair 53 199; clone 56 220; fork 57 -;
-    vfork 58 -; clone3 435 435; seccomp 317 277; prctl 157 167
+    vfork 58 -; clone3 435 435; seccomp 317 277; prctl 157 167; open 2 -; openat 257 56;
+    openat2 437 437
 """
 
 _ANY = 0xFFFFFFFF
@@ -69,12 +70,17 @@ _RANGES: dict[str, tuple[int, Sequence[tuple[int, int]]]] = {
 _FLAGS = {"clone": (0, _NEW_NAMESPACE), "socketpair": (1, _DATAGRAM)}
 """Calls that are refused where an argument has one of these bits. A socket of datagrams, unlike one
 of a stream, could be used for other peers than its own."""
+_OPENING = {"open": 1, "openat": 2}
+"""Calls and the argument that says how a file is opened: not to be cut although it is only read,
+which Landlock does not see before Linux 6.2."""
+_HOW, _CUT = 0o1003, 0o1000  # <fcntl.h>: O_ACCMODE and O_TRUNC
 
 # <linux/seccomp.h>: a filter's answers; the flag of a listener
-_KILL, _REFUSE, _ASK, _ALLOW = 0x80000000, 0x00050000 | errno.EPERM, 0x7FC00000, 0x7FFF0000
+_KILL, _ASK, _ALLOW = 0x80000000, 0x7FC00000, 0x7FFF0000
+_REFUSE, _MISSING = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 _MODE_FILTER, _NEW_LISTENER = 1, 8
-# <linux/filter.h>: load; jump if equal, greater, at least, a bit is set; return
-_LOAD, _EQUAL, _GREATER, _AT_LEAST, _HAS, _GIVE = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+# <linux/filter.h>: load; keep bits; jump if equal, greater, at least, a bit is set; return
+_LOAD, _KEEP, _EQUAL, _GREATER, _AT_LEAST, _HAS, _GIVE = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
 
 _JOIN_SESSION_KEYRING = 1  # <linux/keyctl.h>
 
@@ -101,14 +107,17 @@ def guard(shared: bool) -> list[int]:
         forking = _ASK if may_ask else _ALLOW
         answers = dict.fromkeys(refused.values(), _REFUSE)
         answers |= {others[name]: forking for name in ("fork", "vfork") if name in others}
-        # The C library falls back to clone, whose flags can be read here.
-        answers[others["clone3"]] = _REFUSE ^ errno.EPERM ^ errno.ENOSYS
+        # The C library and others fall back to clone and openat, whose flags can be read here.
+        answers |= {others[name]: _MISSING for name in ("clone3", "openat2")}
         lines = [_line for call, answer in answers.items() for _line in _always(call, answer)]
         for name, (argument, ranges) in _RANGES.items():
             lines += _in_ranges(others[name], argument, ranges)
         for name, (argument, mask) in _FLAGS.items():
             otherwise = forking if name == "clone" else _ALLOW
             lines += _with_bits(others[name], argument, mask, otherwise)
+        for name, argument in _OPENING.items():
+            if name in others:
+                lines += _with_value(others[name], argument, _HOW, _CUT)
         flags = _NEW_LISTENER if may_ask else 0
         listener = _install(_ARCHITECTURES[machine], others["seccomp"], lines, flags)
         if listener >= 0:
@@ -139,6 +148,12 @@ def _with_bits(call: int, argument: int, mask: int, otherwise: int) -> list[_Lin
     """Refuse a call if an argument has one of the bits of `mask`."""
     lines = [_argument(argument), (_HAS, 1, 0, mask)]
     return _of_call(call, [*lines, (_GIVE, 0, 0, otherwise), (_GIVE, 0, 0, _REFUSE)])
+
+
+def _with_value(call: int, argument: int, mask: int, value: int) -> list[_Line]:
+    """Refuse a call if the bits of `mask` in an argument are `value`."""
+    lines = [_argument(argument), (_KEEP, 0, 0, mask), (_EQUAL, 1, 0, value)]
+    return _of_call(call, [*lines, (_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _REFUSE)])
 
 
 def _argument(number: int) -> _Line:

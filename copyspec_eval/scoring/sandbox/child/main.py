@@ -1,13 +1,12 @@
 """Runs one untrusted program, and leaves nothing of it running.
 
 The first argument is a JSON object of the arguments of `main`, then come the program and its own.
-This process limits the program, waits for it,
-counts its processes, and writes two lines to the socket `control`: `group N`, its process group,
-and then `exit N`, `signal N` or `processes`. When the other end of that socket is closed,
-everything is killed. As process 1 of a PID namespace it cannot be killed from inside, and the
-kernel ends the namespace with it. Without a namespace the program can neither leave its process
-group nor send signals, and the group is killed in one call: a fork bomb would outrun killing
-process by process.
+This process limits the program, waits for it, counts its processes, and writes two lines to the
+socket `control`: `group N`, its process group, and then `exit N`, `signal N` or `processes`. When
+the other end of that socket is closed, everything is killed. As process 1 of a PID namespace it
+cannot be killed from inside, and the kernel ends the namespace with it. Without a namespace the
+program can neither leave its process group nor send signals, and the group is killed in one call: a
+fork bomb would outrun killing process by process.
 
 Each fork waits for permission from this process (a seccomp listener, Linux 5.5), since a fork bomb
 would outrun polling, which is used only where the kernel has no listener.
@@ -29,7 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .files import Files, build_root, restrict
+from .files import Files, build_root, keep_apart, restrict
 from .filter import guard
 from .kernel import LINUX, libc
 
@@ -129,6 +128,8 @@ def become(
             drop_privileges()
             if files is not None:
                 restrict(files)
+            elif shared:
+                keep_apart()
             socket.send_fds(watcher, [b"."], guard(shared))
         watcher.close()
         os.execv(program[0], list(program))
