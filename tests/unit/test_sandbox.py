@@ -17,15 +17,26 @@ from processes import processes_with, wait_until
 
 from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
-from copyspec_eval.scoring.sandbox.levels import BUBBLEWRAP, Level
+from copyspec_eval.scoring.sandbox.levels import Level
 from copyspec_eval.scoring.sandbox.programs import INSTALLED, run, run_all, run_program
 from copyspec_eval.scoring.sandbox.watch import Watch
 
 SHORT = Limits(wall_seconds=1)
 ONE_SECOND_OF_CPU = Limits(wall_seconds=5, cpu_seconds=1)
-# Where bubblewrap works, the namespaces that it makes, too, are tried only when there is time.
-ALSO = [pytest.mark.slow] if choice.levels()[0] == BUBBLEWRAP else []
-NAMES = ("bubblewrap", pytest.param("namespaces", marks=ALSO), "landlock", "limits")
+HERE = [level.name for level in choice.levels()]
+
+
+def unless(name: str) -> list[pytest.MarkDecorator]:
+    """Marks of a level that has nothing that another, which works here, has not."""
+    return [pytest.mark.slow] if name in HERE else []
+
+
+NAMES = (
+    "bubblewrap",
+    pytest.param("namespaces", marks=unless("bubblewrap")),
+    "landlock",
+    pytest.param("limits", marks=unless("landlock")),
+)
 
 
 @pytest.fixture(params=NAMES, autouse=True)
