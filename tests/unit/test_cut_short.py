@@ -25,6 +25,7 @@ from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.runs import read_run
 
+OPTIONS = "drafter=none,exact=false"
 SHORT = "dtype=float32,exact=false"
 TOKENS = "max_gen_toks=8"
 
@@ -180,7 +181,8 @@ def test_a_run_that_is_ended_on_its_way(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = Command(byte_model, questions, tmp_path / "run")
-    program = [str(BIN / "lm_eval"), *command.arguments(options="drafter=none,exact=false")]
+    arguments = command.arguments("--gen_kwargs", "max_gen_toks=1000", options=OPTIONS)
+    program = [str(BIN / "lm_eval"), *arguments]
     file = command.output / "turns.jsonl"
     with subprocess.Popen(
         program, env=command.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
