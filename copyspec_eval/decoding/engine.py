@@ -74,7 +74,8 @@ class Engine:
         self.widths = step_widths(num_draft_tokens, exact)
         is_fixed = exact is not None and exact.kind == "fixed width"
         free = {0: 1.0, num_draft_tokens: 1.0}
-        self._thresholds = acceptance_thresholds(free if is_fixed else step_costs or free)
+        thresholds = acceptance_thresholds(free if is_fixed else step_costs or free)
+        self._thresholds = thresholds[:num_draft_tokens]
         self._draft_model = draft_model
         self._clock = Stopwatch()
 

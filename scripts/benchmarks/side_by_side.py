@@ -11,7 +11,8 @@ import torch
 from benchmarks.arms import Arm, BenchAnswer, engine_arm, transformers_arms
 from benchmarks.forced import ForcedModel
 from benchmarks.memory import PeakMemory
-from copyspec_eval.decoding.exactness import fixed_steps, ladder, measure_exact_steps
+from copyspec_eval.decoding.engine import step_widths
+from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
 from copyspec_eval.decoding.replay import Trace
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
@@ -57,7 +58,7 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     steps = measure_exact_steps(model, recorded[0], widest, batch_size=1) or fixed_steps(15)
     forced = ForcedModel(model, [*recorded, _long_context(traces)])
     exact_costs = measure_step_costs(model, 1, steps.widths, exact=True)
-    step_costs = measure_step_costs(model, 1, ladder(widest), exact=False)
+    step_costs = measure_step_costs(model, 1, step_widths(LONGEST_DRAFT, None), exact=False)
     arms = transformers_arms(model, forced)
     for name, (options, exact) in ENGINE_ARMS.items():
         arms[name] = engine_arm(

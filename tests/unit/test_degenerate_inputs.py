@@ -17,12 +17,16 @@ from transformers import AutoModelForCausalLM, LogitsProcessorList
 from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import ladder
+from copyspec_eval.decoding.engine import Engine, step_widths
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
+from copyspec_eval.drafters.registry import (
+    LONGEST_DRAFT,
+    drafter_factory,
+    drafter_kind,
+    longest_draft,
+)
 from copyspec_eval.types import DraftOptions, Generation
 
 BUDGET = 48
@@ -146,7 +150,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
         num_hidden_layers=layers,
     )
     ForcedModel(model, [[*prompt, *answer]])
-    costs = measure_step_costs(model, 1, ladder(97), exact=False)
+    costs = measure_step_costs(model, 1, step_widths(LONGEST_DRAFT, None), exact=False)
     seconds: dict[str, list[float]] = {}
     for _ in range(3):
         for way, options in WAYS.items():

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from tiny_models import tiny_model
+from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding.engine import step_widths
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Engine, step_widths
+from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
+from copyspec_eval.types import DraftOptions
 
 
 def costs_of(model_type: str, batch_size: int, num_draft_tokens: int) -> dict[int, float]:
@@ -27,3 +33,18 @@ def test_steps_may_be_wider_than_the_context_is_long() -> None:
     costs = costs_of("gpt2", batch_size=1, num_draft_tokens=600)
     assert list(costs)[-2:] == [511, 600]
     assert len(acceptance_thresholds(costs)) == 600
+
+
+def test_costs_of_longer_drafts_lengthen_none() -> None:
+    """The ladder of widths goes on a little behind the longest draft."""
+    model, prompt = tiny_model("qwen2"), [5, 6, 7] * 20
+    engine = Engine(
+        model,
+        drafter_factory(DraftOptions("suffix")),
+        num_draft_tokens=8,
+        exact=None,
+        step_costs={0: 1.0, 64: 1.0},
+    )
+    chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
+    [made] = engine.generate([Sequence(tuple(prompt), StopRule(30), chooser)])
+    assert max(attempt.num_drafted for attempt in made.attempts) == 8
