@@ -25,10 +25,12 @@ from copyspec_eval.paths import tasks_dir
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
     as_samples,
+    sanitised,
     score_all,
     score_solution,
 )
 from copyspec_eval.scoring.sandbox import choice, programs
+from copyspec_eval.scoring.sandbox.commands import Outcome
 
 TASK = "humaneval_evalplus"
 PLUS: list[dict[str, Any]] = [
@@ -269,6 +271,24 @@ def test_helpers_of_the_prompt_are_there_for_the_test():
         "test": "def check(candidate):\n    assert candidate(twice(3)) == 3\n",
     }
     assert score_solution("def half(x):\n    return x // 2", problem).base
+
+
+def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
+    """The time of all before it is not held against an answer."""
+    given = []
+
+    def run(command):
+        rest = [raw for raw, _ in json.loads(command.stdin)]
+        given.append(rest)
+        done = rest[: 0 if rest[0] == "bad" else 2]
+        done = done[: done.index("bad")] if "bad" in done else done
+        lines = "".join(json.dumps(raw.upper()) + "\n" for raw in done)
+        return Outcome("timeout", None, lines + '"cut', "over 60 s of wall time")
+
+    monkeypatch.setattr(programs, "run", run)
+    answers = [(raw, "f") for raw in ("a", "b", "c", "bad", "d")]
+    assert sanitised(answers) == ["A", "B", "C", "bad", "D"]
+    assert [rest[0] for rest in given] == ["a", "c", "bad", "d"]
 
 
 def test_no_answers():

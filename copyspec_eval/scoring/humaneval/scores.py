@@ -79,7 +79,8 @@ def score_solution(solution: str, problem: Problem) -> ScoredSolution:
 def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
     """The programs in answers with the names of their functions; an answer itself if that fails.
 
-    An answer that ends the sanitiser or takes it a minute has failed, and the others go on.
+    The one that the sanitiser ends at, or that takes it a minute, is the first of the next attempt;
+    if that gets nowhere either, it has failed.
     """
     sources: list[str] = []
     limits = Limits(
@@ -92,9 +93,9 @@ def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
         lines = outcome.stdout.splitlines()
         whole = lines if outcome.stdout.endswith("\n") else lines[:-1]
         sources += [str(json.loads(line)) for line in whole]
-        if len(whole) < len(rest):
-            logger.warning("an answer is tested as it is: the sanitiser %s", outcome.reason)
-            sources.append(rest[len(whole)][0])
+        if not whole:
+            logger.warning("an answer is tested as it is: EvalPlus's sanitiser: %s", outcome.reason)
+            sources.append(rest[0][0])
     return sources
 
 
