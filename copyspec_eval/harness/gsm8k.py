@@ -13,7 +13,7 @@ from copyspec_eval.errors import DataError, report_errors_in_one_line
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.scoring import gsm8k
-from copyspec_eval.scoring.sandbox import choice, programs
+from copyspec_eval.scoring.sandbox import programs
 from copyspec_eval.scoring.sandbox.commands import Outcome
 from copyspec_eval.sources import JsonLine, read_jsonl
 
@@ -50,6 +50,8 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     All programs of a run are run together, side by side, once the last answer is in.
     """
 
+    runs_programs = True
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         for name, higher_is_better in HIGHER_IS_BETTER.items():
@@ -68,12 +70,6 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> Any:
         """The right number."""
         return str(gsm8k.gold_number(doc["answer"]))
-
-    def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval's, once it is known that the answers can be scored."""
-        if "bypass" not in self._metric_fn_list:
-            choice.level()
-        super().build_all_requests(**kwargs)
 
     def apply_filters(self) -> None:
         """As lm-eval's; then run all programs, unless nothing is scored (--predict_only)."""

@@ -18,7 +18,6 @@ from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.scoring.humaneval.scores import ScoredSolution, as_samples, score_all
-from copyspec_eval.scoring.sandbox import choice
 from copyspec_eval.sources import JsonLine
 
 report_errors_in_one_line()
@@ -84,6 +83,8 @@ class HumanEvalTask(MultiTurnTask):
         DataError: as `read_problems`; or nothing is local and the download fails.
     """
 
+    runs_programs = True
+
     def __init__(self, config: dict[str, Any]) -> None:
         self._problems: dict[str, dict[str, Any]] = {}
         self._scored: dict[str, ScoredSolution] = {}
@@ -120,12 +121,6 @@ class HumanEvalTask(MultiTurnTask):
         [made] = super().construct_requests(doc, ctx, metadata, **kwargs)
         _, settings = made.args
         return [ProblemInstance(doc, made.question, None, settings, metadata, made.system)]
-
-    def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval's, once it is known that the answers can be scored."""
-        if "bypass" not in self._metric_fn_list:
-            choice.level()
-        super().build_all_requests(**kwargs)
 
     def apply_filters(self) -> None:
         """As lm-eval's; all answers are in by then, so test them and write them down."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 from lm_eval.api.instance import Instance
@@ -26,6 +26,7 @@ from copyspec_eval.provenance import is_of_this_process
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
+from copyspec_eval.scoring.sandbox import choice
 
 MAX_TURNS = 8
 
@@ -120,10 +121,16 @@ class MultiTurnTask(ConfigurableTask):
     when every answer came from lm-eval's cache, those of pairs when the run was not paired,
     `accepted_per_attempt` when nothing was copied. Rank 0 decides for the run.
 
+    Attributes:
+        runs_programs: whether scoring runs what a model wrote, so that a sandbox has to be there
+            before anything is answered.
+
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
         DataError: documents with different numbers of turns, or more than `MAX_TURNS`.
     """
+
+    runs_programs: ClassVar[bool] = False
 
     def __init__(self, config: dict[str, Any]) -> None:
         # lm-eval leaves in the key that named this class; it would add metrics of its own, and take
@@ -168,7 +175,13 @@ class MultiTurnTask(ConfigurableTask):
         chat_template: ChatTemplate | None = None,
         **kwargs: Any,
     ) -> None:
-        """As lm-eval's; then give every request, built or from `--cache_requests`, the template."""
+        """As lm-eval's; then give every request, built or from `--cache_requests`, the template.
+
+        Raises:
+            OptionError: programs would be run to score them, and this machine does not contain any.
+        """
+        if self.runs_programs and "bypass" not in self._metric_fn_list:
+            choice.level()
         self._rank = rank
         self._system_instruction = system_instruction
         super().build_all_requests(

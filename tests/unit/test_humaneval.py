@@ -31,6 +31,7 @@ from copyspec_eval.scoring.humaneval.scores import (
 )
 from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import Outcome
+from copyspec_eval.scoring.sandbox.levels import GUARDED
 
 TASK = "humaneval_evalplus"
 PLUS: list[dict[str, Any]] = [
@@ -198,6 +199,18 @@ def test_predict_only_runs_nothing(data, evaluate, monkeypatch, tmp_path):
     figures = evaluate(Scripted(TOTAL, TOTAL), predict_only=True, evaluation_tracker=tracker)
     assert figures == {"bypass": 999}
     assert not (tmp_path / "run").exists()
+
+
+def test_without_a_sandbox_nothing_is_answered(data, monkeypatch):
+    write(data, PLUS)
+    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    monkeypatch.setattr(choice, "levels", lambda: (GUARDED,))
+    task = HumanEvalTask(CONFIG)
+    with pytest.raises(OptionError, match="install bubblewrap, or set COPYSPEC_SANDBOX=limits"):
+        task.build_all_requests()
+    task.override_metric("bypass")
+    task.build_all_requests()
+    assert len(task.instances) == 2
 
 
 def test_other_ranks_have_files_of_their_own(data, monkeypatch, tmp_path):
