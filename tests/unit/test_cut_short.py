@@ -188,7 +188,9 @@ def test_a_run_that_is_ended_on_its_way(
         program, env=command.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None and not file.exists():
+        while time.monotonic() < deadline and process.poll() is None:
+            if file.exists() and b"\n" in file.read_bytes():
+                break
             time.sleep(0.02)
         process.send_signal(sent)
     assert process.returncode not in (0, 1)

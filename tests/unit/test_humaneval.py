@@ -63,6 +63,7 @@ BASE: list[dict[str, Any]] = [
     }
     for row, given, wanted in zip(PLUS, ([1, 2], 4), (3, 2), strict=True)
 ]
+HERE = choice.levels()
 TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
 ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
 """Right for 4 and 0.5, wrong for 3."""
@@ -229,7 +230,11 @@ def test_other_ranks_have_files_of_their_own(data, monkeypatch, tmp_path):
     assert not (tmp_path / "samples.jsonl").exists()
 
 
-@pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize(
+    "level",
+    [HERE[0], *(pytest.param(level, marks=pytest.mark.slow) for level in HERE[1:])],
+    ids=lambda level: level.name,
+)
 def test_at_every_level_of_containment(level, monkeypatch):
     monkeypatch.setenv(choice.VARIABLE, level.name)
     assert score(TOTAL, PLUS[0]) == ScoredSolution(

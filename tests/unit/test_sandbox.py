@@ -18,6 +18,7 @@ from processes import processes_with, wait_until
 from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
 from copyspec_eval.scoring.sandbox.levels import Level
+from copyspec_eval.scoring.sandbox.process import PYTHON
 from copyspec_eval.scoring.sandbox.programs import INSTALLED, run, run_all, run_program
 from copyspec_eval.scoring.sandbox.watch import Watch
 
@@ -393,7 +394,7 @@ def test_an_interrupted_wait_leaves_nothing(level: Level, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Watch, "outcome", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(Command([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)", marker]))
+        run(Command([PYTHON, "-I", "-S", "-c", "import time; time.sleep(60)", marker]))
     assert processes_with(marker) == []
 
 
@@ -401,10 +402,9 @@ def test_nothing_outlives_this_process(level: Level) -> None:
     """Even if it is killed and cannot clean up."""
     marker = f"orphan-{os.getpid()}-{level.name}"
     source = f"""
-    import sys
     from copyspec_eval.scoring.sandbox.commands import Command
     from copyspec_eval.scoring.sandbox.programs import run
-    run(Command([sys.executable, "-c", "import time; time.sleep(60)", {marker!r}]))
+    run(Command([{PYTHON!r}, "-I", "-S", "-c", "import time; time.sleep(60)", {marker!r}]))
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(source)]) as ours:
         wait_until(lambda: len(processes_with(f"time.sleep(60)\0{marker}")) > 1)
