@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def replay(arguments: argparse.Namespace) -> None:
     """Print what a drafter makes of recorded answers: forwards, copied share, and so on."""
-    from copyspec_eval.decoding.replay import read_traces, replay_turn
+    from copyspec_eval.decoding import earlier_runs
+    from copyspec_eval.decoding.replay import Trace, read_traces, replay_turn
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports.replayed import replay_figures, replay_table
@@ -59,11 +60,22 @@ def replay(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(f"--token-cost {arguments.token_cost} is no cost; usual is 0.01")
     options = _draft_options(arguments.drafter, arguments.drafter_args)
-    make_drafter = drafter_factory(options)
+    drafter_factory(options)  # refuses a drafter without a store before one is read
+    traces: Iterable[Trace] = read_traces(arguments.traces)
+    earlier = earlier_runs.EarlierAnswers()
+    if options.store_paths:
+        notes: list[str] = []
+        earlier = earlier_runs.recorded_tokens(options.store_paths, arguments.traces, notes)
+        traces = list(traces)
+        earlier_runs.check_shared(traces, earlier, options.store_paths)
+        _print_notes(notes)
+    make_drafter = drafter_factory(options, earlier.in_order)
     longest, cost = longest_draft(options), arguments.token_cost
     thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
-    traces = read_traces(arguments.traces)
-    turns = [replay_turn(trace, make_drafter(), thresholds) for trace in traces]
+    turns = [
+        replay_turn(trace, make_drafter(), thresholds, earlier=earlier.to("", trace.id, trace.turn))
+        for trace in traces
+    ]
     figures = replay_figures(turns, cost)
     print(json.dumps(figures, indent=2) if arguments.json else replay_table(figures).rstrip())
 
@@ -86,8 +98,7 @@ def compare(arguments: argparse.Namespace) -> int:
         print(json.dumps(comparison.comparison_figures(*result), indent=2))
     else:
         print(comparison.comparison_tables(*result), end="")
-    for note in (*a.notes, *b.notes):
-        print(f"note: {note}", file=sys.stderr)
+    _print_notes([*a.notes, *b.notes])
     return int(equivalence.fails(pairs))
 
 
@@ -162,8 +173,15 @@ def export_turns(arguments: argparse.Namespace) -> None:
     print(export.write_turns(arguments.run, folder / "turns.parquet"))
 
 
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
 def _draft_options(drafter: str, pairs: str) -> DraftOptions:
-    """`DraftOptions` of a name and `key=value,…`; values are integers, or true and false."""
+    """`DraftOptions` of a name and `key=value,…`: integers, true and false, `store`'s paths."""
+    from copyspec_eval.decoding.earlier_runs import store_option
+
     names = {field.name for field in fields(DraftOptions)} - {"drafter"}
     values: dict[str, Any] = {}
     for pair in filter(None, pairs.split(",")):
@@ -172,6 +190,7 @@ def _draft_options(drafter: str, pairs: str) -> DraftOptions:
             raise unknown_option("drafter argument", name, names)
         number = int(value) if value.removeprefix("-").isdecimal() else value
         values[name] = {"true": True, "false": False}.get(value.lower(), number)
+    values["store"] = store_option(values.get("store", False))
     return DraftOptions(drafter, **values)
 
 
@@ -195,7 +214,12 @@ def _parser() -> argparse.ArgumentParser:
         "replay", help="count a drafter's forwards on recorded answers, without a model"
     )
     command.add_argument("--drafter", required=True, metavar="NAME", help="copyspec, none, …")
-    command.add_argument("--drafter-args", default="", metavar="K=V,…", help="such as gamma=3")
+    command.add_argument(
+        "--drafter-args",
+        default="",
+        metavar="K=V,…",
+        help="such as gamma=3, or tree=true,store=FILE: FILE has earlier answers, by id and turn",
+    )
     command.add_argument("--traces", required=True, type=Path, metavar="FILE", help="JSONL")
     command.add_argument(
         "--token-cost",

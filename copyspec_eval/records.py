@@ -24,7 +24,8 @@ class SpanCharacters(NamedTuple):
     """Where the text of a `Span` stands.
 
     `[start, end)` counts from the answer's first character; `[source_start, source_end)` from the
-    prompt's, the answer following the prompt; both -1 for a copy from an earlier answer of the run.
+    prompt's, the answer following the prompt; both `OF_STORE` or `OF_EARLIER` for a copy from
+    another answer.
     """
 
     start: int
@@ -65,7 +66,8 @@ class TurnRecord:
         category: the document's category, "" where the task has none.
         rank: the process that answered, among those of the run.
         backend: "copyspec", or the stock lm-eval model that was timed.
-        drafter: the drafter and its switches, such as "suffix + store"; None for other backends.
+        drafter: the drafter and its switches, such as "suffix + store=base"; None for other
+            backends.
         batch_size: rows decoded side by side.
         generation: settings of the request, `name=value, …` in order of name, but its stop strings.
         prompt: the prompt as the model read it, special tokens included.

@@ -41,7 +41,7 @@ _SHAPES = re.compile(
 )
 _BEARER = re.compile(r"(\bbearer\s+)[^\s,\"']{16,}", re.IGNORECASE)
 
-_PATH = re.compile(r"(?<![\w:/.~-])~?(?:/[^\s/=,:;\"'()\\]+)+/?")
+_PATH = re.compile(r"(?<![\w/.~-])~?(?:/[^\s/=,:;\"'()\\]+)+/?")
 
 _VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD)$")
 _SHORTEST_VALUE = 8
@@ -89,6 +89,8 @@ def shareable(text: str) -> str:
 
     >>> shareable("lm_eval --model_args pretrained=/home/me/models/M --output_path ~/runs/a/")
     'lm_eval --model_args pretrained=M --output_path a'
+    >>> shareable("store=/home/me/runs/a:/home/me/runs/b")
+    'store=a:b'
     >>> shareable("http://host/v1 and org/M")
     'http://host/v1 and org/M'
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from copyspec_eval.errors import OptionError
@@ -14,9 +15,13 @@ Agreement = Literal["identical", "near_tie", "diverged"]
 """How an answer compares with the baseline's: the same tokens; a first difference that rounding
 explains; or one that it does not."""
 
-DraftSource = Literal["context", "store", "model"]
-"""Where draft tokens come from: copied from prompt and output, or from an earlier answer of the
-run; or proposed by a draft model."""
+DraftSource = Literal["context", "store", "earlier", "model"]
+"""Where draft tokens come from: copied from prompt and output, from an earlier answer of the run,
+or from an answer of an earlier run; or proposed by a draft model."""
+
+OF_STORE, OF_EARLIER = -1, -2
+"""The place in prompt + output of what was copied from an earlier answer of the run, and from an
+answer of an earlier run: none."""
 
 StepKind = Literal["one row", "two rows", "fixed width"]
 """What plain decoding is in exact mode, whose bits every step has: a token a step; two rows, the
@@ -50,12 +55,18 @@ class ExactSteps:
             of these lengths the bits are those of a whole one, which the last of them is. Empty
             where masked keys change bits; a sequence then attends to equally many throughout.
         any_batch: whether they are those of a batch of one, too, at all positions measured.
+        prefill_widths: in tokens, ascending, of forwards of one row, for prefills, that have the
+            same bits; empty where a prefill has bits of its own.
+        totals: in tokens, ascending, of steps whose rows are of unlike widths; empty where such
+            steps have other bits, and for a batch of one.
     """
 
     kind: StepKind
     widths: tuple[int, ...]
     block_lengths: tuple[int, ...]
     any_batch: bool
+    prefill_widths: tuple[int, ...] = ()
+    totals: tuple[int, ...] = ()
 
     @property
     def num_draft_tokens(self) -> int:
@@ -86,19 +97,23 @@ class DraftOptions:
             `copyspec` alone.
         num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
             own number.
-        store: whether to copy from earlier answers of the run, too.
+        store: whether to copy from earlier answers of the run, too; or the folders and files of
+            earlier runs whose answers are there from the start, as well.
         tree: whether to draft several continuations at once.
         draft_model: name or folder of a smaller model that drafts where the drafter has no draft.
         delta: the paper's δ: how many tokens the draft model proposes at a time.
 
     Raises:
         OptionError: a number that is not an integer of at least 1, or a switch that is no bool.
+
+    >>> DraftOptions("suffix", store=("runs/base", "runs/old/turns.jsonl"), tree=True).label
+    'suffix + store=base:old + tree'
     """
 
     drafter: str = "copyspec"
     gamma: int = PAPER_GAMMA
     num_draft_tokens: int | None = None
-    store: bool = False
+    store: bool | tuple[str, ...] = False
     tree: bool = False
     draft_model: str | None = None
     delta: int = PAPER_DELTA
@@ -115,16 +130,30 @@ class DraftOptions:
                 )
         if not isinstance(self.drafter, str):
             raise OptionError(f"drafter={self.drafter!r} is no name of a drafter")
-        for name in ("store", "tree"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise OptionError(f"{name}={value!r} is neither true nor false")
+        if not isinstance(self.tree, bool):
+            raise OptionError(f"tree={self.tree!r} is neither true nor false")
+        if not isinstance(self.store, bool | tuple):
+            raise OptionError(
+                f"store={self.store!r} is neither true nor false, nor the folder of an earlier run"
+            )
+
+    @property
+    def store_paths(self) -> tuple[str, ...]:
+        """The folders and files of earlier runs to copy from."""
+        return self.store if isinstance(self.store, tuple) else ()
 
     @property
     def label(self) -> str:
         """The drafter and its switches: "suffix", "suffix + store + tree", …."""
-        switches = {"store": self.store, "tree": self.tree, "draft model": self.draft_model}
+        store = "=".join(filter(None, ("store", ":".join(map(_run_name, self.store_paths)))))
+        switches = {store: self.store, "tree": self.tree, "draft model": self.draft_model}
         return " + ".join([self.drafter, *(name for name in switches if switches[name])])
+
+
+def _run_name(path: str) -> str:
+    """A run's name without its place on this machine: of its rows it is that of their folder."""
+    place = Path(path).resolve()
+    return place.parent.name if place.match("turns*.jsonl") else place.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +164,16 @@ class Draft:
 
     Attributes:
         token_ids: the draft tokens, at most as many as were asked for.
-        position: index in prompt + output of the first copied token, or -1 when not copied from
-            there; of a tree, of its first token.
+        position: index in prompt + output of the first copied token; `OF_STORE` or `OF_EARLIER`
+            where it is copied from another answer, -1 where it is not copied; of a tree, of its
+            first token.
         match_length: how many trailing tokens matched at the source, in tokens.
         source: where the tokens come from; of a tree, where its first token does.
         parents: of a tree, the index of the token before each token, -1 for none, always lower
             than its own; None for a chain.
         positions: of a tree, `position` of each token.
+        probabilities: of each token, that it and those before it are accepted, as the drafter
+            estimates; they never rise along a chain or a branch. Empty if it does not.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -150,17 +182,39 @@ class Draft:
     source: DraftSource = "context"
     parents: tuple[int, ...] | None = None
     positions: tuple[int, ...] = ()
+    probabilities: tuple[float, ...] = ()
+
+    def cut(self, most: int) -> Draft:
+        """The first `most` tokens of it, or all; of a tree, parents come before their children.
+
+        >>> Draft((7, 8, 9), position=4).cut(2)
+        Draft(token_ids=(7, 8), position=4, match_length=0, source='context', parents=None, ...)
+        """
+        if len(self.token_ids) <= most:
+            return self
+        return replace(
+            self,
+            token_ids=self.token_ids[:most],
+            parents=None if self.parents is None else self.parents[:most],
+            positions=self.positions[:most],
+            probabilities=self.probabilities[:most],
+        )
 
     def source_of(self, node: int) -> DraftSource:
         """Where draft token `node` comes from; the branches of a tree can differ.
 
-        >>> draft = Draft((7, 8), parents=(-1, -1), position=4, positions=(4, -1))
-        >>> draft.source_of(0), draft.source_of(1)
-        ('context', 'store')
+        >>> draft = Draft((7, 8, 9), parents=(-1, -1, 1), position=4, positions=(4, -1, -2))
+        >>> draft.source_of(0), draft.source_of(1), draft.source_of(2)
+        ('context', 'store', 'earlier')
         """
-        if self.parents is None:
-            return self.source
-        return "store" if self.positions[node] < 0 else "context"
+        return self.source if self.parents is None else source_at(self.positions[node])
+
+
+def source_at(position: int) -> DraftSource:
+    """What a token at that `Draft.position` was copied from."""
+    if position >= 0:
+        return "context"
+    return "earlier" if position == OF_EARLIER else "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +244,8 @@ class Attempt(NamedTuple):
 class Span(NamedTuple):
     """Output tokens `[start, start + length)` that were copied from `source` on.
 
-    `start` counts from the first output token, `source` from the first prompt token; it is -1 for
-    a copy from an earlier answer of the run.
+    `start` counts from the first output token, `source` from the first prompt token; it is
+    `OF_STORE` or `OF_EARLIER` for a copy from another answer.
     """
 
     start: int
@@ -219,6 +273,8 @@ class TurnCounts:
 
     Attributes:
         num_prompt_tokens: tokens of the prompt.
+        num_reused_tokens: how many of them were not read, since the prefix cache had their keys and
+            values.
         num_tokens: generated tokens, the EOS token included if the answer ended on one.
         num_forwards: target forwards, the prefill counted as one.
         num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
@@ -234,6 +290,7 @@ class TurnCounts:
     """
 
     num_prompt_tokens: int | None = None
+    num_reused_tokens: int | None = None
     num_tokens: int | None = None
     num_forwards: int | None = None
     num_prefill_tokens: int | None = None

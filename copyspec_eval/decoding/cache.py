@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from transformers import Cache
+
+
+class States(NamedTuple):
+    """A layer's keys and values of some tokens, `[kv_heads, tokens, head_dim]`, in host memory.
+
+    `device` is where the layer computes.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    device: torch.device
+
+
+LayerStates = dict[int, States]
+"""By layer."""
+
+
+def write(
+    whole: torch.Tensor,
+    states: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    is_packed: bool,
+) -> None:
+    """Write the keys or values of a forward into a layer's.
+
+    Args:
+        whole: `[rows, kv_heads, capacity, head_dim]`.
+        states: `[rows, kv_heads, width, head_dim]`; if packed, `[1, kv_heads, tokens, head_dim]`,
+            of which the last ones may be padding.
+        rows: `[rows]`, int64; if packed, `[tokens]`.
+        positions: `[rows, width]`, int64; if packed, `[tokens]`.
+        is_packed: see above.
+    """
+    # In place of scatter_, which takes 30 times as long on a CPU.
+    if is_packed:
+        # Not len(): it would be fixed where a compiled layer is traced.
+        whole[rows, :, positions] = states[0].transpose(0, 1)[: positions.shape[0]]
+    else:
+        whole[rows[:, None], :, positions] = states.transpose(1, 2)
+
+
+def num_bytes(states: LayerStates) -> int:
+    """Memory that keys and values take."""
+    return sum(of_layer.keys.nbytes + of_layer.values.nbytes for of_layer in states.values())
 
 
 class RowCache(Cache):
@@ -17,6 +62,10 @@ class RowCache(Cache):
     engine sets before each forward which rows and which positions it writes (`place`), and its mask
     limits what is attended to. Sliding-window layers are kept at full length; the mask has their
     window.
+
+    Attributes:
+        num_rows, capacity: as above.
+        prepared: what is made once for all layers of the next forward.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -26,8 +75,11 @@ class RowCache(Cache):
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
         self._first_row = 0
+        self._is_packed = False
+        self._rows = torch.empty(0, dtype=torch.long)
         self._positions = torch.empty(0, 0, dtype=torch.long)
         self._extent = 0
+        self.prepared: dict[Hashable, Any] = {}
 
     def place(self, first_row: int, positions: torch.Tensor, extent: int) -> None:
         """Set where the next forward writes and how far it attends.
@@ -37,9 +89,52 @@ class RowCache(Cache):
             positions: `[rows, width]`, int64; where each new token goes, under `capacity`.
             extent: the attention gets positions `0 … extent - 1`.
         """
-        self._first_row = first_row
-        self._positions = positions
-        self._extent = extent
+        self._first_row, self._is_packed = first_row, False
+        self._rows = torch.arange(len(positions))
+        self._positions, self._extent = positions, extent
+        self.prepared = {}
+
+    def place_packed(self, rows: torch.Tensor, positions: torch.Tensor, extent: int) -> None:
+        """As `place`, of a forward that has the tokens of several rows in a single one.
+
+        Args:
+            rows: `[tokens]`, int64, of each token, what is behind them being padding.
+            positions: `[tokens]`, int64, of each token in its row.
+            extent: as of `place`; the attention gets all rows.
+        """
+        self._rows, self._is_packed = rows, True
+        self._positions, self._extent = positions, extent
+        self.prepared = {}
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the next forward has the tokens of several rows in a single one."""
+        return self._is_packed
+
+    @property
+    def written_at(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows and positions that the next forward writes, as for `write`."""
+        return self._rows, self._positions
+
+    @property
+    def layers_in_use(self) -> set[int]:
+        """The layers that were written."""
+        return set(self._keys)
+
+    def layer(
+        self, layer_idx: int, like: Sequence[torch.Tensor] = ()
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer's keys and values of the rows that the next forward attends to.
+
+        Args:
+            layer_idx: see above.
+            like: keys and values with its heads and their size, if it was not written yet.
+        """
+        keys, values = like or (self._keys[layer_idx], self._values[layer_idx])
+        return (
+            self._written(self._of_layer(self._keys, layer_idx, keys)),
+            self._written(self._of_layer(self._values, layer_idx, values)),
+        )
 
     def update(
         self,
@@ -49,7 +144,11 @@ class RowCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write `[rows, kv_heads, width, head_dim]`; views of the keys and values to the extent."""
+        """Write `[rows, kv_heads, width, head_dim]`, of a packed step `[1, kv_heads, tokens, …]`.
+
+        Returns:
+            views of the keys and values to the extent, for a packed step those of all rows.
+        """
         keys = self._write(self._keys, layer_idx, key_states)
         values = self._write(self._values, layer_idx, value_states)
         return keys, values
@@ -71,6 +170,33 @@ class RowCache(Cache):
                 moved = tensor[row].index_select(1, index.to(tensor.device))
                 tensor[row, :, target : target + len(sources)] = moved
 
+    @torch.inference_mode()
+    def copy(self, row: int, start: int, end: int, length: int) -> list[LayerStates]:
+        """Copies of a row's positions `start … end - 1`, in parts of `length` each."""
+        parts: list[LayerStates] = [{} for _ in range(start, end, length)]
+        for layer, keys in self._keys.items():
+            both = (
+                torch.split(store[layer][row, :, start:end].cpu(), length, dim=1)
+                for store in (self._keys, self._values)
+            )
+            for part, layer_keys, layer_values in zip(parts, *both, strict=True):
+                # Each with memory of its own, so that it can be dropped alone.
+                part[layer] = States(layer_keys.clone(), layer_values.clone(), keys.device)
+        return parts
+
+    @torch.inference_mode()
+    def put(self, row: int, parts: Sequence[LayerStates]) -> None:
+        """Write what was copied, part after part, from a row's first position on."""
+        for layer, first in parts[0].items():
+            of_layer = [part[layer] for part in parts]
+            for store, tensors in (
+                (self._keys, [states.keys for states in of_layer]),
+                (self._values, [states.values for states in of_layer]),
+            ):
+                together = torch.cat(tensors, dim=1).to(first.device)
+                target = self._of_layer(store, layer, together)
+                target[row, :, : together.shape[1]] = together
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Zero: models use it only to guess positions and masks, which the engine passes."""
         return 0
@@ -82,12 +208,24 @@ class RowCache(Cache):
     def _write(
         self, store: dict[int, torch.Tensor], layer_idx: int, states: torch.Tensor
     ) -> torch.Tensor:
-        rows, heads, width, head_dim = states.shape
+        written = self._written(self._of_layer(store, layer_idx, states))
+        rows, positions = (index.to(written.device) for index in (self._rows, self._positions))
+        write(written, states, rows, positions, self._is_packed)
+        return written[:, :, : self._extent]
+
+    def _written(self, whole: torch.Tensor) -> torch.Tensor:
+        """The rows that the next forward attends to."""
+        if self._is_packed:
+            return whole
+        return whole[self._first_row : self._first_row + len(self._rows)]
+
+    def _of_layer(
+        self, store: dict[int, torch.Tensor], layer_idx: int, like: torch.Tensor
+    ) -> torch.Tensor:
+        """A layer's keys or values, made at its first write, for `[…, heads, n, head_dim]`."""
         if layer_idx not in store:
-            shape = (self.num_rows, heads, self.capacity, head_dim)
-            store[layer_idx] = states.new_zeros(shape)
-        target = store[layer_idx][self._first_row : self._first_row + rows]
-        positions = self._positions.to(target.device)
-        index = positions[:, None, :, None].expand(rows, heads, width, head_dim)
-        target.scatter_(2, index, states)
-        return target[:, :, : self._extent]
+            heads, _, head_dim = like.shape[-3:]
+            # One more, so that what is attended to is never all: a compiled layer would tell apart.
+            shape = self.num_rows, heads, self.capacity + 1, head_dim
+            store[layer_idx] = like.new_zeros(shape)
+        return store[layer_idx]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 
+import numpy
 import torch
-from transformers import LogitsProcessorList
+from numpy.typing import NDArray
+from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
+
+from copyspec_eval.decoding.random_numbers import uniforms
+from copyspec_eval.types import first_difference
 
 _BISECTIONS = 50
+_ROOM = 1024
+"""Tokens by which the prefix grows on the device."""
 
 
 class TokenChooser:
@@ -29,20 +35,19 @@ class TokenChooser:
     """
 
     def __init__(self, processors: LogitsProcessorList, do_sample: bool, seed: int = 0) -> None:
-        self._processors = processors
+        self._processors = LogitsProcessorList(map(_without_sorting_all, processors))
+        self._do_sample = do_sample
         self._seed = seed
-        self._generator = torch.Generator() if do_sample else None
-        self._drawn: dict[int, torch.Tensor] = {}
+        self._prefix = _Prefix()
         self._position = 0
 
     @property
     def is_argmax(self) -> bool:
         """Whether the choice is the argmax of the bare logits."""
-        return self._generator is None and not self._processors
+        return not self._do_sample and not self._processors
 
     def restart(self, position: int = 0) -> None:
         """Be ready to choose output token `position`, as if those before had just been chosen."""
-        self._drawn.clear()
         self._position = position
 
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
@@ -87,27 +92,85 @@ class TokenChooser:
         return None if math.isinf(margin) else margin
 
     def _advance(self) -> None:
-        self._drawn.pop(self._position, None)
         self._position += 1
 
     def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, position: int) -> int:
-        prefix = torch.tensor([prefix_ids], dtype=torch.long, device=logits.device)
+        prefix = self._prefix.on(logits.device, prefix_ids)
         scores: torch.Tensor = self._processors(prefix, logits[None].float())[0]  # type: ignore[arg-type]
-        if self._generator is None:
+        if not self._do_sample:
             return int(scores.argmax())
         # On the host: not every device has float64, and the sums are the same bits for all of them.
-        return gumbel_max(scores.cpu().double(), self._uniforms(position, len(scores)))
+        values = scores.cpu().numpy()
+        possible = numpy.flatnonzero(values > -math.inf)
+        drawn = uniforms(self._seed, position, possible)
+        return int(possible[gumbel_max(values[possible].astype(numpy.float64), drawn)])
 
-    def _uniforms(self, position: int, count: int) -> torch.Tensor:
-        """Numbers of the first `count` tokens; models of different vocabularies share those."""
-        drawn = self._drawn.get(position)
-        if drawn is None or len(drawn) < count:
-            assert self._generator is not None
-            seed = hashlib.blake2b(f"{self._seed} {position}".encode(), digest_size=8).digest()
-            self._generator.manual_seed(int.from_bytes(seed, "little"))
-            drawn = torch.rand(count, generator=self._generator, dtype=torch.float64)
-            self._drawn[position] = drawn
-        return drawn[:count]
+
+class _Prefix:
+    """The tokens that processors look at, kept on the device from one choice to the next."""
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._tensor = torch.empty(1, 0, dtype=torch.long)
+
+    def on(self, device: torch.device, token_ids: Sequence[int]) -> torch.Tensor:
+        """`token_ids` as `[1, n]`; only what is new is copied."""
+        known = len(self._ids)
+        if self._tensor.device != device:
+            known = 0
+        elif self._ids != list(token_ids[:known]):
+            known = first_difference(self._ids, token_ids) or 0
+        del self._ids[known:]
+        if len(token_ids) > self._tensor.shape[1] or self._tensor.device != device:
+            grown = torch.empty(1, len(token_ids) + _ROOM, dtype=torch.long, device=device)
+            grown[:, :known] = self._tensor[:, :known]
+            self._tensor = grown
+        new_ids = list(token_ids[known:])
+        self._tensor[0, known : len(token_ids)] = torch.tensor(new_ids, dtype=torch.long)
+        self._ids += new_ids
+        return self._tensor[:, : len(token_ids)]
+
+
+class TopP(LogitsProcessor):
+    """transformers' `TopPLogitsWarper`, without sorting the whole vocabulary.
+
+    Tokens of a probability of at most (1 - top_p) / vocabulary have together at most 1 - top_p, so
+    that they are none of the nucleus: only the others are sorted.
+
+    Args:
+        warper: whose settings to take.
+
+    >>> scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    >>> TopP(TopPLogitsWarper(0.7))(torch.tensor([[0]]), scores).exp()
+    tensor([[0.5000, 0.3000, 0.0000, 0.0000]])
+    """
+
+    def __init__(self, warper: TopPLogitsWarper) -> None:
+        self._left_over = 1 - warper.top_p
+        self._fewest = warper.min_tokens_to_keep
+        self._filter_value = warper.filter_value
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores `[1, vocabulary]`, those outside the nucleus replaced by the filter's value."""
+        [probabilities] = scores.softmax(-1)
+        likely = probabilities > self._left_over / len(probabilities)
+        fewest = min(self._fewest, len(probabilities))
+        if int(likely.sum()) < fewest:
+            likely[scores[0].topk(fewest).indices] = True
+        tokens = likely.nonzero()[:, 0]
+        # By scores, which may differ where probabilities are rounded to the same.
+        order = scores[0, tokens].argsort()
+        ascending = probabilities[tokens[order]]
+        below = probabilities.sum() - ascending.sum()
+        kept = below + ascending.cumsum(0) > self._left_over
+        kept[len(kept) - fewest :] = True
+        outside = torch.ones_like(likely)
+        outside[tokens[order[kept]]] = False
+        return scores.masked_fill(outside, self._filter_value)
+
+
+def _without_sorting_all(processor: LogitsProcessor) -> LogitsProcessor:
+    return TopP(processor) if type(processor) is TopPLogitsWarper else processor
 
 
 def _least(suffices: Callable[[float], bool], enough: float) -> float:
@@ -119,33 +182,41 @@ def _least(suffices: Callable[[float], bool], enough: float) -> float:
     return enough
 
 
-def gumbel_max(scores: torch.Tensor, uniforms: torch.Tensor) -> int:
-    """Argmax of score - log(-log(uniform)), all `[vocabulary]`, float64.
+def gumbel_max(scores: NDArray[numpy.float64], drawn: NDArray[numpy.float64]) -> int:
+    """Argmax of score - log(-log(uniform)), all `[n]`, float64.
 
     The logarithms are taken only where the sum can be the largest.
     """
     best = scores.argmax()
-    at_least = scores[best] + _gumbel(uniforms[best])
-    candidates = (scores + _gumbel(uniforms.max()) >= at_least).nonzero()[:, 0]
-    sums = scores[candidates] + _gumbel(uniforms[candidates])
+    at_least = scores[best] + _gumbel(drawn[best])
+    candidates = numpy.flatnonzero(scores + _gumbel(drawn.max()) >= at_least)
+    sums = scores[candidates] + _gumbel(drawn[candidates])
     return int(candidates[sums.argmax()])
 
 
-def _gumbel(uniforms: torch.Tensor) -> torch.Tensor:
-    return -(-uniforms.log()).log()
+def _gumbel(drawn: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
+    numbers: NDArray[numpy.float64] = -numpy.log(-numpy.log(drawn))
+    return numbers
 
 
-def argmax_tokens(logits: torch.Tensor) -> list[list[int]]:
-    """Argmax of `[rows, width, vocabulary]` logits, the first one of equals, on the host at once.
+def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int]]:
+    """Argmax of `[n, vocabulary]` logits, the first one of equals, on the host at once.
 
     transformers compares float32 logits, so float64 ones are rounded first; widening the narrower
     types changes nothing.
+
+    Args:
+        logits: see above.
+        parts: which of them, in groups.
+
+    Returns:
+        a list for each part.
     """
     if logits.device.type == "cpu":
         # NumPy's argmax is many times faster here than torch's, of bfloat16 above all. One position
         # at a time: in float32, those of a long draft would take more memory than all else.
-        return [[int(position.float().numpy().argmax()) for position in row] for row in logits]
+        return [[int(row.float().numpy().argmax()) for row in logits[part]] for part in parts]
     if logits.dtype == torch.float64:
         logits = logits.float()
-    tokens: list[list[int]] = logits.argmax(-1).tolist()
-    return tokens
+    tokens: list[int] = logits.argmax(-1).tolist()
+    return [tokens[part] for part in parts]

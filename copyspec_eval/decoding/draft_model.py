@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
+from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import forward, input_device, served
+from copyspec_eval.decoding.serving import input_device, served
 from copyspec_eval.types import Draft
 
 _CHUNK = 512
@@ -152,5 +153,5 @@ def _missing_ids(sequence: Sequence) -> list[int]:
 
 def _choice(sequence: Sequence, proposed: list[int], logits: torch.Tensor, ahead: int) -> int:
     if sequence.chooser.is_argmax:
-        return argmax_tokens(logits[None, None])[0][0]
+        return argmax_tokens(logits[None], [slice(1)])[0][0]
     return sequence.chooser.foresee([*sequence.token_ids, *proposed], logits, ahead)

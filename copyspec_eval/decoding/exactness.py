@@ -15,7 +15,7 @@ from itertools import pairwise, product
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.forced_text import KEY_BLOCK, ForcedText
+from copyspec_eval.decoding.forced_text import KEY_BLOCK, PREFILL_CHUNK, ForcedText
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.types import FIXED_WIDTHS, ExactSteps, StepKind
 
@@ -31,8 +31,15 @@ _FEWEST = 24
 _USUAL = 8
 """A class that does not reach this width is not worth having."""
 
+PREFILL_WIDTHS = (8, 16, 32, 48, 64, 96, 128, PREFILL_CHUNK)
+"""Of a prefill's chunks in exact mode. A prefill has one row, and steps may have several."""
+_MOST_TOKENS = 256
+"""Of a packed step in exact mode."""
+_FILLED = 256
+"""Tokens that are read in packed steps of each total."""
+
 _BLOCK_LENGTHS = tuple(range(64, KEY_BLOCK, 64))
-_AT_THE_END = 16
+_AT_THE_END = 4
 """Positions that are read at the end of a short block, in narrow steps."""
 
 
@@ -93,7 +100,7 @@ def measure_exact_steps(
     A text is teacher-forced through the model: every row of every step is compared, with junk
     behind the right tokens and then written over, after contexts of 48 and 560 tokens, at the
     extent that holds them and with a block of masked keys more. Where that block changes nothing,
-    it is measured how short a last block may be.
+    it is measured how short a last block may be, and whether a prefill can take such steps, too.
 
     Args:
         model: a model that `serving.check_config` accepts.
@@ -105,7 +112,9 @@ def measure_exact_steps(
         the steps; None where those of eight tokens do not agree either, so that there is no class
         worth having.
     """
-    widths = ladder(max(widest, _USUAL))
+    # The next one at the top, too: an odd width among even ones may differ rarely.
+    widest = max(widest, _USUAL)
+    widths = tuple(width for width in ladder(widest) if width in ladder(2 * widest))
     contexts = fitting_contexts(model, _length(widths))
     with served(model, exact=True):
         texts = [
@@ -118,7 +127,18 @@ def measure_exact_steps(
             if steps is not None and steps.block_lengths:
                 some = {steps.widths[0], padded(steps.widths, _USUAL), steps.widths[-1]}
                 lengths = measure_block_lengths(model, token_ids, sorted(some), batch_size)
-                return replace(steps, block_lengths=lengths)
+                steps = replace(steps, block_lengths=lengths)
+                if not steps.any_batch:
+                    return steps
+                wide = _prefill_widths(model, token_ids, steps, PREFILL_CHUNK)
+                steps = replace(steps, prefill_widths=wide)
+                if batch_size == 1:
+                    return steps
+                # A single token has kernels of its own; it takes one of padding.
+                among = ladder(_MOST_TOKENS)[1:]
+                wider = steps.widths[1:]
+                totals = _totals(model, token_ids, steps, batch_size, among, wider)
+                return replace(steps, totals=totals)
             if steps is not None:
                 return steps
     return None
@@ -157,26 +177,34 @@ def check_exact_steps(
 
     Of a fixed width, whether a token's bits are the same with junk behind it in the step.
     Of a last block of keys, whether its length matters in a step of eight tokens.
+    Of a prefill's chunks, each width once; of packed steps, the fewest and the most tokens.
 
     Args:
         model, token_ids, batch_size: as for `measure_exact_steps`.
         steps: measured before, or fixed.
     """
     widths = steps.widths
-    length = _length(widths)
+    widest = widths[-1]
+    useful = padded(widths, _USUAL)
     with served(model, exact=True):
-        text = ForcedText(model, token_ids, batch_size, fitting_contexts(model, length)[0], length)
-        useful = padded(widths, _USUAL)
-        reference = text.read(widths[0], useful)
+        [context, *_] = fitting_contexts(model, widest + useful)
+        text = ForcedText(model, token_ids, batch_size, context, widest + useful)
+        reference = text.read(widest, widest)
         if not agree(text, reference, useful, useful):
             return False
-        further = text.read(useful, length - useful, useful)
-        reference = torch.cat([reference, further], dim=1)
-        if not all(torch.equal(text.read(w, w), reference[:, :w]) for w in widths[1:]):
+        if not all(torch.equal(text.read(w, w), reference[:, :w]) for w in widths[1:-1]):
+            return False
+        if not torch.equal(text.read(widths[0], useful), reference[:, :useful]):
             return False
         lengths = steps.block_lengths[:-1]
         blocks = ForcedText(model, token_ids, batch_size, max(lengths, default=1), 0)
-        return all(_is_as_whole(blocks, 0, n, (useful,), batch_size) for n in lengths)
+        if not all(_is_as_whole(blocks, 0, n, (useful,), batch_size) for n in lengths):
+            return False
+        wide = steps.prefill_widths
+        if wide and wide != _prefill_widths(model, token_ids, steps, 1):
+            return False
+        some = steps.totals[:: max(1, len(steps.totals) - 1)]
+        return some == (_totals(model, token_ids, steps, batch_size, some, ()) if some else ())
 
 
 @torch.inference_mode()
@@ -213,6 +241,82 @@ def width_classes(
             remaining = tuple(width for width in remaining if width not in agreeing)
 
 
+def _prefill_widths(
+    model: PreTrainedModel, token_ids: Sequence[int], steps: ExactSteps, count: int
+) -> tuple[int, ...]:
+    """Those of `PREFILL_WIDTHS` that have the bits of `steps`, as a prefill takes them: alone.
+
+    Of each, at least `count` positions are read.
+    """
+    [context, *_] = fitting_contexts(model, PREFILL_CHUNK)
+    text = ForcedText(model, token_ids, 1, context, PREFILL_CHUNK)
+    reference = text.read(padded(steps.widths, _USUAL), PREFILL_CHUNK)
+
+    def agrees(width: int) -> bool:
+        length = max(width, count // width * width)
+        extent = exact_extent(context + length, steps.block_lengths)
+        return torch.equal(text.read(width, length, extent=extent), reference[:, :length])
+
+    return tuple(filter(agrees, PREFILL_WIDTHS))
+
+
+def _totals(
+    model: PreTrainedModel,
+    token_ids: Sequence[int],
+    steps: ExactSteps,
+    batch_size: int,
+    among: Sequence[int],
+    widths: Sequence[int],
+) -> tuple[int, ...]:
+    """Those of the totals `among` at which packed steps have the bits of `steps`.
+
+    Each is filled, small ones at several positions; and each of `widths` is once wider than the
+    rows beside it: if that has other bits, there are none.
+    """
+    [context, *_] = fitting_contexts(model, steps.widths[-1])
+    text = ForcedText(model, token_ids, batch_size, context, steps.widths[-1])
+    reference = text.read(steps.widths[-1], steps.widths[-1])
+
+    def agrees(total: int, lengths: Sequence[int], first: int = 0) -> bool:
+        attended = sorted({steps.widths[0], padded(steps.widths, max(lengths))})
+        rows = text.read_packed(lengths, attended, total, first)
+        return all(
+            torch.equal(row, own[first : first + len(row)])
+            for row, own in zip(rows, reference, strict=False)
+        )
+
+    def holds(total: int) -> bool:
+        lengths = filling(total, steps.widths, batch_size)
+        ends = range(max(lengths), reference.shape[1] + 1, max(lengths))
+        return all(
+            agrees(total, lengths, end - max(lengths)) for end in ends[: -(-_FILLED // total)]
+        )
+
+    totals = tuple(filter(holds, among))
+    for width in widths:
+        # In another row each time.
+        lengths = [1] * batch_size
+        lengths[width % batch_size] = width
+        total = next((total for total in totals if total >= sum(lengths)), 0)
+        if not total or not agrees(total, lengths):
+            return ()
+    return totals
+
+
+def filling(total: int, widths: Sequence[int], num_rows: int) -> list[int]:
+    """Tokens of each row that come near a total, as many of the rows as there are tokens for.
+
+    >>> filling(100, (1, 2, 4, 8, 16, 32), num_rows=6), filling(3, (1, 2), num_rows=6)
+    ([32, 32, 32, 2, 1, 1], [1, 1, 1])
+    """
+    lengths: list[int] = []
+    left = total - min(total, num_rows)
+    for _ in range(min(total, num_rows)):
+        lengths.append(max(width for width in (1, *widths) if width - 1 <= left))
+        left -= lengths[-1] - 1
+    return lengths
+
+
 def fitting_contexts(
     model: PreTrainedModel, length: int, contexts: Sequence[int] = CONTEXTS
 ) -> list[int]:
@@ -240,28 +344,48 @@ def agree(
 def _steps(kind: StepKind, texts: Sequence[ForcedText], widths: Sequence[int]) -> ExactSteps | None:
     """The class of `widths[0]`; None if no step of a useful width is in it."""
     agreeing = list(widths)
-    any_extent, any_batch = True, True
+    readings = []
     for text in texts:
-        tight = None
-        for extent in (None, text.capacity):
-            reference = text.read(widths[0], _USUAL, extent=extent)
-            if not agree(text, reference, _USUAL, _USUAL, extent):
+        reference = _reference(text, widths)
+        if reference is None:
+            return None
+        agreeing = [widths[0], *_agreeing(text, reference, agreeing[1:])]
+        readings.append((text, reference))
+    any_batch = all(is_as_alone(text, reference) for text, reference in readings)
+    some = sorted({widths[0], _USUAL, agreeing[-1]})
+    any_extent = all(
+        _agreeing(text, reference, some, text.capacity) == some for text, reference in readings
+    )
+    if not any_extent:
+        # Steps then attend to so many keys, and all widths have to agree there.
+        for text in texts:
+            reference = _reference(text, widths, text.capacity)
+            if reference is None:
                 return None
-            reference = text.read(widths[0], _PLAIN, extent=extent)
-            if not agree(text, reference, _USUAL, _PLAIN, extent):
-                return None
-            # Positions further on are read in steps that were just seen to agree.
-            further = text.read(_USUAL, _length(widths) - _PLAIN, _PLAIN, extent)
-            reference = torch.cat([reference, further], dim=1)
-            agreeing = [
-                width
-                for width in agreeing
-                if width == widths[0] or agree(text, reference, width, max(width, _FEWEST), extent)
-            ]
-            any_extent &= tight is None or torch.equal(reference, tight)
-            tight = reference
-        any_batch = any_batch and is_as_alone(text, reference)
+            agreeing = [widths[0], *_agreeing(text, reference, agreeing[1:], text.capacity)]
+            any_batch = any_batch and is_as_alone(text, reference)
     return ExactSteps(kind, tuple(agreeing), (KEY_BLOCK,) if any_extent else (), any_batch)
+
+
+def _reference(
+    text: ForcedText, widths: Sequence[int], extent: int | None = None
+) -> torch.Tensor | None:
+    """Logits of all positions in the bits of `widths[0]`; None if those of eight tokens differ."""
+    reference = text.read(widths[0], _USUAL, extent=extent)
+    if not agree(text, reference, _USUAL, _USUAL, extent):
+        return None
+    reference = text.read(widths[0], _PLAIN, extent=extent)
+    if not agree(text, reference, _USUAL, _PLAIN, extent):
+        return None
+    # Positions further on are read in steps that were just seen to agree.
+    further = text.read(_USUAL, _length(widths) - _PLAIN, _PLAIN, extent)
+    return torch.cat([reference, further], dim=1)
+
+
+def _agreeing(
+    text: ForcedText, reference: torch.Tensor, widths: Sequence[int], extent: int | None = None
+) -> list[int]:
+    return [width for width in widths if agree(text, reference, width, max(width, _FEWEST), extent)]
 
 
 def is_as_alone(text: ForcedText, reference: torch.Tensor) -> bool:

@@ -9,9 +9,10 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.serving import forward, input_device
+from copyspec_eval.decoding.forward import Part, forward, forward_packed
+from copyspec_eval.decoding.serving import input_device
 
-PREFILL_CHUNK = 512
+PREFILL_CHUNK = 256
 """Prompt tokens per forward of a prefill: bounds its mask, and never depends on a draft."""
 
 KEY_BLOCK = 512
@@ -104,6 +105,27 @@ class ForcedText:
             step = forward(self._model, self._cache, 0, ids, self._starts + start, extent)
             parts.append(step[:, : end - start])
         return torch.cat(parts, dim=1)
+
+    def read_packed(
+        self, lengths: Sequence[int], widths: Sequence[int], num_tokens: int, first: int = 0
+    ) -> list[torch.Tensor]:
+        """Logits after positions from `first` on, read in one step of unlike numbers per row.
+
+        Args:
+            lengths: how many tokens of each row are read.
+            first: counted from the end of the context.
+            widths: of the attention, as for `forward_packed`.
+            num_tokens: of the step, padding included.
+
+        Returns:
+            of each row `[its length, vocabulary]`.
+        """
+        starts = [int(start) + first for start in self._starts[:, 0]]
+        ids = self._ids[:, self._in_front + first :].tolist()
+        parts = [Part(row, starts[row], ids[row][:length]) for row, length in enumerate(lengths)]
+        extent = _blocks(self.context + first + max(lengths))
+        logits = forward_packed(self._model, self._cache, parts, widths, num_tokens, extent)
+        return list(torch.split(logits[: sum(lengths)], list(lengths)))
 
 
 def _blocks(length: int) -> int:

@@ -2,25 +2,30 @@
 
 A step takes about as long as reading the weights. In torch's layout, they are reordered in every
 call; here oneDNN reorders them once. Besides, nearly all step widths then have the same bits.
+Layers that read the same input, such as those of query, key and value, are multiplied as one, for
+every call takes time of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from transformers.pytorch_utils import Conv1D
 
-_State = tuple[int, int]
+_State = tuple[tuple[int, int], ...]
 
 _packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[_State, torch.Tensor]] = (
     WeakKeyDictionary()
 )
-"""Kept as long as the layer, beside its own weights, which log-likelihoods keep reading."""
+"""By the first of the layers; kept as long as that, beside their own weights, which log-likelihoods
+keep reading."""
+
+_siblings: WeakKeyDictionary[torch.nn.Module, list[list[str]]] = WeakKeyDictionary()
 
 _OUTPUTS, _FEWEST_ROWS, _MOST_ROWS = 1 << 19, 16, 1024
 """Outputs of a layer that are compared, in 16 to 1,024 rows: few in a thousand rows may differ."""
@@ -30,7 +35,9 @@ _own_kernels: dict[tuple[object, ...], bool] = {}
 
 
 @contextmanager
-def packed(model: torch.nn.Module, exact: bool = False) -> Iterator[None]:
+def packed(
+    model: torch.nn.Module, exact: bool = False, siblings: Sequence[Sequence[str]] = ()
+) -> Iterator[None]:
     """Run the linear layers of `model` that gain by it on packed weights, then restore them.
 
     The first time takes as much memory again as those layers' weights.
@@ -39,27 +46,133 @@ def packed(model: torch.nn.Module, exact: bool = False) -> Iterator[None]:
         model: the model.
         exact: give a single row, where it would have other bits than beside another, a row of
             padding. In bfloat16 these are the layers of many inputs, in float32 all.
+        siblings: names of layers that are multiplied as one, as of `linear_siblings`.
     """
-    layers: list[Any] = [
-        layer
-        for layer in model.modules()
+    gaining: dict[str, Any] = {
+        name: layer
+        for name, layer in model.named_modules()
         if type(layer) in (torch.nn.Linear, Conv1D) and _gains(layer)
-    ]
-    for layer in layers:
-        # A model may be trained on between two evaluations.
-        version = 0 if layer.weight.is_inference() else layer.weight._version
-        state = layer.weight.data_ptr(), version
-        if layer not in _packed_weights or _packed_weights[layer][0] != state:
-            _packed_weights[layer] = state, _pack(_matrix(layer))
-        weight = _packed_weights[layer][1]
-        pads = exact and _one_row_differs(layer, weight)
-        forward = partial(_linear_of_two if pads else _linear, layer, weight)
-        layer.forward = forward
+    }
+    first_of = {
+        name: names[0] for names in siblings for name in names if gaining.keys() >= {*names}
+    }
+    together: dict[str, list[Any]] = {}
+    for name, layer in gaining.items():
+        together.setdefault(first_of.get(name, name), []).append(layer)
+    for layers in together.values():
+        weight = _packed_weight(layers)
+        linear_layer = PackedLinear(
+            weight,
+            _together([layer.bias for layer in layers]),
+            exact and _one_row_differs(layers, weight),
+            [_matrix(layer).shape[0] for layer in layers],
+        )
+        for index, layer in enumerate(layers):
+            layer.forward = PackedForward(linear_layer, index)
     try:
         yield
     finally:
-        for layer in layers:
+        for layer in gaining.values():
             del layer.forward
+
+
+@torch.inference_mode()
+def linear_siblings(model: torch.nn.Module, forward: Callable[[], object]) -> list[list[str]]:
+    """Linear layers of one module that read the same input, which can be multiplied as one.
+
+    Found once for a model, by a look at its inputs in a forward.
+
+    Args:
+        model: the model.
+        forward: runs it, on anything.
+    """
+    if model not in _siblings:
+        inputs: dict[str, torch.Tensor] = {}
+        hooks = [
+            layer.register_forward_pre_hook(
+                lambda layer, given, name=name: inputs.update({name: given[0]})
+            )
+            for name, layer in model.named_modules()
+            if type(layer) in (torch.nn.Linear, Conv1D)
+        ]
+        try:
+            forward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        found: dict[tuple[object, ...], list[str]] = {}
+        for name, given in inputs.items():
+            layer = model.get_submodule(name)
+            parent = name.rpartition(".")[0]
+            key = parent, id(given), type(layer), layer.bias is None, layer.weight.dtype
+            found.setdefault(key, []).append(name)
+        _siblings[model] = [names for names in found.values() if len(names) > 1]
+    return _siblings[model]
+
+
+@dataclass(slots=True, eq=False)
+class PackedLinear:
+    """Linear layers of one input on packed weights; see `linear`.
+
+    Attributes:
+        weight, bias, pads: as for `linear`, of all of them.
+        sizes: outputs of each.
+        multiply: `linear`, or what stands for it.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    pads: bool
+    sizes: Sequence[int]
+    multiply: Callable[..., torch.Tensor] = field(default_factory=lambda: linear)
+    _input: torch.Tensor | None = None
+    _outputs: list[torch.Tensor | None] = field(default_factory=list)
+
+    def output(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """What the layer of that index makes of `[…, inputs]`: `[…, outputs]`."""
+        if len(self.sizes) == 1:
+            return self.multiply(hidden, self.weight, self.bias, self.pads)
+        if hidden is not self._input or self._outputs[index] is None:
+            both = self.multiply(hidden, self.weight, self.bias, self.pads)
+            self._input = hidden
+            self._outputs = [part.contiguous() for part in torch.split(both, [*self.sizes], dim=-1)]
+        output, self._outputs[index] = self._outputs[index], None
+        if not any(part is not None for part in self._outputs):
+            self._input = None
+        assert output is not None
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class PackedForward:
+    """The forward of one of the layers of a `PackedLinear`."""
+
+    layers: PackedLinear
+    index: int
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[…, inputs]` to `[…, outputs]`."""
+        return self.layers.output(self.index, hidden)
+
+
+def _packed_weight(layers: Sequence[Any]) -> torch.Tensor:
+    # A model may be trained on between two evaluations.
+    state = tuple(
+        (layer.weight.data_ptr(), 0 if layer.weight.is_inference() else layer.weight._version)
+        for layer in layers
+    )
+    first = layers[0]
+    if first not in _packed_weights or _packed_weights[first][0] != state:
+        together = _together([_matrix(layer) for layer in layers])
+        assert together is not None
+        _packed_weights[first] = state, _pack(together)
+    return _packed_weights[first][1]
+
+
+def _together(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """One after the other; the one itself if it is alone."""
+    some = [part for part in parts if part is not None]
+    return torch.cat(some).detach() if len(some) > 1 else some[0] if some else None
 
 
 def _gains(layer: Any) -> bool:
@@ -89,29 +202,39 @@ def _pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _one_row_differs(layer: Any, weight: torch.Tensor) -> bool:
+def _one_row_differs(layers: Sequence[Any], weight: torch.Tensor) -> bool:
     """Whether a row has other bits alone than beside another; tried once per shape of layer."""
-    shape, dtype = _matrix(layer).shape, layer.weight.dtype
-    key = (*shape, dtype, layer.bias is None, torch.get_num_threads())
+    num_inputs, dtype = _matrix(layers[0]).shape[1], layers[0].weight.dtype
+    sizes = [_matrix(layer).shape[0] for layer in layers]
+    bias = _together([layer.bias for layer in layers])
+    key = (sum(sizes), num_inputs, dtype, bias is None, torch.get_num_threads())
     if key not in _own_kernels:
         source = torch.Generator().manual_seed(0)
-        num_rows = min(max(_FEWEST_ROWS, _OUTPUTS // shape[0]), _MOST_ROWS)
-        rows = torch.randn(num_rows, shape[1], generator=source).to(dtype)
-        alone = torch.cat([_linear(layer, weight, row) for row in torch.split(rows, 1)])
-        beside = torch.cat([_linear(layer, weight, pair) for pair in torch.split(rows, 2)])
+        num_rows = min(max(_FEWEST_ROWS, _OUTPUTS // sum(sizes)), _MOST_ROWS)
+        rows = torch.randn(num_rows, num_inputs, generator=source).to(dtype)
+        alone = torch.cat([linear(row, weight, bias, False) for row in torch.split(rows, 1)])
+        beside = torch.cat([linear(pair, weight, bias, False) for pair in torch.split(rows, 2)])
         _own_kernels[key] = not torch.equal(alone, beside)
     return _own_kernels[key]
 
 
-def _linear_of_two(layer: Any, weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """As `_linear`, a single row beside itself."""
-    if hidden.numel() != hidden.shape[-1] or hidden.dim() == 1:
-        return _linear(layer, weight, hidden)
-    return _linear(layer, weight, torch.cat([hidden, hidden], -2)).narrow(-2, 0, 1)
+def linear(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pads: bool
+) -> torch.Tensor:
+    """`hidden @ weight.T + bias`.
 
+    Args:
+        hidden: `[…, inputs]`.
+        weight: `[outputs, inputs]`, packed.
+        bias: `[outputs]`.
+        pads: whether a single row is computed beside itself.
 
-def _linear(layer: Any, weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-        hidden, weight, layer.bias, "none", [], ""
-    )
+    Returns:
+        `[…, outputs]`.
+    """
+    if pads and hidden.numel() == hidden.shape[-1] and hidden.dim() > 1:
+        pair = torch.cat([hidden, hidden], -2)
+        return linear(pair, weight, bias, pads=False).narrow(-2, 0, 1)
+    operation = torch.ops.mkldnn._linear_pointwise
+    output: torch.Tensor = operation(hidden, weight, bias, "none", [], "")
     return output

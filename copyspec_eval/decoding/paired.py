@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Difference, Generation
@@ -35,15 +36,23 @@ class PairedEngine:
     Args:
         model: as for `engine`.
         engine: the arm that drafts.
+        prefix_cache: the baseline's, as large as that of `engine`.
     """
 
-    def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
+    def __init__(
+        self, model: PreTrainedModel, engine: Engine, prefix_cache: PrefixCache | None = None
+    ) -> None:
         self._engine = engine
         steps = engine.exact
         if steps is not None and steps.kind == "fixed width":
             steps = None
         self._baseline = Engine(
-            model, NoDrafter, num_draft_tokens=0, exact=steps, batch_size=engine.batch_size
+            model,
+            NoDrafter,
+            num_draft_tokens=0,
+            exact=steps,
+            batch_size=engine.batch_size,
+            prefix_cache=prefix_cache,
         )
         self._rescorer = Rescorer(model, self._baseline, engine)
 

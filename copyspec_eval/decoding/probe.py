@@ -15,10 +15,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.serving import (
     REMEDY,
     check_uncompiled,
-    forward,
     has_experts,
     input_device,
     served,

@@ -30,12 +30,16 @@ _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded turn: a prompt and the answer that a model gave to it, as token ids."""
+    """A recorded turn: a prompt and the answer that a model gave to it, as token ids.
+
+    By `id`, of its document, answers of other runs to the same request are found.
+    """
 
     category: str
     turn: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
     prompt_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=_MOST_TOKENS)]
     answer_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(min_length=1, max_length=_MOST_TOKENS)]
+    id: int | str | None = None
 
 
 class _EndOfTrace(StopRule):
@@ -50,7 +54,7 @@ class _EndOfTrace(StopRule):
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
-    """Traces of a JSONL file with `category, turn, prompt_ids, answer_ids` in each row.
+    """Traces of a JSONL file: `category, turn, prompt_ids, answer_ids` in each row, `id` in some.
 
     Raises:
         DataError: the file is missing or has no rows, or a line is not such a row.
@@ -68,7 +72,11 @@ def read_traces(path: Path) -> Iterator[Trace]:
 
 
 def replay_turn(
-    trace: Trace, drafter: Drafter, thresholds: abc.Sequence[float], max_new_tokens: int = 1024
+    trace: Trace,
+    drafter: Drafter,
+    thresholds: abc.Sequence[float],
+    max_new_tokens: int = 1024,
+    earlier: abc.Sequence[abc.Sequence[int]] = (),
 ) -> ReplayedTurn:
     """Run the decoding loop on `trace`, the recorded answer standing in for the model.
 
@@ -78,6 +86,7 @@ def replay_turn(
         thresholds: as for `Drafter.propose`; their number also bounds a draft's length.
         max_new_tokens: the budget that the answer was generated under; drafters look at what is
             left of it.
+        earlier: answers of earlier runs to the same request, the latest last.
 
     Returns:
         counts in which the prefill, which may carry a draft, is one forward.
@@ -89,7 +98,7 @@ def replay_turn(
     if not num_tokens:
         raise DataError("a trace with an empty answer_ids cannot be replayed")
     stop_rule = _EndOfTrace(max(max_new_tokens, num_tokens), num_tokens)
-    sequence = Sequence(trace.prompt_ids, stop_rule)
+    sequence = Sequence(trace.prompt_ids, stop_rule, earlier=earlier)
     sequence.start(drafter)
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
     padded = (*trace.answer_ids, -1)

@@ -39,13 +39,14 @@ class Sequence:
         prompt_ids: the prompt.
         stop_rule: when the output ends; its budget is never exceeded.
         chooser: how the model chooses its tokens; only a replay needs none.
+        earlier: answers of earlier runs to the same request, the latest last.
 
     Attributes:
-        prompt_ids, stop_rule: as above.
+        prompt_ids, stop_rule, earlier: as above.
         output_ids: the tokens committed so far.
         finish_reason: why the output has ended; None until then.
         drafter: a drafter of this sequence alone, from `start` until the output has ended.
-        num_forwards, num_prefill_tokens: as in `TurnCounts`.
+        num_forwards, num_prefill_tokens, num_reused_tokens: as in `TurnCounts`.
         attempts, spans: as in `Generation`.
         row: the cache row that it occupies.
         extent: cache positions that it may need.
@@ -61,15 +62,18 @@ class Sequence:
         prompt_ids: Iterable[int],
         stop_rule: StopRule,
         chooser: TokenChooser | None = None,
+        earlier: abc.Sequence[abc.Sequence[int]] = (),
     ) -> None:
         self.prompt_ids = tuple(prompt_ids)
         self.stop_rule = stop_rule
+        self.earlier = earlier
         self._chooser = chooser
         self.output_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.drafter: Drafter = NoDrafter()
         self.num_forwards = 0
         self.num_prefill_tokens = 0
+        self.num_reused_tokens = 0
         self.attempts: list[Attempt] = []
         self.spans: list[Span] = []
         self._num_drafted: Counter[DraftSource] = Counter()
@@ -84,7 +88,7 @@ class Sequence:
 
     def restarted(self) -> Sequence:
         """The same request, not yet begun; it shares the chooser, which starts anew with it."""
-        return Sequence(self.prompt_ids, self.stop_rule, self._chooser)
+        return Sequence(self.prompt_ids, self.stop_rule, self._chooser, self.earlier)
 
     @property
     def chooser(self) -> TokenChooser:
@@ -118,20 +122,12 @@ class Sequence:
         self.drafter, self.row, self.started = drafter, row, time
         if self._chooser is not None:
             self._chooser.restart()
-        drafter.start(self.prompt_ids)
+        drafter.start(self.prompt_ids, self.earlier)
 
     def propose(self, thresholds: abc.Sequence[float]) -> Draft:
         """A draft for the next step, cut to the number of `thresholds` and to the token budget."""
         draft = self.drafter.propose(self.budget, thresholds)
-        most = min(len(thresholds), self.budget)
-        if len(draft.token_ids) <= most:
-            return draft
-        return replace(
-            draft,
-            token_ids=draft.token_ids[:most],
-            parents=None if draft.parents is None else draft.parents[:most],
-            positions=draft.positions[:most],
-        )
+        return draft.cut(min(len(thresholds), self.budget))
 
     def step_ids(self, draft: Draft, width: int) -> list[int]:
         """What a step feeds: the last token, the draft, and padding that nobody reads."""
@@ -185,6 +181,7 @@ class Sequence:
         num_attempts = Counter(attempt.source for attempt in self.attempts)
         return TurnCounts(
             num_prompt_tokens=len(self.prompt_ids),
+            num_reused_tokens=self.num_reused_tokens,
             num_tokens=len(self.output_ids),
             num_forwards=self.num_forwards,
             num_prefill_tokens=self.num_prefill_tokens,
@@ -235,7 +232,7 @@ def _spans(draft: Draft, path: list[int], start: int) -> list[Span]:
     spans: list[Span] = []
     for offset, node in enumerate(path):
         source, last = draft.positions[node], spans[-1] if spans else None
-        if last and source == (-1 if last.source < 0 else last.source + last.length):
+        if last and source == last.source + (last.length if last.source >= 0 else 0):
             spans[-1] = last._replace(length=last.length + 1)
         else:
             spans.append(Span(start + offset, 1, source))

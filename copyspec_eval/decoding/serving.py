@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from copyspec_eval.decoding import attention, experts
-from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.packing import packed
+from copyspec_eval.decoding.compiling import compiled
+from copyspec_eval.decoding.packing import linear_siblings, packed
 from copyspec_eval.errors import ModelError, RequestError
-from copyspec_eval.types import Draft
 
 REMEDY = "use --model hf for it"
 
@@ -90,12 +88,26 @@ def has_experts(model: torch.nn.Module) -> bool:
     )
 
 
+def weights_state(model: torch.nn.Module) -> Hashable:
+    """What changes when the model's weights do: a model may be trained on between evaluations."""
+    return tuple(
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        for weight in model.parameters()
+    )
+
+
 def input_device(model: PreTrainedModel) -> torch.device:
     """Where the model takes its token ids, also where accelerate keeps weights elsewhere."""
     embeddings = model.get_input_embeddings()
     hook = getattr(embeddings, "_hf_hook", None)
     device = getattr(hook, "execution_device", None)
     return torch.device(next(embeddings.parameters()).device if device is None else device)
+
+
+def _forward_of_two(model: PreTrainedModel) -> None:
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=input_device(model))
+    # Not the model's own attribute, which may count forwards.
+    type(model).forward(model, input_ids=tokens, use_cache=False)
 
 
 def _causal_lm_class(config: Any) -> Any:
@@ -140,113 +152,14 @@ def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
     loaded_attention = model.config._attn_implementation
     loaded_experts = model.config._experts_implementation
     switch_experts = exact and model._can_set_experts_implementation()
-    model.set_attn_implementation(attention.NAME)
     if switch_experts:
         model.set_experts_implementation(experts.NAME)
     try:
-        with packed(model, exact):
+        siblings = linear_siblings(model, lambda: _forward_of_two(model))
+        model.set_attn_implementation(attention.NAME)
+        with packed(model, exact, siblings), compiled(model):
             yield
     finally:
         model.set_attn_implementation(loaded_attention)
         if switch_experts:
             model.set_experts_implementation(loaded_experts)
-
-
-def forward(
-    model: PreTrainedModel,
-    cache: RowCache,
-    first_row: int,
-    input_ids: torch.Tensor,
-    start: int | torch.Tensor,
-    extent: int,
-    logits_to_keep: int = 0,
-    parents: Sequence[Sequence[int]] | None = None,
-) -> torch.Tensor:
-    """One target forward: `[rows, width]` tokens at their rows' positions, against the cache.
-
-    Tokens of a tree are written to the cache in their order, and each attends to its ancestors
-    alone, at the position that it has on its own branch.
-
-    Args:
-        model: a model within `served`.
-        cache: where keys and values go; the rows written are `first_row …`.
-        first_row: see above.
-        input_ids: `[rows, width]`, int64.
-        start: position of each row's first token, `[rows, 1]` int64, or one int for all.
-        extent: how many positions of the cache are attended to, masked to each token's past.
-        logits_to_keep: of how many last tokens to compute logits; 0 for all.
-        parents: for trees, of each row and token the index in the step of the token before it, -1
-            for the first; None if every token follows the one before.
-
-    Returns:
-        logits `[rows, width or logits_to_keep, vocabulary]`.
-    """
-    rows, width = input_ids.shape
-    slots = (start + torch.arange(width, device=input_ids.device)).expand(rows, width)
-    step = _step(slots, extent, parents)
-    cache.place(first_row, slots, extent)
-    with attention.masked_as(step):
-        output = model(
-            input_ids=input_ids,
-            # Padding may lie past the last position a model has an embedding for; nobody reads it.
-            position_ids=step.positions.clamp(0, _last_position(model)),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=logits_to_keep,
-        )
-    logits: torch.Tensor = output.logits
-    return logits
-
-
-def step_parents(draft: Draft, num_before: int, width: int) -> list[int]:
-    """Of each token of a step, the index there of the token before it; -1 for the first.
-
-    Args:
-        draft: a chain or a tree.
-        num_before: tokens of the context that are fed in front of it.
-        width: of the step; padding follows the draft.
-
-    >>> step_parents(Draft((5, 6, 7), parents=(-1, 0, -1)), num_before=2, width=6)
-    [-1, 0, 1, 2, 1, 4]
-    """
-    if draft.parents is None:
-        return list(range(-1, width - 1))
-    of_draft = [num_before + parent for parent in draft.parents]
-    padding = range(num_before + len(of_draft) - 1, width - 1)
-    return [*range(-1, num_before - 1), *of_draft, *padding]
-
-
-def _step(
-    slots: torch.Tensor, extent: int, parents: Sequence[Sequence[int]] | None
-) -> attention.Step:
-    """Where the tokens at `slots` of the cache, `[rows, width]`, stand in their contexts."""
-    keys = torch.arange(extent, device=slots.device)
-    if parents is None:
-        return attention.Step((keys <= slots[:, :, None])[:, None], slots, keys[None])
-    rows, width = slots.shape
-    ancestors = _ancestors(parents).to(slots.device)
-    positions = slots[:, :1] + ancestors.sum(-1) - 1
-    visible = (keys < slots[:, :1, None]).expand(rows, width, extent).clone()
-    visible.scatter_(2, slots[:, None, :].expand(rows, width, width), ancestors)
-    key_positions = keys.expand(rows, extent).clone().scatter_(1, slots, positions)
-    return attention.Step(visible[:, None], positions, key_positions)
-
-
-def _ancestors(parents: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Of each row, which tokens each token attends to: itself, its parent, its parent's, and so on.
-
-    Returns:
-        `[rows, width, width]`, bool.
-    """
-    visible = numpy.zeros((len(parents), len(parents[0]), len(parents[0])), dtype=bool)
-    for row, row_parents in enumerate(parents):
-        for index, parent in enumerate(row_parents):
-            if parent >= 0:
-                visible[row, index] = visible[row, parent]
-            visible[row, index, index] = True
-    return torch.from_numpy(visible)
-
-
-def _last_position(model: PreTrainedModel) -> int | None:
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return None if limit is None else limit - 1

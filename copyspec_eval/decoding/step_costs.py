@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 
@@ -11,39 +10,61 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
-from copyspec_eval.decoding.exactness import padded
-from copyspec_eval.decoding.serving import forward, input_device, served
+from copyspec_eval.decoding.serving import served
+from copyspec_eval.decoding.steps import Steps
 
 _CONTEXT = 512
 _ROUNDS = 5
 
+_Shape = tuple[int, ...]
+"""Tokens of each row."""
+
 
 @torch.inference_mode()
 def measure_step_costs(
-    model: PreTrainedModel, batch_size: int, widths: Sequence[int], exact: bool
+    model: PreTrainedModel, batch_size: int, steps: Steps, exact: bool
 ) -> dict[int, float]:
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and as many as fit.
 
-    After one warm-up, every width is timed five times in turn with the others, in a context of 512
+    After one warm-up, every shape is timed five times in turn with the others, in a context of 512
     tokens; the median counts.
+
+    Where rows have widths of their own, a draft token lengthens the step for all rows and is worth
+    something to one: it counts as many times as there are rows.
 
     Args:
         model: the model, warm.
-        batch_size: rows side by side, all of them equally wide.
-        widths: of the engine's steps, ascending; a draft is padded to the next.
+        batch_size: rows side by side.
+        steps: the engine's; where all rows are equally wide, the number is of each row's tokens,
+            else of all rows' together.
         exact: as for `serving.served`.
     """
-    longest = widths[-1] - 1
-    doubled = [(1 << power) - 1 for power in range(longest.bit_length())]
-    counts = sorted({*doubled, longest})
-    extent = _CONTEXT + widths[-1]
-    cache = RowCache(batch_size, extent)
-    seconds: dict[int, list[float]] = {padded(widths, 1 + count): [] for count in counts}
+    shapes = _shapes(steps, batch_size)
+    cache = RowCache(batch_size, _CONTEXT + steps.widths[-1])
+    seconds: dict[_Shape, list[float]] = {shape: [] for shape in shapes.values()}
     with served(model, exact):
         for _ in range(1 + _ROUNDS):
-            for width, of_width in seconds.items():
-                ids = torch.zeros(batch_size, width, dtype=torch.long, device=input_device(model))
+            for lengths, of_shape in seconds.items():
                 started = perf_counter()
-                argmax_tokens(forward(model, cache, 0, ids, _CONTEXT, extent))
-                of_width.append(perf_counter() - started)
-    return {count: median(seconds[padded(widths, 1 + count)][1:]) for count in counts}
+                logits = steps.take_empty(cache, _CONTEXT, lengths)
+                argmax_tokens(logits, [slice(len(logits))])
+                of_shape.append(perf_counter() - started)
+    costs = {count: median(seconds[shape][1:]) for count, shape in shapes.items()}
+    times = batch_size if steps.totals else 1
+    return {count: costs[0] + times * (cost - costs[0]) for count, cost in costs.items()}
+
+
+def _shapes(steps: Steps, batch_size: int) -> dict[int, _Shape]:
+    """Shapes of steps, by their number of draft tokens."""
+    longest = steps.widths[-1] - 1
+    most = longest
+    if steps.totals:
+        most = min(batch_size * longest, steps.totals[-1] - 2 * batch_size)
+    counts = sorted({*((1 << power) - 1 for power in range(max(1, most).bit_length())), most})
+    shapes: dict[int, _Shape] = {}
+    for count in counts:
+        drafted = [count] * batch_size
+        if steps.totals:
+            drafted = [max(0, min(count - row * longest, longest)) for row in range(batch_size)]
+        shapes[count] = tuple(1 + number for number in drafted)
+    return shapes

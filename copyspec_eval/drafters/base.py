@@ -16,8 +16,13 @@ class Drafter(Protocol):
     left out.
     """
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
-        """Begin a request whose prompt is `prompt_ids`."""
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
+        """Begin a request.
+
+        Args:
+            prompt_ids: its prompt.
+            earlier: answers of earlier runs to the same request, the latest last.
+        """
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """At most `max_tokens` tokens that may follow the context; empty for no draft.
@@ -26,7 +31,8 @@ class Drafter(Protocol):
             max_tokens: one less than the tokens that may still be generated, since the model adds
                 one of its own to those that it accepts.
             thresholds: of each draft token, the least probability of being accepted at which to
-                draft it (see `acceptance_thresholds`); a longer draft than these is cut.
+                draft it, if it is worth as much as any (see `acceptance_thresholds`, `worths`); a
+                longer draft than these is cut.
         """
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
@@ -39,7 +45,7 @@ class Drafter(Protocol):
 class NoDrafter:
     """Never drafts: plain one-token decoding, the baseline of every speed-up."""
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         """Nothing to prepare."""
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:

@@ -31,8 +31,8 @@ class CopySpecDrafter:
         self._end_of_first: dict[tuple[int, ...], int] = {}
         self._has_output = False
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
-        """Index the prompt."""
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
+        """Index the prompt; the paper knows no earlier answers."""
         self._append(prompt_ids)
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
+from copyspec_eval.drafters.outcomes import Outcomes
 from copyspec_eval.drafters.store import AnswerStore
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
@@ -30,21 +31,21 @@ class DrafterKind:
         switches: which of `store` and `tree` it has.
     """
 
-    make: Callable[[DraftOptions, AnswerStore | None], Drafter]
+    make: Callable[[DraftOptions, AnswerStore | None, Outcomes], Drafter]
     num_draft_tokens: int | None
     switches: frozenset[str] = frozenset()
 
 
 DRAFTERS: dict[str, DrafterKind] = {
-    "none": DrafterKind(lambda options, store: NoDrafter(), PAPER_DRAFT_TOKENS),
+    "none": DrafterKind(lambda options, store, outcomes: NoDrafter(), PAPER_DRAFT_TOKENS),
     "copyspec": DrafterKind(
-        lambda options, store: CopySpecDrafter(
+        lambda options, store, outcomes: CopySpecDrafter(
             options.gamma, options.num_draft_tokens or PAPER_DRAFT_TOKENS
         ),
         PAPER_DRAFT_TOKENS,
     ),
     "suffix": DrafterKind(
-        lambda options, store: SuffixDrafter(store, options.tree),
+        lambda options, store, outcomes: SuffixDrafter(store, options.tree, outcomes),
         num_draft_tokens=None,
         switches=frozenset({"store", "tree"}),
     ),
@@ -67,10 +68,11 @@ def drafter_kind(name: str) -> DrafterKind:
     return DRAFTERS[name]
 
 
-def drafter_factory(options: DraftOptions) -> DrafterFactory:
+def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
-    Drafters of one factory share one store, if they have any.
+    Drafters of one factory share the outcomes of their drafts, and one store, if they have any; it
+    begins with `earlier`, answers of earlier runs.
 
     Raises:
         OptionError: as `drafter_kind`; or the drafter has no such switch.
@@ -79,12 +81,14 @@ def drafter_factory(options: DraftOptions) -> DrafterFactory:
     for name in ("store", "tree"):
         if getattr(options, name) and name not in kind.switches:
             drafters = sorted(other for other in DRAFTERS if name in DRAFTERS[other].switches)
+            paths = options.store_paths if name == "store" else ()
             raise OptionError(
-                f"{name}=true is not for drafter={options.drafter}; pass drafter="
-                f"{' or '.join(drafters)}"
+                f"{name}={':'.join(paths) or 'true'} is not for drafter={options.drafter}; "
+                f"pass drafter={' or '.join(drafters)}"
             )
-    store = AnswerStore() if options.store else None
-    return lambda: kind.make(options, store)
+    store = AnswerStore(earlier=earlier) if options.store else None
+    outcomes = Outcomes()
+    return lambda: kind.make(options, store, outcomes)
 
 
 def longest_draft(options: DraftOptions) -> int:

@@ -1,8 +1,7 @@
-"""Answers to earlier requests of the run, as a second source to copy from."""
+"""Answers to other requests, of the run and of earlier ones, as a second source to copy from."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
@@ -11,48 +10,59 @@ _MOST_TOKENS = 200_000
 """About 100 MB in Python objects."""
 
 
-class AnswerStore:
-    """The latest answers of a run, bounded in memory.
-
-    They are kept in the order in which they were added, each followed by a negative token that
-    occurs once, so that nothing is ever copied across the end of an answer. When they come to more
-    than `most_tokens`, the older half is dropped.
+class Answers(SuffixAutomaton):
+    """Answers one behind the other.
 
     Attributes:
-        automaton: of the answers; another object once some were dropped.
+        num_earlier: how many of the first tokens are of earlier runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_earlier = 0
+
+
+class AnswerStore:
+    """The latest answers of a run and, before its own, of earlier runs, bounded in memory.
+
+    They are kept in the order in which they were added, each followed by a negative token that
+    occurs once, so that nothing is ever copied across the end of an answer. There are two halves:
+    when the newer one is full, the older is dropped as a whole, so that nothing is indexed again.
+
+    Args:
+        most_tokens: of both halves.
+        earlier: answers of earlier runs; of more than there is room for, the last ones are kept.
+
+    Attributes:
+        automata: of the answers in each half, the newer one last.
 
     >>> store = AnswerStore()
     >>> store.add([5, 6, 7])
-    >>> match = StoreMatch(store.automaton, [9, 5, 6])
-    >>> match.length, store.automaton.best[match.state]
+    >>> match = StoreMatch(store.automata[-1], [9, 5, 6])
+    >>> match.length, match.automaton.best[match.state]
     (2, 7)
     """
 
-    def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
-        self.automaton = SuffixAutomaton()
+    def __init__(
+        self, most_tokens: int = _MOST_TOKENS, earlier: Iterable[Sequence[int]] = ()
+    ) -> None:
+        self.automata = [Answers()]
         self._most_tokens = most_tokens
-        self._answers: deque[tuple[int, ...]] = deque()
-        self._num_tokens = 0
         self._num_added = 0
+        for answer in earlier:
+            self.add(answer)
+        for automaton in self.automata:
+            automaton.num_earlier = len(automaton.token_ids)
 
     def add(self, token_ids: Sequence[int]) -> None:
         """Keep an answer."""
         self._num_added += 1
-        answer = (*token_ids, -self._num_added)
-        self._answers.append(answer)
-        self._num_tokens += len(answer)
-        if self._num_tokens <= self._most_tokens:
-            self._index([answer])
-            return
-        while self._num_tokens > self._most_tokens // 2:
-            self._num_tokens -= len(self._answers.popleft())
-        self.automaton = SuffixAutomaton()
-        self._index(self._answers)
-
-    def _index(self, answers: Iterable[tuple[int, ...]]) -> None:
-        for answer in answers:
-            for token in answer:
-                self.automaton.append(token)
+        num_kept = len(self.automata[-1].token_ids)
+        if num_kept and num_kept + len(token_ids) >= self._most_tokens // 2:
+            self.automata = [self.automata[-1], Answers()]
+        newer = self.automata[-1]
+        for token in (*token_ids, -self._num_added):
+            newer.append(token)
 
 
 class StoreMatch:
@@ -65,7 +75,7 @@ class StoreMatch:
         length: of the match, in tokens.
     """
 
-    def __init__(self, automaton: SuffixAutomaton, token_ids: Iterable[int] = ()) -> None:
+    def __init__(self, automaton: Answers, token_ids: Iterable[int] = ()) -> None:
         self.automaton = automaton
         self.length = 0
         self._state = 0

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
+from copyspec_eval.drafters.outcomes import (
+    Guess,
+    Limits,
+    Outcomes,
+    guess_counted,
+    guess_resumed,
+)
 from copyspec_eval.drafters.store import AnswerStore, StoreMatch
+from copyspec_eval.drafters.thresholds import worths
 from copyspec_eval.drafters.tree import (
     KEPT_MORE,
     KEPT_MOST,
@@ -16,11 +25,11 @@ from copyspec_eval.drafters.tree import (
     Resumed,
     grow,
 )
-from copyspec_eval.types import Draft, Verdict
+from copyspec_eval.types import OF_EARLIER, OF_STORE, Draft, Verdict, source_at
 
-_PRIOR, _PRIOR_STORE = 2.5, 8.0
-"""Over the match's length, how many more occurrences with another continuation are imagined: in
-the context, and in earlier answers."""
+_CUE, _MOST_EARLIER = 16, 4
+"""Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
+tokens are found; and how many such answers are indexed, the latest."""
 
 _RESUMED, _KEPT = 0.2, 0.84
 """Probability that a copy resumes after a substitution, and that it continues by a token then."""
@@ -37,16 +46,29 @@ class _Candidate:
         token_ids: see above.
         source_ids, position: the tokens that they are copied from, and the index there.
         run: how many tokens before them are copied from there, too.
-        expected: how many of them are expected to be accepted.
         resumed: whether a token was substituted just before them.
+        probabilities: of each of them, that it and those before it are accepted.
+        guesses: of each of them, that it follows those before it.
     """
 
-    token_ids: Sequence[int]
+    token_ids: list[int]
     source_ids: Sequence[int]
     position: int
     run: int
-    expected: float
     resumed: bool = False
+    probabilities: list[float] = field(default_factory=list)
+    guesses: list[Guess] = field(default_factory=list)
+
+    @property
+    def expected(self) -> float:
+        """How many tokens are expected to be accepted."""
+        return sum(self.probabilities)
+
+    def add(self, token_id: int, guess: Guess, probability: float) -> None:
+        """Append a token."""
+        self.token_ids.append(token_id)
+        self.guesses.append(guess)
+        self.probabilities.append(probability)
 
 
 class SuffixDrafter:
@@ -54,11 +76,13 @@ class SuffixDrafter:
 
     A suffix automaton of prompt and output counts, for every length m of the match so far, how
     often which token followed its occurrences. The most frequent is drafted; the probability q that
-    the draft is right so far falls by `count / (all + 2.5 / m)` per token, until q is under the
-    token's acceptance threshold. At the end of the context the draft continues periodically. Where
-    a copy has just been rejected after a long run, its source behind the substituted token is a
-    second candidate, and what follows the longest match in a store of earlier answers, if there is
-    one, a third; the one with the most expected tokens is drafted.
+    the draft is right so far falls by `count / (all + 2.5 / m)` per token, corrected by what became
+    of earlier guesses of its kind, until q times the token's worth is under its acceptance
+    threshold. At the end of the context the draft continues periodically. Where a copy has just
+    been rejected after a long run, its source behind the substituted token is a second candidate,
+    and what follows the longest match in a store of earlier answers, if there is one, a third; the
+    one with the most expected tokens is drafted. Answers of earlier runs to the same request stand
+    before the prompt, each behind the prompt's last tokens, and count like it.
 
     With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
     together as a tree.
@@ -66,124 +90,192 @@ class SuffixDrafter:
     Args:
         store: earlier answers; this request's is added when it is done.
         tree: see above.
+        outcomes: of the run's drafts so far; this request's are added. None for this request alone.
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 was followed by 7, 9 and 9
-    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.1] * 100)
+    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.05] * 100)
     >>> draft.token_ids, draft.position
     ((9, 1, 5), 8)
+
+    With an earlier answer to the same request, its first tokens are drafted right away:
+
+    >>> drafter = SuffixDrafter()
+    >>> drafter.start([5, 6], earlier=[[7, 8, 9]])  # indexed as 5 6 7 8 9 -1 5 6
+    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.1] * 100)
+    >>> draft.token_ids, draft.source
+    ((7, 8, 9), 'earlier')
     """
 
-    def __init__(self, store: AnswerStore | None = None, tree: bool = False) -> None:
+    def __init__(
+        self,
+        store: AnswerStore | None = None,
+        tree: bool = False,
+        outcomes: Outcomes | None = None,
+    ) -> None:
         self._store = store
         self._tree = tree
+        self._outcomes = outcomes or Outcomes()
         self._nodes: list[Node] = []
-        self._stored = StoreMatch(store.automaton) if store else None
+        self._stored = [StoreMatch(automaton) for automaton in store.automata] if store else []
         self._context = SuffixAutomaton()
+        self._num_earlier = 0
         self._num_prompt_tokens = 0
         self._drafted: _Candidate | None = None
         self._rejected: _Candidate | None = None
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
-        """Index the prompt."""
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
+        """Index earlier answers, and the prompt."""
+        for number, answer in enumerate(earlier[-_MOST_EARLIER:], start=1):
+            # A negative token that occurs once, so that nothing is copied across an answer's end.
+            for token in (*prompt_ids[-_CUE:], *answer, -number):
+                self._context.append(token)
+        self._num_earlier = len(self._context.token_ids)
         self._num_prompt_tokens = len(prompt_ids)
         self._append(prompt_ids)
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """The candidate from which the most tokens are expected to be accepted."""
+        limits = Limits(thresholds[:max_tokens], worths(tuple(thresholds)), self._outcomes)
         if self._tree:
-            return self._propose_tree(thresholds[:max_tokens])
-        candidates = self._candidates(thresholds[:max_tokens])
+            return self._propose_tree(limits)
+        candidates = self._candidates(limits)
         best = max(candidates, key=lambda candidate: candidate.expected)
         self._drafted = best if best.token_ids else None
         if self._drafted is None:
             return Draft()
-        token_ids, match_length = tuple(best.token_ids), 0 if best.resumed else best.run
-        if best.source_ids is self._context.token_ids:
-            return Draft(token_ids, best.position, match_length)
-        return Draft(token_ids, match_length=match_length, source="store")
+        position = self._place(best.source_ids, best.position)
+        return Draft(
+            tuple(best.token_ids),
+            position,
+            match_length=0 if best.resumed else best.run,
+            source=source_at(position),
+            probabilities=tuple(best.probabilities),
+        )
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Index what was committed, and note where the draft was rejected after how long a run."""
+        """Index what was committed, and note where the draft was rejected after how long a run.
+
+        The draft's tokens up to there are counted among the outcomes.
+        """
         drafted, accepted = self._drafted, verdict.num_accepted
         self._rejected = None
         if verdict.path is not None:
-            self._rejected = self._rejected_branch(verdict.path)
-        elif drafted and accepted < len(drafted.token_ids) and (accepted or not drafted.resumed):
+            self._rejected = self._rejected_branch(verdict)
+        elif (
+            drafted
+            and accepted < len(drafted.token_ids)
+            # Else it was not verified: the draft was cut there.
+            and drafted.token_ids[accepted] != verdict.next_token
+            and (accepted or not drafted.resumed)
+        ):
             position, run = drafted.position + accepted + 1, drafted.run + accepted
-            self._rejected = _Candidate((), drafted.source_ids, position, run, 0.0, drafted.resumed)
+            resumed = drafted.resumed
+            self._rejected = _Candidate([], drafted.source_ids, position, run, resumed=resumed)
+        self._count(token_ids)
         self._append(token_ids)
 
     def finish(self) -> None:
         """Keep the answer for later requests."""
         if self._store is not None:
-            self._store.add(self._context.token_ids[self._num_prompt_tokens :])
+            self._store.add(self._context.token_ids[self._num_earlier + self._num_prompt_tokens :])
+
+    def _count(self, token_ids: Sequence[int]) -> None:
+        """Which draft tokens followed, of those behind what followed so far."""
+        if self._tree:
+            drafted = [(node.parent, node.token_id, node.guess) for node in self._nodes]
+        elif self._drafted:
+            pairs = zip(self._drafted.token_ids, self._drafted.guesses, strict=True)
+            drafted = [(index - 1, token, guess) for index, (token, guess) in enumerate(pairs)]
+        else:
+            return
+        num_followed = {-1: 0}
+        for index, (parent, token, guess) in enumerate(drafted):
+            depth = num_followed.get(parent, len(token_ids))
+            if depth < len(token_ids):
+                self._outcomes.observe(guess, token == token_ids[depth])
+                if token == token_ids[depth]:
+                    num_followed[index] = depth + 1
 
     def _append(self, token_ids: Sequence[int]) -> None:
         for token in token_ids:
             self._context.append(token)
-        if self._stored is not None:
+        for stored in self._stored:
             for token in token_ids:
-                self._stored.advance(token)
+                stored.advance(token)
 
-    def _propose_tree(self, thresholds: Sequence[float]) -> Draft:
-        self._nodes = nodes = grow(self._roots(), thresholds)
+    def _place(self, source_ids: Sequence[int], position: int) -> int:
+        """The `Draft.position` of what is copied from index `position` of a source."""
+        if source_ids is self._context.token_ids:
+            own = position - self._num_earlier
+            return own if own >= 0 else OF_EARLIER
+        is_earlier = any(
+            source_ids is stored.automaton.token_ids and position < stored.automaton.num_earlier
+            for stored in self._stored
+        )
+        return OF_EARLIER if is_earlier else OF_STORE
+
+    def _propose_tree(self, limits: Limits) -> Draft:
+        self._nodes = nodes = grow(self._roots(), limits)
         if not nodes:
             return Draft()
-        context_ids = self._context.token_ids
         positions = tuple(
-            node.copied.position if node.copied.source_ids is context_ids else -1 for node in nodes
+            self._place(node.copied.source_ids, node.copied.position) for node in nodes
         )
         return Draft(
             tuple(node.token_id for node in nodes),
             positions[0],
             nodes[0].copied.run - 1,
-            "store" if positions[0] < 0 else "context",
+            source_at(positions[0]),
             tuple(node.parent for node in nodes),
             positions,
+            tuple(node.probability for node in nodes),
         )
 
-    def _roots(self) -> Iterator[tuple[float, Continuation]]:
+    def _roots(self) -> Iterator[Continuation]:
         """Where a tree may begin."""
-        context, stored, rejected = self._context, self._stored, self._rejected
+        context, rejected = self._context, self._rejected
         match = context.link[context.last]
         length = context.length[match] if match > 0 else 0
         if length:
-            yield 1.0, Matched(context, match, length, _PRIOR)
+            yield Matched(context, match, length, "context")
             shorter = context.link[match]
             if shorter > 0:
-                yield _SHORTER, Matched(context, shorter, context.length[shorter], _PRIOR)
-        if stored is not None and stored.length:
-            yield 1.0, Matched(stored.automaton, stored.state, stored.length, _PRIOR_STORE)
-            length = max(length, stored.length)
+                yield Matched(context, shorter, context.length[shorter], "context", _SHORTER)
+        for stored in self._stored:
+            if stored.length:
+                yield Matched(stored.automaton, stored.state, stored.length, "store")
+                length = max(length, stored.length)
         if rejected and _may_resume(rejected.run, length):
             kept = _KEPT * rejected.run / (rejected.run + 1)
             position = rejected.position - 1
-            yield _RESUMED, Resumed(rejected.source_ids, position, rejected.run, 1.0, kept)
+            yield Resumed(rejected.source_ids, position, rejected.run, _RESUMED, kept)
 
-    def _rejected_branch(self, path: Sequence[int]) -> _Candidate | None:
+    def _rejected_branch(self, verdict: Verdict) -> _Candidate | None:
         """The source behind the likeliest draft token where the model chose another one."""
+        path = verdict.path or ()
         last = path[-1] if path else -1
         node = next((node for node in self._nodes if node.parent == last), None)
-        if node is None:
+        if node is None or node.token_id == verdict.next_token:
             return None
         copied = node.copied
         resumed = isinstance(copied, Resumed)
         if resumed and not path:
             return None
-        return _Candidate((), copied.source_ids, copied.position + 1, copied.run - 1, 0.0, resumed)
+        position, run = copied.position + 1, copied.run - 1
+        return _Candidate([], copied.source_ids, position, run, resumed=resumed)
 
-    def _candidates(self, thresholds: Sequence[float]) -> Iterator[_Candidate]:
+    def _candidates(self, limits: Limits) -> Iterator[_Candidate]:
         """What may be drafted now; the first is preferred to its equals."""
-        context, stored = self._context, self._stored
+        context = self._context
         match = context.link[context.last]
         length = context.length[match] if match > 0 else 0
-        yield _follow(context, match, length, _PRIOR, thresholds)
-        if stored is not None:
-            yield _follow(stored.automaton, stored.state, stored.length, _PRIOR_STORE, thresholds)
+        yield _follow(context, match, length, "context", limits)
+        for stored in self._stored:
+            yield _follow(stored.automaton, stored.state, stored.length, "store", limits)
             length = max(length, stored.length)
         if self._rejected and _may_resume(self._rejected.run, length):
-            yield _resume(self._rejected, thresholds)
+            yield _resume(self._rejected, limits)
 
 
 def _may_resume(run: int, match_length: int) -> bool:
@@ -191,50 +283,53 @@ def _may_resume(run: int, match_length: int) -> bool:
     return run >= 1 if match_length == 0 else match_length <= 6 and run >= 8
 
 
-def _resume(rejected: _Candidate, thresholds: Sequence[float]) -> _Candidate:
+def _resume(rejected: _Candidate, limits: Limits) -> _Candidate:
     """The source behind a substituted token."""
     source_ids, position, run = rejected.source_ids, rejected.position, rejected.run
-    token_ids: list[int] = []
-    probability, expected = _RESUMED, 0.0
+    resumed = _Candidate([], source_ids, position, run, resumed=True)
+    probability, estimate = 1.0, _RESUMED
     kept = _KEPT * run / (run + 1)
-    behind = source_ids[position : position + len(thresholds)]
-    for threshold, token in zip(thresholds, behind, strict=False):
-        if probability < threshold or token < 0:
+    behind = source_ids[position : position + len(limits.thresholds)]
+    for index, token in enumerate(behind):
+        guess = guess_resumed(run + index, estimate)
+        probability, value = limits.weigh(probability, guess)
+        if value < limits.thresholds[index] or token < 0:
             break
-        token_ids.append(token)
-        expected += probability
-        probability *= kept
-        kept = min(KEPT_MOST, kept + KEPT_MORE)
-    return _Candidate(token_ids, source_ids, position, run, expected, True)
+        resumed.add(token, guess, probability)
+        estimate, kept = kept, min(KEPT_MOST, kept + KEPT_MORE)
+    return resumed
 
 
 def _follow(
-    automaton: SuffixAutomaton, state: int, length: int, prior: float, thresholds: Sequence[float]
+    automaton: SuffixAutomaton,
+    state: int,
+    length: int,
+    source: Literal["context", "store"],
+    limits: Limits,
 ) -> _Candidate:
     """The most frequent continuation of `state`, matched by the last `length` tokens."""
-    token_ids: list[int] = []
-    run = length
+    followed = _Candidate([], automaton.token_ids, -1, length)
     if not length:
-        return _Candidate(token_ids, automaton.token_ids, -1, run, 0.0)
+        return followed
     count, following, best, end = automaton.count, automaton.next, automaton.best, automaton.end
-    num_tokens = len(automaton.token_ids)
-    probability, expected, period = 1.0, 0.0, 0
-    for threshold in thresholds:
+    token_ids, num_tokens = followed.token_ids, len(automaton.token_ids)
+    probability, period = 1.0, 0
+    for threshold in limits.thresholds:
         # The occurrence at the end of the source has no continuation yet.
         num_followed = count[state] - (end[state] == num_tokens)
         if num_followed > 0:
             token = best[state]
             after = following[state][token]
-            probability *= count[after] / (num_followed + prior / length)
+            guess = guess_counted(source, length, count[after], num_followed)
         else:
             period = period or len(token_ids)
             token, after = token_ids[-period], state
-            probability *= length / (length + prior)
-        if probability < threshold or token < 0:
+            guess = guess_counted(source, length, 1, 1)
+        probability, value = limits.weigh(probability, guess)
+        if value < threshold or token < 0:
             break
-        token_ids.append(token)
-        expected += probability
+        followed.add(token, guess, probability)
         length += 1
         state = after
-    position = end[state] - (period or len(token_ids))
-    return _Candidate(token_ids, automaton.token_ids, position, run, expected)
+    followed.position = end[state] - (period or len(token_ids))
+    return followed

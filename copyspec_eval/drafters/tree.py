@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
+from copyspec_eval.drafters.outcomes import Guess, Limits, guess_counted, guess_resumed
 
 KEPT_MORE, KEPT_MOST = 0.02, 0.97
 """By how much the probability that a resumed copy continues grows with every token, and its cap."""
@@ -29,8 +30,8 @@ class Continuation(Protocol):
     @property
     def run(self) -> int: ...
 
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[float, int, Continuation]]:
-        """What may follow: probability, token and the continuation after it, likeliest first.
+    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Continuation]]:
+        """What may follow: its guess, the token and the continuation after it, likeliest first.
 
         Args:
             path: the draft's tokens up to here.
@@ -39,22 +40,26 @@ class Continuation(Protocol):
 
 @dataclass(slots=True)
 class Node:
-    """A draft token, the index of its parent (-1 for none), and where it was copied from."""
+    """A draft token, the index of its parent (-1 for none), where it was copied from, the guess
+    that it follows its parent, and the probability that it is reached and accepted.
+    """
 
     token_id: int
     parent: int
     copied: Continuation
+    guess: Guess
+    probability: float
 
 
-def grow(roots: Iterable[tuple[float, Continuation]], thresholds: Sequence[float]) -> list[Node]:
-    """The tree of the likeliest tokens whose probability reaches the acceptance thresholds.
+def grow(roots: Iterable[Continuation], limits: Limits) -> list[Node]:
+    """The tree of the likeliest tokens that are worth their time.
 
-    The token with the highest probability of being reached and accepted is taken next, until it is
-    under its threshold. Where two continuations propose the same token, one node stands for both.
+    The token with the highest probability of being reached and accepted is taken next, unless it is
+    out of limits. Where two continuations propose the same token, one node stands for both.
 
     Args:
-        roots: where the draft may continue from, each with the probability that it does.
-        thresholds: as for `Drafter.propose`, rising.
+        roots: where the draft may continue from.
+        limits: the thresholds rise; they count in the order in which nodes are taken.
 
     Returns:
         nodes in the order in which they were taken; a parent comes before its children.
@@ -62,30 +67,32 @@ def grow(roots: Iterable[tuple[float, Continuation]], thresholds: Sequence[float
     nodes: list[Node] = []
     paths: list[tuple[int, ...]] = []
     taken: dict[tuple[int, int], int] = {}
+    thresholds = limits.thresholds
     # The count breaks ties by age, and keeps the heap from comparing continuations.
-    heap: list[tuple[float, int, int, int, Continuation]] = []
+    heap: list[tuple[float, int, float, int, int, Guess, Continuation]] = []
     num_pushed = 0
 
     def push(reached: float, parent: int, continuation: Continuation) -> None:
         nonlocal num_pushed
         threshold = thresholds[len(nodes)] if len(nodes) < len(thresholds) else 1.0
         path = paths[parent] if parent >= 0 else ()
-        for probability, token, after in continuation.followers(path):
-            if reached * probability < threshold:
+        for guess, token, after in continuation.followers(path):
+            probability, value = limits.weigh(reached, guess)
+            if value < threshold:
                 break
             num_pushed += 1
-            heapq.heappush(heap, (-reached * probability, num_pushed, parent, token, after))
+            heapq.heappush(heap, (-probability, num_pushed, value, parent, token, guess, after))
 
-    for probability, root in roots:
-        push(probability, -1, root)
+    for root in roots:
+        push(1.0, -1, root)
     while heap and len(nodes) < len(thresholds):
-        negative, _, parent, token, copied = heapq.heappop(heap)
-        if -negative < thresholds[len(nodes)]:
-            break
+        negative, _, value, parent, token, guess, copied = heapq.heappop(heap)
+        if value < thresholds[len(nodes)]:
+            continue
         node = taken.get((parent, token))
         if node is None:
             node = taken[parent, token] = len(nodes)
-            nodes.append(Node(token, parent, copied))
+            nodes.append(Node(token, parent, copied, guess, -negative))
             paths.append((*(paths[parent] if parent >= 0 else ()), token))
         push(-negative, node, copied)
     return nodes
@@ -95,13 +102,14 @@ def grow(roots: Iterable[tuple[float, Continuation]], thresholds: Sequence[float
 class Matched:
     """The state of an automaton that the last `run` tokens match; see `Continuation`.
 
-    `prior` over `run` is the number of imagined occurrences with yet another continuation.
+    `weight` is the probability that what follows the match is what follows at all.
     """
 
     automaton: SuffixAutomaton
     state: int
     run: int
-    prior: float
+    source: Literal["context", "store"]
+    weight: float = 1.0
     position: int = -1
 
     @property
@@ -109,18 +117,18 @@ class Matched:
         """The automaton's tokens."""
         return self.automaton.token_ids
 
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[float, int, Continuation]]:
+    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Continuation]]:
         """What followed the state's substrings, the most frequent first, of equals the latest."""
-        automaton, state, prior = self.automaton, self.state, self.prior
+        automaton, state, run, source = self.automaton, self.state, self.run, self.source
         count, end, num_tokens = automaton.count, automaton.end, len(automaton.token_ids)
         num_followed = count[state] - (end[state] == num_tokens)
         if num_followed <= 0:
             # The end of the source: what was copied from there continues with the draft itself.
             position = self.position + 1
-            after_next = Matched(automaton, state, self.run + 1, prior, position)
-            yield self.run / (self.run + prior), path[position - num_tokens], after_next
+            after_next = Matched(automaton, state, run + 1, source, position=position)
+            guess = guess_counted(source, run, 1, 1, self.weight)
+            yield guess, path[position - num_tokens], after_next
             return
-        total = num_followed + prior / self.run
         ranked = sorted(
             (
                 (count[after], end[after], token, after)
@@ -130,8 +138,8 @@ class Matched:
         )
         for times, last_end, token, after in ranked:
             if token >= 0:
-                matched = Matched(automaton, after, self.run + 1, prior, last_end - 1)
-                yield times / total, token, matched
+                matched = Matched(automaton, after, run + 1, source, position=last_end - 1)
+                yield guess_counted(source, run, times, num_followed, self.weight), token, matched
 
 
 @dataclass(slots=True)
@@ -150,10 +158,10 @@ class Resumed:
     probability: float
     kept: float
 
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[float, int, Continuation]]:
+    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Continuation]]:
         """The source's next token."""
         position = self.position + 1
         if position < len(self.source_ids) and self.source_ids[position] >= 0:
             kept = min(KEPT_MOST, self.kept + KEPT_MORE)
             after = Resumed(self.source_ids, position, self.run + 1, self.kept, kept)
-            yield self.probability, self.source_ids[position], after
+            yield guess_resumed(self.run, self.probability), self.source_ids[position], after

@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval import decoding, journal, provenance
+from copyspec_eval.decoding.compiling import is_compiled
 from copyspec_eval.decoding.exactness import (
     check_exact_steps,
     fixed_steps,
@@ -101,6 +102,7 @@ def _path(model: PreTrainedModel, widest: int, batch_size: int) -> Path:
         "device": str(device),
         "autocast": torch.is_autocast_enabled(device.type)
         and str(torch.get_autocast_dtype(device.type)),
+        "compiled": is_compiled(model),
         "threads": torch.get_num_threads(),
         "hardware": provenance.hardware(),
         "environment": provenance.kernel_environment(),

@@ -14,11 +14,15 @@ from lm_eval.models.utils import postprocess_generated_text
 from transformers import AutoModelForCausalLM
 
 from copyspec_eval.decoding import serving
+from copyspec_eval.decoding.compiling import compile_layers
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.engine import Engine, step_widths
+from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option, store_text
+from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
+from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.drafters.registry import (
     default_drafter,
     drafter_factory,
@@ -26,7 +30,7 @@ from copyspec_eval.drafters.registry import (
     longest_draft,
 )
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import options
+from copyspec_eval.harness import earlier, options
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
 from copyspec_eval.harness.exact_steps import exact_steps
 from copyspec_eval.harness.progress import Progress
@@ -63,7 +67,8 @@ class CopySpecLM(HFLM):
             paper's `copyspec` where its `gamma` is given.
         gamma: the paper's γ, how many trailing tokens must have occurred before.
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
-        store: copy from earlier answers of the run, too.
+        store: copy from earlier answers of the run, too; or the folder of an earlier run, several
+            as a list or with `:` between them, whose answers are copied from as well.
         tree: draft several continuations at once; needs `exact=false`.
         draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
         delta: the paper's δ, how many tokens the draft model proposes at a time.
@@ -71,6 +76,9 @@ class CopySpecLM(HFLM):
             outputs are those of plain one-token decoding, bit for bit, whatever was drafted.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
+        prefix_cache: the most host memory, in bytes or such as "2GB", for keys and values of
+            earlier prompts and answers, so that what begins alike is read once; 0 for none.
+        compile: run the model's layers as compiled graphs, made before the first request.
         **kwargs: everything else that `hf` takes.
 
     Raises:
@@ -84,12 +92,14 @@ class CopySpecLM(HFLM):
         drafter: str | None = "",
         gamma: int | None = None,
         num_draft_tokens: int | None = None,
-        store: bool = False,
+        store: bool | str | list[str] = False,
         tree: bool = False,
         draft_model: str | None = None,
         delta: int = PAPER_DELTA,
         exact: bool = True,
         paired: bool = False,
+        prefix_cache: int | str = "2GB",
+        compile: bool = False,
         **kwargs: Any,
     ) -> None:
         if pretrained is None:
@@ -104,7 +114,7 @@ class CopySpecLM(HFLM):
             drafter=default_drafter(gamma) if drafter == "" else drafter or "none",
             gamma=PAPER_GAMMA if gamma is None else gamma,
             num_draft_tokens=num_draft_tokens,
-            store=store,
+            store=store_option(store),
             tree=tree,
             draft_model=draft_model,
             delta=delta,
@@ -113,7 +123,16 @@ class CopySpecLM(HFLM):
         if tree and exact:
             raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
         self._paired = options.check_bool("paired", paired)
+        self._compile = options.check_bool("compile", compile)
+        if compile:
+            options.check_compile(kwargs)
+        self._prefix_bytes = options.bytes_of("prefix_cache", prefix_cache)
+        # One for each arm, or one would read nothing where the other had read it.
+        each = self._prefix_bytes // (2 if paired else 1)
+        self._prefix_caches = [PrefixCache(each) if each else None for _ in range(2)]
         self._make_drafter = drafter_factory(self._draft_options)
+        paths = self._draft_options.store_paths
+        earlier_answers = earlier.answers_of(paths)
         self._longest = longest_draft(self._draft_options)
         self._exact_steps: dict[int, ExactSteps] = {}
         self._step_costs: dict[int, dict[int, float]] = {}
@@ -139,12 +158,18 @@ class CopySpecLM(HFLM):
         split_documents_over_ranks(self)
         if exact:
             serving.check_exact(self.model)
+        if compile:
+            compile_layers(self.model)
         with self._autocast():
             probe(self.model, exact=exact, batch_size=self._rows or 2)
             if self._rows:
                 self._steps(self._rows)
         self._draft_model = self._load_draft_model(kwargs) if draft_model is not None else None
-        self._builder = RequestBuilder(self)
+        self._earlier = EarlierAnswers()
+        if earlier_answers:
+            self._earlier = earlier.tokenised(earlier_answers, self, paths)
+            self._make_drafter = drafter_factory(self._draft_options, self._earlier.in_order)
+        self._builder = RequestBuilder(self, self._earlier)
         self._recorder = RunRecorder(self.rank, self.world_size)
         self._warm = False
 
@@ -153,6 +178,7 @@ class CopySpecLM(HFLM):
         keys = request_keys(requests)
         distinct = dict(zip(keys, requests, strict=True))
         jobs = [self._builder.build(request, key.repeat) for key, request in distinct.items()]
+        self._check_earlier(jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         with self._autocast():
             engine = self._engine(jobs)
@@ -201,6 +227,18 @@ class CopySpecLM(HFLM):
         info: dict[str, Any] = super().get_model_info()
         return info | {"copyspec": self._recorder.report()}
 
+    def _check_earlier(self, jobs: list[Prepared]) -> None:
+        """Refuse earlier runs that answered nothing of what is asked first."""
+        paths = self._draft_options.store_paths
+        # Of several ranks, one may well have been given documents that were not asked before.
+        if not paths or self._warm or self.world_size > 1 or not jobs:
+            return
+        if not any(job.sequence.earlier for job in jobs):
+            raise OptionError(
+                f"store={store_text(paths)}: no answer to a document of "
+                f"{jobs[0].instance.task_name}; name a run of the same task and documents"
+            )
+
     def _load_draft_model(self, kwargs: dict[str, Any]) -> DraftModel:
         """In the target's dtype and on its device."""
         name = self._draft_options.draft_model
@@ -238,8 +276,11 @@ class CopySpecLM(HFLM):
             batch_size=batch_size,
             step_costs=self._costs(batch_size, longest),
             draft_model=self._draft_model,
+            prefix_cache=self._prefix_caches[0],
         )
-        return PairedEngine(self.model, engine) if self._paired else engine
+        if not self._paired:
+            return engine
+        return PairedEngine(self.model, engine, self._prefix_caches[1])
 
     def _steps(self, batch_size: int) -> ExactSteps | None:
         """The exact steps of a batch size; None without exact mode."""
@@ -266,8 +307,8 @@ class CopySpecLM(HFLM):
         if kind.num_draft_tokens is not None or (steps and steps.kind == "fixed width"):
             return None
         if batch_size not in self._step_costs:
-            widths = step_widths(num_draft_tokens, steps)
-            costs = measure_step_costs(self.model, batch_size, widths, exact=self._exact)
+            of_engine = Steps(self.model, num_draft_tokens, steps, batch_size)
+            costs = measure_step_costs(self.model, batch_size, of_engine, exact=self._exact)
             self._step_costs[batch_size] = costs
         return self._step_costs[batch_size]
 
@@ -322,6 +363,11 @@ class CopySpecLM(HFLM):
         )
         return cut
 
+    def _earlier_settings(self) -> dict[str, str]:
+        """The earlier runs that were copied from, and a hash of their answers."""
+        paths = self._draft_options.store_paths
+        return {"store": store_text(paths), "store_sha256": self._earlier.digest} if paths else {}
+
     def _spec(self, jobs: list[Prepared]) -> RunSpec:
         """The settings that decide this run's figures."""
         processors: dict[str, set[str]] = {}
@@ -337,7 +383,9 @@ class CopySpecLM(HFLM):
             requests={task: {"logits_processors": sorted(of)} for task, of in processors.items()},
             drafting=asdict(self._draft_options)
             | {"num_draft_tokens": self._longest, "steps": steps.kind if steps else "any"}
-            | {"exact": self._exact, "paired": self._paired},
+            | {"exact": self._exact, "paired": self._paired}
+            | {"prefix_cache": self._prefix_bytes, "compile": self._compile}
+            | self._earlier_settings(),
         )
 
 

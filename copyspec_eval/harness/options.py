@@ -8,16 +8,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib.util import find_spec
+from shutil import which
 from typing import Any
 
 import torch
+from accelerate.utils import convert_file_size_to_int
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
 from copyspec_eval.types import DraftOptions
 
-OWN_OPTIONS = (*(field.name for field in fields(DraftOptions)), "exact", "paired")
+OWN_OPTIONS = (
+    *(field.name for field in fields(DraftOptions)),
+    *("exact", "paired", "prefix_cache", "compile"),
+)
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 _LOADING_OPTIONS = {
@@ -59,6 +64,33 @@ def check_bool(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name}={value!r} is neither true nor false")
     return value
+
+
+def bytes_of(name: str, value: object) -> int:
+    """A size in bytes, given as a number of them or such as "2GB".
+
+    Raises:
+        OptionError: it is none.
+    """
+    try:
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            size: int = convert_file_size_to_int(value)
+            return size
+    except (OverflowError, ValueError):
+        pass
+    raise OptionError(f"{name}={value!r} is no size; pass such as 2GB, or 0 to switch it off")
+
+
+def check_compile(options: Mapping[str, Any]) -> None:
+    """Refuse what no layer can be compiled with, before a model is loaded.
+
+    Raises:
+        OptionError: there is no C++ compiler, or the model would run under autocast.
+    """
+    if not any(map(which, ("g++", "clang++", "c++"))):
+        raise OptionError("compile=true needs a C++ compiler; install g++, or leave it out")
+    if options.get("mixed_precision_dtype"):
+        raise OptionError("compile=true is not for mixed_precision_dtype; pass dtype instead")
 
 
 def check_batch_size(value: object) -> None:

@@ -16,6 +16,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.configuration_utils import GenerationMode
 
 from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.earlier_runs import EarlierAnswers
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import input_device
 from copyspec_eval.decoding.stopping import StopRule
@@ -57,11 +58,13 @@ class RequestBuilder:
 
     Args:
         lm: the harness model; its tokenizer, limits and model are used.
+        earlier: answers of earlier runs, which go with the requests that they are to.
     """
 
-    def __init__(self, lm: HFLM) -> None:
+    def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
         self._lm = lm
-        self._times_seen: Counter[str] = Counter()
+        self._earlier = earlier or EarlierAnswers()
+        self._times_seen: Counter[bytes] = Counter()
 
     def build(self, instance: Instance, repeat: int) -> Prepared:
         """Tokenise and configure one instance.
@@ -82,7 +85,9 @@ class RequestBuilder:
             raise RequestError(f"gen_kwargs {settings} are not possible: {reason}") from error
         stop_rule = self.stop_rule(until, max_gen_toks, config.eos_token_id)
         chooser = TokenChooser(processors, bool(config.do_sample), self._seed(prompt_ids))
-        sequence = Sequence(prompt_ids, stop_rule, chooser)
+        turn = getattr(instance, "turn", 1)
+        earlier = self._earlier.to(instance.task_name or "", instance.doc_id, turn)
+        sequence = Sequence(prompt_ids, stop_rule, chooser, earlier)
         return Prepared(instance, repeat, context, until, sequence, _names(processors))
 
     def stop_rule(
@@ -178,10 +183,11 @@ class RequestBuilder:
 
         So it depends on neither the batch nor the other documents.
         """
-        key = f"{torch.initial_seed()}:{prompt_ids}"
+        asked = hashlib.sha256(f"{torch.initial_seed()}:{prompt_ids}".encode())
+        key = asked.digest()
         self._times_seen[key] += 1
-        digest = hashlib.sha256(f"{key}:{self._times_seen[key]}".encode()).digest()
-        return int.from_bytes(digest[:8], "big", signed=True)
+        asked.update(f":{self._times_seen[key]}".encode())
+        return int.from_bytes(asked.digest()[:8], "big", signed=True)
 
 
 def _check_text(context: object, instance: Instance) -> None:

@@ -37,8 +37,8 @@ def span_characters(
         SpanCharacters(
             in_answer[start],
             in_answer[start + tokens],
-            character(source) if source >= 0 else -1,
-            character(source + tokens) if source >= 0 else -1,
+            character(source) if source >= 0 else source,
+            character(source + tokens) if source >= 0 else source,
         )
         for start, tokens, source in spans
     )

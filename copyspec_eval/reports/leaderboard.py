@@ -82,8 +82,20 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     notes += _unequal_repetitions(board)
     notes += _kept_apart(board)
     board.lines["drafter"] = [_label(board, number) for number in board.lines.index]
+    notes += _seeded(board)
     notes += _exactness(board)
     return board
+
+
+def _seeded(board: Leaderboard) -> Iterator[str]:
+    """Which lines copied what earlier runs had answered."""
+    if "earlier_share" not in board.lines:  # nothing was answered
+        return
+    for number, share in board.lines["earlier_share"].astype(float).dropna().items():
+        yield (
+            f"{_name(board, int(str(number)))}: {share:.0%} of its tokens were copied from answers "
+            "of earlier runs; a line without them is no measure of it"
+        )
 
 
 def _exactness(board: Leaderboard) -> list[str]:

@@ -45,7 +45,7 @@ def cells(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
     _, _, numbers = conditions(board)
     headers = ["model", "task", "drafter", "answers", "runs", "score"]
     headers += [f"tok/s (×) turn {turn}" for turn in turns]
-    headers += ["baseline tok/s", "speed-up (95%)", "median (95%)", "copied"]
+    headers += ["baseline tok/s", "speed-up (95%)", "median (95%)", "copied", "from earlier runs"]
     headers += ["accepted/attempt", "model accepted/attempt", "tok/forward", "identical"]
     headers += ["date", "conditions"]
     rows = []
@@ -71,6 +71,7 @@ def _cells(line: Series[Any], speeds: Sequence[str]) -> list[str]:
         with_interval(line, "speedup"),
         with_interval(line, "speedup_median"),
         figure(line, "copied_share", ".0%"),
+        figure(line, "earlier_share", ".0%"),
         figure(line, "accepted_per_attempt", ".2f"),
         figure(line, "model_accepted_per_attempt", ".2f"),
         figure(line, "tokens_per_forward", ".2f"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +14,10 @@ from copyspec_eval.reports.tables import terminal
 from copyspec_eval.reports.turns import counts_columns
 from copyspec_eval.types import ReplayedTurn
 
-_RATIOS = ("tokens_per_forward", "copied_share", "drafted_per_token", "accepted_per_attempt")
+_RATIOS = {
+    *("tokens_per_forward", "copied_share", "earlier_share"),
+    *("drafted_per_token", "accepted_per_attempt"),
+}
 
 Figures = dict[str, Any]
 
@@ -23,19 +27,20 @@ def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> Figures:
 
     Each is the sums of turns, tokens, forwards and attempts, and ratios of `summary.METRICS`, None
     where nothing was attempted. `cost_per_token` is (forwards + token_cost * drafted tokens) /
-    tokens: the time per token in steps of one token, so that plain decoding has 1.
+    tokens: the time per token in steps of one token, so that plain decoding has 1. Where answers of
+    earlier runs were drafted from, `earlier_share` is how much of the tokens they gave.
     """
     rows = [
         {"turn": str(turn), "category": category, **counts_columns(counts)}
         for category, turn, counts in turns
     ]
     frame = DataFrame(rows).assign(conversation=range(len(rows)))
+    seeded = bool(frame["earlier_drafted"].sum())
+    figures = functools.partial(_figures, token_cost=token_cost, seeded=seeded)
     return {
-        "total": _figures(frame, token_cost),
-        "by_turn": {str(name): _figures(part, token_cost) for name, part in frame.groupby("turn")},
-        "by_category": {
-            str(name): _figures(part, token_cost) for name, part in frame.groupby("category")
-        },
+        "total": figures(frame),
+        "by_turn": {str(name): figures(part) for name, part in frame.groupby("turn")},
+        "by_category": {str(name): figures(part) for name, part in frame.groupby("category")},
     }
 
 
@@ -48,7 +53,7 @@ def replay_table(figures: Figures) -> str:
     return terminal(["", *groups["all"]], rows)
 
 
-def _figures(turns: DataFrame, token_cost: float) -> Figures:
+def _figures(turns: DataFrame, token_cost: float, seeded: bool) -> Figures:
     ratios = {metric.name: metric.of(turns) for metric in METRICS if metric.name in _RATIOS}
     shown = {name: None if math.isnan(ratio) else ratio for name, ratio in ratios.items()}
     sums = turns[["num_tokens", "num_forwards", "drafted_tokens", "copy_attempts"]].sum()
@@ -59,6 +64,7 @@ def _figures(turns: DataFrame, token_cost: float) -> Figures:
         "forwards": forwards,
         "tokens_per_forward": shown["tokens_per_forward"],
         "copied_share": shown["copied_share"],
+        **({"earlier_share": shown["earlier_share"]} if seeded else {}),
         "drafted_per_token": shown["drafted_per_token"],
         "cost_per_token": (forwards + token_cost * drafted) / tokens,
         "attempts": copies,

@@ -125,6 +125,16 @@ def ratio_of_sums(values: Floats, _: Integers) -> float:
     return float(numerator / denominator) if denominator else math.nan
 
 
+def share_if_drafted(values: Floats, _: Integers) -> float:
+    """Sum of the first column / sum of the second; NaN where the third, the drafted ones, is zero.
+
+    >>> share_if_drafted(numpy.array([[3.0, 10.0, 4.0], [0.0, 5.0, 0.0]]), numpy.arange(2))
+    0.2
+    """
+    accepted, tokens, drafted = values.sum(axis=0)
+    return float(accepted / tokens) if drafted and tokens else math.nan
+
+
 def ratio_of_rates(values: Floats, _: Integers) -> float:
     """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds`.
 
@@ -218,6 +228,10 @@ METRICS: tuple[Metric, ...] = (
     _ratio("tokens_per_forward", "num_tokens", "num_forwards", higher_is_better=True),
     # accepted draft tokens that were copied / generated tokens (the paper's "% copied")
     _ratio("copied_share", "copied_tokens", "num_tokens"),
+    # the part of it that was copied from answers of earlier runs, where these were drafted from
+    Metric(
+        "earlier_share", ("earlier_accepted", "num_tokens", "earlier_drafted"), share_if_drafted
+    ),
     # draft tokens verified / generated tokens: what the drafting asks of the target
     _ratio("drafted_per_token", "drafted_tokens", "num_tokens"),
     # accepted copied tokens / forwards that verified a copy (the paper's τ)

@@ -19,6 +19,7 @@ _COLUMNS = {
     "forwards": "forwards",
     "tokens_per_forward": "tok/forward",
     "copied_share": "copied",
+    "earlier_share": "from earlier runs",
     "accepted_per_attempt": "accepted/attempt",
     "model_accepted_per_attempt": "model accepted/attempt",
     "baseline_tokens_per_second": "baseline tok/s",

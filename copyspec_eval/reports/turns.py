@@ -13,7 +13,7 @@ from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.types import DraftCounts, DraftSource, TurnCounts
 
-_SOURCES: tuple[DraftSource, ...] = ("context", "store", "model")
+_SOURCES: tuple[DraftSource, ...] = ("context", "store", "earlier", "model")
 _KEYS = ("run_id", "task", "doc_id", "turn", "repeat", "category", "rank", "backend")
 _OF_BASELINE = ("num_tokens", "seconds", "decode_seconds", "latency_seconds", "decode_tokens")
 _TEXTS = {*_KEYS, "drafter", "generation", "agreement", "finish_reason"}
@@ -96,7 +96,7 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
 
     `SOURCE_attempts`, `SOURCE_drafted`, `SOURCE_accepted` for each source of draft tokens;
     `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
-    context and store; `drafted_tokens`: of all sources; `num_turns`: 1.
+    context, store and earlier runs; `drafted_tokens`: of all sources; `num_turns`: 1.
     """
     named = [field.name for field in fields(TurnCounts) if field.name != "drafts"]
     flat: dict[str, Any] = {name: getattr(counts, name) for name in named}
@@ -115,7 +115,7 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
 
 
 _SUMS = {
-    "copied_tokens": ("context_accepted", "store_accepted"),
-    "copy_attempts": ("context_attempts", "store_attempts"),
-    "drafted_tokens": ("context_drafted", "store_drafted", "model_drafted"),
+    "copied_tokens": ("context_accepted", "store_accepted", "earlier_accepted"),
+    "copy_attempts": ("context_attempts", "store_attempts", "earlier_attempts"),
+    "drafted_tokens": ("context_drafted", "store_drafted", "earlier_drafted", "model_drafted"),
 }

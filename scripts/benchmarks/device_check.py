@@ -24,8 +24,9 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
+from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import forward, served
+from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
 from copyspec_eval.types import FIXED_WIDTHS, Draft, DraftOptions, ExactSteps, Generation, Verdict
@@ -111,7 +112,9 @@ class _ScriptedDrafter:
     vocabulary: int
     longest: int
 
-    def start(self, prompt_ids: abc.Sequence[int]) -> None:
+    def start(
+        self, prompt_ids: abc.Sequence[int], earlier: abc.Sequence[abc.Sequence[int]] = ()
+    ) -> None:
         self._continuation = list(self.answers[tuple(prompt_ids)])
         self._random = random.Random(str(prompt_ids))
 

@@ -11,10 +11,10 @@ import torch
 from benchmarks.arms import Arm, BenchAnswer, engine_arm, transformers_arms
 from benchmarks.forced import ForcedModel
 from benchmarks.memory import PeakMemory
-from copyspec_eval.decoding.engine import step_widths
 from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
 from copyspec_eval.decoding.replay import Trace
 from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import CopySpecError
 from copyspec_eval.types import DraftOptions, ExactSteps
@@ -57,8 +57,10 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     # Before its answers are forced: forced logits would agree at every width.
     steps = measure_exact_steps(model, recorded[0], widest, batch_size=1) or fixed_steps(15)
     forced = ForcedModel(model, [*recorded, _long_context(traces)])
-    exact_costs = measure_step_costs(model, 1, steps.widths, exact=True)
-    step_costs = measure_step_costs(model, 1, step_widths(LONGEST_DRAFT, None), exact=False)
+    exact_costs, step_costs = (
+        measure_step_costs(model, 1, Steps(model, LONGEST_DRAFT, of, batch_size=1), exact=bool(of))
+        for of in (steps, None)
+    )
     arms = transformers_arms(model, forced)
     for name, (options, exact) in ENGINE_ARMS.items():
         arms[name] = engine_arm(

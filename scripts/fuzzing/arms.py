@@ -13,6 +13,7 @@ from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import fixed_steps
+from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter, NoDrafter
@@ -51,9 +52,9 @@ class WatchedDrafter:
         self.forwards: list[list[int]] = []
         self.is_finished = False
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         """As the drafter."""
-        self._drafter.start(prompt_ids)
+        self._drafter.start(prompt_ids, earlier)
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """As the drafter."""
@@ -93,7 +94,9 @@ def exact_steps(case: Case, batch_size: int) -> ExactSteps | None:
     measured = steps_of(case.model, batch_size) if case.steps == "measured" else None
     if measured is None:
         return fixed_steps(longest_draft(case.options))
-    return replace(measured, block_lengths=()) if case.fixes_extent else measured
+    if case.fixes_extent:
+        return replace(measured, block_lengths=(), prefill_widths=(), totals=())
+    return measured
 
 
 def answer_plainly(
@@ -190,6 +193,7 @@ def _drafting_engine(case: Case, steps: ExactSteps | None, make_drafter: Drafter
         batch_size=case.batch_size,
         step_costs=costs,
         draft_model=draft_model,
+        prefix_cache=PrefixCache(case.prefix_cache) if case.prefix_cache else None,
     )
 
 

@@ -65,6 +65,7 @@ class Case:
         reverses: whether the requests are drafted for in reverse order, so that other ones share
             the batch.
         splits: whether they are drafted for in two calls.
+        prefix_cache: bytes of the drafting engine's prefix cache; 0 for none.
         requests: see above.
     """
 
@@ -83,6 +84,7 @@ class Case:
     records_logits: bool
     reverses: bool
     splits: bool
+    prefix_cache: int
     requests: tuple[Request, ...]
 
     def source(self, *use: object) -> random.Random:
@@ -128,6 +130,7 @@ def draw(seed: int, number: int, among: Range | None = None) -> Case:
         records_logits=source.random() < 0.5,
         reverses=source.random() < 0.3,
         splits=source.random() < 0.2,
+        prefix_cache=source.choice((0, 2**14, 2**30)),
         requests=_draw_requests(source),
     )
 
@@ -200,11 +203,13 @@ def _draw_requests(source: random.Random) -> tuple[Request, ...]:
     prompts: list[tuple[int, ...]] = []
     for _ in range(count):
         if prompts and source.random() < 0.25:
-            prompts.append(source.choice(prompts))
+            further = source.choice((0, 0, 5, 40))
+            prompts.append((*source.choice(prompts), *_draw_prompt(source, further)))
             continue
         length = source.randint(1, source.choice((4, 30, 150)))
         if source.random() < 1 / 50:
-            length = source.randint(PREFILL_CHUNK - 60, PREFILL_CHUNK + 20)
+            chunks = source.choice((1, 2)) * PREFILL_CHUNK
+            length = source.randint(chunks - 60, chunks + 20)
         prompts.append(_draw_prompt(source, length))
     return tuple(
         Request(prompt, source.randint(1, most), source.randrange(3)) for prompt in prompts

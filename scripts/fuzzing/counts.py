@@ -26,6 +26,7 @@ def miscounts(case: Case, request: Request, answer: Answer, is_plain: bool) -> I
         "sources": _sources_add_up(answer.generation),
         "spans": _spans_add_up(case, request, answer.generation),
         "seconds": _seconds_add_up(answer.generation),
+        "reused": _reused_add_up(case, request, answer.generation, is_plain),
     }
     if is_plain:
         made = answer.generation
@@ -50,6 +51,12 @@ def _reason(case: Case, request: Request, token_ids: Sequence[int]) -> str | Non
     if any(stop in text_of(token_ids) for stop in case.stop_strings):
         return "stop"
     return "length" if len(token_ids) >= request.budget else None
+
+
+def _reused_add_up(case: Case, request: Request, made: Generation, is_plain: bool) -> bool:
+    """Never the whole prompt, and nothing without a prefix cache."""
+    most = len(request.prompt_ids) - 1 if case.prefix_cache and not is_plain else 0
+    return 0 <= (made.counts.num_reused_tokens or 0) <= most
 
 
 def _forwards_add_up(case: Case, answer: Answer) -> bool:

@@ -29,7 +29,7 @@ class ScriptedDrafter:
         self._vocabulary = vocabulary
         self._random = source
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         """Nothing to prepare."""
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:

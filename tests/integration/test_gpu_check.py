@@ -34,8 +34,8 @@ WIDTH_FOLLOWS_DRAFT = f"""
 sys.path.insert(0, {str(SCRIPT.parents[1])!r})
 import copyspec_eval.types
 copyspec_eval.types.FIXED_WIDTHS = (8,)  # one is enough
-from copyspec_eval.decoding import engine
-engine.step_widths = lambda num_draft_tokens, exact: range(1, 2 + num_draft_tokens)
+from copyspec_eval.decoding import steps
+steps.step_widths = lambda num_draft_tokens, exact: range(1, 2 + num_draft_tokens)
 """
 
 

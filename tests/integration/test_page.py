@@ -21,7 +21,7 @@ from copyspec_eval.records import SpanCharacters
 from copyspec_eval.reports import files
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.types import Difference
+from copyspec_eval.types import OF_EARLIER, OF_STORE, Difference
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LONG = "word " * 4000
@@ -54,7 +54,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         answer=HOSTILE + LONG + "again",
         span_characters=(
             SpanCharacters(0, len(HOSTILE), 0, len(HOSTILE)),
-            SpanCharacters(end, end + len("again"), -1, -1),
+            SpanCharacters(end - len("word "), end - 1, OF_EARLIER, OF_EARLIER),
+            SpanCharacters(end, end + len("again"), OF_STORE, OF_STORE),
         ),
     )
     differing = turn("a", 91, 1)
@@ -154,7 +155,14 @@ def test_texts_are_texts(page: Any) -> None:
     entry.locator("mark").first.hover()
     sources = entry.locator(".source").evaluate_all("all => all.map(one => one.textContent)")
     assert "".join(sources) == HOSTILE
-    assert entry.locator("mark.stored").inner_text() == "again"
+    stored = [
+        (mark.inner_text(), mark.get_attribute("title"))
+        for mark in entry.locator("mark.stored").all()
+    ]
+    assert stored == [
+        ("word", "from an answer of an earlier run"),
+        ("again", "from an earlier answer of the run"),
+    ]
     assert page.evaluate("window.hacked") is None
     assert page.locator("main img").count() == 0
 

@@ -26,6 +26,7 @@ WRITES = [
     "runs/report/report.html",
     None,
     None,
+    "runs/b/turns.jsonl",
 ]
 
 

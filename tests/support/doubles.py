@@ -22,7 +22,7 @@ class ScriptedDrafter:
         self.answer: Sequence[int] = ()
         self.seen = 0
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         self.answer = self.answers[tuple(prompt_ids)]
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
@@ -56,7 +56,7 @@ class AdversarialDrafter(ScriptedDrafter):
 class RandomDrafter(ScriptedDrafter):
     """Right for a random stretch, then wrong; of random length; sometimes empty."""
 
-    def start(self, prompt_ids: Sequence[int]) -> None:
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         super().start(prompt_ids)
         self.random = random.Random(str(prompt_ids))
 

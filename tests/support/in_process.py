@@ -19,18 +19,23 @@ from copyspec_eval.records import TurnRecord
 def evaluate_into(
     folder: Path,
     model: Path,
-    options: str,
+    options: str | dict[str, Any],
     backend: str = "copyspec",
     tasks: Sequence[str] = ("mt_redundant",),
     include: Sequence[Path] = (),
     **settings: Any,
 ) -> dict[str, Any]:
-    """Answer `tasks`, ours or of the folders `include`, into `folder`; the first one's results."""
+    """Answer `tasks`, ours or of the folders `include`, into `folder`; the first one's results.
+
+    `options` are model arguments, as text or as of JSON.
+    """
     autoload.register_model()
     tracker = EvaluationTracker(output_path=str(folder))
     results = simple_evaluate(
         model=backend,
-        model_args=f"pretrained={model},{options}",
+        model_args=f"pretrained={model},{options}"
+        if isinstance(options, str)
+        else {"pretrained": str(model)} | options,
         tasks=list(tasks),
         # Reading all of lm-eval's own tasks would take longer than most evaluations here.
         task_manager=TaskManager(include_path=[tasks_dir(), *include], include_defaults=False),

@@ -9,6 +9,7 @@ from collections import Counter, abc
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from doubles import ScriptedDrafter
@@ -24,7 +25,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from copyspec_eval.decoding.choosing import TokenChooser, gumbel_max
+from copyspec_eval.decoding.choosing import TokenChooser, TopP, _Prefix, gumbel_max
+from copyspec_eval.decoding.random_numbers import uniforms
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
@@ -48,7 +50,7 @@ class FixedDrafter(ScriptedDrafter):
     def __init__(self, draft: tuple[int, ...]) -> None:
         self.draft = draft
 
-    def start(self, prompt_ids):
+    def start(self, prompt_ids, earlier=()):
         pass
 
     def observe(self, token_ids, verdict):
@@ -239,10 +241,64 @@ def test_a_choice_can_be_repeated_from_any_position() -> None:
 )
 def test_the_largest_sum_is_found_among_the_candidates(scores: list[float], seed: int) -> None:
     scores[0] = 0.0  # one token at least is possible
-    tensor = torch.tensor(scores, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
-    uniforms = torch.rand(len(scores), generator=generator, dtype=torch.float64)
-    assert gumbel_max(tensor, uniforms) == int((tensor - (-uniforms.log()).log()).argmax())
+    values = numpy.array(scores)
+    drawn = uniforms(seed, 0, numpy.arange(len(scores)))
+    assert gumbel_max(values, drawn) == int((values - numpy.log(-numpy.log(drawn))).argmax())
+
+
+def test_random_numbers_are_uniform_and_those_of_a_token_alone() -> None:
+    """By Kolmogorov and Smirnov over tokens and over positions; neighbours are not correlated."""
+    tokens = numpy.arange(20_000)
+    over_tokens = uniforms(1, 2, tokens)
+    over_positions = numpy.array([uniforms(1, place, tokens[7:8])[0] for place in range(5_000)])
+    for numbers in (over_tokens, over_positions):
+        ordered = numpy.sort(numbers)
+        steps = numpy.arange(len(ordered)) / len(ordered)
+        assert ordered[0] > 0
+        assert ordered[-1] < 1
+        assert abs(ordered - steps).max() < 1.95 / math.sqrt(len(ordered)), "at a level of 0.001"
+        assert abs(numpy.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 3.3 / math.sqrt(len(numbers))
+    assert (uniforms(1, 2, tokens[[5, 3]]) == over_tokens[[5, 3]]).all()
+    assert (uniforms(2, 2, tokens) != over_tokens).all()
+    assert 0 < uniforms(0, 0, numpy.array([2**31 - 1]))[0] < 1
+
+
+@given(
+    st.lists(st.floats(-30, 30, width=32) | st.just(-math.inf), min_size=1, max_size=60),
+    st.floats(0, 0.999),
+    st.integers(1, 5),
+)
+def test_the_nucleus_is_that_of_transformers(
+    scores: list[float], top_p: float, fewest: int
+) -> None:
+    """But where rounding decides: tokens on the edge, or as likely as one on the edge."""
+    scores[0] = 0.0
+    tensor = torch.tensor([scores])
+    stock = TopPLogitsWarper(top_p, min_tokens_to_keep=fewest)
+    nucleus = TopP(stock)(torch.tensor([[0]]), tensor)
+    [differs] = nucleus != stock(torch.tensor([[0]]), tensor)
+    assert (nucleus[nucleus > -math.inf] == tensor[nucleus > -math.inf]).all()
+    ascending = tensor[0].double().softmax(-1).sort()
+    mass = ascending.values.cumsum(0)
+    for token in differs.nonzero()[:, 0].tolist():
+        equals = ascending.values == ascending.values[ascending.indices.tolist().index(token)]
+        edge = (mass[equals] - (1 - top_p)).abs().min()
+        ties = len(ascending.values) - fewest
+        tied = equals[max(0, ties - 1) : ties + 1].sum() == 2
+        assert edge < 1e-5 or tied or equals.sum() > 1
+
+
+def test_the_prefix_is_what_it_is_asked_for() -> None:
+    """Whatever was asked for before: grown, cut, or another."""
+    prefix = _Prefix()
+    source = random.Random(0)
+    ids: list[int] = []
+    for _ in range(200):
+        ids = [
+            *ids[: source.randint(0, len(ids))],
+            *source.choices(range(9), k=source.randint(0, 90)),
+        ]
+        assert prefix.on(torch.device("cpu"), ids).tolist() == [ids]
 
 
 def test_another_model_uses_the_numbers_of_the_choice_to_come() -> None:

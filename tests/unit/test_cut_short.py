@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,6 +166,15 @@ def test_results_beside_a_json_output_path_are_found(tmp_path: Path) -> None:
     assert cut_short(tmp_path) == []
 
 
+@pytest.fixture
+def _interrupts() -> Iterator[None]:
+    """Where tests run in the background, their programs would ignore an interrupt."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 @pytest.mark.parametrize(
     "sent",
     [

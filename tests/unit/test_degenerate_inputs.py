@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM, LogitsProcessorList
 from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine, step_widths
+from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import (
     LONGEST_DRAFT,
@@ -150,7 +151,8 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
         num_hidden_layers=layers,
     )
     ForcedModel(model, [[*prompt, *answer]])
-    costs = measure_step_costs(model, 1, step_widths(LONGEST_DRAFT, None), exact=False)
+    steps = Steps(model, LONGEST_DRAFT, None, batch_size=1)
+    costs = measure_step_costs(model, 1, steps, exact=False)
     seconds: dict[str, list[float]] = {}
     for _ in range(3):
         for way, options in WAYS.items():

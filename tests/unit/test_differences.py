@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from changed_steps import Change, change_wide_steps, put_in_place
 from doubles import one_wrong_in
 from paired_answers import BUDGET, copying, engine_of, greedy, pairs_of, plain_of
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model, with_twins
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding import sequence as sequence_module
 from copyspec_eval.decoding.differences import MOST_ERROR, NOISE_WINDOW, Rescorer
+from copyspec_eval.decoding.forward import forward, forward_packed
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import forward
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Difference
@@ -25,8 +24,6 @@ from copyspec_eval.types import Difference
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 DEFECT = 0.1
 """In standard deviations of the logits."""
-
-Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def every_other(logits: torch.Tensor) -> torch.Tensor:
@@ -39,19 +36,6 @@ def at_random(logits: torch.Tensor) -> torch.Tensor:
 
 def runner_up(logits: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(logits).scatter(-1, logits.topk(2).indices[..., 1:], 1.0)
-
-
-def in_wide_steps(change: Change) -> Callable[..., torch.Tensor]:
-    """A `forward` that adds to the logits of steps of more than one token, never of prompts."""
-
-    def changed(
-        model: Any, cache: Any, first_row: int, ids: Any, start: Any, *args: Any, **more: Any
-    ) -> torch.Tensor:
-        logits = forward(model, cache, first_row, ids, start, *args, **more)
-        is_prompt = isinstance(start, int) and start == 0
-        return logits if is_prompt or ids.shape[1] == 1 else logits + change(logits)
-
-    return changed
 
 
 def defect(change: Change) -> Change:
@@ -78,7 +62,7 @@ def many_prompts(every: int = 4) -> list[tuple[int, ...]]:
 def test_a_defect_of_wide_steps_does_not_excuse_itself(
     monkeypatch: pytest.MonkeyPatch, change: Change, dtype: torch.dtype, exact: bool
 ) -> None:
-    monkeypatch.setattr(engine_module, "forward", in_wide_steps(defect(change)))
+    change_wide_steps(monkeypatch, defect(change))
     found = pairs_of(tiny_model("qwen2", dtype), copying(), exact, asked=many_prompts(12))
     agreements = [pair.agreement for pair in found]
     assert agreements.count("diverged") > 3
@@ -102,7 +86,7 @@ def test_a_difference_at_the_first_token_is_judged_by_what_follows(
         return difference.agreement
 
     assert agreement() == "near_tie"
-    monkeypatch.setattr(engine_module, "forward", in_wide_steps(defect(every_other)))
+    change_wide_steps(monkeypatch, defect(every_other))
     assert agreement() == "diverged"
 
 
@@ -111,8 +95,7 @@ def test_a_near_tie_is_told_from_a_divergence(
     monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     """The rounding is injected, since not every processor rounds wide steps differently."""
-    rounding = in_wide_steps(lambda logits: 2e-7 * every_other(logits) * logits)
-    monkeypatch.setattr(engine_module, "forward", rounding)
+    change_wide_steps(monkeypatch, lambda logits: 2e-7 * every_other(logits) * logits)
     found = pairs_of(with_twins(tiny_model("phi3")), copying(), True, batch_size)
     different = [pair.baseline.difference for pair in found if pair.baseline.difference]
     assert len(different) > 3, "else this test shows nothing"
@@ -280,7 +263,7 @@ def test_a_forward_that_is_wrong_excuses_nothing(monkeypatch: pytest.MonkeyPatch
         wide = ids.shape[1] == 16
         return forward(model, cache, first_row, ids, start + 1 if wide else start, extent, **more)
 
-    monkeypatch.setattr(engine_module, "forward", forgetful)
+    put_in_place(monkeypatch, forgetful, forward_packed)
     found = pairs_of(tiny_model("qwen2"), copying())
     assert "diverged" in {pair.agreement for pair in found}
     assert "near_tie" not in {pair.agreement for pair in found}

@@ -61,11 +61,29 @@ def expected(
     return answers
 
 
+EARLIER = {
+    "earlier": DraftOptions("suffix", store=("runs/base",)),
+    "earlier+tree": DraftOptions("suffix", store=("runs/base",), tree=True),
+}
+"""Drafters that begin with answers of earlier runs."""
+
+
+def earlier_answers(answer_ids: list[int]) -> list[list[int]]:
+    """Two to the same request: one of another model, and one that changes every tenth token."""
+    changed = [
+        (token + 1) % VOCABULARY if place % 10 == 7 else token
+        for place, token in enumerate(answer_ids)
+    ]
+    return [answer_ids[::-1], changed]
+
+
 def drafter_makers(answers: Answers) -> dict[str, Callable[[], Drafter]]:
     """Every registered drafter with each set of its switches, and four that no one would add."""
     makers: dict[str, Callable[[], Drafter]] = {
         name: drafter_factory(options) for name, options in WAYS.items()
     }
+    of_all = [ids for answer_ids in answers.values() for ids in earlier_answers(answer_ids)]
+    makers |= {name: drafter_factory(options, of_all) for name, options in EARLIER.items()}
     for double in (OracleDrafter, AdversarialDrafter, RandomDrafter, RandomTreeDrafter):
         makers[double.__name__] = functools.partial(double, answers, VOCABULARY)
     return makers
@@ -92,14 +110,16 @@ def answer(
 ) -> dict[tuple[int, ...], Generation]:
     model = tiny_model(model_type)
     settings = GenerationConfig(repetition_penalty=repetition_penalty)
+    plain = expected(model_type, repetition_penalty)
     sequences = []
     for seed, prompt in enumerate(prompts()):
         processors = model._get_logits_processor(settings, len(prompt))
         if temperature is not None:
             processors.append(TemperatureLogitsWarper(temperature))
         chooser = TokenChooser(processors, do_sample=temperature is not None, seed=seed)
-        sequences.append(Sequence(prompt, stop_rule or StopRule(BUDGET), chooser))
-    make_drafter = drafter_makers(expected(model_type, repetition_penalty))[drafter]
+        earlier = earlier_answers(plain[prompt]) if drafter in EARLIER else []
+        sequences.append(Sequence(prompt, stop_rule or StopRule(BUDGET), chooser, earlier))
+    make_drafter = drafter_makers(plain)[drafter]
     engine = Engine(
         model,
         make_drafter,
@@ -135,6 +155,9 @@ def test_same_tokens_as_generate(
         if drafter == "OracleDrafter":
             # In exact mode the prefill carries no draft and gives one token.
             assert generation.counts.num_forwards == exact + -(-(BUDGET - exact) // 11)
+        if drafter in EARLIER:
+            assert generation.counts.num_forwards < BUDGET / 2
+            assert "earlier" in (generation.counts.drafts or {})
         if drafter in ("none", "AdversarialDrafter"):
             assert generation.counts.num_forwards == BUDGET
 
@@ -214,7 +237,7 @@ def test_float64_is_compared_as_generate_compares_it() -> None:
     logits = torch.tensor([[[1.0, 1.0 + 1e-12]]], dtype=torch.float64)
     from copyspec_eval.decoding.choosing import argmax_tokens
 
-    assert argmax_tokens(logits) == [[0]], "of equals the first, as torch has it"
+    assert argmax_tokens(logits[0], [slice(1)]) == [[0]], "of equals the first, as torch has it"
     assert TokenChooser(LogitsProcessorList(), False).choose([1], logits[0, 0]) == 0
 
 

@@ -31,6 +31,7 @@ from copyspec_eval.decoding.exactness import (
     padded,
 )
 from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
@@ -123,7 +124,7 @@ def test_neither_neighbours_nor_spare_capacity_matter(
     model = larger_model(dtype)
     tokens, logits = logits_of(model, no_drafter, 4)
     reversed_tokens, reversed_logits = logits_of(model, no_drafter, 4, order=slice(None, None, -1))
-    monkeypatch.setattr(Engine, "_tight", lambda self, length: 1536)
+    monkeypatch.setattr(Steps, "tight", lambda self, length: 1536)
     wide_tokens, wide_logits = logits_of(model, no_drafter, 4)
     assert reversed_tokens[::-1] == wide_tokens == tokens
     for wanted, *others in zip(logits, reversed_logits[::-1], wide_logits, strict=True):
@@ -205,7 +206,11 @@ def test_a_kernel_that_changes_one_row_is_left_out(batch_size: int, row: int) ->
     assert {6, 10, 14} < set(usual.widths)
     with kernel(model, lambda width: width in (6, 14), row):
         steps = measured(model, batch_size)
-        assert steps == replace(usual, widths=tuple(w for w in usual.widths if w not in (6, 14)))
+        widths, totals = (
+            tuple(number for number in numbers if number not in (6, 14))
+            for numbers in (usual.widths, usual.totals)
+        )
+        assert steps == replace(usual, widths=widths, totals=totals)
         assert check_exact_steps(model, TEXT, steps, batch_size)
         assert not check_exact_steps(model, TEXT, usual, batch_size), "kept, and no longer true"
 
@@ -221,7 +226,7 @@ def test_where_one_row_has_its_own_kernel_plain_decoding_takes_two() -> None:
         engine = Engine(copied, no_drafter, num_draft_tokens=0, exact=steps)
         [answer] = engine.generate([greedy_sequence()])
         assert own.widths == {1, 2}, "the prefill keeps one row of logits, each step has two"
-    [wanted] = Engine(model, no_drafter, num_draft_tokens=0, exact=None).generate(
+    [wanted] = Engine(model, no_drafter, num_draft_tokens=0, exact=steps).generate(
         [greedy_sequence()]
     )
     assert answer.token_ids == wanted.token_ids
@@ -251,7 +256,8 @@ def test_no_width_outside_the_class_is_ever_run(batch_size: int) -> None:
         )
         engine.warm_up(greedy_sequence())
         engine.generate([greedy_sequence(prompt) for prompt in prompts()])
-        assert own.widths <= {1, *steps.widths}
+        assert own.widths <= {1, *steps.widths, *steps.totals}
+        assert bool(own.widths & {*steps.totals} - {*steps.widths}) == (batch_size > 1)
         assert len(own.widths) > 5
 
 
@@ -287,7 +293,7 @@ def test_a_length_of_a_block_of_keys_with_other_bits_is_left_out(batch_size: int
         engine = Engine(model, no_drafter, num_draft_tokens=0, exact=steps, batch_size=batch_size)
         extents.clear()
         engine.generate([greedy_sequence((3, 1, 4) * 30), greedy_sequence((3, 1, 4) * 60)])
-        assert set(extents) == {90, 180, *steps.block_lengths[:2]}
+        assert set(extents) == {*steps.block_lengths[:2]}, "of the prefill, too"
 
 
 def test_where_masked_keys_matter_a_sequence_attends_to_equally_many_throughout() -> None:
@@ -299,7 +305,7 @@ def test_where_masked_keys_matter_a_sequence_attends_to_equally_many_throughout(
         engine = Engine(model, no_drafter, num_draft_tokens=0, exact=steps)
         extents.clear()
         engine.generate([greedy_sequence((3, 1, 4) * 170)])
-        assert set(extents) == {510, 1024}
+        assert set(extents) == {256, 510, 1024}, "a prefill's two chunks, and all steps"
 
 
 @given(st.integers(1, 2000), st.sets(st.sampled_from([64, 192, 384])))

@@ -15,6 +15,7 @@ from fuzzing.checking import Finding, check
 from fuzzing.models import LIKENESSES, ModelName, draft_model_of, model_of
 
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.steps import StepLogits
 from copyspec_eval.drafters.registry import DRAFTERS
 
 FEW = Range(
@@ -120,15 +121,15 @@ def test_other_bits_in_a_row_of_some_steps_are_found() -> None:
 
 
 def test_a_draft_in_the_exact_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prefill(self: Engine, sequence: Any, row: int, cache: Any) -> None:
+    def begin(self: Engine, sequence: Any, row: int, cache: Any) -> None:
         sequence.start(self._make_drafter(), row, self._clock.elapsed)
         draft = sequence.propose(self._thresholds)
         with torch.inference_mode():
-            logits = self._read_prompt(sequence.prompt_ids, row, cache, draft)
-            self._commit([sequence], [draft], logits, cache)
+            logits = self._prefill.read(self._model, cache, row, sequence.prompt_ids, draft)
+            self._commit([sequence], [draft], StepLogits(logits[0], [0]), cache)
         sequence.prefill_seconds = self._clock.lap()
 
-    monkeypatch.setattr(Engine, "_prefill", prefill)
+    monkeypatch.setattr(Engine, "_begin", begin)
     found = first_failure()
     assert found is not None
     assert found.mode != "inexact"

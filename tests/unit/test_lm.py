@@ -218,7 +218,13 @@ def test_requests_that_cannot_be_served(
         ("bnb_4bit_quant_type=nf4", r"bnb_4bit_quant_type='nf4' .* saved quantized"),
         ("quantization_config=x", r"quantization_config='x' .* saved quantized"),
         ("tp_plan=auto", r"tp_plan='auto' is not served; pass parallelize=True"),
+        ("prefix_cache=2XB", r"prefix_cache='2XB' is no size; pass such as 2GB, or 0"),
+        ("prefix_cache=true", r"prefix_cache=True is no size"),
+        ("prefix_cache=-1", r"prefix_cache=-1 is no size"),
         ("store=1", r"store=1 is neither true nor false"),
+        ("store=runs/nowhere", r"store=runs/nowhere: no such file or folder; pass true, false"),
+        ("store=a:", r"store='a:' is neither true nor false, nor the folder of an earlier run"),
+        ("drafter=none,store=runs/a", r"store=runs/a is not for drafter=none; pass drafter=suf"),
         ("tree=true", r"tree=true .* pass exact=false"),
         ("drafter=copyspec,store=true", r"store=true is not for drafter=copyspec; .*suffix"),
         ("drafter=none,tree=true,exact=false", r"tree=true is not for drafter=none"),
@@ -293,7 +299,7 @@ def test_the_warm_up_is_not_remembered(byte_model: Path) -> None:
     answers = ours.generate_until(instances({}), disable_tqdm=True)
     store = ours._make_drafter()._store
     answered = sum(1 + (row.counts.num_tokens or 0) for row in rows(answers))
-    assert len(store.automaton.token_ids) == answered, "the answers, and a token behind each"
+    assert len(store.automata[-1].token_ids) == answered, "the answers, and a token behind each"
 
 
 def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from tiny_models import tiny_model
 from transformers.pytorch_utils import Conv1D
 
-from copyspec_eval.decoding.packing import packed
+from copyspec_eval.decoding.packing import linear, linear_siblings, packed
 
 PACKS = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 """Whether this processor, or the one that oneDNN is told to be, multiplies in bfloat16."""
@@ -119,9 +119,9 @@ def test_in_exact_mode_a_row_has_the_bits_that_it_has_among_others(dtype: torch.
 def test_weights_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("qwen2", torch.bfloat16)
     with packed(model):
-        first = model.lm_head.forward.args[1]
+        first = model.lm_head.forward.layers.weight
     with packed(model):
-        assert model.lm_head.forward.args[1] is first
+        assert model.lm_head.forward.layers.weight is first
 
 
 def test_weights_that_changed_are_packed_anew() -> None:
@@ -133,3 +133,78 @@ def test_weights_that_changed_are_packed_anew() -> None:
         next(model[2].parameters()).mul_(2)
     with torch.inference_mode(), packed(model):
         assert torch.equal(model(hidden), 2 * before)
+
+
+class Siblings(torch.nn.Module):
+    """Two layers that read one input, and one between them that reads another."""
+
+    def __init__(self, bias: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query = torch.nn.Linear(64, 48, bias=bias, dtype=dtype)
+        self.other = torch.nn.Linear(64, 64, bias=bias, dtype=dtype)
+        self.key = torch.nn.Linear(64, 16, bias=bias, dtype=dtype)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        query = self.query(hidden)
+        other = self.other(hidden + 1)
+        return torch.cat([query, other, self.key(hidden)], -1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 17])
+def test_layers_of_one_input_are_multiplied_as_one(
+    width: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Siblings(bias, torch.float32)
+    inputs = [torch.randn(1, width, 64) for _ in range(2)]
+    multiplied: list[int] = []
+
+    def counting(hidden: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
+        multiplied.append(weight.shape[0])
+        return linear(hidden, weight, *args)
+
+    with torch.inference_mode():
+        siblings = linear_siblings(model, lambda: model(inputs[0]))
+        assert siblings == [["query", "key"]]
+        wanted = [model(hidden) for hidden in inputs]
+        with packed(model, siblings=siblings):
+            children: list[Any] = list(model.children())
+            for layers_of_one in {layer.forward.layers for layer in children}:
+                layers_of_one.multiply = counting
+            for hidden, right in zip(inputs, wanted, strict=True):
+                multiplied.clear()
+                torch.testing.assert_close(model(hidden), right)
+                assert sorted(multiplied) == [64, 64]
+                # Alone, in any order, and more than once.
+                for layer in (model.key, model.key, model.query, model.key):
+                    output = layer(hidden)
+                    assert output.is_contiguous()
+                    own = torch.nn.functional.linear(hidden, layer.weight, layer.bias)
+                    torch.testing.assert_close(output, own)
+    assert linear_siblings(model, pytest.fail) == siblings, "looked at once"
+
+
+def test_siblings_that_gain_nothing_stay_as_they_are() -> None:
+    model = Siblings(True, torch.float64)
+    with packed(model, siblings=[["query", "key"]]):
+        assert not any("forward" in vars(layer) for layer in model.children())
+    mixed: Any = Siblings(True, torch.float32)
+    mixed.key.double()
+    with packed(mixed, siblings=[["query", "key"]]):
+        assert mixed.query.forward.layers.sizes == [48]
+
+
+def test_of_siblings_one_that_changed_has_them_packed_anew() -> None:
+    model = Siblings(True, torch.float32)
+    hidden = torch.randn(1, 3, 64)
+    siblings = [["query", "key"]]
+    with torch.inference_mode(), packed(model, siblings=siblings):
+        model(hidden)
+    with torch.no_grad():
+        model.key.weight.mul_(2)
+        model.query.bias.zero_()
+    with torch.inference_mode():
+        wanted = model(hidden)
+        with packed(model, siblings=siblings):
+            torch.testing.assert_close(model(hidden), wanted)

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
 from copyspec_eval.decoding import attention, experts, probe, serving
+from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.errors import ModelError
 
@@ -137,14 +138,14 @@ def test_a_wrong_position_is_read(monkeypatch: Patch) -> None:
 
 
 def test_the_mask_of_trees_is_ignored(monkeypatch: Patch) -> None:
-    step: Any = serving._step
-    monkeypatch.setattr(serving, "_step", lambda slots, extent, _: step(slots, extent, None))
+    step: Any = forward_module._step
+    monkeypatch.setattr(forward_module, "_step", lambda slots, extent, _: step(slots, extent, None))
     with pytest.raises(ModelError, match=f"{OTHER_LOGITS}.*in a tree"):
         probe.probe(tiny_model("qwen2"), exact=False)
 
 
 def test_a_small_bias_of_wider_steps(monkeypatch: Patch) -> None:
-    model, forward = tiny_model("qwen2"), serving.forward
+    model, forward = tiny_model("qwen2"), forward_module.forward
     bias = 0.02 * model(input_ids=torch.arange(1, 30)[None]).logits.std().detach()
 
     def biased(model: Any, cache: Any, row: int, ids: Any, start: Any, *rest: Any, **options: Any):
@@ -161,7 +162,7 @@ def test_a_small_bias_of_wider_steps(monkeypatch: Patch) -> None:
 def test_what_lies_behind_a_step_is_read(dtype: torch.dtype, monkeypatch: Patch) -> None:
     """As if the mask let each token see the next one, too."""
     monkeypatch.setattr(
-        serving,
+        forward_module,
         "_step",
         lambda slots, extent, _: attention.Step(
             (torch.arange(extent) <= slots[:, :, None] + 1)[:, None],

@@ -79,6 +79,35 @@ def test_suffix_is_as_good_as_the_best_rules_known(
         assert sum(costs[:4]) / 4 <= MOST_COST
 
 
+# Of turn 2 of MT-Redundant, with the same model's answers to turn 2 of MT-Bench as earlier ones:
+# another question about the same first answer.
+AFTER_ANOTHER_PROMPT = {
+    "": {"qwen2.5-7b": 3.06, "llama3-8b": 3.00},
+    "tree=true,": {"qwen2.5-7b": 3.56, "llama3-8b": 3.44},
+}
+
+
+@pytest.mark.parametrize("switches", ["", pytest.param("tree=true,", marks=pytest.mark.slow)])
+def test_answers_to_a_variant_of_the_prompt_save_forwards(
+    switches: str, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model, least in AFTER_ANOTHER_PROMPT[switches].items():
+        paths = [tmp_path / f"{task}__{model}.jsonl" for task in ("mt_redundant", "mt_bench")]
+        for path in paths:
+            lines = (data_dir / "traces" / path.name).read_text().splitlines(keepends=True)
+            path.write_text("".join(line for line in lines if json.loads(line)["turn"] == 2))
+        traces, store = paths
+        forwards = []
+        for value in ("true", store):
+            arguments = ["--drafter-args", f"{switches}store={value}", "--traces", str(traces)]
+            assert main(["replay", "--drafter", "suffix", *arguments, "--json"]) == 0
+            total = json.loads(capsys.readouterr().out)["total"]
+            forwards.append(total["forwards"])
+        assert total["tokens_per_forward"] >= least
+        assert total["earlier_share"] > 0.05
+        assert forwards[1] < 0.97 * forwards[0]
+
+
 def test_plain_decoding_makes_a_forward_per_token(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +137,7 @@ def test_replay_by_hand() -> None:
     turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2))(), thresholds=[0.0] * 2)
     counts = TurnCounts(
         num_prompt_tokens=4,
+        num_reused_tokens=0,
         num_tokens=4,
         num_forwards=3,
         num_prefill_tokens=1,

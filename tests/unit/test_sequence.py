@@ -13,7 +13,16 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.types import Attempt, Draft, DraftCounts, Span, TurnCounts, Verdict
+from copyspec_eval.types import (
+    OF_EARLIER,
+    OF_STORE,
+    Attempt,
+    Draft,
+    DraftCounts,
+    Span,
+    TurnCounts,
+    Verdict,
+)
 
 token_lists = st.lists(st.integers(0, 3), max_size=12)
 
@@ -41,8 +50,11 @@ class DraftList(ScriptedDrafter):
         self.drafts = list(drafts)
         self.observed: list[tuple[list[int], Verdict]] = []
 
-    def start(self, prompt_ids: abc.Sequence[int]) -> None:
+    def start(
+        self, prompt_ids: abc.Sequence[int], earlier: abc.Sequence[abc.Sequence[int]] = ()
+    ) -> None:
         self.prompt = list(prompt_ids)
+        self.earlier = [list(answer) for answer in earlier]
 
     def propose(self, max_tokens: int, thresholds: abc.Sequence[float]) -> Draft:
         return Draft(tuple(self.drafts.pop(0) if self.drafts else ()), position=0)
@@ -102,6 +114,7 @@ def test_bookkeeping_by_hand() -> None:
     assert sequence.token_ids == [1, 2, 4, 5, 6, 7, 3, 8, 9]
     assert sequence.counts() == TurnCounts(
         num_prompt_tokens=2,
+        num_reused_tokens=0,
         num_tokens=7,
         num_forwards=4,
         num_prefill_tokens=1,
@@ -138,6 +151,32 @@ def test_a_tree_counts_its_tokens_by_their_sources() -> None:
         "store": DraftCounts(0, 1, 1),
         "model": DraftCounts(1, 2, 1),
     }
+
+
+def test_earlier_runs_are_told_from_the_run_itself() -> None:
+    sequence, _ = begun([1, 2], [], StopRule(10))
+    sequence.commit(Draft(), lambda index: 5)
+    places = (OF_EARLIER, OF_EARLIER, OF_STORE)
+    tree = Draft((6, 7, 8), OF_EARLIER, 1, "earlier", parents=(-1, 0, 1), positions=places)
+    sequence.commit(tree, [6, 7, 8, 9].__getitem__)
+    sequence.commit(Draft((4, 3), OF_EARLIER, 1, "earlier"), [4, 3, 5].__getitem__)
+    assert sequence.attempts == [Attempt(3, 3, "earlier"), Attempt(2, 2, "earlier")]
+    assert sequence.spans == [
+        *(Span(1, 2, OF_EARLIER), Span(3, 1, OF_STORE)),
+        Span(5, 2, OF_EARLIER),
+    ]
+    assert sequence.counts().drafts == {
+        "earlier": DraftCounts(2, 4, 4),
+        "store": DraftCounts(0, 1, 1),
+    }
+
+
+def test_earlier_answers_go_with_the_request_into_both_arms() -> None:
+    request = Sequence([1, 2], StopRule(5), earlier=[[5, 6], [7]])
+    for sequence in (request, request.restarted()):
+        drafter = DraftList([])
+        sequence.start(drafter)
+        assert drafter.earlier == [[5, 6], [7]]
 
 
 def test_a_restarted_sequence_is_the_request_alone() -> None:

@@ -24,6 +24,7 @@ from transformers import (
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
 from copyspec_eval.decoding import attention, serving
+from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
@@ -71,7 +72,7 @@ def test_attention_by_definition(window: int | None, softcap: float | None) -> N
     query, key, value = (torch.randn(2, heads, n, 8) for heads, n in ((4, 3), (2, 9), (2, 9)))
     own = torch.tensor([[2], [5]]) + torch.arange(3)
     rule = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
-    with attention.masked_as(serving._step(own, 9, None)):
+    with attention.masked_as(forward_module._step(own, 9, None)):
         mask = attention.make_mask(mask_function=rule, device=query.device)
     output, _ = attention.attend(torch.nn.Identity(), query, key, value, mask, softcap=softcap)
     assert output.is_contiguous()
@@ -95,7 +96,7 @@ def test_attention_by_definition(window: int | None, softcap: float | None) -> N
 def test_a_window_in_a_tree_goes_by_positions_in_the_context() -> None:
     """Each token sees its last three, those on other branches left out."""
     slots = torch.arange(4, 9)[None]
-    step = serving._step(slots, 12, [[-1, 0, 0, 1, 2]])
+    step = forward_module._step(slots, 12, [[-1, 0, 0, 1, 2]])
     with attention.masked_as(step):
         rule = sliding_window_causal_mask_function(3)
         mask = attention.make_mask(mask_function=rule, device=slots.device)
@@ -130,7 +131,7 @@ def test_a_forward_makes_its_mask_once_for_all_layers(monkeypatch: pytest.Monkey
     ids = torch.arange(1, 9)[None]
     with torch.inference_mode(), serving.served(model, exact=False):
         monkeypatch.setattr(torch.Tensor, "repeat", counted)
-        serving.forward(model, RowCache(1, 8), 0, ids, 0, 8, logits_to_keep=1)
+        forward_module.forward(model, RowCache(1, 8), 0, ids, 0, 8, logits_to_keep=1)
     assert made == [(1, 1, 2, 1)], "the model has two layers"
 
 

@@ -11,7 +11,7 @@ from sample_rows import ROW
 
 from copyspec_eval.harness.span_characters import span_characters, text_and_offsets
 from copyspec_eval.reports.page.segments import Segment, segments
-from copyspec_eval.types import Span
+from copyspec_eval.types import OF_EARLIER, Span
 
 
 def decode(token_ids: Sequence[int]) -> str:
@@ -32,6 +32,8 @@ def test_by_hand() -> None:
     prompt, answer, pieces = pieces_of(b"abc def", "abc, déf".encode(), spans)
     assert (prompt, answer) == ("abc def", "abc, déf")
     assert pieces == [("abc", 0, 3), (", ",), ("déf", -1, -1)]
+    _, _, pieces = pieces_of(b"abc def", b"abc, xyz", [Span(5, 3, OF_EARLIER)])
+    assert pieces == [("abc, ",), ("xyz", OF_EARLIER, OF_EARLIER)]
 
 
 def test_an_answer_copied_from_itself() -> None:

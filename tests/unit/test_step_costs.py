@@ -6,9 +6,10 @@ from tiny_models import tiny_model
 from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine, step_widths
+from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
@@ -16,16 +17,19 @@ from copyspec_eval.types import DraftOptions
 
 
 def costs_of(model_type: str, batch_size: int, num_draft_tokens: int) -> dict[int, float]:
-    widths = step_widths(num_draft_tokens, exact=None)
-    return measure_step_costs(tiny_model(model_type), batch_size, widths, exact=False)
+    model = tiny_model(model_type)
+    steps = Steps(model, num_draft_tokens, exact=None, batch_size=batch_size)
+    return measure_step_costs(model, batch_size, steps, exact=False)
 
 
-def test_every_doubled_width_and_the_widest_are_measured() -> None:
-    for batch_size in (1, 3):
+def test_every_doubled_number_and_the_most_are_measured() -> None:
+    """In a batch, of the draft tokens of all rows."""
+    wanted = {1: [0, 1, 3, 7, 15, 20], 3: [0, 1, 3, 7, 15, 31, 58]}
+    for batch_size, counts in wanted.items():
         costs = costs_of("gemma2", batch_size, num_draft_tokens=20)
-        assert list(costs) == [0, 1, 3, 7, 15, 20]
-        assert min(costs.values()) > 0
-        assert len(acceptance_thresholds(costs)) == 20
+        assert list(costs) == counts
+        assert costs[0] > 0
+        assert len(acceptance_thresholds(costs)) == counts[-1]
 
 
 def test_steps_may_be_wider_than_the_context_is_long() -> None:

@@ -94,9 +94,13 @@ def test_the_length_follows_the_probabilities() -> None:
     # 1 2 occurred once before: probabilities 1 / (1 + 2.5 / m) for m = 2, 3, …, multiplied.
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]
     probabilities = [2 / 4.5, 2 / 4.5 * 3 / 5.5, 2 / 4.5 * 3 / 5.5 * 4 / 6.5]
-    for count in (1, 2, 3):
+    assert drafted(text).probabilities[:3] == pytest.approx(probabilities)
+    for count in (1, 2):
         threshold = probabilities[count - 1]
         assert len(drafted(text, [threshold - 1e-9] * 50).token_ids) == count
+    # The third likely goes on, so that it is worth less.
+    assert len(drafted(text, [probabilities[2] - 1e-9] * 50).token_ids) == 2
+    assert len(drafted(text, [0.8 * probabilities[2]] * 50).token_ids) == 3
     assert drafted(text, [1.0] * 50) == Draft()
     high_later = [0.0] * 2 + [1.0] * 50
     assert len(drafted(text, high_later).token_ids) == 2
@@ -127,7 +131,7 @@ def test_it_resumes_behind_a_substitution() -> None:
 
 
 def test_thresholds_rise_with_the_slope_of_the_costs() -> None:
-    assert acceptance_thresholds({0: 1.0, 3: 1.0}) == (0.005,) * 3
+    assert acceptance_thresholds({0: 1.0, 3: 1.0}) == (0.0006,) * 3
     thresholds = acceptance_thresholds({0: 10.0, 4: 11.0, 8: 13.0, 16: 30.0})
     assert len(thresholds) == 16
     assert list(thresholds) == sorted(thresholds)

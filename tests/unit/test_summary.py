@@ -44,7 +44,7 @@ def test_every_metric_by_hand() -> None:
         *("baseline_tokens_per_second", "speedup", "identical", "near_tie", "diverged"),
         *("speedup_low", "speedup_high"),
         *("speedup_median", "speedup_median_low", "speedup_median_high"),
-        "model_accepted_per_attempt",
+        *("model_accepted_per_attempt", "earlier_share"),
     }
     assert {name: value for name, value in values.items() if name not in without} == pytest.approx(
         {
@@ -75,9 +75,25 @@ def test_the_papers_figure_is_of_copies_alone() -> None:
     assert proposed["drafted_per_token"] == 3.5
     copied = {"context": DraftCounts(2, 20, 3), "store": DraftCounts(3, 9, 4), "model": model}
     both = figures(with_counts(ROW, drafts=copied))
+    assert both["earlier_share"] is None
     assert both["accepted_per_attempt"] == pytest.approx(7 / 5)
     assert both["copied_share"] == pytest.approx(7 / 10)
     assert both["model_accepted_per_attempt"] == pytest.approx(19 / 7)
+
+
+def test_copies_from_earlier_runs_count_as_copies_and_have_a_share_of_their_own() -> None:
+    copied = {"context": DraftCounts(2, 20, 3), "earlier": DraftCounts(2, 9, 4)}
+    row = with_counts(ROW, drafts=copied)
+    nothing_there = with_counts(replace(ROW, doc_id=4), drafts={})
+    values = figures(row, nothing_there)
+    assert values["earlier_share"] == pytest.approx(4 / 20)
+    assert values["copied_share"] == pytest.approx(7 / 20)
+    assert values["drafted_per_token"] == pytest.approx(29 / 20)
+    assert values["accepted_per_attempt"] == pytest.approx(7 / 4)
+    [header, _, line] = run_table([row]).splitlines()[:3]
+    assert "from earlier runs" in header
+    assert "0.4" in line
+    assert "from earlier runs" not in run_table([ROW])
 
 
 def test_every_metric_of_pairs_by_hand() -> None:

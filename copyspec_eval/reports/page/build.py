@@ -93,6 +93,7 @@ def _arm(board: Leaderboard, names: tuple[str, str, int], lines: list[int]) -> _
         ("tokens/s", number(figures["tokens_per_second"], ".4g")),
         ("baseline tokens/s", number(figures["baseline_tokens_per_second"], ".4g")),
         ("copied", number(figures["copied_share"], ".0%")),
+        ("from earlier runs", number(figures["earlier_share"], ".0%")),
         ("tokens per forward", number(figures["tokens_per_forward"], ".2f")),
         ("identical to the baseline", number(figures["identical"], ".1%")),
     ]

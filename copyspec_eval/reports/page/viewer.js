@@ -21,6 +21,8 @@
     if (text !== undefined) node.textContent = text;
     return node;
   };
+  // By where a copy starts, if not in prompt or answer.
+  const sources = { "-1": "from an earlier answer of the run", "-2": "from an answer of an earlier run" };
   const share = (turn) => (turn.tokens ? (turn.copied || 0) / turn.tokens : 0);
 
   // --- one turn
@@ -97,7 +99,7 @@
         continue;
       }
       const mark = element("mark", start < 0 ? "stored" : "", text);
-      mark.title = start < 0 ? "from an earlier answer of the run" : "copied";
+      mark.title = sources[start] || "copied";
       const show = () => {
         clear();
         mark.classList.add("now");

@@ -213,7 +213,11 @@ def descendants(limit: int) -> list[int]:
     parents = [os.getpid()]
     while parents and len(result) <= limit:
         parent = parents.pop()
-        for file in Path(f"/proc/{parent}/task").glob("*/children"):
+        # The parent may end before its folder is listed, and each task before it is read.
+        tasks: list[Path] = []
+        with contextlib.suppress(OSError):
+            tasks = list(Path(f"/proc/{parent}/task").glob("*/children"))
+        for file in tasks:
             with contextlib.suppress(OSError):
                 children = [int(word) for word in file.read_text().split()]
                 result += children

@@ -1,0 +1,205 @@
+"""Answers of earlier runs, from their records or from traces: what `store=PATH` copies from."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from copyspec_eval import records
+from copyspec_eval.decoding.replay import Trace, read_traces
+from copyspec_eval.errors import OptionError
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.sources import read_jsonl
+
+TokenIds = Sequence[int]
+
+_SEPARATOR = ":"
+_BEYOND = 2**31
+"""No tokenizer has as many tokens."""
+
+
+class Asked(NamedTuple):
+    """Which request: `task` is "" where it is not known, `document` the document's number or id."""
+
+    task: str
+    document: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAnswer:
+    """An answer as an earlier run left it.
+
+    Attributes:
+        asked: the request.
+        token_ids: of the answer; None where the backend reported none.
+        text: the answer as handed to lm-eval; None for a trace.
+        whole_text: of `token_ids`, special tokens included; None for a trace.
+        has_eos: whether it ended on an EOS token.
+    """
+
+    asked: Asked
+    token_ids: TokenIds | None
+    text: str | None = None
+    whole_text: str | None = None
+    has_eos: bool = False
+
+
+class EarlierAnswers:
+    """Token ids of earlier answers, by what was asked.
+
+    Attributes:
+        in_order: all answers, the latest last.
+        digest: of all answers and what was asked; twelve hexadecimal digits.
+
+    >>> earlier = EarlierAnswers([(Asked("mt_bench", "7", 2), [5, 6]), (Asked("", "7", 2), [8])])
+    >>> [list(answer) for answer in earlier.to("mt_bench", 7, 2)], earlier.to("mt_bench", 7, 1)
+    ([[8], [5, 6]], ())
+    """
+
+    def __init__(self, answers: Iterable[tuple[Asked, TokenIds]] = ()) -> None:
+        self.in_order: list[TokenIds] = []
+        self._of: dict[Asked, list[TokenIds]] = {}
+        digest = hashlib.sha256()
+        for asked, token_ids in answers:
+            # Objects of their own would take ten times the memory.
+            compact = array("i", token_ids)
+            self.in_order.append(compact)
+            self._of.setdefault(asked, []).append(compact)
+            digest.update(f"{asked!r}{compact.tolist()}".encode())
+        self.digest = digest.hexdigest()[:12]
+
+    def to(self, task: str, document: int | str | None, turn: int) -> tuple[TokenIds, ...]:
+        """The answers to a request, the latest last; none where the document has no number."""
+        if document is None:
+            return ()
+        asked = Asked(task, str(document), turn)
+        tasks = dict.fromkeys(("", task))
+        return tuple(ids for name in tasks for ids in self._of.get(asked._replace(task=name), ()))
+
+
+def store_option(value: object) -> Any:
+    """The value of `store=`: a switch as it is, paths as a tuple; `DraftOptions` refuses the rest.
+
+    >>> store_option("runs/a:runs/b"), store_option(["runs/a"]), store_option(True)
+    (('runs/a', 'runs/b'), ('runs/a',), True)
+    """
+    paths = value.split(_SEPARATOR) if isinstance(value, str) else value
+    if isinstance(paths, list | tuple) and paths and all(isinstance(p, str) and p for p in paths):
+        return tuple(paths)
+    return value
+
+
+def store_text(paths: Sequence[str]) -> str:
+    """The same on one line, without trailing slashes."""
+    return _SEPARATOR.join(str(Path(path)) for path in paths)
+
+
+def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
+    """The answers in `paths`: folders of runs, files of their rows, or files of traces.
+
+    Args:
+        paths: later ones have the later answers.
+        notes: gets a line about the rows that cannot be read.
+
+    Raises:
+        OptionError: there is no such file or folder, or no answer in it.
+        DataError: a file cannot be read.
+    """
+    answers: list[EarlierAnswer] = []
+    for path in paths:
+        try:
+            found = _of_path(Path(path), notes)
+        except OSError as error:
+            raise OptionError(
+                f"store={path}: {error.strerror}; name the --output_path of an earlier run"
+            ) from error
+        if not found:
+            raise OptionError(f"store={path}: no answers there; name a run that has some")
+        answers += found
+    return answers
+
+
+def recorded_tokens(paths: Sequence[str], traces: Path, notes: list[str]) -> EarlierAnswers:
+    """The answers in `paths` for a replay of the file `traces`, whose documents have no task.
+
+    Raises:
+        OptionError: as `read_earlier`; it is the same file; an answer has no token ids.
+        DataError: as `read_earlier`.
+    """
+    for path in paths:
+        if Path(path).resolve() == traces.resolve():
+            raise OptionError(f"store={path} is what is replayed; name answers of another run")
+    answers = read_earlier(paths, notes)
+    if any(answer.token_ids is None for answer in answers):
+        raise OptionError(
+            f"store={store_text(paths)}: answers without token ids; a replay has no tokenizer, "
+            "so name a run of --model copyspec"
+        )
+    return EarlierAnswers(
+        (answer.asked._replace(task=""), answer.token_ids or ()) for answer in answers
+    )
+
+
+def check_shared(traces: Sequence[Trace], earlier: EarlierAnswers, paths: Sequence[str]) -> None:
+    """Refuse earlier answers that are to none of the traces.
+
+    Raises:
+        OptionError: no trace has an id and a turn that an answer has.
+    """
+    if not any(earlier.to("", trace.id, trace.turn) for trace in traces):
+        raise OptionError(
+            f"store={store_text(paths)}: no answer has the id and turn of a trace; name answers "
+            "to the same documents"
+        )
+
+
+def _of_path(path: Path, notes: list[str]) -> list[EarlierAnswer]:
+    if path.is_dir():
+        files = sorted(path.glob("turns*.jsonl"))
+        if not files:
+            raise OptionError(
+                f"store={path}: no turns*.jsonl there; name the --output_path of a run of "
+                "--model copyspec or copyspec-timed"
+            )
+        return _of_records(files, notes)
+    if not path.exists():
+        raise OptionError(
+            f"store={path}: no such file or folder; pass true, false, or the --output_path of an "
+            "earlier run"
+        )
+    is_traces = any("answer_ids" in line.fields for line in _first_line(path))
+    return list(_of_traces(path)) if is_traces else _of_records([path], notes)
+
+
+def _first_line(path: Path) -> Iterator[Any]:
+    for line in read_jsonl(path):
+        yield line
+        return
+
+
+def _of_traces(path: Path) -> Iterator[EarlierAnswer]:
+    for trace in read_traces(path):
+        if trace.id is not None:
+            yield EarlierAnswer(Asked("", str(trace.id), trace.turn), trace.answer_ids)
+
+
+def _of_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
+    """The answers of several files, in the order of their runs."""
+    of_runs = [(row.run_id, _of_record(row)) for file in files for row in records.read(file, notes)]
+    of_runs.sort(key=lambda of_run: of_run[0])
+    return [answer for _, answer in of_runs]
+
+
+def _of_record(row: TurnRecord) -> EarlierAnswer:
+    asked = Asked(row.task, str(row.doc_id), row.turn)
+    has_eos = row.counts.finish_reason == "eos"
+    ids = row.token_ids
+    if ids is not None and not all(0 <= token < _BEYOND for token in ids):
+        ids = None  # they are no one's
+    compact = None if ids is None else array("i", ids)
+    return EarlierAnswer(asked, compact, row.text, row.answer, has_eos)

@@ -1,0 +1,123 @@
+"""Keys and values of earlier prompts and answers, so that nothing is read twice."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from copyspec_eval.decoding.cache import LayerStates, RowCache, num_bytes
+
+_START = 0
+
+_Key = tuple[int, tuple[int, ...]]
+"""The number of the block before, and a block's own tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    number: int
+    states: LayerStates
+    num_bytes: int
+
+
+class PrefixCache:
+    """Keys and values in the host's memory, found by the longest common beginning of tokens.
+
+    They are kept in blocks of equally many tokens. A block stands for its own tokens and all those
+    before it, so that texts that begin alike share their first blocks. Where the budget is
+    exceeded, the blocks go that were used least recently, the later ones of a text first.
+
+    Args:
+        budget: in bytes, of all keys and values.
+
+    Attributes:
+        num_bytes: of the keys and values that are kept.
+
+    >>> from copyspec_eval.decoding.cache import RowCache
+    >>> import torch
+    >>> cache, kept = RowCache(num_rows=1, capacity=8), PrefixCache(budget=1000)
+    >>> cache.place(0, torch.arange(6)[None], 6)
+    >>> states = torch.arange(6.0).reshape(1, 1, 6, 1)  # of one layer, one head, one dimension
+    >>> _ = cache.update(states, states, 0)
+    >>> kept.begin("a model", block_length=2)
+    >>> kept.keep([5, 6, 7, 8, 9], cache, row=0)
+    >>> kept.load([5, 6, 7, 8, 1, 1], RowCache(1, 8), row=0), kept.load([5, 1], RowCache(1, 8), 0)
+    (4, 0)
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._block_length = 0
+        self._of: Hashable = None
+        self._blocks: OrderedDict[_Key, _Block] = OrderedDict()
+        self._next_number = _START + 1
+        self.num_bytes = 0
+
+    def begin(self, of: Hashable, block_length: int) -> None:
+        """Drop what was computed by anything but `of`, a model as it is now and how it is run.
+
+        Args:
+            of: see above.
+            block_length: tokens per block.
+        """
+        if (self._of, self._block_length) != (of, block_length):
+            self._blocks.clear()
+            self.num_bytes = 0
+        self._of, self._block_length = of, block_length
+
+    def load(self, token_ids: Sequence[int], cache: RowCache, row: int) -> int:
+        """Put what is kept of the beginning of `token_ids` at the beginning of a row.
+
+        Returns:
+            of how many tokens it is there.
+        """
+        path = self._path(token_ids)
+        if path:
+            cache.put(row, [self._blocks[key].states for key in path])
+            self._touch(path)
+        return len(path) * self._block_length
+
+    def keep(self, token_ids: Sequence[int], cache: RowCache, row: int) -> None:
+        """Keep the whole blocks of `token_ids`, whose keys and values begin a row."""
+        path = self._path(token_ids)
+        length = self._block_length
+        first, end = len(path) * length, len(token_ids) // length * length
+        for states in cache.copy(row, first, end, length) if first < end else ():
+            key = self._key(path, token_ids)
+            block = _Block(self._next_number, states, num_bytes(states))
+            if not self._has_room(block, path):
+                break
+            self._blocks[key] = block
+            self._next_number += 1
+            self.num_bytes += block.num_bytes
+            path.append(key)
+        self._touch(path)
+
+    def _path(self, token_ids: Sequence[int]) -> list[_Key]:
+        """Keys of the blocks that `token_ids` begin with."""
+        path: list[_Key] = []
+        while (key := self._key(path, token_ids)) in self._blocks:
+            path.append(key)
+        return path
+
+    def _key(self, path: Sequence[_Key], token_ids: Sequence[int]) -> _Key:
+        """Of the block behind those in `path`."""
+        start = len(path) * self._block_length
+        before = self._blocks[path[-1]].number if path else _START
+        return before, tuple(token_ids[start : start + self._block_length])
+
+    def _has_room(self, block: _Block, path: Sequence[_Key]) -> bool:
+        """Make room for a block behind `path`, by dropping others."""
+        needed = {*path}
+        while self.num_bytes + block.num_bytes > self._budget:
+            oldest = next((key for key in self._blocks if key not in needed), None)
+            if oldest is None:
+                return False
+            self.num_bytes -= self._blocks.pop(oldest).num_bytes
+        return True
+
+    def _touch(self, path: Sequence[_Key]) -> None:
+        # The first one last, so that none is dropped before those behind it.
+        for key in reversed(path):
+            self._blocks.move_to_end(key)

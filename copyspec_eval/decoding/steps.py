@@ -1,0 +1,237 @@
+"""One step of a batch: each row's last token and draft go in, the logits after them come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from transformers import PreTrainedModel
+
+from copyspec_eval.decoding import sequence
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.exactness import (
+    exact_extent,
+    filling,
+    ladder,
+    most_padding,
+    padded,
+)
+from copyspec_eval.decoding.forced_text import KEY_BLOCK
+from copyspec_eval.decoding.forward import Part, forward, forward_packed, step_parents
+from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.types import Draft, ExactSteps
+
+_EXTENT = 64
+_GROUP_TOKENS = 32
+"""To take some rows apart costs the attention about as much as so many tokens."""
+
+Rows = list[sequence.Sequence | None]
+"""What occupies each row of the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLogits:
+    """The logits of a step.
+
+    Attributes:
+        logits: `[tokens, vocabulary]`.
+        starts: of each row, the place of those after its last token; after its draft's tokens, they
+            follow there.
+    """
+
+    logits: torch.Tensor
+    starts: Sequence[int]
+
+    def parts(self, drafts: Sequence[Draft]) -> list[slice]:
+        """Of each row, the place of those after its last token and its draft's tokens."""
+        return [
+            slice(start, start + 1 + len(draft.token_ids))
+            for start, draft in zip(self.starts, drafts, strict=True)
+        ]
+
+
+class Steps:
+    """The steps of an engine: how wide they are, and how many keys they attend to.
+
+    In a batch, rows are fed unlike numbers of tokens where that makes fewer of them, in exact mode
+    only if such steps were measured to have the bits of others.
+
+    Args:
+        model: within `served` when steps are taken.
+        num_draft_tokens: of the longest draft.
+        exact: the steps of exact mode, None without it.
+        batch_size: rows side by side.
+
+    Attributes:
+        widths: in tokens, of a row's part of a step; ascending.
+        totals: in tokens, of steps whose rows are of unlike widths; empty if there are none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        num_draft_tokens: int,
+        exact: ExactSteps | None,
+        batch_size: int,
+    ) -> None:
+        self._model = model
+        self._exact = exact
+        self._batch_size = batch_size
+        self.widths = step_widths(num_draft_tokens, exact)
+        most = batch_size * self.widths[-1] if batch_size > 1 else 0
+        # A single token takes one of padding, as in exact mode.
+        self.totals = exact.totals if exact else ladder(most)[1:] if most else ()
+
+    def take(self, rows: Rows, drafts: Sequence[Draft], cache: RowCache) -> StepLogits:
+        """Feed each row its last token and its draft."""
+        lengths = [
+            1 + len(draft.token_ids) if running else 0
+            for running, draft in zip(rows, drafts, strict=True)
+        ]
+        total = self.packed_total(lengths)
+        if not total:
+            width = padded(self.widths, max(lengths))
+            parts = [_part(row, rows[row], draft, width) for row, draft in enumerate(drafts)]
+            logits = self.run(cache, parts, 0, self._extent(rows, parts))
+            return StepLogits(logits, [row * width for row in range(len(rows))])
+        parts = [
+            _part(row, rows[row], drafts[row], length)
+            for row, length in enumerate(lengths)
+            if length
+        ]
+        logits = self.run(cache, parts, total, self._extent(rows, parts))
+        return StepLogits(logits, [0, *accumulate(lengths)][:-1])
+
+    def packed_total(self, lengths: Sequence[int]) -> int:
+        """Tokens of the step if its rows are of unlike widths, padding included; else 0.
+
+        Args:
+            lengths: of each row, how many tokens it is to be fed.
+        """
+        alike = len(lengths) * padded(self.widths, max(lengths))
+        total = next((total for total in self.totals if total >= sum(lengths)), 0)
+        # Fewer rows, equally wide, were not measured.
+        is_packed = total < alike or (self._exact is not None and len(lengths) < self._batch_size)
+        return total if is_packed else 0
+
+    def run(self, cache: RowCache, parts: Sequence[Part], total: int, extent: int) -> torch.Tensor:
+        """The logits of a step, `[tokens, vocabulary]`.
+
+        Args:
+            cache: see there.
+            parts: of all rows, equally wide; or, if `total`, of some, part after part.
+            total: as of `packed_total`.
+            extent: keys that are attended to.
+        """
+        if total:
+            lengths = [len(part.token_ids) for part in parts]
+            num_rows = 1 + max(part.row for part in parts)
+            widths = attention_widths(lengths, num_rows, self.widths)
+            return forward_packed(self._model, cache, parts, widths, total, extent)
+        # One copy to the device: each row's first position, then its tokens.
+        numbers = torch.tensor([[part.start, *part.token_ids] for part in parts])
+        numbers = numbers.to(input_device(self._model))
+        parents = None
+        if any(part.parents for part in parts):
+            parents = [part.parents or range(-1, len(part.token_ids) - 1) for part in parts]
+        logits = forward(
+            self._model, cache, 0, numbers[:, 1:], numbers[:, :1], extent, parents=parents
+        )
+        return logits.flatten(0, 1)
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Take steps of every shape, within `served`: a library prepares kernels for each."""
+        cache = RowCache(self._batch_size, KEY_BLOCK + self.widths[-1])
+        for width in self.widths:
+            self.take_empty(cache, 0, [width] * self._batch_size)
+        self.take_empty(cache, 0, [1])
+        for total in self.totals:
+            self.take_empty(cache, 0, filling(total, self.widths, self._batch_size))
+
+    def take_empty(self, cache: RowCache, start: int, lengths: Sequence[int]) -> torch.Tensor:
+        """A step whose tokens mean nothing: its logits, `[tokens, vocabulary]`.
+
+        Args:
+            cache: where it is taken.
+            start: position of each row's first token.
+            lengths: tokens of each row.
+        """
+        total = self.packed_total(lengths)
+        if not total:
+            lengths = [padded(self.widths, max(lengths))] * len(lengths)
+        parts = [Part(row, start, [0] * length) for row, length in enumerate(lengths)]
+        return self.run(cache, parts, total, cache.capacity)
+
+    @property
+    def fixes_extent(self) -> bool:
+        """Whether a sequence attends to equally many keys, masked or not, from first to last."""
+        return self._exact is not None and not self._exact.block_lengths
+
+    def tight(self, length: int) -> int:
+        """The fewest keys that a step of positions under `length` attends to."""
+        if self._exact is not None:
+            return exact_extent(length, self._exact.block_lengths)
+        return -(-length // _EXTENT) * _EXTENT
+
+    def extent_of(self, max_length: int) -> int:
+        """Cache positions that a sequence of at most so many tokens may need, padding included."""
+        # The same for every length of drafts, where it matters.
+        widths = self._exact.widths if self._exact else self.widths
+        return self.tight(max_length + self._padding(widths))
+
+    @property
+    def padding(self) -> int:
+        """The most tokens that follow a row's own in a step."""
+        return self._padding(self.widths)
+
+    def _padding(self, widths: Sequence[int]) -> int:
+        # A neighbour's draft widens the step of a row that has none.
+        return most_padding(widths) if self._batch_size == 1 else widths[-1] - 1
+
+    def _extent(self, rows: Rows, parts: Sequence[Part]) -> int:
+        if self.fixes_extent:
+            return max(running.extent for running in rows if running is not None)
+        return self.tight(max(part.start + len(part.token_ids) for part in parts))
+
+
+def _part(row: int, running: sequence.Sequence | None, draft: Draft, width: int) -> Part:
+    if running is None:
+        return Part(row, 0, [0] * width)
+    parents = step_parents(draft, 1, width) if draft.parents else None
+    return Part(row, running.length - 1, running.step_ids(draft, width), parents)
+
+
+def attention_widths(
+    lengths: Sequence[int], num_rows: int, widths: Sequence[int]
+) -> tuple[int, ...]:
+    """The width that the attention takes all rows at, and one for those that are longer.
+
+    Args:
+        lengths: tokens of the rows that are fed.
+        num_rows: up to the last of them.
+        widths: that there are, ascending.
+
+    >>> attention_widths([1, 1, 2, 1, 1, 1, 1, 30], 8, (1, 2, 4, 8, 16, 32))
+    (2, 32)
+    >>> attention_widths([16, 15], 2, (1, 2, 4, 8, 16, 32))
+    (16,)
+    """
+    needed = [padded(widths, length) for length in lengths]
+
+    def tokens(shared: int) -> int:
+        num_wide = sum(width > shared for width in needed)
+        return num_rows * shared + (num_wide * needed_most + _GROUP_TOKENS if num_wide else 0)
+
+    needed_most = max(needed)
+    shared = min(sorted({*needed}), key=tokens)
+    return (shared,) if shared == needed_most else (shared, needed_most)
+
+
+def step_widths(num_draft_tokens: int, exact: ExactSteps | None) -> tuple[int, ...]:
+    """The widths of an engine's steps, as far as drafts of that length need them."""
+    widths = exact.widths if exact else ladder(1 + num_draft_tokens)
+    widest = padded(widths, 1 + num_draft_tokens)
+    return tuple(width for width in widths if width <= widest)

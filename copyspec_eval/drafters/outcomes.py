@@ -1,0 +1,115 @@
+"""How likely a copied token is, by the counts behind it and by what became of others like it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+_IMAGINED = 10.0
+"""How many accepted and how many rejected tokens are imagined per cell, as many as expected."""
+_MOST_DIGITS = 7
+"""Matches of 64 tokens and more are not told apart."""
+
+_PRIORS = {"context": 2.5, "store": 8.0}
+"""Over the match's length, how many more occurrences with another continuation are imagined."""
+
+Cell = tuple[Literal["context", "store", "resumed"], int, int]
+"""What tokens that are accepted about as often have in common: where they are copied from, the
+binary digits of the length of the match before them, and how often they followed it, of all."""
+
+
+class Guess(NamedTuple):
+    """That a token follows, with its estimated probability, which is under 1."""
+
+    cell: Cell
+    estimate: float
+
+
+def guess_counted(
+    source: Literal["context", "store"], length: int, count: int, total: int, weight: float = 1.0
+) -> Guess:
+    """The guess that what followed a match before follows now.
+
+    Args:
+        source: where the match is.
+        length: of the match, in tokens.
+        count: how often the token followed it.
+        total: how often any token did.
+        weight: the probability that what followed the match is what follows at all.
+
+    >>> guess_counted("context", length=5, count=1, total=1)  # 1 / (1 + 2.5 / 5)
+    Guess(cell=('context', 3, 0), estimate=0.666...)
+    >>> [guess_counted("store", 1, count, total=4).cell[2] for count in (4, 3, 2)]
+    [1, 2, 3]
+    """
+    count = min(count, total)  # long matches are counted first, see `SuffixAutomaton`
+    won = 0
+    if total > 1:
+        won = 1 if count == total else 2 if 2 * count > total else 3
+    estimate = weight * count / (total + _PRIORS[source] / length)
+    return Guess((source, min(length.bit_length(), _MOST_DIGITS), won), estimate)
+
+
+def guess_resumed(run: int, estimate: float) -> Guess:
+    """The guess that a copy goes on behind a token that was substituted after `run` copied ones."""
+    return Guess(("resumed", min(run.bit_length(), _MOST_DIGITS), 0), estimate)
+
+
+class Outcomes:
+    """How often tokens were accepted, by their cell, next to how often that was to be expected.
+
+    Counts say the same of every model and task. So the odds of an estimate are multiplied by the
+    ratio of the odds seen in its cell so far to those expected there.
+
+    >>> outcomes = Outcomes()
+    >>> guess = guess_resumed(run=9, estimate=0.5)
+    >>> for accepted in [True] * 20 + [False] * 10:
+    ...     outcomes.observe(guess, accepted)
+    >>> outcomes.probability(guess)  # seen 30 : 20 with those imagined, expected 25 : 25
+    0.6
+    """
+
+    def __init__(self) -> None:
+        self._ratios: dict[Cell, float] = {}
+        # Of each cell: accepted, rejected, expected to be accepted, expected to be rejected.
+        self._numbers: dict[Cell, tuple[float, float, float, float]] = {}
+
+    def probability(self, guess: Guess) -> float:
+        """The corrected estimate."""
+        accepted = guess.estimate * self._ratios.get(guess.cell, 1.0)
+        return accepted / (accepted + 1 - guess.estimate)
+
+    def observe(self, guess: Guess, accepted: bool) -> None:
+        """Count a token of which it turned out whether it followed."""
+        seen, missed, hoped, feared = self._numbers.get(guess.cell, (_IMAGINED,) * 4)
+        seen, missed = (seen + 1, missed) if accepted else (seen, missed + 1)
+        hoped, feared = hoped + guess.estimate, feared + 1 - guess.estimate
+        self._numbers[guess.cell] = seen, missed, hoped, feared
+        self._ratios[guess.cell] = seen * feared / (missed * hoped)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a draft goes: a token's probability times its worth has to reach its threshold.
+
+    Attributes:
+        thresholds: as for `Drafter.propose`; no draft is longer.
+        worths: by probability; see `worths`.
+        outcomes: they correct guesses.
+    """
+
+    thresholds: Sequence[float]
+    worths: Sequence[float]
+    outcomes: Outcomes
+
+    def weigh(self, reached: float, guess: Guess) -> tuple[float, float]:
+        """The probability that a token is reached and accepted, and that times its worth.
+
+        Args:
+            reached: the probability that all tokens before it are accepted.
+            guess: that it follows them.
+        """
+        likely = self.outcomes.probability(guess)
+        probability = reached * likely
+        return probability, probability * self.worths[int(100 * likely)]

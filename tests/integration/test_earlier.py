@@ -1,0 +1,154 @@
+"""Evaluations that copy from the answers of earlier ones: found, counted, and never their own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import evaluate_into, rows_in
+
+from copyspec_eval.cli import main
+from copyspec_eval.errors import OptionError
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.types import OF_EARLIER
+
+pytestmark = pytest.mark.usefixtures("our_questions")
+
+
+@pytest.fixture
+def our_questions(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
+
+
+@pytest.fixture
+def base(byte_model: Path, tmp_path: Path) -> Path:
+    """A run of the task, from plain decoding."""
+    evaluate_into(tmp_path / "base", byte_model, "dtype=float32,drafter=none")
+    return tmp_path / "base"
+
+
+def forwards(rows: list[TurnRecord]) -> int:
+    return sum(row.counts.num_forwards or 0 for row in rows)
+
+
+def accepted(rows: list[TurnRecord], source: Any) -> int:
+    drafts = [(row.counts.drafts or {}).get(source) for row in rows]
+    return sum(of_source.num_accepted for of_source in drafts if of_source)
+
+
+@pytest.mark.parametrize("switches", ["", "tree=true,exact=false", "paired=true"])
+def test_the_same_answers_in_fewer_forwards(
+    byte_model: Path, tmp_path: Path, base: Path, switches: str
+) -> None:
+    folder = tmp_path / "seeded"
+    evaluate_into(folder, byte_model, f"dtype=float32,store={base},{switches}")
+    rows = rows_in(folder)
+    assert len(rows) == 12
+    assert {row.drafter for row in rows} == {
+        "suffix + store=base + tree" if "tree" in switches else "suffix + store=base"
+    }
+    assert accepted(rows, "earlier") > sum(row.counts.num_tokens or 0 for row in rows) / 2
+    assert OF_EARLIER in {span.source for row in rows for span in row.spans}
+    assert forwards(rows) < forwards(rows_in(base)) / 4
+    assert main(["compare", str(base), str(folder)]) == 0
+
+    [run] = json.loads((folder / "manifest.json").read_text())["runs"]
+    drafting = run["spec"]["drafting"]
+    assert drafting["store"] == str(base)
+    assert len(drafting["store_sha256"]) == 12
+    board = leaderboard([read_recorded(base), read_recorded(folder)])
+    assert len(board.lines) == 2
+    assert any("copied from answers of earlier runs" in note for note in board.notes)
+
+
+def test_where_token_ids_say_nothing_the_text_is_tokenised(
+    byte_model: Path, tmp_path: Path, base: Path
+) -> None:
+    """Where a backend reports none, and where they are another tokenizer's."""
+    changes: dict[str, Any] = {
+        "without": lambda ids: None,
+        "others": lambda ids: [65 + token % 26 for token in ids],
+    }
+    evaluate_into(tmp_path / "plain", byte_model, "dtype=float32")
+    digests = set()
+    for name, change in changes.items():
+        shutil.copytree(base, tmp_path / name)
+        rows = [json.loads(line) for line in (base / "turns.jsonl").read_text().splitlines()]
+        changed = [row | {"token_ids": change(row["token_ids"])} for row in rows]
+        lines = "".join(json.dumps(row) + "\n" for row in changed)
+        (tmp_path / name / "turns.jsonl").write_text(lines)
+        folder = tmp_path / f"from_{name}"
+        evaluate_into(folder, byte_model, f"dtype=float32,store={tmp_path / name}")
+        assert accepted(rows_in(folder), "earlier") > 0, name
+        assert forwards(rows_in(folder)) < forwards(rows_in(tmp_path / "plain"))
+        [run] = json.loads((folder / "manifest.json").read_text())["runs"]
+        digests.add(run["spec"]["drafting"]["store_sha256"])
+    assert len(digests) == 1, "the same texts are the same tokens"
+
+
+def test_several_runs(byte_model: Path, tmp_path: Path, base: Path) -> None:
+    shutil.copytree(base, tmp_path / "again")
+    for store in (f"{base}:{tmp_path / 'again'}", [str(base), str(tmp_path / "again")]):
+        folder = tmp_path / f"of_{type(store).__name__}"
+        evaluate_into(folder, byte_model, {"dtype": "float32", "store": store})
+        assert {row.drafter for row in rows_in(folder)} == {"suffix + store=base:again"}
+        assert accepted(rows_in(folder), "earlier") > 0
+
+
+def test_a_run_never_copies_from_itself(byte_model: Path, tmp_path: Path, base: Path) -> None:
+    before = (base / "turns.jsonl").read_bytes()
+    (tmp_path / "link").symlink_to(base)
+    for store in (base, base / "turns.jsonl", tmp_path / "link", base / ".." / "base"):
+        with pytest.raises(OptionError, match=r"store=.*: this run writes there itself; give it"):
+            evaluate_into(base, byte_model, f"store={store}")
+    assert (base / "turns.jsonl").read_bytes() == before
+
+
+def test_runs_of_other_documents_are_refused_before_anything_is_answered(
+    byte_model: Path, tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = (base / "turns.jsonl").read_text()
+    with (base / "turns.jsonl").open("a") as file:
+        file.write(text[:99])
+    with (
+        caplog.at_level(logging.WARNING, "lm_eval"),
+        pytest.raises(OptionError, match=r"store=.*base: no answer to a document of mt_bench; na"),
+    ):
+        evaluate_into(tmp_path / "seeded", byte_model, f"store={base}", tasks=["mt_bench"])
+    assert not (tmp_path / "seeded").exists()
+    assert "unreadable rows left out: 1" in caplog.text, "a torn row is a warning"
+
+
+def test_traces_are_found_by_the_number_of_the_document(
+    byte_model: Path, tmp_path: Path, base: Path
+) -> None:
+    rows = rows_in(base)
+    traces = tmp_path / "traces.jsonl"
+    traces.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "id": row.doc_id,
+                    "category": "c",
+                    "turn": row.turn,
+                    "prompt_ids": [],
+                    "answer_ids": row.token_ids,
+                }
+            )
+            + "\n"
+            for row in rows
+        )
+    )
+    evaluate_into(tmp_path / "seeded", byte_model, f"dtype=float32,store={traces}")
+    seeded = rows_in(tmp_path / "seeded")
+    assert {row.drafter for row in seeded} == {"suffix + store=traces.jsonl"}
+    assert forwards(seeded) < forwards(rows) / 4
+    traces.write_text(traces.read_text().replace('"answer_ids": [', '"answer_ids": [100000, '))
+    with pytest.raises(OptionError, match=r"token 100000 of document \d+ is none of the model's"):
+        evaluate_into(tmp_path / "refused", byte_model, f"store={traces}")

@@ -1,0 +1,136 @@
+"""Guesses are corrected by what became of those before them, and long copies are worth little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec_eval.drafters.outcomes import Guess, Outcomes, guess_counted, guess_resumed
+from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.drafters.suffix import SuffixDrafter
+from copyspec_eval.drafters.thresholds import acceptance_thresholds, worths
+from copyspec_eval.types import Draft, DraftOptions, Verdict
+
+THRESHOLDS = (0.02,) * 32
+texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
+estimates = st.floats(0.001, 0.999)
+guesses = st.builds(
+    guess_counted,
+    st.sampled_from(["context", "store"]),
+    st.integers(1, 200),
+    st.integers(1, 50),
+    st.integers(1, 50),
+    estimates,
+) | st.builds(guess_resumed, st.integers(1, 200), estimates)
+
+
+class Watched(Outcomes):
+    """Outcomes that are listed as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observed: list[tuple[Guess, bool]] = []
+
+    def observe(self, guess: Guess, accepted: bool) -> None:
+        self.observed.append((guess, accepted))
+        super().observe(guess, accepted)
+
+
+@given(st.lists(st.tuples(guesses, st.booleans())), guesses)
+def test_every_outcome_moves_the_guesses_of_its_kind_and_no_others(
+    earlier: list[tuple[Guess, bool]], guess: Guess
+) -> None:
+    outcomes = Outcomes()
+    for other, accepted in earlier:
+        outcomes.observe(other, accepted)
+    if all(other.cell != guess.cell for other, _ in earlier):
+        assert outcomes.probability(guess) == pytest.approx(guess.estimate)
+    for accepted in (True, False):
+        before = outcomes.probability(guess)
+        assert 0 < before < 1
+        outcomes.observe(guess, accepted)
+        assert (outcomes.probability(guess) > before) == accepted
+    likelier = guess._replace(estimate=(1 + guess.estimate) / 2)
+    assert outcomes.probability(likelier) > outcomes.probability(guess)
+
+
+@given(guesses, st.integers(1, 9))
+def test_the_estimate_gives_way_to_what_is_seen(guess: Guess, tenths: int) -> None:
+    guess, outcomes = guess._replace(estimate=0.5), Outcomes()
+    for index in range(4000):
+        outcomes.observe(guess, index % 10 < tenths)
+    assert outcomes.probability(guess) == pytest.approx(tenths / 10, abs=0.01)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@given(texts, st.lists(st.integers(0, 2), min_size=1, max_size=40))
+def test_draft_tokens_count_up_to_the_first_that_is_wrong(
+    tree: bool, prompt: list[int], answer: list[int]
+) -> None:
+    """As many are right as were accepted; of a chain at most one is wrong, and the last."""
+    outcomes = Watched()
+    drafter = SuffixDrafter(tree=tree, outcomes=outcomes)
+    drafter.start(prompt)
+    while answer:
+        outcomes.observed.clear()
+        draft = drafter.propose(100, THRESHOLDS)
+        verdict = verdict_on(draft, answer)
+        taken = answer[: verdict.num_accepted + 1]
+        drafter.observe(taken, verdict)
+        assert sum(right for _, right in outcomes.observed) == verdict.num_accepted
+        assert all(0 < guess.estimate < 1 for guess, _ in outcomes.observed)
+        if not tree:
+            assert all(right for _, right in outcomes.observed[:-1])
+        answer = answer[len(taken) :]
+
+
+def verdict_on(draft: Draft, answer: Sequence[int]) -> Verdict:
+    """What verifying finds if the model gives `answer`, and -1 after it."""
+    parents = range(-1, len(draft.token_ids) - 1) if draft.parents is None else draft.parents
+    children = {
+        (parent, token): node
+        for node, (parent, token) in enumerate(zip(parents, draft.token_ids, strict=True))
+    }
+    path: list[int] = []
+    for token in answer:
+        child = children.get((path[-1] if path else -1, token))
+        if child is None:
+            break
+        path.append(child)
+    following = answer[len(path)] if len(path) < len(answer) else -1
+    return Verdict(len(path), following, None if draft.parents is None else tuple(path))
+
+
+def test_drafters_of_a_run_learn_from_each_other() -> None:
+    make_drafter = drafter_factory(DraftOptions(drafter="suffix"))
+    prompt = [*range(10, 50), 10, 11]
+
+    def first_draft(own: int) -> Draft:
+        drafter = make_drafter()
+        drafter.start(prompt)
+        draft = drafter.propose(100, THRESHOLDS)
+        drafter.observe([own], Verdict(0, own))
+        return draft
+
+    drafts = [first_draft(own=99) for _ in range(20)]
+    lengths = [len(draft.token_ids) for draft in drafts]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-1] < lengths[0]
+    likely = [draft.probabilities[0] for draft in drafts if draft.probabilities]
+    assert likely == sorted(likely, reverse=True)
+    other = drafter_factory(DraftOptions(drafter="suffix"))()
+    other.start(prompt)
+    assert other.propose(100, THRESHOLDS) == drafts[0]
+
+
+@given(st.floats(0, 0.5), st.integers(1, 96))
+def test_the_likelier_a_token_goes_on_the_less_it_is_worth(slope: float, longest: int) -> None:
+    by_hundredths = worths(acceptance_thresholds({0: 1.0, longest: 1.0 + slope * longest}))
+    assert len(by_hundredths) == 101
+    assert by_hundredths[0] == 1
+    assert list(by_hundredths) == sorted(by_hundredths, reverse=True)
+    # At least what its own time is, since the best step takes longer than its tokens alone.
+    assert by_hundredths[100] >= min(1.0, 1.5 * slope)

@@ -1,0 +1,162 @@
+"""Steps of unlike widths in one forward: each as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from doubles import OracleDrafter
+from hypothesis import given
+from hypothesis import strategies as st
+from paired_answers import greedy
+from steps import exact_steps
+from tiny_models import ARCHITECTURES, VOCABULARY, tiny_model
+from unlike_rows import EXTENT, LENGTHS, filled, parts, tokens
+
+from copyspec_eval.decoding import steps as steps_module
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import ladder
+from copyspec_eval.decoding.forward import Part, forward, forward_packed
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.serving import served
+from copyspec_eval.decoding.steps import attention_widths
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.drafters.thresholds import share
+from copyspec_eval.types import Draft
+
+VARIED = ["qwen2", "gemma2", "gpt2", "mixtral", "gpt_oss"]
+OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
+
+
+@pytest.mark.parametrize("widths", [(2, 9), (1, 10), (6, 12), (12,)], ids=str)
+@pytest.mark.parametrize(
+    "model_type", [*VARIED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
+@torch.inference_mode()
+def test_each_row_has_the_logits_that_it_has_alone(
+    model_type: str, widths: tuple[int, ...]
+) -> None:
+    model = tiny_model(model_type, torch.float64)
+    with served(model, exact=True):
+        cache = filled(model)
+        wanted = []
+        for row, start, ids, parents in parts():
+            given = None if parents is None else [parents]
+            wanted.append(
+                forward(model, cache, row, torch.tensor([ids]), start, EXTENT, parents=given)[0]
+            )
+        together = torch.cat(wanted)
+        cache = filled(model)
+        packed = forward_packed(model, cache, parts(), widths, len(together) + 3, EXTENT)
+        assert packed.shape == (len(together) + 3, VOCABULARY)
+        assert torch.allclose(packed[: len(together)], together, rtol=0, atol=1e-9)
+        # What was written is what a step alone writes: the next one sees the same.
+        following = forward(model, cache, 2, torch.tensor([tokens(2, 16, 1)]), 16, EXTENT)
+        other = filled(model)
+        forward(model, other, 2, torch.tensor([tokens(2, 7, 9)]), 7, EXTENT)
+        repeated = forward(model, other, 2, torch.tensor([tokens(2, 16, 1)]), 16, EXTENT)
+        assert torch.allclose(following, repeated, rtol=0, atol=1e-9)
+
+
+@torch.inference_mode()
+def test_rows_that_are_not_fed_stay_as_they_are() -> None:
+    model = tiny_model("qwen2", torch.float64)
+    some = [part for part in parts() if part.row in (1, 2)]
+    count = sum(len(part.token_ids) for part in some)
+    with served(model, exact=True):
+        all_cache, cache, before = filled(model), filled(model), filled(model)
+        everything = forward_packed(model, all_cache, parts(), (2, 9), sum(LENGTHS), EXTENT)
+        packed = forward_packed(model, cache, some, (2, 9), count, EXTENT)
+    assert torch.allclose(packed, everything[1 : 1 + count], rtol=0, atol=1e-9)
+    for store, same in ((cache._keys, before._keys), (cache._values, before._values)):
+        for layer, tensor in store.items():
+            for row in (0, 3):
+                assert torch.equal(tensor[row], same[layer][row])
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=16))
+def test_every_row_fits_what_the_attention_takes(lengths: list[int]) -> None:
+    widths = ladder(40)
+    attended = attention_widths(lengths, len(lengths), widths)
+    assert set(attended) <= set(widths)
+    assert list(attended) == sorted(set(attended))
+    assert max(lengths) <= attended[-1]
+
+
+chains = st.lists(st.floats(0.01, 1), max_size=12).map(lambda p: sorted(p, reverse=True))
+
+
+@given(
+    st.lists(chains, min_size=1, max_size=5),
+    st.lists(st.floats(0, 0.5), min_size=1, max_size=30),
+    st.integers(0, 40),
+)
+def test_drafts_share_what_is_worth_its_time(
+    rows: list[list[float]], slopes: list[float], most: int
+) -> None:
+    """No other number of the likeliest tokens gives more, less what it costs."""
+    prices = [0.0, *accumulate(slopes)]
+    drafts = [Draft(tuple(range(len(p))), probabilities=tuple(p)) for p in rows]
+    cut = share(drafts, prices, most)
+    kept = [p for draft in cut for p in draft.probabilities]
+    dropped = [p for row, draft in zip(rows, cut, strict=True) for p in row[len(draft.token_ids) :]]
+    assert len(kept) <= min(most, len(slopes))
+    assert not kept or not dropped or min(kept) >= max(dropped)
+    likeliest = sorted((p for row in rows for p in row), reverse=True)
+
+    def worth(count: int) -> float:
+        return sum(likeliest[:count]) - prices[count]
+
+    counts = range(min(len(likeliest), most, len(slopes)) + 1)
+    assert worth(len(kept)) == pytest.approx(max(map(worth, counts)), abs=1e-9)
+
+
+def test_a_draft_without_probabilities_is_cut_only_where_there_is_no_room() -> None:
+    drafts = [Draft((1, 2, 3)), Draft(), Draft((4, 5))]
+    assert share(drafts, [0.0] * 6, most_tokens=5) == drafts
+    cut = share(drafts, [0.0] * 6, most_tokens=3)
+    assert [draft.token_ids for draft in cut] == [(1, 2), (), (4,)]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_long_draft_does_not_widen_the_rows_beside_it(
+    exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four rows one copies: the others are fed a token each, and all answers are right."""
+    packed: list[list[int]] = []
+
+    def watched(model: Any, cache: Any, parts: list[Part], *args: Any) -> torch.Tensor:
+        packed.append([len(part.token_ids) for part in parts])
+        return forward_packed(model, cache, parts, *args)
+
+    monkeypatch.setattr(steps_module, "forward_packed", watched)
+    model = tiny_model("qwen2")
+    asked = [tuple(tokens(row, 0, 9)) for row in range(4)]
+    plain = Engine(model, NoDrafter, num_draft_tokens=0, exact=None).generate(
+        [Sequence(ids, StopRule(30), greedy()) for ids in asked]
+    )
+    assert not packed
+    answers = {asked[2]: plain[2].token_ids}
+    engine = Engine(
+        model,
+        lambda: OnlySome(answers, VOCABULARY),
+        num_draft_tokens=20,
+        exact=exact_steps(model, 4) if exact else None,
+        batch_size=4,
+    )
+    drafted = engine.generate([Sequence(ids, StopRule(30), greedy()) for ids in asked])
+    assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
+    if not exact or exact_steps(model, 4).totals:
+        assert {length for lengths in packed for length in lengths[:2]} == {1}
+        assert max(lengths[2] for lengths in packed) >= 9
+
+
+class OnlySome(OracleDrafter):
+    """Knows some answers, and drafts nothing for other prompts."""
+
+    def start(self, prompt_ids: Tokens[int], earlier: Tokens[Tokens[int]] = ()) -> None:
+        self.answer = self.answers.get(tuple(prompt_ids), ())

@@ -1,0 +1,125 @@
+"""The store of earlier answers: bounded, and never indexed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyspec_eval.drafters.automaton import SuffixAutomaton
+from copyspec_eval.drafters.store import AnswerStore, StoreMatch
+from copyspec_eval.drafters.suffix import SuffixDrafter
+from copyspec_eval.types import Verdict
+
+THRESHOLDS = [0.01] * 20
+answers = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=30)
+
+
+def runs(token_ids: Sequence[int]) -> set[tuple[int, ...]]:
+    return {
+        tuple(token_ids[start:end])
+        for start in range(len(token_ids))
+        for end in range(start + 1, len(token_ids) + 1)
+    }
+
+
+@given(answers, st.integers(10, 60))
+def test_the_latest_answers_are_there_and_memory_is_bounded(
+    added: list[list[int]], most_tokens: int
+) -> None:
+    store = AnswerStore(most_tokens)
+    for answer in added:
+        store.add(answer)
+    longest = 1 + max(map(len, added), default=0)
+    kept = sum(len(automaton.token_ids) for automaton in store.automata)
+    assert kept <= max(most_tokens, 2 * longest)
+    latest: list[list[int]] = []
+    for answer in reversed(added):
+        if sum(len(other) + 1 for other in (*latest, answer)) >= most_tokens // 2:
+            break
+        latest.append(answer)
+    for answer in latest:
+        matches = [StoreMatch(automaton, answer).length for automaton in store.automata]
+        assert max(matches) == len(answer)
+
+
+@given(answers)
+def test_nothing_is_matched_across_the_end_of_an_answer(added: list[list[int]]) -> None:
+    store = AnswerStore()
+    for answer in added:
+        store.add(answer)
+    [automaton] = store.automata
+    together = [token for answer in added for token in answer]
+    match = StoreMatch(automaton, together)
+    wanted = max(
+        (len(run) for answer in added for run in runs(answer) if together[-len(run) :] == [*run]),
+        default=0,
+    )
+    assert match.length == wanted
+
+
+@given(answers, answers, st.integers(10, 60))
+def test_earlier_runs_are_bounded_like_the_run_and_told_apart_from_it(
+    earlier: list[list[int]], added: list[list[int]], most_tokens: int
+) -> None:
+    store = AnswerStore(most_tokens, earlier)
+    one_by_one = AnswerStore(most_tokens)
+    for answer in earlier:
+        one_by_one.add(answer)
+    kept = [automaton.token_ids for automaton in store.automata]
+    assert kept == [automaton.token_ids for automaton in one_by_one.automata]
+    before = [(automaton, len(automaton.token_ids)) for automaton in store.automata]
+    for answer in added:
+        store.add(answer)
+    for automaton in store.automata:
+        assert automaton.num_earlier == sum(n for other, n in before if other is automaton)
+    assert {automaton.num_earlier for automaton in one_by_one.automata} == {0}
+
+
+def test_no_token_is_indexed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What dropping answers would cost is then a few milliseconds in no step."""
+    indexed = 0
+    append = SuffixAutomaton.append
+
+    def counted(self: SuffixAutomaton, token: int) -> None:
+        nonlocal indexed
+        indexed += 1
+        append(self, token)
+
+    monkeypatch.setattr(SuffixAutomaton, "append", counted)
+    store = AnswerStore(most_tokens=40)
+    for number in range(50):
+        store.add(range(number, number + 7))
+    assert indexed == 50 * 8
+    assert len(store.automata) == 2
+
+
+def test_a_request_goes_on_while_its_store_drops_answers() -> None:
+    store = AnswerStore(most_tokens=20)
+    store.add([5, 6, 7, 8, 9])
+    drafter = SuffixDrafter(store)
+    drafter.start([1, 5, 6])
+    for number in range(10):
+        store.add([20 + number] * 5)
+    assert drafter.propose(10, THRESHOLDS).token_ids == (7, 8, 9)
+    drafter.observe([7], Verdict(1, 8))
+    later = SuffixDrafter(store)
+    later.start([1, 5, 6])
+    assert later.propose(10, THRESHOLDS).token_ids == ()
+
+
+def test_both_halves_are_copied_from() -> None:
+    store = AnswerStore(most_tokens=20)
+    for answer in ([5, 6, 7, 8], [1, 2, 3, 4]):
+        store.add(answer)
+    store.add([9, 9, 9])
+    assert len(store.automata) == 2
+    for begin, following in (([0, 5, 6], (7, 8)), ([0, 1, 2], (3, 4))):
+        for tree in (False, True):
+            drafter = SuffixDrafter(store, tree)
+            drafter.start(begin)
+            draft = drafter.propose(10, THRESHOLDS)
+            assert draft.token_ids[:2] == following
+            assert draft.source == "store"
