@@ -26,9 +26,11 @@ _OPTIONAL = ("bitsandbytes", "gptqmodel", "optimum", "peft", "torchao", "vllm", 
 _KERNEL_VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
+    "CXX",
     "MKL_CBWR",
     "NVIDIA_TF32_OVERRIDE",
     "ONEDNN_MAX_CPU_ISA",
+    "TORCHINDUCTOR_CPP_MARCH",
     "TORCHINDUCTOR_MAX_AUTOTUNE",
 )
 
@@ -120,6 +122,14 @@ def hardware() -> dict[str, Any]:
         "accelerators": [torch.cuda.get_device_name(device) for device in devices],
         "cuda": torch.version.cuda,
     }
+
+
+def processor_features() -> str:
+    """The instructions that the processor has beyond the usual, as far as the system tells."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match.group(1) if match else platform.machine()
 
 
 def kernel_environment() -> dict[str, str]:

@@ -41,6 +41,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
+@pytest.fixture
+def torchs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention and linear layers as where there is no C++ compiler."""
+    monkeypatch.setattr("copyspec_eval.decoding.kernels.is_available", lambda: False)
+
+
+@pytest.fixture(params=["ours", "torch's"])
+def either_kernels(request: pytest.FixtureRequest) -> None:
+    """Attention and linear layers by our kernels, then by torch's."""
+    if request.param == "torch's":
+        request.getfixturevalue("torchs_kernels")
+    else:
+        request.getfixturevalue("our_kernels")
+
+
+@pytest.fixture
+def our_kernels() -> None:
+    """Attention and linear layers by our kernels."""
+    from copyspec_eval.decoding import kernels
+
+    if not kernels.has_compiler():
+        pytest.skip("NOT TESTED without a C++ compiler: apt-get install g++")
+    assert kernels.is_available()
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Folder of the local copies of the public data sets; without one the test is skipped."""

@@ -1,8 +1,9 @@
 """The engine's attention: one read of keys and values, whatever the number of query heads per key.
 
 Registered with transformers' attention interface under `NAME`, and with its mask interface, so that
-sliding windows and the like are those that the model asks for. Grouped query heads are folded into
-the query axis, so that keys are not copied once per query head, as the stock masked path does.
+sliding windows and the like are those that the model asks for. On a CPU it is our own kernel. With
+torch's, grouped query heads are folded into the query axis, so that keys are not copied once per
+query head, as the stock masked path does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
+from copyspec_eval.decoding import kernels
 from copyspec_eval.errors import ModelError
 
 NAME = "copyspec"
@@ -46,7 +48,7 @@ class Step:
     positions: torch.Tensor
     key_positions: torch.Tensor
 
-    def index_tensors(self) -> list[torch.Tensor]:
+    def index_tensors(self, folds: bool) -> list[torch.Tensor]:
         """What the attention reads beside the mask: nothing."""
         return []
 
@@ -79,6 +81,7 @@ class Packed:
         visible: bool `[1, 1, tokens, extent]`, as of `Step`.
         positions: `[1, tokens]`, int64.
         key_positions: `[1, tokens, extent]`, int64, of the keys of each token's row.
+        rows: `[tokens]`, int64, of the cache.
         groups: what the attention takes at a time; all tokens are in one, but for padding.
         order: `[tokens]`, int64, where each token is among those of all groups, of the last group
             that has it; anything for padding.
@@ -87,23 +90,33 @@ class Packed:
     visible: torch.Tensor
     positions: torch.Tensor
     key_positions: torch.Tensor
+    rows: torch.Tensor
     groups: tuple[Group, ...]
     order: torch.Tensor
 
-    def index_tensors(self) -> list[torch.Tensor]:
-        """What the attention reads beside the mask: `order`, then tokens and rows of each group."""
+    def index_tensors(self, folds: bool) -> list[torch.Tensor]:
+        """What the attention reads beside the mask.
+
+        Args:
+            folds: whether it takes torch's kernel: then it is `order`, and tokens and rows of each
+                group; else `rows`.
+        """
+        if not folds:
+            return [self.rows]
         of_groups = [index for group in self.groups for index in (group.tokens, group.rows)]
         return [self.order, *(index for index in of_groups if index is not None)]
 
     def with_index_tensors(self, tensors: Sequence[torch.Tensor]) -> Packed:
         """The step with others in their place."""
-        order, *of_groups = tensors
+        first, *of_groups = tensors
+        if not of_groups:
+            return replace(self, rows=first)
         indices = iter(of_groups)
         groups = []
         for group in self.groups:
             tokens = next(indices)
             groups.append(Group(None if group.rows is None else next(indices), tokens))
-        return replace(self, groups=tuple(groups), order=order)
+        return replace(self, groups=tuple(groups), order=first)
 
 
 _current: ContextVar[Step | Packed] = ContextVar("copyspec_step")
@@ -193,6 +206,11 @@ def attend(
     """
     _check_known(kwargs)
     current = _current.get(None)
+    if softcap is None and s_aux is None and kernels.attends(query, key, value, attention_mask):
+        key_rows = current.rows if isinstance(current, Packed) else None
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        ours = torch.ops.copyspec.attend(query, key, value, attention_mask, key_rows, scale)
+        return ours, None
     if not isinstance(current, Packed):
         output = _attend(query, key, value, attention_mask, 0, scaling, softcap, s_aux)
         return output.contiguous(), None
@@ -222,11 +240,13 @@ def _attend(
     kv_heads = key.shape[1]
     groups = heads // kv_heads
     # The query heads that share a key are stacked, as if they were more positions.
+    # A view would be fixed where a compiled layer is traced, and may be none where it is compiled.
     contiguous = query.clone(memory_format=torch.contiguous_format)
     folded = contiguous.view(rows, kv_heads, groups * width, dim)
     added = _folded_mask(mask, FoldedMask(number, kv_heads, groups, folded.dtype))
     padding = added.shape[2] - groups * width
-    folded = F.pad(folded, (0, 0, 0, padding))
+    if query.device.type == "cpu":
+        folded = F.pad(folded, (0, 0, 0, padding))
     if softcap is None and s_aux is None:
         output = F.scaled_dot_product_attention(folded, key, value, attn_mask=added, scale=scaling)
     else:

@@ -8,39 +8,24 @@ they meet.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._dynamo.source import ConstantSource
-from torch._guards import TracingContext, tracing
-from torch._inductor import standalone_compile
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functional_call
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from copyspec_eval.decoding import attention, packing
 from copyspec_eval.decoding.cache import RowCache, write
+from copyspec_eval.decoding.graphs import Graph, compile_graph
 from copyspec_eval.errors import ModelError
 
 _REMEDY = "leave it out"
-_library: Any = torch.library.Library("copyspec", "DEF")  # type: ignore[no-untyped-call]
-_library.define("linear(Tensor hidden, Tensor weight, Tensor? bias, bool pads) -> Tensor")
-for _key in ("CPU", "MkldnnCPU"):
-    _library.impl("linear", packing.linear, _key)
-_library.impl(
-    "linear",
-    lambda hidden, weight, bias, pads: hidden.new_empty((*hidden.shape[:-1], weight.shape[0])),
-    "Meta",
-)
 
 
 def compile_layers(model: PreTrainedModel) -> None:
@@ -58,7 +43,7 @@ def compile_layers(model: PreTrainedModel) -> None:
         name = model.config.model_type
         raise ModelError(f"compile=true finds no layers to compile in type {name!r}; {_REMEDY}")
     kinds: dict[Hashable, int] = {}
-    graphs: dict[Hashable, list[_Graph]] = {}
+    graphs: dict[Hashable, list[Graph]] = {}
     _layers[model] = [_Layer(module, kinds, graphs) for module in modules]
 
 
@@ -90,6 +75,7 @@ class _Call:
     Attributes:
         args, kwargs: as the model passes them.
         tensors: all among them, in their order; the first are the hidden states.
+        constants: what else is among them, but for the cache.
         cache: among them.
         mask: among them, of `attention.make_mask`.
     """
@@ -97,21 +83,9 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     tensors: list[torch.Tensor]
+    constants: tuple[Any, ...]
     cache: RowCache
     mask: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    """A compiled layer.
-
-    Attributes:
-        run: takes keys and values, the tensors of the step, those of the call, and the weights.
-        holds: whether it does for tensors of such sizes, all but the weights.
-    """
-
-    run: Callable[..., Any]
-    holds: Callable[[Sequence[torch.Tensor]], bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -126,9 +100,10 @@ class _Layer:
 
     module: Any
     kinds: dict[Hashable, int]
-    graphs: dict[Hashable, list[_Graph]]
+    graphs: dict[Hashable, list[Graph]]
     _kind: int = 0
     _number: int | None = None
+    _folds: bool = False
     _like: tuple[torch.Tensor, ...] = ()
     _names: list[str] = field(default_factory=list)
     _linear: list[Any] = field(default_factory=list)
@@ -162,6 +137,7 @@ class _Layer:
             self._eager(call)
             [self._number] = call.cache.layers_in_use - before
             self._like = call.cache.layer(self._number)
+            self._folds = bool(attention.folded_masks(call.mask))
         states = call.cache.layer(self._number, self._like)
         # Layers differ in their masks: some have a window.
         key = self._kind, id(call.mask)
@@ -192,21 +168,26 @@ class _Layer:
 
     def _prepare(
         self, call: _Call, states: tuple[torch.Tensor, ...]
-    ) -> tuple[_Graph, list[torch.Tensor]]:
+    ) -> tuple[Graph, list[torch.Tensor]]:
         """The graph for a step, and the tensors that all layers of a kind share in it."""
         step = attention.current_step()
         masks = attention.folded_masks(call.mask)
-        if not masks:
+        if self._folds and not masks:
             # It has them made.
             self._eager(call)
-        of_step = [*call.cache.written_at, *masks.values(), *step.index_tensors()]
-        key = (self._kind, call.cache.is_packed, *masks, len(of_step), len(call.tensors))
+        of_step = [*call.cache.written_at, *masks.values(), *step.index_tensors(self._folds)]
+        key = (self._kind, call.constants, call.cache.is_packed, *masks, len(of_step))
         graphs = self.graphs.setdefault(key, [])
         inputs = [*states, *of_step, *call.tensors]
         graph = next((graph for graph in graphs if graph.holds(inputs)), None)
         if graph is None:
             try:
-                graph = self._compile(call, inputs, [*masks], step)
+                graph = compile_graph(
+                    lambda *tensors: self._traced(tensors, call, [*masks], step),
+                    inputs,
+                    [_moving(number, tensor) for number, tensor in enumerate(inputs)],
+                    self._weights,
+                )
             except Exception as error:
                 name, reason = type(self.module).__name__, str(error).partition("\n")[0]
                 raise ModelError(
@@ -215,41 +196,6 @@ class _Layer:
             graphs.append(graph)
         return graph, of_step
 
-    @torch.inference_mode(mode=False)
-    @torch.no_grad()
-    def _compile(
-        self,
-        call: _Call,
-        inputs: Sequence[torch.Tensor],
-        masks: Sequence[attention.FoldedMask],
-        step: attention.Step | attention.Packed,
-    ) -> _Graph:
-        environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
-        mode = FakeTensorMode(shape_env=environment)
-        fakes = [
-            *(
-                _fake(mode, f"input_{i}", tensor, _moving(i, tensor))
-                for i, tensor in enumerate(inputs)
-            ),
-            *(_fake(mode, f"weight_{i}", tensor) for i, tensor in enumerate(self._weights)),
-        ]
-
-        def run(*tensors: torch.Tensor) -> Any:
-            return self._traced(tensors, call, masks, step)
-
-        graph = make_fx(run, tracing_mode="symbolic")(*fakes)
-        examples: list[Any] = [*fakes]
-        # So that the guards of both are in the same environment.
-        with tracing(TracingContext(mode)):
-            compiled_graph = standalone_compile(
-                graph,
-                examples,
-                dynamic_shapes="from_tracing_context",
-                # A packed weight has no strides.
-                options={"config_patches": {"size_asserts": False}},
-            )
-        return _Graph(compiled_graph, _guard(environment, fakes[: len(inputs)]))
-
     def _traced(
         self,
         tensors: Sequence[torch.Tensor],
@@ -257,11 +203,11 @@ class _Layer:
         masks: Sequence[attention.FoldedMask],
         step: attention.Step | attention.Packed,
     ) -> Any:
-        """The layer's forward on `tensors`, which are in the order of `_Graph.run`."""
+        """The layer's forward on `tensors`, which are in the order of `compile_graph`."""
         remaining = iter(tensors)
         keys, values, rows, positions = (next(remaining) for _ in range(4))
         folded = {of: next(remaining) for of in masks}
-        indices = [next(remaining) for _ in step.index_tensors()]
+        indices = [next(remaining) for _ in step.index_tensors(self._folds)]
         replacing: dict[int, Any] = {id(old): next(remaining) for old in call.tensors}
         state = {name: next(remaining) for name in self._names}
         mask = replacing[id(call.mask)]
@@ -288,7 +234,6 @@ class _Layer:
                 some,
                 weight=next(remaining),
                 bias=None if some.bias is None else next(remaining),
-                multiply=torch.ops.copyspec.linear,
             )
             for some in dict.fromkeys(forward.layers for forward in forwards)
         }
@@ -328,6 +273,7 @@ class _TracedCache:
 def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     cache = mask = None
     tensors: list[torch.Tensor] = []
+    constants: list[Any] = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tensors.append(value)
@@ -337,9 +283,11 @@ def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
             tensors += value
         elif isinstance(value, RowCache):
             cache = value
+        else:
+            constants.append(value)
     if cache is None or mask is None:
         raise ModelError(f"compile=true is not for layers that get no mask or no cache; {_REMEDY}")
-    return _Call(args, kwargs, tensors, cache, mask)
+    return _Call(args, kwargs, tensors, tuple(constants), cache, mask)
 
 
 def _kind(module: torch.nn.Module) -> Hashable:
@@ -354,7 +302,7 @@ def _kind(module: torch.nn.Module) -> Hashable:
                 for key, value in vars(part).items()
                 if isinstance(value, plain) and key != "layer_idx"
             ),
-            tuple((key, weight.shape, weight.dtype) for key, weight in part.named_parameters()),
+            tuple((weight.shape, weight.dtype) for weight in part.parameters(recurse=False)),
             _packed_as(vars(part).get("forward")),
         )
         for name, part in module.named_modules()
@@ -368,42 +316,8 @@ def _packed_as(forward: object) -> Hashable:
 
 
 def _moving(number: int, tensor: torch.Tensor) -> tuple[int, ...]:
-    """The dimensions of an input of `_Graph.run` that change from step to step."""
+    """The dimensions of an input of a graph that change from step to step."""
     if number < 2:
         return 0, 2  # rows and capacity of keys and values
     has_features = tensor.is_floating_point() and tensor.ndim == 3
     return tuple(range(tensor.ndim - has_features))
-
-
-def _fake(
-    mode: FakeTensorMode, name: str, tensor: torch.Tensor, moving: Sequence[int] = ()
-) -> FakeTensor:
-    """What is traced in the place of a tensor, with a symbol for each of the sizes `moving`."""
-    if tensor.is_mkldnn:
-        like = torch.empty(tensor.shape, dtype=tensor.dtype)
-    else:
-        like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-    sizes = [
-        DimDynamic.DYNAMIC if number in moving else DimDynamic.STATIC
-        for number in range(tensor.ndim)
-    ]
-    return mode.from_tensor(
-        like,
-        # Without a name of its own, it may be given the symbols of another.
-        source=ConstantSource(name),
-        symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes),
-    )
-
-
-def _guard(
-    environment: ShapeEnv, fakes: Sequence[FakeTensor]
-) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """Whether tensors have sizes and strides for which all that was traced and compiled holds."""
-    guards = environment.produce_guards_expression(fakes, ignore_static=False)
-
-    @functools.cache
-    def hold(layouts: tuple[tuple[torch.Size, tuple[int, ...]], ...]) -> bool:
-        some = [torch.empty_strided(*layout, device="meta") for layout in layouts]
-        return guards is None or environment.evaluate_guards_expression(guards, some)
-
-    return lambda tensors: hold(tuple((tensor.shape, tensor.stride()) for tensor in tensors))

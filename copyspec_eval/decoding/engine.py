@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.exactness import padded
 from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.prefill import Prefill
@@ -22,6 +21,7 @@ from copyspec_eval.decoding.serving import check_length, input_device, served, w
 from copyspec_eval.decoding.steps import Rows, StepLogits, Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
+from copyspec_eval.decoding.widths import padded
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
 from copyspec_eval.drafters.thresholds import acceptance_thresholds, draft_prices, share

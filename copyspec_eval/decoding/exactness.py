@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.forced_text import KEY_BLOCK, PREFILL_CHUNK, ForcedText
 from copyspec_eval.decoding.serving import served
+from copyspec_eval.decoding.widths import exact_extent, filling, ladder, padded
 from copyspec_eval.types import FIXED_WIDTHS, ExactSteps, StepKind
 
 CONTEXTS = (48, 560)
@@ -41,44 +42,6 @@ _FILLED = 256
 _BLOCK_LENGTHS = tuple(range(64, KEY_BLOCK, 64))
 _AT_THE_END = 4
 """Positions that are read at the end of a short block, in narrow steps."""
-
-
-def ladder(widest: int) -> tuple[int, ...]:
-    """Widths up to `widest` or a little more: few, and so dense that padding costs little.
-
-    >>> ladder(11)
-    (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12)
-    >>> ladder(64)[10:]
-    (14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-    """
-    widths = [1]
-    while widths[-1] < widest:
-        widths.append(widths[-1] + max(1, 1 << widths[-1].bit_length() >> 3))
-    return tuple(sorted({*widths, widest}))
-
-
-def padded(widths: Sequence[int], width: int) -> int:
-    """The narrowest of `widths`, ascending, that is at least `width`."""
-    return next(wide for wide in widths if wide >= width)
-
-
-def exact_extent(length: int, block_lengths: Sequence[int]) -> int:
-    """The fewest keys that hold `length` positions, the last block of one of `block_lengths`.
-
-    >>> exact_extent(130, (192, 384, 512)), exact_extent(900, (192, 384, 512))
-    (192, 1024)
-    """
-    blocks, rest = divmod(length, KEY_BLOCK)
-    return blocks * KEY_BLOCK + (padded(block_lengths or (KEY_BLOCK,), rest) if rest else 0)
-
-
-def most_padding(widths: Sequence[int]) -> int:
-    """The most tokens by which `padded` lengthens a step.
-
-    >>> most_padding((2, 3, 4, 8))
-    3
-    """
-    return max(wider - narrower for narrower, wider in pairwise((0, *widths))) - 1
 
 
 def fixed_steps(num_draft_tokens: int) -> ExactSteps:
@@ -301,20 +264,6 @@ def _totals(
         if not total or not agrees(total, lengths):
             return ()
     return totals
-
-
-def filling(total: int, widths: Sequence[int], num_rows: int) -> list[int]:
-    """Tokens of each row that come near a total, as many of the rows as there are tokens for.
-
-    >>> filling(100, (1, 2, 4, 8, 16, 32), num_rows=6), filling(3, (1, 2), num_rows=6)
-    ([32, 32, 32, 2, 1, 1], [1, 1, 1])
-    """
-    lengths: list[int] = []
-    left = total - min(total, num_rows)
-    for _ in range(min(total, num_rows)):
-        lengths.append(max(width for width in (1, *widths) if width - 1 <= left))
-        left -= lengths[-1] - 1
-    return lengths
 
 
 def fitting_contexts(

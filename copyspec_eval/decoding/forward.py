@@ -103,7 +103,7 @@ def forward_packed(
     groups = [attention.Group(None, next(split).reshape(num_rows, -1))]
     if layout.wide:
         groups.append(attention.Group(next(split), next(split).reshape(len(layout.wide), -1)))
-    step = _packed_step(parts, slots, extent, num_tokens, tuple(groups), order)
+    step = _packed_step(parts, rows, slots, extent, num_tokens, tuple(groups), order)
     cache.place_packed(rows, slots, extent)
     return _run(model, cache, ids[None], step, step.positions)[0]
 
@@ -162,14 +162,17 @@ def _stretched(own: Sequence[int], width: int) -> list[int]:
 
 def _packed_step(
     parts: Sequence[Part],
+    rows: torch.Tensor,
     slots: torch.Tensor,
     extent: int,
     num_tokens: int,
     groups: tuple[attention.Group, ...],
     order: torch.Tensor,
 ) -> attention.Packed:
+    # Padding sees the first key of the first row.
+    more = num_tokens - len(slots)
     keys = torch.arange(extent, device=slots.device)
-    visible = keys <= slots[:, None]
+    visible = keys <= F.pad(slots, (0, more))[:, None]
     positions, key_positions = slots, keys.expand(len(slots), extent)
     if any(part.parents for part in parts):
         positions, key_positions = positions.clone(), key_positions.clone()
@@ -181,11 +184,11 @@ def _packed_step(
                 visible[begin:end] = tree.visible[0, 0]
                 positions[begin:end] = tree.positions[0]
                 key_positions[begin:end] = tree.key_positions
-    more = num_tokens - len(slots)
     return attention.Packed(
-        F.pad(visible, (0, 0, 0, more), value=True)[None, None],
+        visible[None, None],
         F.pad(positions, (0, more))[None],
         F.pad(key_positions, (0, 0, 0, more))[None],
+        F.pad(rows, (0, more)),
         groups,
         order,
     )

@@ -1,9 +1,9 @@
 """Linear layers that read their weights at the speed of memory, on a CPU in bfloat16 and float32.
 
 A step takes about as long as reading the weights. In torch's layout, they are reordered in every
-call; here oneDNN reorders them once. Besides, nearly all step widths then have the same bits.
-Layers that read the same input, such as those of query, key and value, are multiplied as one, for
-every call takes time of its own.
+call; here they are reordered once, for our kernel, or else for oneDNN's. With ours all step widths
+have the same bits, with oneDNN's nearly all. Layers that read the same input, such as those of
+query, key and value, are multiplied as one, for every call takes time of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers.pytorch_utils import Conv1D
 
-_State = tuple[tuple[int, int], ...]
+from copyspec_eval.decoding import kernels
+
+_State = tuple[bool, tuple[tuple[int, int], ...]]
+"""Whose kernel it is for, and what changes with the weights."""
 
 _packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[_State, torch.Tensor]] = (
     WeakKeyDictionary()
@@ -64,7 +67,7 @@ def packed(
         linear_layer = PackedLinear(
             weight,
             _together([layer.bias for layer in layers]),
-            exact and _one_row_differs(layers, weight),
+            exact and weight.is_mkldnn and _one_row_differs(layers, weight),
             [_matrix(layer).shape[0] for layer in layers],
         )
         for index, layer in enumerate(layers):
@@ -115,31 +118,39 @@ class PackedLinear:
     """Linear layers of one input on packed weights; see `linear`.
 
     Attributes:
-        weight, bias, pads: as for `linear`, of all of them.
+        weight: of all of them, packed for our kernel or oneDNN's.
+        bias: `[outputs]`, of all of them.
+        pads: as for `linear`.
         sizes: outputs of each.
-        multiply: `linear`, or what stands for it.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
     pads: bool
     sizes: Sequence[int]
-    multiply: Callable[..., torch.Tensor] = field(default_factory=lambda: linear)
     _input: torch.Tensor | None = None
     _outputs: list[torch.Tensor | None] = field(default_factory=list)
 
     def output(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """What the layer of that index makes of `[…, inputs]`: `[…, outputs]`."""
         if len(self.sizes) == 1:
-            return self.multiply(hidden, self.weight, self.bias, self.pads)
+            return self._multiply(hidden)
         if hidden is not self._input or self._outputs[index] is None:
-            both = self.multiply(hidden, self.weight, self.bias, self.pads)
+            both = self._multiply(hidden)
             self._input = hidden
             self._outputs = [part.contiguous() for part in torch.split(both, [*self.sizes], dim=-1)]
         output, self._outputs[index] = self._outputs[index], None
         if not any(part is not None for part in self._outputs):
             self._input = None
         assert output is not None
+        return output
+
+    def _multiply(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.weight.is_mkldnn:
+            return linear(hidden, self.weight, self.bias, self.pads)
+        output: torch.Tensor = torch.ops.copyspec.linear(
+            hidden, self.weight, self.bias, sum(self.sizes)
+        )
         return output
 
 
@@ -157,11 +168,12 @@ class PackedForward:
 
 def _packed_weight(layers: Sequence[Any]) -> torch.Tensor:
     # A model may be trained on between two evaluations.
-    state = tuple(
+    first = layers[0]
+    weights_state = tuple(
         (layer.weight.data_ptr(), 0 if layer.weight.is_inference() else layer.weight._version)
         for layer in layers
     )
-    first = layers[0]
+    state = kernels.packs(_matrix(first)), weights_state
     if first not in _packed_weights or _packed_weights[first][0] != state:
         together = _together([_matrix(layer) for layer in layers])
         assert together is not None
@@ -184,7 +196,13 @@ def _gains(layer: Any) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and layer.weight.device.type == "cpu"
         and dtype in (torch.float32, torch.bfloat16)
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and (kernels.packs(_matrix(layer)) or _gains_by_onednn(dtype))
+    )
+
+
+def _gains_by_onednn(dtype: torch.dtype) -> bool:
+    return bool(
+        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and (dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
     )
 
@@ -197,6 +215,8 @@ def _matrix(layer: Any) -> torch.Tensor:
 
 @torch.inference_mode()
 def _pack(weight: torch.Tensor) -> torch.Tensor:
+    if kernels.packs(weight):
+        return kernels.pack(weight)
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
     return packed
 
@@ -221,7 +241,7 @@ def _one_row_differs(layers: Sequence[Any], weight: torch.Tensor) -> bool:
 def linear(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pads: bool
 ) -> torch.Tensor:
-    """`hidden @ weight.T + bias`.
+    """`hidden @ weight.T + bias`, by oneDNN.
 
     Args:
         hidden: `[…, inputs]`.

@@ -9,10 +9,10 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.exactness import exact_extent
 from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from copyspec_eval.decoding.forward import forward, step_parents
 from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.widths import exact_extent
 from copyspec_eval.types import Draft, ExactSteps
 
 _REUSED_BLOCK = 16

@@ -11,16 +11,10 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import sequence
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.exactness import (
-    exact_extent,
-    filling,
-    ladder,
-    most_padding,
-    padded,
-)
 from copyspec_eval.decoding.forced_text import KEY_BLOCK
 from copyspec_eval.decoding.forward import Part, forward, forward_packed, step_parents
 from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.widths import exact_extent, filling, ladder, most_padding, padded
 from copyspec_eval.types import Draft, ExactSteps
 
 _EXTENT = 64

@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval import decoding, journal, provenance
+from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.compiling import is_compiled
 from copyspec_eval.decoding.exactness import (
     check_exact_steps,
@@ -103,6 +104,7 @@ def _path(model: PreTrainedModel, widest: int, batch_size: int) -> Path:
         "autocast": torch.is_autocast_enabled(device.type)
         and str(torch.get_autocast_dtype(device.type)),
         "compiled": is_compiled(model),
+        "kernels": kernels.serve(model),
         "threads": torch.get_num_threads(),
         "hardware": provenance.hardware(),
         "environment": provenance.kernel_environment(),
@@ -119,7 +121,8 @@ def _path(model: PreTrainedModel, widest: int, batch_size: int) -> Path:
 def _code_hash() -> str:
     """Of the files that compute a step."""
     digest = hashlib.sha256()
-    for file in sorted(Path(decoding.__file__).parent.glob("*.py")):
+    folder = Path(decoding.__file__).parent
+    for file in sorted([*folder.rglob("*.py"), *folder.rglob("*.cpp")]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

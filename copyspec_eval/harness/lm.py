@@ -13,7 +13,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 from transformers import AutoModelForCausalLM
 
-from copyspec_eval.decoding import serving
+from copyspec_eval.decoding import kernels, serving
 from copyspec_eval.decoding.compiling import compile_layers
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option, store_text
@@ -385,6 +385,7 @@ class CopySpecLM(HFLM):
             | {"num_draft_tokens": self._longest, "steps": steps.kind if steps else "any"}
             | {"exact": self._exact, "paired": self._paired}
             | {"prefix_cache": self._prefix_bytes, "compile": self._compile}
+            | {"kernels": "copyspec" if kernels.serve(self.model) else "torch"}
             | self._earlier_settings(),
         )
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib.util import find_spec
-from shutil import which
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from accelerate.utils import convert_file_size_to_int
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
+from copyspec_eval.decoding import kernels
 from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
 from copyspec_eval.types import DraftOptions
 
@@ -87,7 +87,7 @@ def check_compile(options: Mapping[str, Any]) -> None:
     Raises:
         OptionError: there is no C++ compiler, or the model would run under autocast.
     """
-    if not any(map(which, ("g++", "clang++", "c++"))):
+    if not kernels.is_available():
         raise OptionError("compile=true needs a C++ compiler; install g++, or leave it out")
     if options.get("mixed_precision_dtype"):
         raise OptionError("compile=true is not for mixed_precision_dtype; pass dtype instead")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import shutil
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from typing import Any
 
@@ -15,7 +15,7 @@ from tiny_models import ARCHITECTURES, VOCABULARY, tiny_model
 from transformers import LogitsProcessorList
 from unlike_rows import CONTEXTS, EXTENT, LENGTHS, filled, parts, tokens
 
-from copyspec_eval.decoding import compiling
+from copyspec_eval.decoding import compiling, kernels
 from copyspec_eval.decoding.cache import write
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
@@ -28,7 +28,9 @@ from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.options import check_compile
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = pytest.mark.skipif(
+    not kernels.has_compiler(), reason="NOT TESTED without a C++ compiler: apt-get install g++"
+)
 
 
 class RecordingChooser(TokenChooser):
@@ -83,6 +85,16 @@ def read_rows(model: Any) -> list[torch.Tensor]:
     return logits
 
 
+def check(model: Any, steps: Callable[[Any], list[torch.Tensor]]) -> list[torch.Tensor]:
+    """Compile, and compare with what it was before; the compiled logits."""
+    wanted = steps(model)
+    compiling.compile_layers(model)
+    logits = steps(model)
+    for ours, right in zip(logits, wanted, strict=True):
+        assert torch.allclose(ours, right, rtol=1e-4, atol=1e-4)
+    return logits
+
+
 def graphs_of(model: Any) -> list[Any]:
     [first, *_] = compiling._layers[model]
     return [graph for graphs in first.graphs.values() for graph in graphs]
@@ -95,10 +107,7 @@ def graphs_of(model: Any) -> list[Any]:
 def test_a_graph_computes_what_the_layer_does(model_type: str) -> None:
     """One serves all widths but a single token's, and every layer of its kind."""
     model = fresh_model(model_type)
-    wanted = read(model)
-    compiling.compile_layers(model)
-    for ours, right in zip(read(model), wanted, strict=True):
-        assert torch.allclose(ours, right, rtol=1e-4, atol=1e-4)
+    logits = check(model, read)
     kinds = len(compiling._layers[model][0].kinds)
     made = graphs_of(model)
     assert len(made) == 2 * kinds
@@ -108,7 +117,7 @@ def test_a_graph_computes_what_the_layer_does(model_type: str) -> None:
             weight.mul_(1.5)
     changed = read(model)
     assert graphs_of(model) == made
-    assert not torch.allclose(changed[0], wanted[0], rtol=1e-2)
+    assert not torch.allclose(changed[0], logits[0], rtol=1e-2)
     del compiling._layers[model]
     for ours, right in zip(changed, read(model), strict=True):
         assert torch.allclose(ours, right, rtol=1e-4, atol=1e-4)
@@ -118,10 +127,7 @@ def test_a_graph_computes_what_the_layer_does(model_type: str) -> None:
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_a_graph_computes_what_the_layer_does_in_a_batch(model_type: str) -> None:
     model = fresh_model(model_type)
-    wanted = read_rows(model)
-    compiling.compile_layers(model)
-    for ours, right in zip(read_rows(model), wanted, strict=True):
-        assert torch.allclose(ours, right, rtol=1e-4, atol=1e-4)
+    check(model, read_rows)
     kinds = len(compiling._layers[model][0].kinds)
     assert len(graphs_of(model)) <= 6 * kinds
 
@@ -181,7 +187,7 @@ def test_outside_of_the_engine_layers_are_as_they_were() -> None:
 def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="mixed_precision_dtype; pass dtype"):
         check_compile({"mixed_precision_dtype": "bfloat16"})
-    monkeypatch.setattr("copyspec_eval.harness.options.which", lambda name: None)
+    monkeypatch.setattr("copyspec_eval.decoding.kernels.is_available", lambda: False)
     with pytest.raises(OptionError, match="needs a C\\+\\+ compiler; install g\\+\\+"):
         check_compile({})
     with pytest.raises(ModelError, match="for models on a CPU; leave it out"):

@@ -21,18 +21,11 @@ from ways import EXACT_WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import (
-    check_exact_steps,
-    exact_extent,
-    fixed_steps,
-    ladder,
-    measure_exact_steps,
-    most_padding,
-    padded,
-)
+from copyspec_eval.decoding.exactness import check_exact_steps, fixed_steps, measure_exact_steps
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.widths import exact_extent, ladder, most_padding, padded
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
@@ -92,7 +85,7 @@ def check_every_drafter(model: Any, batch_size: int, num_draft_tokens: int = 10)
                 assert torch.equal(actual[position], bits), f"{name}: position {position}"
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("threads", "either_kernels")
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_logits_are_the_same_bits(dtype: torch.dtype, batch_size: int) -> None:
@@ -115,7 +108,7 @@ def test_logits_are_the_same_bits_for_experts_windows_and_caps(
     check_every_drafter(tiny_model(model_type, dtype), batch_size=4)
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("threads", "either_kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_neither_neighbours_nor_spare_capacity_matter(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +125,7 @@ def test_neither_neighbours_nor_spare_capacity_matter(
             assert all(torch.equal(other[position], bits) for other in others)
 
 
+@pytest.mark.usefixtures("torchs_kernels")
 def test_the_check_sees_a_width_that_follows_the_draft() -> None:
     """The same comparison on inexact decoding fails, so it can fail."""
     model = larger_model(torch.float32)
@@ -277,6 +271,7 @@ def attention_kernel(is_other: Callable[[int], bool]) -> Iterator[list[int]]:
         yield extents
 
 
+@pytest.mark.usefixtures("torchs_kernels")
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_a_length_of_a_block_of_keys_with_other_bits_is_left_out(batch_size: int) -> None:
     model = larger_model(torch.float32)
@@ -296,6 +291,7 @@ def test_a_length_of_a_block_of_keys_with_other_bits_is_left_out(batch_size: int
         assert set(extents) == {*steps.block_lengths[:2]}, "of the prefill, too"
 
 
+@pytest.mark.usefixtures("torchs_kernels")
 def test_where_masked_keys_matter_a_sequence_attends_to_equally_many_throughout() -> None:
     model = larger_model(torch.float32)
     with attention_kernel(lambda extent: extent > 512) as extents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import pytest
@@ -46,13 +47,15 @@ def test_every_outcome_moves_the_guesses_of_its_kind_and_no_others(
     outcomes = Outcomes()
     for other, accepted in earlier:
         outcomes.observe(other, accepted)
+    after = []
+    for accepted in (False, True):
+        observed = copy.deepcopy(outcomes)
+        observed.observe(guess, accepted)
+        after.append(observed.probability(guess))
+    assert 0 < after[0] < after[1] < 1
     if all(other.cell != guess.cell for other, _ in earlier):
         assert outcomes.probability(guess) == pytest.approx(guess.estimate)
-    for accepted in (True, False):
-        before = outcomes.probability(guess)
-        assert 0 < before < 1
-        outcomes.observe(guess, accepted)
-        assert (outcomes.probability(guess) > before) == accepted
+        assert after[0] < guess.estimate < after[1]
     likelier = guess._replace(estimate=(1 + guess.estimate) / 2)
     assert outcomes.probability(likelier) > outcomes.probability(guess)
 

@@ -18,12 +18,12 @@ from unlike_rows import EXTENT, LENGTHS, filled, parts, tokens
 
 from copyspec_eval.decoding import steps as steps_module
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import ladder
 from copyspec_eval.decoding.forward import Part, forward, forward_packed
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import attention_widths
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.widths import ladder
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.thresholds import share
 from copyspec_eval.types import Draft

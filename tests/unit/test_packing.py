@@ -10,10 +10,19 @@ import torch
 from tiny_models import tiny_model
 from transformers.pytorch_utils import Conv1D
 
-from copyspec_eval.decoding.packing import linear, linear_siblings, packed
+from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.packing import PackedLinear, linear_siblings, packed
 
-PACKS = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-"""Whether this processor, or the one that oneDNN is told to be, multiplies in bfloat16."""
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
+
+def packs(dtype: torch.dtype) -> bool:
+    """Ours multiply in bfloat16 on every processor, oneDNN's on those that it finds able to."""
+    return (
+        dtype == torch.float32
+        or kernels.is_available()
+        or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
 
 
 class Doubled(torch.nn.Linear):
@@ -55,27 +64,26 @@ def test_the_layers_of_gpt2_are_packed_too(dtype: torch.dtype) -> None:
     model, rows = torch.nn.Sequential(layer), torch.randn(500, 64).to(dtype)
     wanted = model(rows).double()
     with torch.inference_mode(), packed(model, exact=True):
-        assert ("forward" in vars(layer)) == (PACKS or dtype == torch.float32)
+        assert ("forward" in vars(layer)) == packs(dtype)
         together = model(rows)
         alone = torch.cat([model(row) for row in rows.split(1)])
-    if PACKS or dtype == torch.float32:
+    if packs(dtype):
         assert torch.equal(alone, together)
     assert (together.double() - wanted).abs().max() < 0.05 * wanted.std()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype) -> None:
-    packs = PACKS or dtype == torch.float32
     model = layers(dtype)
     hooked: Any = model[2]
     theirs = hooked.forward = functools.partial(torch.nn.Linear.forward, hooked)
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     with packed(model):
-        assert [("forward" in vars(layer)) for layer in model] == [packs, False, True]
+        assert [("forward" in vars(layer)) for layer in model] == [packs(dtype), False, True]
         assert hooked.forward is theirs
         with packed(model):
             pass
-        assert ("forward" in vars(model[0])) == packs, "the inner one leaves the outer one's"
+        assert ("forward" in vars(model[0])) == packs(dtype), "the inner one leaves the outer one's"
     assert "forward" not in vars(model[0])
     assert hooked.forward is theirs
     assert all(torch.equal(weights[name], now) for name, now in model.state_dict().items())
@@ -90,6 +98,7 @@ def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype)
 def test_a_row_of_padding_changes_no_shape_and_nothing_beyond_rounding(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kernels, "is_available", lambda: False)
     monkeypatch.setattr("copyspec_eval.decoding.packing._one_row_differs", lambda *given: True)
     layer = torch.nn.Sequential(torch.nn.Linear(96, 8))
     hidden = torch.randn(shape)
@@ -115,9 +124,8 @@ def test_in_exact_mode_a_row_has_the_bits_that_it_has_among_others(dtype: torch.
         assert all(torch.equal(layer(rows[i : i + 1]), together[i : i + 1]) for i in range(64))
 
 
-@pytest.mark.skipif(not PACKS, reason="NOT TESTED: this processor packs nothing")
-def test_weights_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("qwen2", torch.bfloat16)
+def test_weights_are_packed_once() -> None:
+    model = tiny_model("qwen2")
     with packed(model):
         first = model.lm_head.forward.layers.weight
     with packed(model):
@@ -160,18 +168,18 @@ def test_layers_of_one_input_are_multiplied_as_one(
     inputs = [torch.randn(1, width, 64) for _ in range(2)]
     multiplied: list[int] = []
 
-    def counting(hidden: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
-        multiplied.append(weight.shape[0])
-        return linear(hidden, weight, *args)
+    multiply: Any = PackedLinear._multiply
 
+    def counting(self: PackedLinear, hidden: torch.Tensor) -> Any:
+        multiplied.append(sum(self.sizes))
+        return multiply(self, hidden)
+
+    monkeypatch.setattr(PackedLinear, "_multiply", counting)
     with torch.inference_mode():
         siblings = linear_siblings(model, lambda: model(inputs[0]))
         assert siblings == [["query", "key"]]
         wanted = [model(hidden) for hidden in inputs]
         with packed(model, siblings=siblings):
-            children: list[Any] = list(model.children())
-            for layers_of_one in {layer.forward.layers for layer in children}:
-                layers_of_one.multiply = counting
             for hidden, right in zip(inputs, wanted, strict=True):
                 multiplied.clear()
                 torch.testing.assert_close(model(hidden), right)

@@ -65,6 +65,7 @@ def test_rejected_positions_are_simply_written_over() -> None:
     assert cache.get_mask_sizes(1, 0) == (6, 0)
 
 
+@pytest.mark.usefixtures("either_kernels")
 @pytest.mark.parametrize("softcap", [None, 5.0])
 @pytest.mark.parametrize("window", [None, 4])
 def test_attention_by_definition(window: int | None, softcap: float | None) -> None:
@@ -79,7 +80,7 @@ def test_attention_by_definition(window: int | None, softcap: float | None) -> N
     # A layer may make floats of the mask, of its own for every head.
     floats = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf).expand(-1, 4, -1, -1)
     same, _ = attention.attend(torch.nn.Identity(), query, key, value, floats, softcap=softcap)
-    assert torch.equal(output, same)
+    torch.testing.assert_close(output, same)
     for row in range(2):
         for head in range(4):
             for place in range(3):
@@ -119,6 +120,7 @@ def test_attention_with_a_tensor_that_it_does_not_know_is_refused() -> None:
         )
 
 
+@pytest.mark.usefixtures("torchs_kernels")
 def test_a_forward_makes_its_mask_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, ...]] = []
     repeat: Any = torch.Tensor.repeat

@@ -1,0 +1,162 @@
+// Vectors of 16 lanes, whatever the processor's have; compiled in front of the kernels.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int LANES = 16;
+constexpr int BLOCK = 2 * LANES;  // keys, or outputs of a linear layer, at a time
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+
+// The first `size` bytes of a vector; what is behind them is zero.
+template <typename Vector>
+inline Vector load(const void* from, size_t size = sizeof(Vector)) {
+  Vector vector{};
+  std::memcpy(&vector, from, size);
+  return vector;
+}
+
+template <typename Vector>
+inline void store(void* to, Vector vector, size_t size = sizeof(Vector)) {
+  std::memcpy(to, &vector, size);
+}
+
+// A bfloat16, here a uint16_t, is the upper half of a float32.
+inline Floats widened(Halves halves) {
+  return (Floats)(__builtin_convertvector(halves, Words) << 16);
+}
+inline Floats widened(Floats floats) { return floats; }
+
+inline void narrow(Floats floats, Floats& to) { to = floats; }
+inline void narrow(Floats floats, Halves& to) {
+  const Words words = (Words)floats;
+  const Words nearest = words + 0x7fff + ((words >> 16) & 1);  // ties to even
+  const Words rounded = floats != floats ? Words{} + 0x7fc00000 : nearest;
+  to = __builtin_convertvector(rounded >> 16, Halves);
+}
+
+template <typename T>
+struct Of;
+template <>
+struct Of<float> {
+  using Vector = Floats;
+};
+template <>
+struct Of<uint16_t> {
+  using Vector = Halves;
+};
+
+inline Words shuffled(Words first, Words second, Words lanes) {
+#ifdef __clang__
+  Words result;
+  for (int lane = 0; lane < LANES; ++lane)
+    result[lane] = lanes[lane] < LANES ? first[lanes[lane]] : second[lanes[lane] - LANES];
+  return result;
+#else
+  return __builtin_shuffle(first, second, lanes);
+#endif
+}
+
+// Exchanges squares of SIZE x SIZE words across the diagonals of squares twice as wide.
+template <int SIZE>
+inline void exchange(Words (&rows)[LANES]) {
+  Words upper, lower;
+  for (int lane = 0; lane < LANES; ++lane) {
+    upper[lane] = lane & SIZE ? LANES + lane - SIZE : lane;
+    lower[lane] = lane & SIZE ? LANES + lane : lane + SIZE;
+  }
+  for (int row = 0; row < LANES; ++row) {
+    if (row & SIZE) continue;
+    const Words first = rows[row], second = rows[row + SIZE];
+    rows[row] = shuffled(first, second, upper);
+    rows[row + SIZE] = shuffled(first, second, lower);
+  }
+}
+
+// A block of rows, [BLOCK, length], as [words][BLOCK]; a word is a float32, or two bfloat16. Rows
+// after the first `num_rows` are zero.
+template <typename T>
+void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, uint32_t* to) {
+  const int64_t num_words = length * sizeof(T) / 4;
+  for (int64_t first_row = 0; first_row < BLOCK; first_row += LANES) {
+    for (int64_t first = 0; first < num_words; first += LANES) {
+      const int64_t count = std::min<int64_t>(LANES, num_words - first);
+      Words square[LANES];
+      for (int64_t row = 0; row < LANES; ++row) {
+        const T* words = from + (first_row + row) * stride + first * (4 / sizeof(T));
+        square[row] = first_row + row >= num_rows ? Words{}
+            : count == LANES                      ? load<Words>(words)
+                                                  : load<Words>(words, 4 * count);
+      }
+      exchange<8>(square);
+      exchange<4>(square);
+      exchange<2>(square);
+      exchange<1>(square);
+      for (int64_t word = 0; word < count; ++word)
+        store(to + (first + word) * BLOCK + first_row, square[word]);
+    }
+  }
+}
+
+// A row of words where those of `count` rows alternate.
+template <typename T>
+inline void interleave(const T* row, int64_t length, int64_t count, uint32_t* to) {
+  constexpr int per_word = 4 / sizeof(T);
+  for (int64_t word = 0; word < length / per_word; ++word)
+    std::memcpy(to + word * count, row + word * per_word, 4);
+}
+
+template <typename T>
+inline Floats add_products(Floats sums, Words first, Words second) {
+  if constexpr (sizeof(T) == 4) {
+    return sums + (Floats)first * (Floats)second;
+  } else {
+#ifdef __AVX512BF16__
+    return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)first, (__m512bh)second);
+#else
+    sums += (Floats)(first << 16) * (Floats)(second << 16);
+    return sums + (Floats)(first & 0xffff0000) * (Floats)(second & 0xffff0000);
+#endif
+  }
+}
+
+// Products of COUNT rows, `[words][COUNT]`, and a block, as of `transpose`.
+template <typename T, int COUNT>
+inline void multiply(
+    const uint32_t* rows, const uint32_t* block, int64_t num_words, Floats (&products)[COUNT][2]) {
+  for (int row = 0; row < COUNT; ++row) products[row][0] = products[row][1] = Floats{};
+  for (int64_t word = 0; word < num_words; ++word) {
+    const Words first = load<Words>(block + word * BLOCK);
+    const Words second = load<Words>(block + word * BLOCK + LANES);
+    for (int row = 0; row < COUNT; ++row) {
+      const Words factor = Words{} + rows[word * COUNT + row];
+      products[row][0] = add_products<T>(products[row][0], factor, first);
+      products[row][1] = add_products<T>(products[row][1], factor, second);
+    }
+  }
+}
+
+// Calls function.operator()<COUNT>(first) for `total` rows, at most MOST at a time.
+template <int MOST, typename Function>
+inline void in_tiles(int64_t total, const Function& function) {
+  int64_t first = 0;
+  for (; first + MOST <= total; first += MOST) function.template operator()<MOST>(first);
+  if constexpr (MOST > 1)
+    in_tiles<MOST - 1>(total - first, [&]<int COUNT>(int64_t row) {
+      function.template operator()<COUNT>(first + row);
+    });
+}
+
+}  // namespace

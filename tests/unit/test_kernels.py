@@ -1,0 +1,200 @@
+"""Our kernels compute what they are to, each token by itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from copyspec_eval.decoding import kernels
+
+pytestmark = pytest.mark.usefixtures("our_kernels")
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+ROUNDING = {torch.bfloat16: 2**-8, torch.float32: 2**-21}
+
+
+def normal(*shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def check_close(actual: torch.Tensor, wanted: torch.Tensor, size: float = 1) -> None:
+    """Equal but for rounding, of the result and of sums of the size of `size`."""
+    assert actual.shape == wanted.shape
+    difference = (actual.double() - wanted).abs()
+    assert (difference <= ROUNDING[actual.dtype] * wanted.abs() + 2**-20 * size).all()
+
+
+@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+    return torch.ops.copyspec.linear(hidden, kernels.pack(weight), bias, weight.shape[0])
+
+
+@DTYPES
+@pytest.mark.usefixtures("threads")
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 70), st.integers(1, 40), st.booleans(), st.integers(0, 99)
+)
+def test_linear_layers_of_all_sizes(
+    dtype: torch.dtype, num_tokens: int, num_outputs: int, half: int, has_bias: bool, seed: int
+) -> None:
+    hidden = normal(num_tokens, 2 * half, dtype=dtype, seed=seed)
+    weight = normal(num_outputs, 2 * half, dtype=dtype, seed=seed + 1)
+    bias = normal(num_outputs, dtype=dtype, seed=seed + 2) if has_bias else None
+    output = linear(hidden, weight, bias)
+    wanted = hidden.double() @ weight.double().T + (0 if bias is None else bias.double())
+    check_close(output, wanted, size=half)
+    for token in range(num_tokens):
+        alone = linear(hidden[token : token + 1], weight, bias)
+        assert torch.equal(alone, output[token : token + 1]), "the same bits beside others"
+
+
+def test_a_sum_is_rounded_as_torch_rounds_it() -> None:
+    """Ties go to even; infinities and what is no number stay so."""
+    halves = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 3.3e38, 1e-39])
+    ones = torch.eye(5)
+    # Twice the half, so that the sum has more digits than an output holds.
+    hidden = torch.cat([halves / 2, halves / 2])[None].float()
+    weight = torch.cat([ones, ones], dim=1)
+    exact = linear(hidden, weight, None)
+    assert torch.equal(exact[0], halves)
+    high = halves.bfloat16()
+    low = (halves - high.float()).bfloat16()
+    split = torch.cat([high, low])[None]
+    rounded = linear(split, weight.bfloat16(), None)
+    assert torch.equal(rounded[0, :4], (high.float() + low.float()).bfloat16()[:4])
+    odd = torch.tensor([[torch.inf, torch.nan, -torch.inf, 0.0]])
+    for dtype in (torch.bfloat16, torch.float32):
+        output = linear(odd.to(dtype), torch.eye(4, dtype=dtype) + 0, None)
+        assert output.isnan().all(), "0 * inf is no number"
+
+
+def test_hidden_states_of_another_dtype_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"hidden states are torch\.float32, the weights torch"):
+        linear(torch.ones(1, 4), torch.ones(2, 4, dtype=torch.bfloat16), None)
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    rows: torch.Tensor | None = None,
+) -> Any:
+    return torch.ops.copyspec.attend(query, key, value, mask, rows, 0.3)
+
+
+def by_definition(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    groups = query.shape[1] // key.shape[1]
+    key, value = (states.double().repeat_interleave(groups, 1) for states in (key, value))
+    scores = query.double() @ key.transpose(-1, -2) * 0.3
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num()
+    return (weights @ value).transpose(1, 2)
+
+
+@DTYPES
+@pytest.mark.usefixtures("threads")
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_attention_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None:
+    rows, tokens, key_heads = (data.draw(st.integers(1, most)) for most in (3, 20, 3))
+    groups, half, extent = (data.draw(st.integers(1, most)) for most in (5, 45, 150))
+    seed = data.draw(st.integers(0, 99))
+    query = normal(rows, tokens, key_heads * groups, 2 * half, dtype=dtype, seed=seed)
+    # Views of more, as a cache gives them.
+    key, value = (
+        normal(rows, key_heads, extent + 3, 2 * half, dtype=dtype, seed=number)[:, :, :extent]
+        for number in (seed + 1, seed + 2)
+    )
+    chance = torch.rand(rows, 1, tokens, extent, generator=torch.Generator().manual_seed(seed))
+    mask = chance < data.draw(st.sampled_from([0.02, 0.5, 1.0]))
+    output = attend(query.transpose(1, 2), key, value, mask)
+    check_close(output, by_definition(query.transpose(1, 2), key, value, mask), size=8)
+    for row in range(rows):
+        for token in range(tokens):
+            seen = mask[row : row + 1, :, token : token + 1]
+            end = 1 + int(seen.flatten().nonzero().max()) if seen.any() else 1
+            alone = attend(
+                query[row : row + 1, token : token + 1].transpose(1, 2),
+                key[row : row + 1, :, :end],
+                value[row : row + 1, :, :end],
+                seen[..., :end],
+            )
+            assert torch.equal(alone[0, 0], output[row, token]), "whatever is beside, or masked"
+    together = attend(
+        query.reshape(1, rows * tokens, -1, 2 * half).transpose(1, 2),
+        key,
+        value,
+        mask.reshape(1, 1, rows * tokens, extent),
+        torch.arange(rows).repeat_interleave(tokens),
+    )
+    assert torch.equal(together[0], output.flatten(0, 1)), "tokens of several rows in one"
+
+
+@DTYPES
+def test_scores_that_differ_by_much(dtype: torch.dtype) -> None:
+    query = torch.full((1, 1, 1, 2), 30.0, dtype=dtype)
+    key = torch.tensor([[40.0, 40], [40, 39.75], [-40, -40], [39, 38]]).to(dtype)[None, None]
+    value = normal(1, 1, 4, 2, dtype=dtype, seed=0)
+    mask = torch.ones(1, 1, 1, 4, dtype=torch.bool)
+    check_close(attend(query, key, value, mask), by_definition(query, key, value, mask))
+
+
+@DTYPES
+@pytest.mark.parametrize("place", ["query", "key", "value"])
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_what_is_no_number_is_not_hidden(dtype: torch.dtype, place: str, odd: float) -> None:
+    states = {
+        "query": normal(1, 2, 3, 8, dtype=dtype, seed=0),
+        "key": normal(1, 2, 9, 8, dtype=dtype, seed=1),
+        "value": normal(1, 2, 9, 8, dtype=dtype, seed=2),
+    }
+    states[place][0, 1, 2, 5] = odd
+    mask = torch.ones(1, 1, 3, 9, dtype=torch.bool)
+    output = attend(states["query"], states["key"], states["value"], mask)
+    # Torch's own attention gives zeros for a query that is no number, on some processors.
+    query, key, value = (tensor.double() for tensor in states.values())
+    wanted = (query @ key.transpose(-1, -2) * 0.3).softmax(-1) @ value
+    assert torch.equal(output.isfinite(), wanted.transpose(1, 2).isfinite())
+
+
+def test_without_a_compiler_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernels.is_available.cache_clear()
+    try:
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(kernels, "has_compiler", lambda: False)
+            assert not kernels.is_available()
+            assert not kernels.packs(torch.ones(2, 2))
+        assert [record.getMessage() for record in caplog.records] == [
+            "no C++ compiler, so torch's slower kernels are taken; install g++"
+        ]
+        kernels.is_available.cache_clear()
+        caplog.clear()
+
+        def fail(name: str, dtype: torch.dtype) -> None:
+            raise OSError("no space left\non the device")
+
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(kernels, "_function", fail)
+            assert not kernels.is_available()
+        [record] = caplog.records
+        assert "ours do not compile (no space left)" in record.getMessage()
+    finally:
+        kernels.is_available.cache_clear()
