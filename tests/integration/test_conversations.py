@@ -45,3 +45,16 @@ def test_hf_in_batches_is_refused(byte_model: Path, questions: Path) -> None:
     done = run(byte_model, questions, "--batch-size", "2", "hf")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("hf answers one conversation at a time; pass")
+
+
+def test_what_there_is_not_is_refused_in_a_line(
+    byte_model: Path, questions: Path, tmp_path: Path
+) -> None:
+    for folder, arguments, message in (
+        (tmp_path, (), "set COPYSPEC_DATA_DIR to a folder that has it"),
+        (questions, ("--limit", "99"), "--limit 99 is not among 1 to 6 conversations"),
+    ):
+        done = run(byte_model, folder, "hf", *arguments)
+        assert done.returncode == 1
+        [line] = done.stderr.splitlines()
+        assert line.endswith(message)

@@ -34,14 +34,6 @@ from copyspec_eval.types import DraftOptions, ExactSteps
 BUDGET = 24
 
 
-@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
-
-
 def logits_of(
     model: Any,
     make_drafter: DrafterFactory,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,14 +27,6 @@ def check_close(actual: torch.Tensor, wanted: torch.Tensor, size: float = 1) -> 
     assert actual.shape == wanted.shape
     difference = (actual.double() - wanted).abs()
     assert (difference <= ROUNDING[actual.dtype] * wanted.abs() + 2**-20 * size).all()
-
-
-@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
