@@ -60,6 +60,8 @@ def replay(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(f"--token-cost {arguments.token_cost} is no cost; usual is 0.01")
     options = _draft_options(arguments.drafter, arguments.drafter_args)
+    if options.recycle:
+        raise OptionError("recycle=true is of a model's logits, which no trace has; leave it out")
     drafter_factory(options)  # refuses a drafter without a store before one is read
     traces: Iterable[Trace] = read_traces(arguments.traces)
     earlier = earlier_runs.EarlierAnswers()

@@ -25,7 +25,7 @@ class SpanCharacters(NamedTuple):
 
     `[start, end)` counts from the answer's first character; `[source_start, source_end)` from the
     prompt's, the answer following the prompt; both `OF_STORE` or `OF_EARLIER` for a copy from
-    another answer.
+    another answer, and `OF_RECYCLED` for what was recycled.
     """
 
     start: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,13 +15,17 @@ Agreement = Literal["identical", "near_tie", "diverged"]
 """How an answer compares with the baseline's: the same tokens; a first difference that rounding
 explains; or one that it does not."""
 
-DraftSource = Literal["context", "store", "earlier", "model"]
+DraftSource = Literal["context", "store", "earlier", "recycled", "model"]
 """Where draft tokens come from: copied from prompt and output, from an earlier answer of the run,
-or from an answer of an earlier run; or proposed by a draft model."""
+or from an answer of an earlier run; from what the model itself held for likely; or proposed by a
+draft model."""
 
-OF_STORE, OF_EARLIER = -1, -2
-"""The place in prompt + output of what was copied from an earlier answer of the run, and from an
-answer of an earlier run: none."""
+COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")
+"""Those that are copies."""
+
+OF_STORE, OF_EARLIER, OF_RECYCLED = -1, -2, -3
+"""The place in prompt + output of what was copied from an earlier answer of the run, from an answer
+of an earlier run, and of what was recycled: none."""
 
 StepKind = Literal["one row", "two rows", "fixed width"]
 """What plain decoding is in exact mode, whose bits every step has: a token a step; two rows, the
@@ -100,6 +104,7 @@ class DraftOptions:
         store: whether to copy from earlier answers of the run, too; or the folders and files of
             earlier runs whose answers are there from the start, as well.
         tree: whether to draft several continuations at once.
+        recycle: whether to fill a tree with the runners-up of the model's own logits.
         draft_model: name or folder of a smaller model that drafts where the drafter has no draft.
         delta: the paper's δ: how many tokens the draft model proposes at a time.
 
@@ -115,6 +120,7 @@ class DraftOptions:
     num_draft_tokens: int | None = None
     store: bool | tuple[str, ...] = False
     tree: bool = False
+    recycle: bool = False
     draft_model: str | None = None
     delta: int = PAPER_DELTA
 
@@ -130,8 +136,9 @@ class DraftOptions:
                 )
         if not isinstance(self.drafter, str):
             raise OptionError(f"drafter={self.drafter!r} is no name of a drafter")
-        if not isinstance(self.tree, bool):
-            raise OptionError(f"tree={self.tree!r} is neither true nor false")
+        for name in ("tree", "recycle"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name}={getattr(self, name)!r} is neither true nor false")
         if not isinstance(self.store, bool | tuple):
             raise OptionError(
                 f"store={self.store!r} is neither true nor false, nor the folder of an earlier run"
@@ -146,7 +153,12 @@ class DraftOptions:
     def label(self) -> str:
         """The drafter and its switches: "suffix", "suffix + store + tree", …."""
         store = "=".join(filter(None, ("store", ":".join(map(_run_name, self.store_paths)))))
-        switches = {store: self.store, "tree": self.tree, "draft model": self.draft_model}
+        switches = {
+            store: self.store,
+            "tree": self.tree,
+            "recycle": self.recycle,
+            "draft model": self.draft_model,
+        }
         return " + ".join([self.drafter, *(name for name in switches if switches[name])])
 
 
@@ -164,8 +176,8 @@ class Draft:
 
     Attributes:
         token_ids: the draft tokens, at most as many as were asked for.
-        position: index in prompt + output of the first copied token; `OF_STORE` or `OF_EARLIER`
-            where it is copied from another answer, -1 where it is not copied; of a tree, of its
+        position: index in prompt + output of the first copied token; `OF_STORE`, `OF_EARLIER` or
+            `OF_RECYCLED` where it has no place there, -1 where it is not copied; of a tree, of its
             first token.
         match_length: how many trailing tokens matched at the source, in tokens.
         source: where the tokens come from; of a tree, where its first token does.
@@ -211,10 +223,15 @@ class Draft:
 
 
 def source_at(position: int) -> DraftSource:
-    """What a token at that `Draft.position` was copied from."""
-    if position >= 0:
-        return "context"
-    return "earlier" if position == OF_EARLIER else "store"
+    """Where a token at that `Draft.position` comes from."""
+    return "context" if position >= 0 else _ELSEWHERE[position]
+
+
+_ELSEWHERE: dict[int, DraftSource] = {
+    OF_STORE: "store",
+    OF_EARLIER: "earlier",
+    OF_RECYCLED: "recycled",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +243,21 @@ class Verdict:
             would not.
         next_token: the model's own token after those; a step emits `num_accepted + 1` tokens.
         path: indices of the accepted tokens; None for a chain, where they are the first ones.
+        likeliest: of the token before the draft and of each of its tokens, what the model held for
+            likeliest to follow, the likeliest first; empty where no drafter asks for it.
     """
 
     num_accepted: int
     next_token: int
     path: tuple[int, ...] | None = None
+    likeliest: Sequence[Sequence[int]] = field(default=(), repr=False)
 
 
 class Attempt(NamedTuple):
-    """One target forward that verified a draft, in tokens; a tree's source is its first token's."""
+    """One target forward that verified a draft, in tokens.
+
+    A tree's source is that of its first copied token, else of its first.
+    """
 
     num_drafted: int
     num_accepted: int
@@ -245,7 +268,7 @@ class Span(NamedTuple):
     """Output tokens `[start, start + length)` that were copied from `source` on.
 
     `start` counts from the first output token, `source` from the first prompt token; it is
-    `OF_STORE` or `OF_EARLIER` for a copy from another answer.
+    `OF_STORE` or `OF_EARLIER` for a copy from another answer, `OF_RECYCLED` for recycled tokens.
     """
 
     start: int

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.choosing import argmax_tokens
+from copyspec_eval.decoding.choosing import TopTokens, top_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from copyspec_eval.decoding.forward import forward
@@ -18,7 +18,7 @@ from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import check_length, input_device, served, weights_state
-from copyspec_eval.decoding.steps import Rows, StepLogits, Steps
+from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
 from copyspec_eval.decoding.widths import padded
@@ -35,7 +35,7 @@ class Engine:
     """Decodes sequences with a model, `batch_size` side by side, refilling rows as they finish.
 
     Steps are padded to the next of a few widths. In exact mode these are `ExactSteps`, whose logits
-    are the same bits; the prefill carries no draft, the batch keeps its size where smaller ones
+    are the same bits; a prefill carries no draft, the batch keeps its size where smaller ones
     were not measured, and where masked keys matter, the sequences' longest lengths alone decide how
     many there are. So the outputs are the same bits for every drafter. Otherwise all widths are
     used, and batch and keys follow need.
@@ -221,30 +221,59 @@ class Engine:
 
     def _fill(self, rows: Rows, waiting: deque[Sequence], cache: RowCache) -> Iterator[Sequence]:
         """Begin waiting sequences in the free rows; gives those that end with their prefill."""
-        for row in range(len(rows)):
-            while rows[row] is None and waiting:
-                sequence = waiting.popleft()
-                self._begin(sequence, row, cache)
+        while waiting and not all(rows):
+            free = [row for row, sequence in enumerate(rows) if sequence is None]
+            begun = {row: waiting.popleft() for row in free[: len(waiting)]}
+            self._begin(begun, cache)
+            for row, sequence in begun.items():
                 if sequence.finish_reason is None:
                     rows[row] = sequence
                 else:
                     yield sequence
 
     @torch.inference_mode()
-    def _begin(self, sequence: Sequence, row: int, cache: RowCache) -> None:
-        """Read a sequence's prompt into its row, and choose its first token."""
-        sequence.start(self._make_drafter(), row, self._clock.elapsed)
-        draft = _NO_DRAFT if self.exact else sequence.propose(self._thresholds)
-        prompt_ids = sequence.prompt_ids
-        if self._prefix_cache is not None:
-            # The last token is read in any case, for the logits after it.
-            sequence.num_reused_tokens = self._prefix_cache.load(prompt_ids[:-1], cache, row)
-        logits = self._prefill.read(
-            self._model, cache, row, prompt_ids, draft, sequence.num_reused_tokens
-        )
-        self._keep(sequence, cache)
-        self._commit([sequence], [draft], StepLogits(logits[0], [0]), cache)
-        sequence.prefill_seconds = self._clock.lap()
+    def _begin(self, begun: Mapping[int, Sequence], cache: RowCache) -> None:
+        """Read sequences' prompts into their rows, and choose their first tokens.
+
+        What is left of several prompts is read together where it is no more than a step.
+        """
+        together: list[Prompt] = []
+        for row, sequence in begun.items():
+            if self._prefix_cache is not None:
+                # The last token is read in any case, for the logits after it.
+                prompt_ids = sequence.prompt_ids[:-1]
+                sequence.num_reused_tokens = self._prefix_cache.load(prompt_ids, cache, row)
+            sequence.start(self._make_drafter(), row, self._clock.elapsed)
+            draft = _NO_DRAFT if self.exact else sequence.propose(self._thresholds)
+            prompt = Prompt(sequence, draft)
+            if len(begun) == 1 or not self._prefill.resumes_answers or not self._steps.hold(prompt):
+                self._read([prompt], cache)
+            elif self._steps.hold(*together, prompt):
+                together.append(prompt)
+            else:
+                self._read(together, cache)
+                together = [prompt]
+        if together:
+            self._read(together, cache)
+
+    def _read(self, prompts: abc.Sequence[Prompt], cache: RowCache) -> None:
+        """Read one prompt, or several as a step; their time is shared evenly."""
+        sequences = [sequence for sequence, _ in prompts]
+        if len(prompts) > 1:
+            step = self._steps.read(prompts, cache)
+        else:
+            [(sequence, draft)] = prompts
+            start = sequence.num_reused_tokens
+            logits = self._prefill.read(
+                self._model, cache, sequence.row, sequence.prompt_ids, draft, start
+            )
+            step = StepLogits(logits[0], [0])
+        for sequence in sequences:
+            self._keep(sequence, cache)
+        self._commit(sequences, [draft for _, draft in prompts], step, cache)
+        seconds = self._clock.lap() / len(prompts)
+        for sequence in sequences:
+            sequence.prefill_seconds = seconds
 
     def _keep(self, sequence: Sequence, cache: RowCache) -> None:
         """Keep what was read of a sequence: all but the last token of its output."""
@@ -292,13 +321,16 @@ class Engine:
         """
         parts = step.parts(drafts)
         greedy = any(sequence.chooser.is_argmax for sequence in rows if sequence)
-        argmax = argmax_tokens(step.logits, parts) if greedy else [[]] * len(rows)
+        num_likeliest = max(sequence.num_likeliest for sequence in rows if sequence)
+        top = [TopTokens([], [])] * len(rows)
+        if greedy or num_likeliest:
+            top = top_tokens(step.logits, parts, num_likeliest)
         for index, (sequence, draft) in enumerate(zip(rows, drafts, strict=True)):
             if sequence is None:
                 continue
             first = sequence.length
-            choose = sequence.choices(draft, argmax[index], step.logits[parts[index]])
-            path = sequence.commit(draft, choose).path
+            choose = sequence.choices(draft, top[index].argmax, step.logits[parts[index]])
+            path = sequence.commit(draft, choose, top[index].likeliest).path
             if path and path[-1] >= len(path):
                 cache.move(sequence.row, [first + node for node in path], first)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
-from copyspec_eval.drafters.base import Drafter, NoDrafter
+from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
 from copyspec_eval.types import (
+    COPIED,
     Attempt,
     Draft,
     DraftCounts,
@@ -46,6 +47,7 @@ class Sequence:
         output_ids: the tokens committed so far.
         finish_reason: why the output has ended; None until then.
         drafter: a drafter of this sequence alone, from `start` until the output has ended.
+        num_likeliest: how many likeliest tokens after each verified one it asks for.
         num_forwards, num_prefill_tokens, num_reused_tokens: as in `TurnCounts`.
         attempts, spans: as in `Generation`.
         row: the cache row that it occupies.
@@ -71,6 +73,7 @@ class Sequence:
         self.output_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.drafter: Drafter = NoDrafter()
+        self.num_likeliest = 0
         self.num_forwards = 0
         self.num_prefill_tokens = 0
         self.num_reused_tokens = 0
@@ -120,6 +123,7 @@ class Sequence:
         """Begin with `drafter`, in a row of the cache, at a time on the engine's stopwatch."""
         assert not self.num_forwards, "begun before; use restarted()"
         self.drafter, self.row, self.started = drafter, row, time
+        self.num_likeliest = num_likeliest(drafter)
         if self._chooser is not None:
             self._chooser.restart()
         drafter.start(self.prompt_ids, self.earlier)
@@ -156,12 +160,23 @@ class Sequence:
 
         return choose
 
-    def commit(self, draft: Draft, choose: Callable[[int], int]) -> Verdict:
+    def commit(
+        self,
+        draft: Draft,
+        choose: Callable[[int], int],
+        likeliest: abc.Sequence[abc.Sequence[int]] = (),
+    ) -> Verdict:
         """Verify `draft` by `choose` (see `verify`) and append the accepted tokens and the next.
 
         An EOS or stop string inside the accepted part ends the output there.
+
+        Args:
+            draft, choose: see above.
+            likeliest: for the drafter, as in `Verdict`.
         """
         verdict = verify(draft, choose)
+        if likeliest:
+            verdict = replace(verdict, likeliest=likeliest)
         start = len(self.output_ids)
         path = range(verdict.num_accepted) if verdict.path is None else verdict.path
         accepted_ids = [draft.token_ids[node] for node in path]
@@ -217,11 +232,13 @@ class Sequence:
 
     def _record(self, draft: Draft, path: list[int], start: int) -> None:
         """Count a draft whose tokens `path` were accepted, from `start` of the output on."""
-        source = draft.source_of(0)
+        sources = list(map(draft.source_of, range(len(draft.token_ids))))
+        # A tree with a copy in it is an attempt to copy.
+        source = next((of for of in sources if of in COPIED), sources[0])
         self.attempts.append(Attempt(len(draft.token_ids), len(path), source))
-        self._num_drafted.update(map(draft.source_of, range(len(draft.token_ids))))
-        self._num_accepted.update(map(draft.source_of, path))
-        if path and source != "model":
+        self._num_drafted.update(sources)
+        self._num_accepted.update(sources[node] for node in path)
+        if path and sources[0] != "model":
             self.spans += _spans(draft, path, start)
 
 

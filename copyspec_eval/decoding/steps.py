@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -23,6 +24,18 @@ _GROUP_TOKENS = 32
 
 Rows = list[sequence.Sequence | None]
 """What occupies each row of the cache."""
+
+
+class Prompt(NamedTuple):
+    """A sequence whose prompt is to be read, and the draft behind it."""
+
+    sequence: sequence.Sequence
+    draft: Draft
+
+    @property
+    def num_left(self) -> int:
+        """Tokens of the prompt that were not read before."""
+        return len(self.sequence.prompt_ids) - self.sequence.num_reused_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,28 @@ class Steps:
         ]
         logits = self.run(cache, parts, total, self._extent(rows, parts))
         return StepLogits(logits, [0, *accumulate(lengths)][:-1])
+
+    def hold(self, *prompts: Prompt) -> bool:
+        """Whether what is left of prompts to be read, together, is no more than a step."""
+        lengths = [prompt.num_left + len(prompt.draft.token_ids) for prompt in prompts]
+        return max(lengths) <= self.widths[-1] and sum(lengths) <= max(self.totals, default=0)
+
+    def read(self, prompts: Sequence[Prompt], cache: RowCache) -> StepLogits:
+        """Feed sequences, in their rows, what is left of their prompts, and their drafts."""
+        parts: list[Part] = []
+        for running, draft in prompts:
+            start = running.num_reused_tokens
+            token_ids = [*running.prompt_ids[start:], *draft.token_ids]
+            num_left = len(running.prompt_ids) - start
+            parents = step_parents(draft, num_left, len(token_ids)) if draft.parents else None
+            parts.append(Part(running.row, start, token_ids, parents))
+        begins = [0, *accumulate(len(part.token_ids) for part in parts)]
+        extent = self.tight(max(part.start + len(part.token_ids) for part in parts))
+        logits = self.run(cache, parts, padded(self.totals, begins[-1]), extent)
+        lasts = [
+            begin + prompt.num_left - 1 for begin, prompt in zip(begins, prompts, strict=False)
+        ]
+        return StepLogits(logits, lasts)
 
     def packed_total(self, lengths: Sequence[int]) -> int:
         """Tokens of the step if its rows are of unlike widths, padding included; else 0.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from copyspec_eval.types import Draft, Verdict
 
@@ -40,6 +40,22 @@ class Drafter(Protocol):
 
     def finish(self) -> None:
         """The request is done: `observe` has had its last token."""
+
+
+@runtime_checkable
+class ReadsLogits(Protocol):
+    """What a drafter has besides if it asks for `Verdict.likeliest`.
+
+    Attributes:
+        num_likeliest: how many tokens after each verified one; 0 for none.
+    """
+
+    num_likeliest: int
+
+
+def num_likeliest(drafter: Drafter) -> int:
+    """How many likeliest tokens after each verified one `drafter` asks for."""
+    return drafter.num_likeliest if isinstance(drafter, ReadsLogits) else 0
 
 
 class NoDrafter:

@@ -14,9 +14,16 @@ _MOST_DIGITS = 7
 _PRIORS = {"context": 2.5, "store": 8.0}
 """Over the match's length, how many more occurrences with another continuation are imagined."""
 
-Cell = tuple[Literal["context", "store", "resumed"], int, int]
+_BY_RANK = {
+    "successor": (0.43, 0.1, 0.04, 0.025, 0.017, 0.015, 0.013, 0.011),
+    "runner-up": (0.05, 0.03, 0.028, 0.023, 0.02, 0.015, 0.013, 0.01),
+}
+"""How often what a model held for likely follows, by its rank: of SmolLM2-135M on MT-Redundant."""
+
+Cell = tuple[Literal["context", "store", "resumed", "successor", "runner-up"], int, int]
 """What tokens that are accepted about as often have in common: where they are copied from, the
-binary digits of the length of the match before them, and how often they followed it, of all."""
+binary digits of the length of the match before them, and how often they followed it, of all. Of
+tokens that are recycled: how, and their rank."""
 
 
 class Guess(NamedTuple):
@@ -54,6 +61,22 @@ def guess_counted(
 def guess_resumed(run: int, estimate: float) -> Guess:
     """The guess that a copy goes on behind a token that was substituted after `run` copied ones."""
     return Guess(("resumed", min(run.bit_length(), _MOST_DIGITS), 0), estimate)
+
+
+def guess_recycled(kind: Literal["successor", "runner-up"], rank: int, left: float) -> Guess:
+    """The guess that what the model held for likely follows.
+
+    Args:
+        kind: as of `recycling.Recycled`.
+        rank: among its kind, from 0.
+        left: the probability that nothing copied follows.
+
+    >>> guess_recycled("successor", rank=1, left=0.5)
+    Guess(cell=('successor', 1, 0), estimate=0.05)
+    """
+    of_kind = _BY_RANK[kind]
+    rank = min(rank, len(of_kind) - 1)
+    return Guess((kind, rank, 0), left * of_kind[rank])
 
 
 class Outcomes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.outcomes import Outcomes
+from copyspec_eval.drafters.recycling import Recycler, Successors
 from copyspec_eval.drafters.store import AnswerStore
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
@@ -21,6 +22,26 @@ LONGEST_DRAFT = 96
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """What the drafters of a run have in common.
+
+    Attributes:
+        store: answers to copy from, if there are any.
+        outcomes: of their drafts.
+        successors: what the model held for likely, if it is recycled.
+    """
+
+    store: AnswerStore | None
+    outcomes: Outcomes
+    successors: Successors | None
+
+    def suffix_drafter(self, tree: bool) -> SuffixDrafter:
+        """One for the next request."""
+        recycler = None if self.successors is None else Recycler(self.successors)
+        return SuffixDrafter(self.store, tree, self.outcomes, recycler)
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterKind:
     """A drafter that can be chosen by name.
 
@@ -28,26 +49,26 @@ class DrafterKind:
         make: makes the drafter of one request.
         num_draft_tokens: the longest draft where the user names no length; None for a drafter that
             goes by the acceptance thresholds, and so by what a step costs on this machine.
-        switches: which of `store` and `tree` it has.
+        switches: which of `store`, `tree` and `recycle` it has.
     """
 
-    make: Callable[[DraftOptions, AnswerStore | None, Outcomes], Drafter]
+    make: Callable[[DraftOptions, Shared], Drafter]
     num_draft_tokens: int | None
     switches: frozenset[str] = frozenset()
 
 
 DRAFTERS: dict[str, DrafterKind] = {
-    "none": DrafterKind(lambda options, store, outcomes: NoDrafter(), PAPER_DRAFT_TOKENS),
+    "none": DrafterKind(lambda options, shared: NoDrafter(), PAPER_DRAFT_TOKENS),
     "copyspec": DrafterKind(
-        lambda options, store, outcomes: CopySpecDrafter(
+        lambda options, shared: CopySpecDrafter(
             options.gamma, options.num_draft_tokens or PAPER_DRAFT_TOKENS
         ),
         PAPER_DRAFT_TOKENS,
     ),
     "suffix": DrafterKind(
-        lambda options, store, outcomes: SuffixDrafter(store, options.tree, outcomes),
+        lambda options, shared: shared.suffix_drafter(options.tree),
         num_draft_tokens=None,
-        switches=frozenset({"store", "tree"}),
+        switches=frozenset({"store", "tree", "recycle"}),
     ),
 }
 
@@ -71,14 +92,15 @@ def drafter_kind(name: str) -> DrafterKind:
 def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
-    Drafters of one factory share the outcomes of their drafts, and one store, if they have any; it
-    begins with `earlier`, answers of earlier runs.
+    Drafters of one factory share the outcomes of their drafts, what they recycle, and one store, if
+    they have any; it begins with `earlier`, answers of earlier runs.
 
     Raises:
-        OptionError: as `drafter_kind`; or the drafter has no such switch.
+        OptionError: as `drafter_kind`; or the drafter has no such switch; or there is no tree to be
+            filled.
     """
     kind = drafter_kind(options.drafter)
-    for name in ("store", "tree"):
+    for name in ("store", "tree", "recycle"):
         if getattr(options, name) and name not in kind.switches:
             drafters = sorted(other for other in DRAFTERS if name in DRAFTERS[other].switches)
             paths = options.store_paths if name == "store" else ()
@@ -86,9 +108,11 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
                 f"{name}={':'.join(paths) or 'true'} is not for drafter={options.drafter}; "
                 f"pass drafter={' or '.join(drafters)}"
             )
+    if options.recycle and not options.tree:
+        raise OptionError("recycle=true fills trees; pass tree=true,exact=false with it")
     store = AnswerStore(earlier=earlier) if options.store else None
-    outcomes = Outcomes()
-    return lambda: kind.make(options, store, outcomes)
+    shared = Shared(store, Outcomes(), Successors() if options.recycle else None)
+    return lambda: kind.make(options, shared)
 
 
 def longest_draft(options: DraftOptions) -> int:

@@ -14,6 +14,7 @@ from copyspec_eval.drafters.outcomes import (
     guess_counted,
     guess_resumed,
 )
+from copyspec_eval.drafters.recycling import NUM_KEPT, Recycled, Recycler
 from copyspec_eval.drafters.store import AnswerStore, StoreMatch
 from copyspec_eval.drafters.thresholds import worths
 from copyspec_eval.drafters.tree import (
@@ -25,7 +26,7 @@ from copyspec_eval.drafters.tree import (
     Resumed,
     grow,
 )
-from copyspec_eval.types import OF_EARLIER, OF_STORE, Draft, Verdict, source_at
+from copyspec_eval.types import OF_EARLIER, OF_RECYCLED, OF_STORE, Draft, Verdict, source_at
 
 _CUE, _MOST_EARLIER = 16, 4
 """Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
@@ -85,12 +86,17 @@ class SuffixDrafter:
     before the prompt, each behind the prompt's last tokens, and count like it.
 
     With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
-    together as a tree.
+    together as a tree. With a recycler, tokens that the model itself held for likely compete with
+    them for its places.
 
     Args:
         store: earlier answers; this request's is added when it is done.
         tree: see above.
         outcomes: of the run's drafts so far; this request's are added. None for this request alone.
+        recycler: of this request; for a tree alone.
+
+    Attributes:
+        num_likeliest: see `ReadsLogits`.
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 was followed by 7, 9 and 9
@@ -112,10 +118,13 @@ class SuffixDrafter:
         store: AnswerStore | None = None,
         tree: bool = False,
         outcomes: Outcomes | None = None,
+        recycler: Recycler | None = None,
     ) -> None:
         self._store = store
         self._tree = tree
         self._outcomes = outcomes or Outcomes()
+        self._recycler = recycler
+        self.num_likeliest = NUM_KEPT if recycler else 0
         self._nodes: list[Node] = []
         self._stored = [StoreMatch(automaton) for automaton in store.automata] if store else []
         self._context = SuffixAutomaton()
@@ -133,6 +142,8 @@ class SuffixDrafter:
         self._num_earlier = len(self._context.token_ids)
         self._num_prompt_tokens = len(prompt_ids)
         self._append(prompt_ids)
+        if self._recycler is not None:
+            self._recycler.start(prompt_ids)
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """The candidate from which the most tokens are expected to be accepted."""
@@ -174,6 +185,11 @@ class SuffixDrafter:
             self._rejected = _Candidate([], drafted.source_ids, position, run, resumed=resumed)
         self._count(token_ids)
         self._append(token_ids)
+        if self._recycler is not None:
+            # A chain is of a draft model.
+            of_tree = verdict.path is not None
+            draft_ids = [node.token_id for node in self._nodes] if of_tree else token_ids[:-1]
+            self._recycler.observe(draft_ids, verdict)
 
     def finish(self) -> None:
         """Keep the answer for later requests."""
@@ -215,13 +231,16 @@ class SuffixDrafter:
         )
         return OF_EARLIER if is_earlier else OF_STORE
 
+    def _place_of(self, copied: Continuation) -> int:
+        if isinstance(copied, Recycled):
+            return OF_RECYCLED
+        return self._place(copied.source_ids, copied.position)
+
     def _propose_tree(self, limits: Limits) -> Draft:
-        self._nodes = nodes = grow(self._roots(), limits)
+        self._nodes = nodes = grow(self._roots(), limits, self._recycler)
         if not nodes:
             return Draft()
-        positions = tuple(
-            self._place(node.copied.source_ids, node.copied.position) for node in nodes
-        )
+        positions = tuple(self._place_of(node.copied) for node in nodes)
         return Draft(
             tuple(node.token_id for node in nodes),
             positions[0],
@@ -255,7 +274,14 @@ class SuffixDrafter:
         """The source behind the likeliest draft token where the model chose another one."""
         path = verdict.path or ()
         last = path[-1] if path else -1
-        node = next((node for node in self._nodes if node.parent == last), None)
+        node = next(
+            (
+                node
+                for node in self._nodes
+                if node.parent == last and not isinstance(node.copied, Recycled)
+            ),
+            None,
+        )
         if node is None or node.token_id == verdict.next_token:
             return None
         copied = node.copied

@@ -9,9 +9,13 @@ from typing import Literal, Protocol
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Guess, Limits, guess_counted, guess_resumed
+from copyspec_eval.drafters.recycling import Recycler
 
 KEPT_MORE, KEPT_MOST = 0.02, 0.97
 """By how much the probability that a resumed copy continues grows with every token, and its cap."""
+
+_LEAST_LEFT = 0.05
+"""What is left of any copy for another token to follow."""
 
 
 class Continuation(Protocol):
@@ -51,7 +55,9 @@ class Node:
     probability: float
 
 
-def grow(roots: Iterable[Continuation], limits: Limits) -> list[Node]:
+def grow(
+    roots: Iterable[Continuation], limits: Limits, recycler: Recycler | None = None
+) -> list[Node]:
     """The tree of the likeliest tokens that are worth their time.
 
     The token with the highest probability of being reached and accepted is taken next, unless it is
@@ -60,42 +66,76 @@ def grow(roots: Iterable[Continuation], limits: Limits) -> list[Node]:
     Args:
         roots: where the draft may continue from.
         limits: the thresholds rise; they count in the order in which nodes are taken.
+        recycler: continues every branch, beside what is copied.
 
     Returns:
         nodes in the order in which they were taken; a parent comes before its children.
     """
-    nodes: list[Node] = []
-    paths: list[tuple[int, ...]] = []
-    taken: dict[tuple[int, int], int] = {}
-    thresholds = limits.thresholds
-    # The count breaks ties by age, and keeps the heap from comparing continuations.
-    heap: list[tuple[float, int, float, int, int, Guess, Continuation]] = []
-    num_pushed = 0
+    tree = _Growing(limits, recycler)
+    covered = [tree.push(1.0, -1, root) for root in roots]
+    tree.push_recycled(1.0, -1, max(covered, default=0.0))
+    while tree.heap and not tree.is_full:
+        tree.take()
+    return tree.nodes
 
-    def push(reached: float, parent: int, continuation: Continuation) -> None:
-        nonlocal num_pushed
-        threshold = thresholds[len(nodes)] if len(nodes) < len(thresholds) else 1.0
-        path = paths[parent] if parent >= 0 else ()
-        for guess, token, after in continuation.followers(path):
+
+class _Growing:
+    """A tree, and what may be taken into it next; see `grow`."""
+
+    def __init__(self, limits: Limits, recycler: Recycler | None) -> None:
+        self.nodes: list[Node] = []
+        # The count breaks ties by age, and keeps the heap from comparing continuations.
+        self.heap: list[tuple[float, int, float, int, int, Guess, Continuation]] = []
+        self._num_pushed = 0
+        self._limits = limits
+        self._recycler = recycler
+        # The tokens of the branch up to each node; -1 has none.
+        self._paths: dict[int, tuple[int, ...]] = {-1: ()}
+        self._taken: dict[tuple[int, int], int] = {}
+
+    def push(self, reached: float, parent: int, continuation: Continuation) -> float:
+        """Offer what follows node `parent`, which has the probability `reached`.
+
+        Returns:
+            the probability that one of the tokens is reached and accepted.
+        """
+        limits, covered = self._limits, 0.0
+        threshold = limits.thresholds[len(self.nodes)] if not self.is_full else 1.0
+        for guess, token, after in continuation.followers(self._paths[parent]):
             probability, value = limits.weigh(reached, guess)
             if value < threshold:
                 break
-            num_pushed += 1
-            heapq.heappush(heap, (-probability, num_pushed, value, parent, token, guess, after))
+            self._num_pushed += 1
+            offered = (-probability, self._num_pushed, value, parent, token, guess, after)
+            heapq.heappush(self.heap, offered)
+            covered += probability
+        return covered
 
-    for root in roots:
-        push(1.0, -1, root)
-    while heap and len(nodes) < len(thresholds):
-        negative, _, value, parent, token, guess, copied = heapq.heappop(heap)
-        if value < thresholds[len(nodes)]:
-            continue
-        node = taken.get((parent, token))
-        if node is None:
-            node = taken[parent, token] = len(nodes)
-            nodes.append(Node(token, parent, copied, guess, -negative))
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        push(-negative, node, copied)
-    return nodes
+    def push_recycled(self, reached: float, parent: int, covered: float) -> None:
+        """Offer what the model held for likely, in the place that `covered` leaves."""
+        if self._recycler is not None:
+            left = max(_LEAST_LEFT, 1 - covered / reached)
+            for recycled in self._recycler.behind(self._paths[parent], left):
+                self.push(reached, parent, recycled)
+
+    def take(self) -> None:
+        """Take the likeliest of what was offered, unless it is not worth its time any more."""
+        negative, _, value, parent, token, guess, copied = heapq.heappop(self.heap)
+        if value < self._limits.thresholds[len(self.nodes)]:
+            return
+        if (parent, token) in self._taken:
+            self.push(-negative, self._taken[parent, token], copied)
+            return
+        node = self._taken[parent, token] = len(self.nodes)
+        self.nodes.append(Node(token, parent, copied, guess, -negative))
+        self._paths[node] = (*self._paths[parent], token)
+        covered = self.push(-negative, node, copied)
+        self.push_recycled(-negative, node, covered)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no node may be taken any more."""
+        return len(self.nodes) >= len(self._limits.thresholds)
 
 
 @dataclass(slots=True)

@@ -70,6 +70,7 @@ class CopySpecLM(HFLM):
         store: copy from earlier answers of the run, too; or the folder of an earlier run, several
             as a list or with `:` between them, whose answers are copied from as well.
         tree: draft several continuations at once; needs `exact=false`.
+        recycle: fill such trees with the runners-up of the model's own logits.
         draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
         delta: the paper's δ, how many tokens the draft model proposes at a time.
         exact: steps are of widths that have the same bits on this model and machine, so that
@@ -94,6 +95,7 @@ class CopySpecLM(HFLM):
         num_draft_tokens: int | None = None,
         store: bool | str | list[str] = False,
         tree: bool = False,
+        recycle: bool = False,
         draft_model: str | None = None,
         delta: int = PAPER_DELTA,
         exact: bool = True,
@@ -116,6 +118,7 @@ class CopySpecLM(HFLM):
             num_draft_tokens=num_draft_tokens,
             store=store_option(store),
             tree=tree,
+            recycle=recycle,
             draft_model=draft_model,
             delta=delta,
         )

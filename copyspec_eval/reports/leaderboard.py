@@ -21,7 +21,7 @@ _UNKNOWN = "unknown"
 # Settings that the label of a line names where they set it apart from others of its drafter.
 _LABELLED = ("drafting.", "model_args.", "evaluation.", "task.")
 # Settings that the label has already.
-_IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "draft_model")}
+_IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycle", "draft_model")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,13 @@ def cells(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
     headers = ["model", "task", "drafter", "answers", "runs", "score"]
     headers += [f"tok/s (×) turn {turn}" for turn in turns]
     headers += ["baseline tok/s", "speed-up (95%)", "median (95%)", "copied", "from earlier runs"]
-    headers += ["accepted/attempt", "model accepted/attempt", "tok/forward", "identical"]
+    headers += [
+        "recycled",
+        "accepted/attempt",
+        "model accepted/attempt",
+        "tok/forward",
+        "identical",
+    ]
     headers += ["date", "conditions"]
     rows = []
     for place, line in board.lines.iterrows():
@@ -72,6 +78,7 @@ def _cells(line: Series[Any], speeds: Sequence[str]) -> list[str]:
         with_interval(line, "speedup_median"),
         figure(line, "copied_share", ".0%"),
         figure(line, "earlier_share", ".0%"),
+        figure(line, "recycled_share", ".0%"),
         figure(line, "accepted_per_attempt", ".2f"),
         figure(line, "model_accepted_per_attempt", ".2f"),
         figure(line, "tokens_per_forward", ".2f"),

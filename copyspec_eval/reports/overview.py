@@ -19,7 +19,7 @@ def overview(board: Leaderboard) -> str:
     """A table with a row per line and turn, and the notes."""
     headers = ["model", "task", "turn", "drafter", "answers", "runs", "score", "tok/s"]
     headers += ["baseline tok/s", f"speed-up ({CONFIDENCE:.0%})", f"median ({CONFIDENCE:.0%})"]
-    headers += ["copied", "from earlier runs", "identical"]
+    headers += ["copied", "from earlier runs", "recycled", "identical"]
     rows = []
     for (place, turn), figures in board.by_turn.iterrows():
         line = board.lines.loc[place]
@@ -51,6 +51,7 @@ def _cells(figures: Series[Any], score: str) -> list[str]:
         with_interval(figures, "speedup_median"),
         figure(figures, "copied_share", ".0%"),
         figure(figures, "earlier_share", ".0%"),
+        figure(figures, "recycled_share", ".0%"),
         figure(figures, "identical", ".0%"),
     ]
 

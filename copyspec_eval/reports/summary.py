@@ -232,6 +232,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "earlier_share", ("earlier_accepted", "num_tokens", "earlier_drafted"), share_if_drafted
     ),
+    # accepted draft tokens that were recycled / generated tokens, where recycled ones were drafted
+    Metric(
+        "recycled_share", ("recycled_accepted", "num_tokens", "recycled_drafted"), share_if_drafted
+    ),
     # draft tokens verified / generated tokens: what the drafting asks of the target
     _ratio("drafted_per_token", "drafted_tokens", "num_tokens"),
     # accepted copied tokens / forwards that verified a copy (the paper's τ)

@@ -20,6 +20,7 @@ _COLUMNS = {
     "tokens_per_forward": "tok/forward",
     "copied_share": "copied",
     "earlier_share": "from earlier runs",
+    "recycled_share": "recycled",
     "accepted_per_attempt": "accepted/attempt",
     "model_accepted_per_attempt": "model accepted/attempt",
     "baseline_tokens_per_second": "baseline tok/s",

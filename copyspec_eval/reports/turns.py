@@ -11,9 +11,9 @@ from pandas import DataFrame, Series
 
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.types import DraftCounts, DraftSource, TurnCounts
+from copyspec_eval.types import COPIED, DraftCounts, DraftSource, TurnCounts
 
-_SOURCES: tuple[DraftSource, ...] = ("context", "store", "earlier", "model")
+_SOURCES: tuple[DraftSource, ...] = ("context", "store", "earlier", "recycled", "model")
 _KEYS = ("run_id", "task", "doc_id", "turn", "repeat", "category", "rank", "backend")
 _OF_BASELINE = ("num_tokens", "seconds", "decode_seconds", "latency_seconds", "decode_tokens")
 _TEXTS = {*_KEYS, "drafter", "generation", "agreement", "finish_reason"}
@@ -115,7 +115,7 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
 
 
 _SUMS = {
-    "copied_tokens": ("context_accepted", "store_accepted", "earlier_accepted"),
-    "copy_attempts": ("context_attempts", "store_attempts", "earlier_attempts"),
-    "drafted_tokens": ("context_drafted", "store_drafted", "earlier_drafted", "model_drafted"),
+    "copied_tokens": tuple(f"{source}_accepted" for source in COPIED),
+    "copy_attempts": tuple(f"{source}_attempts" for source in COPIED),
+    "drafted_tokens": tuple(f"{source}_drafted" for source in _SOURCES),
 }

@@ -139,7 +139,7 @@ def _draw_options(
     source: random.Random, among: Range, is_exact: bool, is_double: bool
 ) -> DraftOptions:
     name = "none" if is_double else source.choice(sorted(DRAFTERS))
-    switches = sorted(DRAFTERS[name].switches - ({"tree"} if is_exact else set()))
+    switches = sorted(DRAFTERS[name].switches - ({"tree", "recycle"} if is_exact else set()))
     length: int | None = source.randint(1, source.choice((4, 12, LONGEST)))
     if not is_double and source.random() < 0.2:
         length = None
@@ -151,8 +151,14 @@ def _draw_options(
         num_draft_tokens=length,
         draft_model=source.choice(among.draft_models) if has_draft_model else None,
         delta=source.choice((1, 2, 5, 8)),
-        **{switch: source.random() < 0.6 for switch in switches},
+        **_draw_switches(source, switches),
     )
+
+
+def _draw_switches(source: random.Random, names: list[str]) -> dict[str, bool]:
+    drawn = {name: source.random() < 0.6 for name in names}
+    # What is recycled fills a tree.
+    return {name: on and (name != "recycle" or drawn["tree"]) for name, on in drawn.items()}
 
 
 def _draw_settings(source: random.Random, eos_ids: tuple[int, ...]) -> dict[str, Any]:

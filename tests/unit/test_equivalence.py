@@ -158,6 +158,8 @@ def test_same_tokens_as_generate(
         if drafter in EARLIER:
             assert generation.counts.num_forwards < BUDGET / 2
             assert "earlier" in (generation.counts.drafts or {})
+        if "recycle" in drafter:
+            assert "recycled" in (generation.counts.drafts or {})
         if drafter in ("none", "AdversarialDrafter"):
             assert generation.counts.num_forwards == BUDGET
 

@@ -228,6 +228,11 @@ def test_requests_that_cannot_be_served(
         ("tree=true", r"tree=true .* pass exact=false"),
         ("drafter=copyspec,store=true", r"store=true is not for drafter=copyspec; .*suffix"),
         ("drafter=none,tree=true,exact=false", r"tree=true is not for drafter=none"),
+        ("recycle=true", r"recycle=true fills trees; pass tree=true,exact=false"),
+        ("recycle=true,exact=false", r"recycle=true fills trees; pass tree=true,exact=false"),
+        ("recycle=true,tree=true", r"tree=true .* pass exact=false"),
+        ("recycle=1,tree=true,exact=false", r"recycle=1 is neither true nor false"),
+        ("drafter=copyspec,recycle=true", r"recycle=true is not for drafter=copyspec; .*suffix"),
         ("draft_model=x,delta=0", r"delta=0 is not an integer"),
     ],
 )

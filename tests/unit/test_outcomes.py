@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec_eval.drafters.outcomes import Guess, Outcomes, guess_counted, guess_resumed
+from copyspec_eval.drafters.outcomes import (
+    Guess,
+    Outcomes,
+    guess_counted,
+    guess_recycled,
+    guess_resumed,
+)
+from copyspec_eval.drafters.recycling import Recycler, Successors
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.drafters.thresholds import acceptance_thresholds, worths
@@ -18,14 +26,20 @@ from copyspec_eval.types import Draft, DraftOptions, Verdict
 THRESHOLDS = (0.02,) * 32
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 estimates = st.floats(0.001, 0.999)
-guesses = st.builds(
-    guess_counted,
-    st.sampled_from(["context", "store"]),
-    st.integers(1, 200),
-    st.integers(1, 50),
-    st.integers(1, 50),
-    estimates,
-) | st.builds(guess_resumed, st.integers(1, 200), estimates)
+guesses = (
+    st.builds(
+        guess_counted,
+        st.sampled_from(["context", "store"]),
+        st.integers(1, 200),
+        st.integers(1, 50),
+        st.integers(1, 50),
+        estimates,
+    )
+    | st.builds(guess_resumed, st.integers(1, 200), estimates)
+    | st.builds(
+        guess_recycled, st.sampled_from(["successor", "runner-up"]), st.integers(0, 9), estimates
+    )
+)
 
 
 class Watched(Outcomes):
@@ -68,19 +82,22 @@ def test_the_estimate_gives_way_to_what_is_seen(guess: Guess, tenths: int) -> No
     assert outcomes.probability(guess) == pytest.approx(tenths / 10, abs=0.01)
 
 
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize(("tree", "recycles"), [(False, False), (True, False), (True, True)])
 @given(texts, st.lists(st.integers(0, 2), min_size=1, max_size=40))
 def test_draft_tokens_count_up_to_the_first_that_is_wrong(
-    tree: bool, prompt: list[int], answer: list[int]
+    tree: bool, recycles: bool, prompt: list[int], answer: list[int]
 ) -> None:
     """As many are right as were accepted; of a chain at most one is wrong, and the last."""
     outcomes = Watched()
-    drafter = SuffixDrafter(tree=tree, outcomes=outcomes)
+    recycler = Recycler(Successors()) if recycles else None
+    drafter = SuffixDrafter(tree=tree, outcomes=outcomes, recycler=recycler)
     drafter.start(prompt)
     while answer:
         outcomes.observed.clear()
         draft = drafter.propose(100, THRESHOLDS)
         verdict = verdict_on(draft, answer)
+        likeliest = [(1, 2, 0)] * (1 + len(draft.token_ids)) if recycles else ()
+        verdict = replace(verdict, likeliest=likeliest)
         taken = answer[: verdict.num_accepted + 1]
         drafter.observe(taken, verdict)
         assert sum(right for _, right in outcomes.observed) == verdict.num_accepted

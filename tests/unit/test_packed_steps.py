@@ -19,6 +19,7 @@ from unlike_rows import EXTENT, LENGTHS, filled, parts, tokens
 from copyspec_eval.decoding import steps as steps_module
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import Part, forward, forward_packed
+from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import attention_widths
@@ -127,13 +128,7 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(
     exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four rows one copies: the others are fed a token each, and all answers are right."""
-    packed: list[list[int]] = []
-
-    def watched(model: Any, cache: Any, parts: list[Part], *args: Any) -> torch.Tensor:
-        packed.append([len(part.token_ids) for part in parts])
-        return forward_packed(model, cache, parts, *args)
-
-    monkeypatch.setattr(steps_module, "forward_packed", watched)
+    packed = watch_packed(monkeypatch)
     model = tiny_model("qwen2")
     asked = [tuple(tokens(row, 0, 9)) for row in range(4)]
     plain = Engine(model, NoDrafter, num_draft_tokens=0, exact=None).generate(
@@ -151,8 +146,57 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(
     drafted = engine.generate([Sequence(ids, StopRule(30), greedy()) for ids in asked])
     assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
     if not exact or exact_steps(model, 4).totals:
-        assert {length for lengths in packed for length in lengths[:2]} == {1}
-        assert max(lengths[2] for lengths in packed) >= 9
+        assert {length for lengths in packed[1:] for length in lengths[:2]} == {1}
+        assert max(lengths[2] for lengths in packed[1:]) >= 9
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_is_left_of_short_prompts_is_read_together(
+    exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five prompts that begin alike, the first is read alone, and a long one."""
+    packed = watch_packed(monkeypatch)
+    model = tiny_model("qwen2")
+    shared, others = tokens(0, 0, 40), [tokens(row, 0, length) for row, length in LEFT.items()]
+    asked = [[*shared, *other] for other in others]
+    plain = Engine(model, NoDrafter, num_draft_tokens=0, exact=None).generate(
+        [Sequence(ids, StopRule(8), greedy()) for ids in asked]
+    )
+    steps = exact_steps(model, 5) if exact else None
+    engine = Engine(
+        model,
+        NoDrafter,
+        num_draft_tokens=20,
+        exact=steps,
+        batch_size=5,
+        prefix_cache=PrefixCache(2**20),
+    )
+    packed.clear()
+    together = engine.generate([Sequence(ids, StopRule(8), greedy()) for ids in asked])
+    assert [one.token_ids for one in together] == [one.token_ids for one in plain]
+    assert [one.counts.num_forwards for one in together] == [8] * 5
+    assert [one.counts.num_reused_tokens for one in together] == [0, 32, 32, 32, 32]
+    assert all(one.counts.prefill_seconds for one in together)
+    if steps is None or steps.totals:
+        # 32 of the 40 are kept, by blocks of 16.
+        assert packed[0] == [8 + LEFT[1], 8 + LEFT[2], 8 + LEFT[4]]
+        assert all({*lengths} == {1} for lengths in packed[1:])
+
+
+LEFT = {0: 5, 1: 3, 2: 7, 3: 25, 4: 1}
+"""Tokens of each row's own."""
+
+
+def watch_packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Tokens of each part of the packed forwards from here on."""
+    packed: list[list[int]] = []
+
+    def watched(model: Any, cache: Any, parts: list[Part], *args: Any) -> torch.Tensor:
+        packed.append([len(part.token_ids) for part in parts])
+        return forward_packed(model, cache, parts, *args)
+
+    monkeypatch.setattr(steps_module, "forward_packed", watched)
+    return packed
 
 
 class OnlySome(OracleDrafter):

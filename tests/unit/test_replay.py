@@ -233,6 +233,7 @@ def test_whatever_lies_in_the_file_is_one_line(
         (["--drafter", "copyspec", "--drafter-args", "gamma=0"], "gamma=0 is not an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gamma=x"], "gamma='x' is not an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gama=3"], "did you mean 'gamma'"),
+        (["--drafter", "suffix", "--drafter-args", "tree=true,recycle=true"], "which no trace has"),
         (["--drafter", "copyspec"], "No such file"),
         *(
             (["--drafter", "copyspec", f"--token-cost={cost}"], "is no cost")

@@ -15,6 +15,7 @@ from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import (
     OF_EARLIER,
+    OF_RECYCLED,
     OF_STORE,
     Attempt,
     Draft,
@@ -168,6 +169,20 @@ def test_earlier_runs_are_told_from_the_run_itself() -> None:
     assert sequence.counts().drafts == {
         "earlier": DraftCounts(2, 4, 4),
         "store": DraftCounts(0, 1, 1),
+    }
+
+
+def test_recycled_tokens_have_a_source_of_their_own() -> None:
+    sequence, _ = begun([1, 2], [], StopRule(10))
+    sequence.commit(Draft(), lambda index: 5)
+    places = (OF_RECYCLED, 1, OF_RECYCLED)
+    tree = Draft((6, 7, 8), OF_RECYCLED, 0, "recycled", parents=(-1, 0, 1), positions=places)
+    sequence.commit(tree, [6, 7, 8, 9].__getitem__)
+    assert sequence.attempts == [Attempt(3, 3, "context")], "a copy is in it"
+    assert sequence.spans == [Span(1, 1, OF_RECYCLED), Span(2, 1, 1), Span(3, 1, OF_RECYCLED)]
+    assert sequence.counts().drafts == {
+        "recycled": DraftCounts(0, 2, 2),
+        "context": DraftCounts(1, 1, 1),
     }
 
 

@@ -21,7 +21,7 @@ from copyspec_eval.reports.page.charts import Chart
 from copyspec_eval.reports.page.segments import segments
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import number
-from copyspec_eval.types import first_difference
+from copyspec_eval.types import COPIED, first_difference
 
 MOST_TURNS = 1000
 """Turns with their texts; of more, those that differ from the baseline come first."""
@@ -94,6 +94,7 @@ def _arm(board: Leaderboard, names: tuple[str, str, int], lines: list[int]) -> _
         ("baseline tokens/s", number(figures["baseline_tokens_per_second"], ".4g")),
         ("copied", number(figures["copied_share"], ".0%")),
         ("from earlier runs", number(figures["earlier_share"], ".0%")),
+        ("recycled", number(figures["recycled_share"], ".0%")),
         ("tokens per forward", number(figures["tokens_per_forward"], ".2f")),
         ("identical to the baseline", number(figures["identical"], ".1%")),
     ]
@@ -168,7 +169,7 @@ def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
     """A turn for the viewer; what is empty is left out."""
     counts, baseline = record.counts, record.baseline
     drafts = (counts.drafts or {}).items()
-    copied = sum(of_source.num_accepted for source, of_source in drafts if source != "model")
+    copied = sum(of_source.num_accepted for source, of_source in drafts if source in COPIED)
     fields = {
         "task": record.task,
         "doc": record.doc_id,

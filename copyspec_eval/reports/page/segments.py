@@ -6,8 +6,8 @@ from copyspec_eval.records import TurnRecord
 
 Segment = tuple[str] | tuple[str, int, int]
 """A piece of an answer: its text and, if it was copied, where its source starts and ends in the
-characters of prompt and answer together; both negative for a copy from another answer, see
-`types.OF_STORE`."""
+characters of prompt and answer together; both negative for a copy from another answer and for what
+was recycled, see `types.OF_STORE`."""
 
 
 def segments(record: TurnRecord) -> list[Segment]:

@@ -15,6 +15,7 @@ would outrun polling, which is used only where the kernel has no listener.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -35,7 +36,7 @@ from .kernel import LINUX, libc
 TICK_SECONDS = 0.02
 """Interval at which the processes are counted."""
 
-_AT_A_TIME = 1000
+_AT_A_TIME, _HAND_OVERS = 1000, 100
 
 # <sys/prctl.h>
 _SET_DUMPABLE, _CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 24, 36, 38
@@ -130,13 +131,29 @@ def become(
                 restrict(files)
             elif shared:
                 keep_apart()
-            socket.send_fds(watcher, [b"."], guard(shared))
+            hand_over(watcher, guard(shared))
         watcher.close()
         os.execv(program[0], list(program))
     except (OSError, ValueError) as error:
         print(f"cannot start {program[0]}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(126)
+
+
+def hand_over(watcher: socket.socket, descriptors: Sequence[int]) -> None:
+    """Send descriptors to `watcher`.
+
+    Linux limits how many a user has under way, to this program's own small number of open files;
+    those of others arrive in a moment.
+    """
+    for attempt in range(_HAND_OVERS):
+        try:
+            socket.send_fds(watcher, [b"."], descriptors)
+            return
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS or attempt + 1 == _HAND_OVERS:
+                raise
+            time.sleep(TICK_SECONDS)
 
 
 def watch(child: int, control: int, forks: Sequence[int], num_processes: int, shared: bool) -> None:
