@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from benchmarks.real_model import FOLDER, is_made
 from byte_model import save_byte_model
 
 # Before any test imports huggingface_hub, which reads it once.
@@ -85,6 +86,14 @@ def data_dir() -> Path:
     if not value:
         pytest.skip("NOT TESTED without data: set COPYSPEC_DATA_DIR to a folder of the data sets")
     return Path(value)
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """Folder of SmolLM2-135M-Instruct in bfloat16; without it the test is skipped."""
+    if not is_made(FOLDER):
+        pytest.skip("NOT TESTED without a real model: run .venv/bin/python scripts/real_model")
+    return FOLDER
 
 
 @pytest.fixture(scope="session")
