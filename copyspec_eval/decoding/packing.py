@@ -191,7 +191,9 @@ def _gains(layer: Any) -> bool:
     # A forward that someone has put in place (accelerate's hooks) stays.
     dtype = layer.weight.dtype
     return (
-        "forward" not in vars(layer)
+        # A class of its own holds them in another way, as torchao's quantized ones.
+        type(layer.weight) in (torch.nn.Parameter, torch.Tensor)
+        and "forward" not in vars(layer)
         # Autocast casts what a layer's own forward is given.
         and not torch.is_autocast_enabled("cpu")
         and layer.weight.device.type == "cpu"

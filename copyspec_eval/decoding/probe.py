@@ -83,7 +83,7 @@ def probe(
     check_uncompiled(model)
     trial = _Trial(model, exact, widths, batch_size)
     with _short_windows(model):
-        own = model(input_ids=trial.ids([trial.text]), use_cache=False).logits[0].float()
+        own = _own_logits(model, trial.ids([trial.text]))
         try:
             with served(model, exact):
                 readings = list(trial.readings())
@@ -92,11 +92,26 @@ def probe(
         except ModelError:
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ModelError(
                 f"model type {model.config.model_type!r} fails in the engine's forward "
-                f"({what[:150]}); {REMEDY}"
+                f"({_one_line(error)}); {REMEDY}"
             ) from error
+
+
+def _own_logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    """Of a text `[1, tokens]`, by the model as it was loaded: `[tokens, vocabulary]`, float32."""
+    try:
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
+    except Exception as error:
+        raise ModelError(
+            f"model type {model.config.model_type!r} fails in its own forward "
+            f"({_one_line(error)}); check how it was made, and what you pass with it"
+        ) from error
+    return logits
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:150]
 
 
 @dataclass(frozen=True, slots=True)

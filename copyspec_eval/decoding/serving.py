@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from copyspec_eval.decoding import attention, experts
 from copyspec_eval.decoding.compiling import compiled
@@ -29,7 +30,7 @@ def check_config(config: Any) -> None:
     Raises:
         ModelError: an encoder-decoder; a model with recurrent (state-space, linear-attention)
             layers or another kind of attention; one that does not go through transformers'
-            attention interface.
+            attention interface; quantized so that a token's numbers depend on its neighbours.
     """
     name = getattr(config, "model_type", type(config).__name__)
     if config.is_encoder_decoder:
@@ -50,6 +51,18 @@ def check_config(config: Any) -> None:
     if not interface or not model_class._can_set_attn_implementation():
         raise ModelError(
             f"model type {name!r} does not use transformers' attention interface; {REMEDY}"
+        )
+    _check_quantization(getattr(config, "quantization_config", None))
+
+
+def _check_quantization(config: Any) -> None:
+    given = config.to_dict() if hasattr(config, "to_dict") else config or {}
+    threshold = given.get("llm_int8_threshold") or 0
+    # What it keeps in 16 bits are columns in which any token of the step is that far off zero.
+    if given.get("load_in_8bit") and threshold > 0:
+        raise ModelError(
+            f"llm_int8_threshold={threshold} makes bitsandbytes compute a token from what else is "
+            f"in the step; set it to 0.0 in quantization_config of config.json, or {REMEDY}"
         )
 
 
@@ -111,6 +124,12 @@ def _forward_of_two(model: PreTrainedModel) -> None:
 
 
 def _causal_lm_class(config: Any) -> Any:
+    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    # A config whose class came with the model was loaded by someone who trusts its code.
+    if own is not None and type(config) not in AutoModelForCausalLM._model_mapping:
+        return get_class_from_dynamic_module(
+            own, config._name_or_path, revision=getattr(config, "_commit_hash", None)
+        )
     return AutoModelForCausalLM._model_mapping.get(type(config), None)
 
 

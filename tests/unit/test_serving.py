@@ -15,6 +15,7 @@ from matrix.shapes import tiny_model as tiny_architecture
 from tiny_models import prompts, tiny_config, tiny_model
 from transformers import (
     AutoModelForCausalLM,
+    BitsAndBytesConfig,
     BloomConfig,
     GraniteMoeHybridConfig,
     LogitsProcessorList,
@@ -179,6 +180,19 @@ def test_answers_may_end_at_the_last_position_of_the_model() -> None:
 def test_refused_architectures(config: Any, reason: str) -> None:
     with pytest.raises(ModelError, match=f"{reason}.*use --model hf"):
         serving.check_config(config)
+
+
+@pytest.mark.parametrize("threshold", [6.0, 0.0])
+def test_int8_with_outliers_is_refused(threshold: float) -> None:
+    config = tiny_config("llama")
+    quantization = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=threshold)
+    for given in (quantization, quantization.to_dict()):
+        config.quantization_config = given
+        if threshold:
+            with pytest.raises(ModelError, match=r"llm_int8_threshold=6.0 .* set it to 0.0"):
+                serving.check_config(config)
+        else:
+            serving.check_config(config)
 
 
 def test_recurrent_layers_are_refused_where_there_are_any() -> None:

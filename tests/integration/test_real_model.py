@@ -1,0 +1,56 @@
+"""A real model: real answers, which drafts do not change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import evaluate_into, rows_in
+from sizing import document
+from sizing.measure import measure
+from sizing.shapes import shape_of
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+TASK = "quickstart_redundant"
+
+
+@pytest.mark.slow
+def test_it_answers_and_its_shape_is_its_own(real_model: Path) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(real_model)
+    tokenizer: Any = AutoTokenizer.from_pretrained(real_model)
+    assert shape_of(model.config).num_weights == sum(p.numel() for p in model.parameters())
+    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    ids = tokenizer.apply_chat_template(
+        asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    answer = model.generate(**ids, do_sample=False, max_new_tokens=20)[
+        0, ids["input_ids"].shape[1] :
+    ]
+    assert "Paris" in tokenizer.decode(answer)
+
+
+@pytest.mark.slow
+def test_drafts_change_none_of_its_answers(real_model: Path, tmp_path: Path) -> None:
+    options = "dtype=bfloat16,paired=true"
+    settings: dict[str, Any] = {"limit": 3, "gen_kwargs": "max_gen_toks=100"}
+    figures = evaluate_into(tmp_path, real_model, options, tasks=[TASK], **settings)
+    assert [figures[f"identical_turn{turn},none"] for turn in (1, 2)] == [1, 1]
+    drafts = [each for row in rows_in(tmp_path) for each in (row.counts.drafts or {}).values()]
+    assert sum(each.num_accepted for each in drafts) > 30
+
+
+@pytest.mark.slow
+def test_its_steps_take_about_what_the_formula_says(real_model: Path) -> None:
+    """Loosely: other programs may use the memory, too."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        measured = measure(real_model)
+    finally:
+        torch.set_num_threads(threads)
+    assert json.loads(document.MEASURED.read_text())["shape"] == measured["shape"]
+    for row in measured["steps"]:
+        assert 0.5 < row["seconds"] / document.predicted_seconds(measured, row) < 6, row
