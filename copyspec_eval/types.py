@@ -32,6 +32,11 @@ StepKind = Literal["one row", "two rows", "fixed width"]
 second of them padding, where a single row has a kernel of its own; or steps of one width for
 everything, where widths do not agree. The bits are then not those of one-token decoding."""
 
+CacheKind = Literal["copyspec", "model, cropped", "model, copied"]
+"""Whose keys, values and attention decode: the engine's; or the model's own, where the rejected
+tokens of a draft are cropped from the cache, or, of one that cannot be cropped (recurrent states),
+a copy from before the draft takes its place."""
+
 EXACT_MEANS: dict[StepKind, str] = {
     "one row": "the bits of plain one-token decoding",
     "two rows": "the bits of plain decoding in steps of a token and a row of padding, because here "

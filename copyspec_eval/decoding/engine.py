@@ -9,23 +9,22 @@ from contextlib import ExitStack
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TopTokens, top_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
-from copyspec_eval.decoding.forward import forward
-from copyspec_eval.decoding.prefill import Prefill
+from copyspec_eval.decoding.own_cache import OwnCacheRunner
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.row_runner import RowRunner
+from copyspec_eval.decoding.runner import Runner
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import check_length, input_device, served, weights_state
-from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
+from copyspec_eval.decoding.serving import check_length
+from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
-from copyspec_eval.decoding.widths import padded
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
 from copyspec_eval.drafters.thresholds import acceptance_thresholds, draft_prices, share
-from copyspec_eval.types import Draft, ExactSteps, Generation
+from copyspec_eval.types import CacheKind, Draft, ExactSteps, Generation
 
 _WARM_UP_TOKENS = 4
 _NO_DRAFT = Draft()
@@ -41,7 +40,7 @@ class Engine:
     used, and batch and keys follow need.
 
     Args:
-        model: a model that `serving.check_config` accepts.
+        model: a model that the trial of `cache` accepts: `probe.probe`, `own_probe.probe_own`.
         make_drafter: makes each sequence's drafter.
         num_draft_tokens: the longest draft that is verified; `exact` holds it.
         exact: the widths of exact mode, measured for this batch size; None decodes without it.
@@ -50,9 +49,11 @@ class Engine:
             thresholds follow. At a fixed width, and if None, draft tokens cost nothing.
         draft_model: drafts for the rows whose drafter proposes nothing.
         prefix_cache: what was read before; nothing is kept if None. It is this engine's alone.
+        cache: whose cache it is; the model's own serves a batch of one, without exact mode, trees
+            and a prefix cache.
 
     Attributes:
-        batch_size, exact: as above.
+        batch_size, exact, cache: as above.
         widths: in tokens, of a row's part of a step; ascending.
     """
 
@@ -67,14 +68,22 @@ class Engine:
         step_costs: Mapping[int, float] | None = None,
         draft_model: DraftModel | None = None,
         prefix_cache: PrefixCache | None = None,
+        cache: CacheKind = "copyspec",
     ) -> None:
+        if cache == "copyspec":
+            self._runner: Runner = RowRunner(
+                model, num_draft_tokens, exact, batch_size, prefix_cache
+            )
+        else:
+            assert exact is None and batch_size == 1 and prefix_cache is None
+            self._runner = OwnCacheRunner(model, num_draft_tokens, cache)
         self._model = model
         self._make_drafter = make_drafter
         self._num_draft_tokens = num_draft_tokens
         self.exact = exact
         self.batch_size = batch_size
-        self._steps = Steps(model, num_draft_tokens, exact, batch_size)
-        self.widths = self._steps.widths
+        self.cache: CacheKind = cache
+        self.widths = self._runner.widths
         is_fixed = exact is not None and exact.kind == "fixed width"
         costs = None if is_fixed else step_costs
         free = {0: 1.0, num_draft_tokens: 1.0}
@@ -82,8 +91,6 @@ class Engine:
         most = batch_size * num_draft_tokens
         self._prices = draft_prices(costs or {0: 1.0, most: 1.0})
         self._draft_model = draft_model
-        self._prefill = Prefill(exact)
-        self._prefix_cache = prefix_cache
         self._clock = Stopwatch()
 
     def generate(
@@ -110,22 +117,18 @@ class Engine:
         if not sequences:
             return []
         self.check(sequences)
-        self._set_extents(sequences, beside)
         index_of = {sequence: index for index, sequence in enumerate(sequences)}
         answers: dict[int, Generation] = {}
-        cache = RowCache(self.batch_size, max(sequence.extent for sequence in sequences))
-        if self._prefix_cache is not None:
-            computed_by = weights_state(self._model), self.exact
-            self._prefix_cache.begin(computed_by, self._prefill.block_length)
         with ExitStack() as stack:
-            stack.enter_context(served(self._model, exact=self.exact is not None))
+            stack.enter_context(self._runner.running(sequences, beside))
             if self._draft_model is not None:
+                capacity = max(sequence.extent for sequence in sequences)
                 vocabulary = int(self._model.config.get_text_config().vocab_size)
                 stack.enter_context(
-                    self._draft_model.begin(cache.num_rows, cache.capacity, vocabulary)
+                    self._draft_model.begin(self.batch_size, capacity, vocabulary)
                 )
             self._clock.restart()
-            for sequence in self._finished(sequences, cache):
+            for sequence in self._finished(sequences):
                 index = index_of[sequence]
                 answers[index] = sequence.generation(self._clock.elapsed, self.batch_size)
                 on_finish(index, answers[index])
@@ -144,11 +147,11 @@ class Engine:
             exact=self.exact,
             batch_size=self.batch_size,
             draft_model=self._draft_model,
+            cache=self.cache,
         )
         start = sequence.prompt_ids[:PREFILL_CHUNK]
         engine.generate([Sequence(start, StopRule(_WARM_UP_TOKENS), sequence.chooser)])
-        with served(self._model, exact=self.exact is not None):
-            self._steps.warm_up()
+        self._runner.warm_up()
 
     @torch.inference_mode()
     def read(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
@@ -164,25 +167,7 @@ class Engine:
         Returns:
             `[at most keep, vocabulary]`, float32; the last row chooses what follows `output_ids`.
         """
-        steps, prompt_ids = self._steps, sequence.prompt_ids
-        widest = self.widths[-1]
-        cache = RowCache(self.batch_size, steps.extent_of(sequence.max_length))
-        with served(self._model, exact=self.exact is not None):
-            for row in range(self.batch_size):
-                logits = self._prefill.read(self._model, cache, row, prompt_ids)
-            parts = deque([logits[0].float()], maxlen=keep // widest + 2)
-            for start in range(0, len(output_ids), widest):
-                chunk = list(output_ids[start : start + widest])
-                width = padded(self.widths, len(chunk))
-                step = torch.tensor([chunk + [0] * (width - len(chunk))])
-                step = step.to(input_device(self._model))
-                first = len(prompt_ids) + start
-                extent = cache.capacity if steps.fixes_extent else steps.tight(first + width)
-                logits = forward(
-                    self._model, cache, 0, step.expand(self.batch_size, width), first, extent
-                )
-                parts.append(logits[0, : len(chunk)].float())
-        return torch.cat(list(parts))[-keep:]
+        return self._runner.reread(sequence, output_ids, keep)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Refuse sequences before any work.
@@ -191,40 +176,31 @@ class Engine:
             RequestError: one is too long for the model's rotary embedding.
         """
         for sequence in sequences:
-            check_length(self._model, sequence.max_length + self._steps.padding)
+            check_length(self._model, sequence.max_length + self._runner.padding)
 
-    def _set_extents(self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]) -> None:
-        # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
-        extent_of = self._steps.extent_of
-        longest = max(extent_of(sequence.max_length) for sequence in (*sequences, *beside))
-        shared = self._steps.fixes_extent and self.batch_size > 1
-        for sequence in sequences:
-            sequence.extent = longest if shared else extent_of(sequence.max_length)
-
-    def _finished(self, sequences: Iterable[Sequence], cache: RowCache) -> Iterator[Sequence]:
+    def _finished(self, sequences: Iterable[Sequence]) -> Iterator[Sequence]:
         """Decode `sequences`; each is given as soon as it is finished."""
         waiting = deque(sequences)
-        rows: Rows = [None] * cache.num_rows
+        rows: Rows = [None] * self.batch_size
         while True:
-            yield from self._fill(rows, waiting, cache)
-            if self.exact is None or self._steps.totals:
-                self._compact(rows, cache)
+            yield from self._fill(rows, waiting)
+            if self.exact is None or self._runner.totals:
+                self._compact(rows)
             if not any(rows):
                 return
-            self._step(rows, cache)
+            self._step(rows)
             for row, sequence in enumerate(rows):
                 if sequence is not None and sequence.finish_reason is not None:
                     rows[row] = None
-                    if self._prefill.resumes_answers:
-                        self._keep(sequence, cache)
+                    self._runner.finish(sequence)
                     yield sequence
 
-    def _fill(self, rows: Rows, waiting: deque[Sequence], cache: RowCache) -> Iterator[Sequence]:
+    def _fill(self, rows: Rows, waiting: deque[Sequence]) -> Iterator[Sequence]:
         """Begin waiting sequences in the free rows; gives those that end with their prefill."""
         while waiting and not all(rows):
             free = [row for row, sequence in enumerate(rows) if sequence is None]
             begun = {row: waiting.popleft() for row in free[: len(waiting)]}
-            self._begin(begun, cache)
+            self._begin(begun)
             for row, sequence in begun.items():
                 if sequence.finish_reason is None:
                     rows[row] = sequence
@@ -232,61 +208,42 @@ class Engine:
                     yield sequence
 
     @torch.inference_mode()
-    def _begin(self, begun: Mapping[int, Sequence], cache: RowCache) -> None:
+    def _begin(self, begun: Mapping[int, Sequence]) -> None:
         """Read sequences' prompts into their rows, and choose their first tokens.
 
         What is left of several prompts is read together where it is no more than a step.
         """
         together: list[Prompt] = []
         for row, sequence in begun.items():
-            if self._prefix_cache is not None:
-                # The last token is read in any case, for the logits after it.
-                prompt_ids = sequence.prompt_ids[:-1]
-                sequence.num_reused_tokens = self._prefix_cache.load(prompt_ids, cache, row)
             sequence.start(self._make_drafter(), row, self._clock.elapsed)
-            draft = _NO_DRAFT if self.exact else sequence.propose(self._thresholds)
-            prompt = Prompt(sequence, draft)
-            if len(begun) == 1 or not self._prefill.resumes_answers or not self._steps.hold(prompt):
-                self._read([prompt], cache)
-            elif self._steps.hold(*together, prompt):
+            drafts = self._runner.drafts_in_prefill
+            prompt = Prompt(sequence, sequence.propose(self._thresholds) if drafts else _NO_DRAFT)
+            self._runner.load(sequence)
+            if len(begun) == 1 or not self._runner.reads_together([prompt]):
+                self._read([prompt])
+            elif self._runner.reads_together([*together, prompt]):
                 together.append(prompt)
             else:
-                self._read(together, cache)
+                self._read(together)
                 together = [prompt]
         if together:
-            self._read(together, cache)
+            self._read(together)
 
-    def _read(self, prompts: abc.Sequence[Prompt], cache: RowCache) -> None:
-        """Read one prompt, or several as a step; their time is shared evenly."""
-        sequences = [sequence for sequence, _ in prompts]
-        if len(prompts) > 1:
-            step = self._steps.read(prompts, cache)
-        else:
-            [(sequence, draft)] = prompts
-            start = sequence.num_reused_tokens
-            logits = self._prefill.read(
-                self._model, cache, sequence.row, sequence.prompt_ids, draft, start
-            )
-            step = StepLogits(logits[0], [0])
-        for sequence in sequences:
-            self._keep(sequence, cache)
-        self._commit(sequences, [draft for _, draft in prompts], step, cache)
+    def _read(self, prompts: abc.Sequence[Prompt]) -> None:
+        """Read prompts in one forward; its time is shared evenly."""
+        sequences, drafts = zip(*prompts, strict=True)
+        logits = self._runner.read(prompts)
+        self._commit(sequences, drafts, logits)
         seconds = self._clock.lap() / len(prompts)
         for sequence in sequences:
             sequence.prefill_seconds = seconds
 
-    def _keep(self, sequence: Sequence, cache: RowCache) -> None:
-        """Keep what was read of a sequence: all but the last token of its output."""
-        if self._prefix_cache is not None:
-            read_ids = [*sequence.prompt_ids, *sequence.output_ids[:-1]]
-            self._prefix_cache.keep(read_ids, cache, sequence.row)
-
     @torch.inference_mode()
-    def _step(self, rows: Rows, cache: RowCache) -> None:
+    def _step(self, rows: Rows) -> None:
         """One forward for all rows; its time is shared evenly by those in use."""
         drafts = self._draft(rows)
-        logits = self._steps.take(rows, drafts, cache)
-        self._commit(rows, drafts, logits, cache)
+        logits = self._runner.step(rows, drafts)
+        self._commit(rows, drafts, logits)
         running = [sequence for sequence in rows if sequence is not None]
         seconds = self._clock.lap() / len(running)
         for sequence in running:
@@ -294,22 +251,24 @@ class Engine:
 
     def _draft(self, rows: Rows) -> list[Draft]:
         """What each row verifies next: its drafter's draft, else the draft model's."""
+        drafting = [
+            sequence if sequence and self._runner.can_draft(sequence) else None for sequence in rows
+        ]
         drafts = [
-            sequence.propose(self._thresholds) if sequence else _NO_DRAFT for sequence in rows
+            sequence.propose(self._thresholds) if sequence else _NO_DRAFT for sequence in drafting
         ]
         if self._draft_model is not None:
-            drafts = self._draft_model.propose(rows, drafts)
-        if self._steps.totals:
-            most = self._steps.totals[-1] - len(rows)
+            drafts = self._draft_model.propose(drafting, drafts)
+        if self._runner.totals:
+            most = self._runner.totals[-1] - len(rows)
             drafts = share(drafts, self._prices, most)
         return drafts
 
     def _commit(
         self,
         rows: abc.Sequence[Sequence | None],
-        drafts: list[Draft],
+        drafts: abc.Sequence[Draft],
         step: StepLogits,
-        cache: RowCache,
     ) -> None:
         """Verify each row's draft and commit what the model accepts of it.
 
@@ -317,7 +276,6 @@ class Engine:
             rows: the sequences whose drafts were verified.
             drafts: of each row.
             step: the logits.
-            cache: an accepted branch of a tree moves to where a chain's tokens are.
         """
         parts = step.parts(drafts)
         greedy = any(sequence.chooser.is_argmax for sequence in rows if sequence)
@@ -328,19 +286,18 @@ class Engine:
         for index, (sequence, draft) in enumerate(zip(rows, drafts, strict=True)):
             if sequence is None:
                 continue
-            first = sequence.length
+            start = sequence.length
             choose = sequence.choices(draft, top[index].argmax, step.logits[parts[index]])
-            path = sequence.commit(draft, choose, top[index].likeliest).path
-            if path and path[-1] >= len(path):
-                cache.move(sequence.row, [first + node for node in path], first)
+            verdict = sequence.commit(draft, choose, top[index].likeliest)
+            self._runner.accept(sequence, start, draft, verdict)
 
-    def _compact(self, rows: Rows, cache: RowCache) -> None:
+    def _compact(self, rows: Rows) -> None:
         """Move the last rows into the holes and drop the rest, once nothing waits for them."""
         while rows and not all(rows):
             last = rows.pop()
             if last is not None:
                 hole = rows.index(None)
-                cache.copy_row(last.row, hole)
+                self._runner.copy_row(last.row, hole)
                 if self._draft_model is not None:
                     self._draft_model.copy_row(last.row, hole)
                 rows[hole], last.row = last, hole
