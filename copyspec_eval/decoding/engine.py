@@ -75,7 +75,7 @@ class Engine:
                 model, num_draft_tokens, exact, batch_size, prefix_cache
             )
         else:
-            assert exact is None and batch_size == 1 and prefix_cache is None
+            assert (exact, batch_size, prefix_cache) == (None, 1, None)
             self._runner = OwnCacheRunner(model, num_draft_tokens, cache)
         self._model = model
         self._make_drafter = make_drafter
@@ -124,9 +124,7 @@ class Engine:
             if self._draft_model is not None:
                 capacity = max(sequence.extent for sequence in sequences)
                 vocabulary = int(self._model.config.get_text_config().vocab_size)
-                stack.enter_context(
-                    self._draft_model.begin(self.batch_size, capacity, vocabulary)
-                )
+                stack.enter_context(self._draft_model.begin(self.batch_size, capacity, vocabulary))
             self._clock.restart()
             for sequence in self._finished(sequences):
                 index = index_of[sequence]

@@ -66,7 +66,7 @@ def measure_exact_steps(
     it is measured how short a last block may be, and whether a prefill can take such steps, too.
 
     Args:
-        model: a model that `serving.check_config` accepts.
+        model: a model that `probe.probe` accepts.
         token_ids: real text in the model's tokens.
         widest: tokens of the widest step that is wanted.
         batch_size: rows side by side.

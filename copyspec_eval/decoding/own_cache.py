@@ -14,8 +14,9 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.serving import REMEDY, input_device, model_type
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits
+from copyspec_eval.errors import ModelError
 from copyspec_eval.types import CacheKind, Draft, Verdict
 
 _MOST_UNREAD = 8
@@ -53,10 +54,18 @@ class OwnCache:
 
         Returns:
             `[keep, vocabulary]`.
+
+        Raises:
+            ModelError: the model has no cache.
         """
         output = self._forward(token_ids, keep, use_cache=True)
         # Models have several names for their cache, and most make it themselves.
         self._states = self._model._update_model_kwargs_for_generation(output, {})
+        if not any(states is not None for states in self._states.values()):
+            raise ModelError(
+                f"model type {model_type(self._model.config)!r} returns no cache of what it has "
+                f"read; {REMEDY}"
+            )
         self.num_read = len(token_ids)
         logits: torch.Tensor = output.logits
         return logits[0, -keep:]
@@ -185,6 +194,15 @@ class OwnCacheRunner:
             self._cache.prepare_to_crop()
         return logits
 
+    @property
+    def cache(self) -> OwnCache:
+        """What was read."""
+        return self._cache
+
+    def resume(self, cache: OwnCache) -> None:
+        """Go on from what another text, or this one, had read; that stays as it is."""
+        self._cache = self._before = cache.copied()
+
     def can_draft(self, sequence: Sequence) -> bool:
         """As of `Runner`: not where much was rejected, so that the cache catches up."""
         return sequence.length - 1 - self._cache.num_read <= _MOST_UNREAD
@@ -195,9 +213,7 @@ class OwnCacheRunner:
         assert sequence is not None
         return StepLogits(self.verify(sequence.token_ids, draft.token_ids), [0])
 
-    def verify(
-        self, token_ids: abc.Sequence[int], draft_ids: abc.Sequence[int]
-    ) -> torch.Tensor:
+    def verify(self, token_ids: abc.Sequence[int], draft_ids: abc.Sequence[int]) -> torch.Tensor:
         """Read a text on to its end and a draft behind it.
 
         Returns:

@@ -53,6 +53,7 @@ class PairedEngine:
             exact=steps,
             batch_size=engine.batch_size,
             prefix_cache=prefix_cache,
+            cache=engine.cache,
         )
         self._rescorer = Rescorer(model, self._baseline, engine)
 

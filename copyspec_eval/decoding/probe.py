@@ -82,13 +82,13 @@ def probe(
     """
     check_uncompiled(model)
     trial = _Trial(model, exact, widths, batch_size)
-    with _short_windows(model):
+    with short_windows(model):
         own = _own_logits(model, trial.ids([trial.text]))
         try:
             with served(model, exact):
                 readings = list(trial.readings())
             for kind in ("a prefill", "a step", "a tree"):
-                _compare(model, [of for of in readings if of.kind == kind], own)
+                compare(model, [of for of in readings if of.kind == kind], own)
         except ModelError:
             raise
         except Exception as error:
@@ -115,7 +115,7 @@ def _one_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class Reading:
     """Logits `[n, vocabulary]` of a forward, and after which positions of the text they are."""
 
     kind: str
@@ -123,12 +123,19 @@ class _Reading:
     positions: Sequence[int]
 
 
-def _compare(model: PreTrainedModel, readings: Sequence[_Reading], own: torch.Tensor) -> None:
-    """
+def compare(
+    model: PreTrainedModel,
+    readings: Sequence[Reading],
+    own: torch.Tensor,
+    through: str = "the engine's cache",
+) -> None:
+    """Compare readings of one kind with the model's own forward, as `probe` says.
+
     Args:
         model: the model.
         readings: of the engine's forwards, of one kind.
         own: `[text, vocabulary]`, float32, of the model's own.
+        through: what the readings went through, for people.
 
     Raises:
         ModelError: they differ by more than rounding.
@@ -144,7 +151,7 @@ def _compare(model: PreTrainedModel, readings: Sequence[_Reading], own: torch.Te
     error, bound = errors.median() if flips else errors.max(), MOST_ROUNDING[dtype]
     if not error <= bound:
         raise ModelError(
-            f"model type {model.config.model_type!r} gives other logits through the engine's cache "
+            f"model type {model.config.model_type!r} gives other logits through {through} "
             f"(in {readings[0].kind} off by {float(error):.1g} standard deviations, where "
             f"{str(dtype)[6:]} explains {bound:g}); {REMEDY}"
         )
@@ -172,11 +179,11 @@ class _Trial:
     def ids(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
         return torch.tensor(rows, device=input_device(self._model))
 
-    def readings(self) -> Iterator[_Reading]:
+    def readings(self) -> Iterator[Reading]:
         # The second chunk keeps as many logits as a draft behind the prompt needs.
         for start, end, keep in ((0, _CHUNK, 1), (_CHUNK, _CONTEXT, 3)):
             logits = self._prefill(0, self.text[start:end], start, keep)
-            yield _Reading("a prefill", logits, range(end - keep, end))
+            yield Reading("a prefill", logits, range(end - keep, end))
         if self._batch_size > 1:
             self._prefill(1, self._other[:_CONTEXT], 0, 1)
             for row in range(2, self._batch_size):
@@ -192,17 +199,17 @@ class _Trial:
         ids = self.ids([tokens])
         return forward(self._model, self._cache, row, ids, start, end, logits_to_keep=keep)[0]
 
-    def _step(self, width: int) -> Iterator[_Reading]:
+    def _step(self, width: int) -> Iterator[Reading]:
         """The right draft; then one that is wrong from its middle on, beside other rows."""
         right = self.text[_CONTEXT : _CONTEXT + width]
         logits = self._feed(right, self._other[_CONTEXT : _CONTEXT + width])
-        yield _Reading("a step", logits, range(_CONTEXT, _CONTEXT + width))
+        yield Reading("a step", logits, range(_CONTEXT, _CONTEXT + width))
         half = (width + 1) // 2
         wrong = right[:half] + self._junk[half:width]
         if wrong == right and self._batch_size == 1:
             return
         disturbed = self._feed(wrong, self._junk[:width])
-        yield _Reading("a step", disturbed[:half], range(_CONTEXT, _CONTEXT + half))
+        yield Reading("a step", disturbed[:half], range(_CONTEXT, _CONTEXT + half))
         if not self._same_bits or torch.equal(logits[:half], disturbed[:half]):
             return
         if torch.equal(disturbed, self._feed(wrong, self._junk[:width])):
@@ -211,14 +218,14 @@ class _Trial:
                 f"else is in the step (of {width} tokens), as with a scale per tensor; {REMEDY}"
             )
 
-    def _tree(self) -> _Reading:
+    def _tree(self) -> Reading:
         """Three right tokens, with two wrong ones on a branch between them."""
         right, junk = self.text[_CONTEXT:], self._junk
         tokens = [right[0], junk[0], right[1], junk[1], right[2]]
         chain = list(range(-1, len(tokens) - 1))
         parents = [[-1, 0, 0, 1, 2], *[chain] * (self._batch_size - 1)]
         logits = self._feed(tokens, self._other[_CONTEXT : _CONTEXT + len(tokens)], parents)
-        return _Reading("a tree", logits[[0, 2, 4]], range(_CONTEXT, _CONTEXT + 3))
+        return Reading("a tree", logits[[0, 2, 4]], range(_CONTEXT, _CONTEXT + 3))
 
     def _feed(
         self,
@@ -239,7 +246,7 @@ class _Trial:
 
 
 @contextmanager
-def _short_windows(model: PreTrainedModel) -> Iterator[None]:
+def short_windows(model: PreTrainedModel) -> Iterator[None]:
     """Shorten the model's attention windows, wherever they are kept, to a few tokens."""
     configs = {id(config): config for config in _configs(model)}
     found = [

@@ -1,4 +1,4 @@
-"""The runner with the engine's attention and its `RowCache`: batches, exact mode, trees, prefixes."""
+"""The runner with the engine's attention and `RowCache`: batches, exact mode, trees, prefixes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RowRunner:
     """A `Runner` whose rejected tokens are simply written over.
 
     Args:
-        model: a model that `serving.refusal` has nothing against.
+        model: a model that `probe.probe` accepts.
         num_draft_tokens: of the longest draft.
         exact: the widths of exact mode; None decodes without it.
         batch_size: rows side by side.

@@ -1,4 +1,4 @@
-"""What the engine needs of a model and its cache: read prompts, take steps, keep what is accepted."""
+"""What the engine needs of a model and its cache: to read, to take steps, to take drafts back."""
 
 from __future__ import annotations
 

@@ -22,37 +22,49 @@ _SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def check_config(config: Any) -> None:
-    """Refuse, before any weight is loaded, a model that the engine cannot serve.
+    """Refuse, before any weight is loaded, what is no decoder-only language model.
 
     Args:
         config: a transformers model config.
 
     Raises:
-        ModelError: an encoder-decoder; a model with recurrent (state-space, linear-attention)
-            layers or another kind of attention; one that does not go through transformers'
-            attention interface; quantized so that a token's numbers depend on its neighbours.
+        ModelError: an encoder-decoder, or no causal language model; or quantized so that a token's
+            numbers depend on its neighbours.
     """
-    name = getattr(config, "model_type", type(config).__name__)
+    name = model_type(config)
     if config.is_encoder_decoder:
         raise ModelError(f"model type {name!r} is an encoder-decoder, not decoder-only; {REMEDY}")
-    model_class = _causal_lm_class(config)
-    if model_class is None:
+    if _causal_lm_class(config) is None:
         raise ModelError(f"model type {name!r} has no causal language model; {REMEDY}")
+    _check_quantization(getattr(config, "quantization_config", None))
+
+
+def needs_own_cache(config: Any) -> str:
+    """Why the engine's attention and cache cannot serve a model; "" if they can try.
+
+    Args:
+        config: of a model that `check_config` accepts.
+
+    Returns:
+        a sentence without its end: the model has recurrent (state-space, linear-attention) layers
+        or another kind of attention; or does not go through transformers' attention interface.
+    """
+    name, model_class = model_type(config), _causal_lm_class(config)
     # A class whose layers may be recurrent can have models where none is.
     layers = set(getattr(config.get_text_config(), "layer_types", None) or ())
     if layers - _SERVED_LAYERS or (model_class._is_stateful and not layers):
         kinds = ", ".join(sorted(layers - _SERVED_LAYERS))
         what = f"layers of type {kinds}" if kinds else "a recurrent state"
-        raise ModelError(
-            f"model type {name!r} has {what}, not the keys and values of every position that "
-            f"taking back a rejected draft needs; {REMEDY}"
-        )
+        return f"model type {name!r} has {what}, not the keys and values of every position"
     interface = model_class._supports_attention_backend
     if not interface or not model_class._can_set_attn_implementation():
-        raise ModelError(
-            f"model type {name!r} does not use transformers' attention interface; {REMEDY}"
-        )
-    _check_quantization(getattr(config, "quantization_config", None))
+        return f"model type {name!r} does not use transformers' attention interface"
+    return ""
+
+
+def model_type(config: Any) -> str:
+    """A config's model type, for people."""
+    return str(getattr(config, "model_type", type(config).__name__))
 
 
 def _check_quantization(config: Any) -> None:

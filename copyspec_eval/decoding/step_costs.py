@@ -10,14 +10,30 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
+from copyspec_eval.decoding.own_cache import OwnCacheRunner
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.types import CacheKind, ExactSteps
 
 _CONTEXT = 512
 _ROUNDS = 5
 
 _Shape = tuple[int, ...]
 """Tokens of each row."""
+
+
+def step_costs(
+    model: PreTrainedModel,
+    batch_size: int,
+    num_draft_tokens: int,
+    exact: ExactSteps | None,
+    cache: CacheKind,
+) -> dict[int, float]:
+    """Measure the steps of an engine that is made with these arguments."""
+    if cache != "copyspec":
+        return measure_own_step_costs(model, num_draft_tokens, cache)
+    steps = Steps(model, num_draft_tokens, exact, batch_size)
+    return measure_step_costs(model, batch_size, steps, exact=exact is not None)
 
 
 @torch.inference_mode()
@@ -55,13 +71,59 @@ def measure_step_costs(
     return {count: costs[0] + times * (cost - costs[0]) for count, cost in costs.items()}
 
 
+@torch.inference_mode()
+def measure_own_step_costs(
+    model: PreTrainedModel, num_draft_tokens: int, kind: CacheKind
+) -> dict[int, float]:
+    """As `measure_step_costs`, of a step with the model's own cache.
+
+    Half of the draft is rejected, and what the next step takes longer counts with it: where a cache
+    is copied, that is what it takes to read the accepted tokens again.
+
+    Args:
+        model: the model, warm.
+        num_draft_tokens: of the longest draft.
+        kind: of the model's own caches.
+    """
+    counts = _counts(num_draft_tokens)
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _CONTEXT
+    context = [0] * max(1, min(_CONTEXT, limit - num_draft_tokens - 2))
+    runner = OwnCacheRunner(model, num_draft_tokens, kind)
+    runner.begin(context)
+    prompt = runner.cache
+    seconds: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(1 + _ROUNDS):
+        for count in reversed(counts):
+            runner.resume(prompt)
+            seconds[count].append(_seconds_of_two(runner, [*context, 0], count))
+    costs = {count: median(seconds[count][1:]) for count in counts}
+    return {count: cost - costs[0] / 2 for count, cost in costs.items()}
+
+
+def _seconds_of_two(runner: OwnCacheRunner, token_ids: list[int], count: int) -> float:
+    """Of a step that verifies so many draft tokens, half of them rightly, and one without any."""
+    accepted = count // 2
+    started = perf_counter()
+    for draft, num_rejected in ([0] * count, count - accepted), ([], 0):
+        logits = runner.verify(token_ids, draft)
+        argmax_tokens(logits, [slice(len(logits))])
+        runner.reject(num_rejected)
+        token_ids = [*token_ids, *([0] * (accepted + 1))]
+    return perf_counter() - started
+
+
+def _counts(most: int) -> list[int]:
+    """Numbers of draft tokens that are timed: 0, 1, 3, 7, … and the most."""
+    return sorted({*((1 << power) - 1 for power in range(max(1, most).bit_length())), most})
+
+
 def _shapes(steps: Steps, batch_size: int) -> dict[int, _Shape]:
     """Shapes of steps, by their number of draft tokens."""
     longest = steps.widths[-1] - 1
     most = longest
     if steps.totals:
         most = min(batch_size * longest, steps.totals[-1] - 2 * batch_size)
-    counts = sorted({*((1 << power) - 1 for power in range(max(1, most).bit_length())), most})
+    counts = _counts(most)
     shapes: dict[int, _Shape] = {}
     for count in counts:
         drafted = [count] * batch_size

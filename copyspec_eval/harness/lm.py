@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,18 +12,15 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
-from transformers import AutoModelForCausalLM
 
 from copyspec_eval.decoding import kernels, serving
 from copyspec_eval.decoding.compiling import compile_layers
-from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option, store_text
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.own_probe import choose_cache
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.probe import probe
-from copyspec_eval.decoding.step_costs import measure_step_costs
-from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.registry import (
     default_drafter,
     drafter_factory,
@@ -30,7 +28,7 @@ from copyspec_eval.drafters.registry import (
     longest_draft,
 )
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import earlier, options
+from copyspec_eval.harness import draft_models, earlier, options
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
 from copyspec_eval.harness.exact_steps import exact_steps
 from copyspec_eval.harness.progress import Progress
@@ -42,7 +40,14 @@ from copyspec_eval.harness.span_characters import span_characters
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
-from copyspec_eval.types import PAPER_DELTA, PAPER_GAMMA, DraftOptions, ExactSteps, Generation
+from copyspec_eval.types import (
+    PAPER_DELTA,
+    PAPER_GAMMA,
+    CacheKind,
+    DraftOptions,
+    ExactSteps,
+    Generation,
+)
 
 report_errors_in_one_line()
 
@@ -52,6 +57,10 @@ _AUTO_ROWS = 128
 """Tokens per step up to which a step is bound by reading the weights (B x width)."""
 _USUAL_DRAFT = 15
 """Tokens of a draft that is seldom longer, where it may be."""
+_OWN_CACHE = (
+    "it is decoded with its own attention and cache, one request at a time, and nothing of earlier "
+    "prompts is reused (prefix_cache)"
+)
 
 
 @register_model("copyspec")
@@ -107,7 +116,8 @@ class CopySpecLM(HFLM):
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
-        options.check_batch_size(kwargs.get("batch_size", 1))
+        batch_size = kwargs.get("batch_size", 1)
+        options.check_batch_size(batch_size)
         options.check_values(kwargs)
         check_output_folder()
         self._arguments = dict(kwargs)
@@ -130,9 +140,6 @@ class CopySpecLM(HFLM):
         if compile:
             options.check_compile(kwargs)
         self._prefix_bytes = options.bytes_of("prefix_cache", prefix_cache)
-        # One for each arm, or one would read nothing where the other had read it.
-        each = self._prefix_bytes // (2 if paired else 1)
-        self._prefix_caches = [PrefixCache(each) if each else None for _ in range(2)]
         self._make_drafter = drafter_factory(self._draft_options)
         paths = self._draft_options.store_paths
         earlier_answers = earlier.answers_of(paths)
@@ -144,13 +151,13 @@ class CopySpecLM(HFLM):
         config = options.read_config(source, kwargs) if named else source.config
         options.check_names(kwargs, config)
         serving.check_config(config)
+        self._check_own_cache = partial(
+            options.check_own_cache, exact=exact, tree=tree, compile=compile, batch_size=batch_size
+        )
+        self._check_own_cache(serving.needs_own_cache(config))
         if draft_model is not None:
-            draft_config = options.read_config(
-                model_path(draft_model), options.of_access(kwargs), "draft_model"
-            )
-            serving.check_config(draft_config)
             tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
-            options.check_same_tokens(tokenizer, model_path(draft_model), kwargs)
+            draft_models.check(draft_model, tokenizer, kwargs)
         # lm-eval's own default is "cuda", be there such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
         with options.loading(
@@ -164,10 +171,15 @@ class CopySpecLM(HFLM):
         if compile:
             compile_layers(self.model)
         with self._autocast():
-            probe(self.model, exact=exact, batch_size=self._rows or 2)
+            self.cache_kind = self._choose_cache()
             if self._rows:
                 self._steps(self._rows)
-        self._draft_model = self._load_draft_model(kwargs) if draft_model is not None else None
+        # One for each arm, or one would read nothing where the other had read it.
+        each = self._prefix_bytes // (2 if paired else 1)
+        self._prefix_caches = [PrefixCache(each) if each else None for _ in range(2)]
+        self._draft_model = draft_models.load(
+            draft_model, delta, self.model.dtype, self.device, kwargs
+        )
         self._earlier = EarlierAnswers()
         if earlier_answers:
             self._earlier = earlier.tokenised(earlier_answers, self, paths)
@@ -242,23 +254,25 @@ class CopySpecLM(HFLM):
                 f"{jobs[0].instance.task_name}; name a run of the same task and documents"
             )
 
-    def _load_draft_model(self, kwargs: dict[str, Any]) -> DraftModel:
-        """In the target's dtype and on its device."""
-        name = self._draft_options.draft_model
-        assert name is not None
-        auto: Any = AutoModelForCausalLM
-        with options.loading("draft_model", name, "check its files"):
-            model = auto.from_pretrained(
-                model_path(name), dtype=self.model.dtype, **options.of_access(kwargs)
-            )
-            model = model.to(self.device).eval()
-        probe(model, exact=False)
-        return DraftModel(model, self._draft_options.delta)
+    def _choose_cache(self) -> CacheKind:
+        """Whose cache passes its trial; the prefix cache is off with the model's own."""
+        choice = choose_cache(self.model, exact=self._exact, batch_size=self._rows or 2)
+        self._check_own_cache(choice.reason)
+        if choice.reason:
+            logger.warning("%s: %s", choice.reason, _OWN_CACHE)
+            self._prefix_bytes = 0
+        return choice.kind
 
     @property
     def _rows(self) -> int | None:
         """`--batch_size`, if it is a number."""
         return None if self.batch_size == "auto" else int(self.batch_size)
+
+    @property
+    def _kernels(self) -> str:
+        """Whose linear layers and attention decode."""
+        is_ours = self.cache_kind == "copyspec" and kernels.serve(self.model)
+        return "copyspec" if is_ours else "torch"
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -280,6 +294,7 @@ class CopySpecLM(HFLM):
             step_costs=self._costs(batch_size, longest),
             draft_model=self._draft_model,
             prefix_cache=self._prefix_caches[0],
+            cache=self.cache_kind,
         )
         if not self._paired:
             return engine
@@ -310,15 +325,17 @@ class CopySpecLM(HFLM):
         if kind.num_draft_tokens is not None or (steps and steps.kind == "fixed width"):
             return None
         if batch_size not in self._step_costs:
-            of_engine = Steps(self.model, num_draft_tokens, steps, batch_size)
-            costs = measure_step_costs(self.model, batch_size, of_engine, exact=self._exact)
-            self._step_costs[batch_size] = costs
+            self._step_costs[batch_size] = step_costs(
+                self.model, batch_size, num_draft_tokens, steps, self.cache_kind
+            )
         return self._step_costs[batch_size]
 
     def _batch_size(self, jobs: list[Prepared]) -> int:
         """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
         if self._rows:
             return self._rows
+        if self.cache_kind != "copyspec":
+            return 1
         width = 1 + min(self._longest, _USUAL_DRAFT)
         rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
@@ -388,7 +405,7 @@ class CopySpecLM(HFLM):
             | {"num_draft_tokens": self._longest, "steps": steps.kind if steps else "any"}
             | {"exact": self._exact, "paired": self._paired}
             | {"prefix_cache": self._prefix_bytes, "compile": self._compile}
-            | {"kernels": "copyspec" if kernels.serve(self.model) else "torch"}
+            | {"cache": self.cache_kind, "kernels": self._kernels}
             | self._earlier_settings(),
         )
 

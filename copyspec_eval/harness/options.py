@@ -95,6 +95,32 @@ def check_compile(options: Mapping[str, Any]) -> None:
         raise OptionError("compile=true is not for mixed_precision_dtype; pass dtype instead")
 
 
+def check_own_cache(
+    reason: str, *, exact: bool, tree: bool, compile: bool, batch_size: object
+) -> None:
+    """Refuse what a model cannot do that is served by its own attention and cache.
+
+    Args:
+        reason: why it is, as of `serving.needs_own_cache`; nothing is refused if "".
+        exact, tree, compile, batch_size: as given.
+
+    Raises:
+        OptionError: names what to pass instead.
+    """
+    remedies = {
+        "exact=false": exact,
+        "tree=false": tree,
+        "compile=false": compile,
+        "--batch_size 1": not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size)),
+    }
+    needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
+    if reason and needed:
+        raise OptionError(
+            f"{reason}: its own attention and cache may serve it, one request at a time; "
+            f"pass {' and '.join(needed)}"
+        )
+
+
 def check_batch_size(value: object) -> None:
     """Accept a number of rows, or `auto`.
 

@@ -77,7 +77,13 @@ class _RescoringModel:
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
         baseline, drafting = (
-            Engine(self._lm.model, NoDrafter, num_draft_tokens=count, exact=None)
+            Engine(
+                self._lm.model,
+                NoDrafter,
+                num_draft_tokens=count,
+                exact=None,
+                cache=self._lm.cache_kind,
+            )
             for count in (0, PAPER_DRAFT_TOKENS)
         )
         self._rescorer = Rescorer(self._lm.model, baseline, drafting)

@@ -14,8 +14,7 @@ from fuzzing.cases import Range, draw, text_of
 from fuzzing.checking import Finding, check
 from fuzzing.models import LIKENESSES, ModelName, draft_model_of, model_of
 
-from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.steps import StepLogits
+from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.drafters.registry import DRAFTERS
 
 FEW = Range(
@@ -121,15 +120,13 @@ def test_other_bits_in_a_row_of_some_steps_are_found() -> None:
 
 
 def test_a_draft_in_the_exact_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(self: Engine, sequence: Any, row: int, cache: Any) -> None:
-        sequence.start(self._make_drafter(), row, self._clock.elapsed)
-        draft = sequence.propose(self._thresholds)
-        with torch.inference_mode():
-            logits = self._prefill.read(self._model, cache, row, sequence.prompt_ids, draft)
-            self._commit([sequence], [draft], StepLogits(logits[0], [0]), cache)
-        sequence.prefill_seconds = self._clock.lap()
+    make: Any = RowRunner.__init__
 
-    monkeypatch.setattr(Engine, "_begin", begin)
+    def make_and_draft(self: RowRunner, *given: Any) -> None:
+        make(self, *given)
+        self.drafts_in_prefill = True
+
+    monkeypatch.setattr(RowRunner, "__init__", make_and_draft)
     found = first_failure()
     assert found is not None
     assert found.mode != "inexact"

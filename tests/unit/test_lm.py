@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig, Lfm2Config, MambaConfig, T5Config
 
-from copyspec_eval.errors import DataError, ModelError, OptionError, RequestError
+from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness import recorder
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.records import TurnRecord, record_of
@@ -319,14 +319,17 @@ def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (MambaConfig(), "'mamba' has .* --model hf"),
-        (Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2), "'lfm2' has"),
+        (MambaConfig(), "'mamba' has .*; pass exact=false"),
+        (
+            Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2),
+            "'lfm2' has.*exact=false",
+        ),
         (T5Config(), "'t5' is an encoder-decoder.* --model hf"),
     ],
 )
 def test_models_are_refused_before_loading(tmp_path: Path, config: Any, message: str) -> None:
     config.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(CopySpecError, match=message):
         make(CopySpecLM, tmp_path)
 
 

@@ -15,6 +15,7 @@ from matrix.shapes import tiny_model as tiny_architecture
 from tiny_models import prompts, tiny_config, tiny_model
 from transformers import (
     AutoModelForCausalLM,
+    BartConfig,
     BitsAndBytesConfig,
     BloomConfig,
     GraniteMoeHybridConfig,
@@ -177,9 +178,9 @@ def test_answers_may_end_at_the_last_position_of_the_model() -> None:
         (RwkvConfig(), "a recurrent state"),
     ],
 )
-def test_refused_architectures(config: Any, reason: str) -> None:
-    with pytest.raises(ModelError, match=f"{reason}.*use --model hf"):
-        serving.check_config(config)
+def test_architectures_that_need_their_own_cache(config: Any, reason: str) -> None:
+    serving.check_config(config)
+    assert reason in serving.needs_own_cache(config)
 
 
 @pytest.mark.parametrize("threshold", [6.0, 0.0])
@@ -195,11 +196,17 @@ def test_int8_with_outliers_is_refused(threshold: float) -> None:
             serving.check_config(config)
 
 
-def test_recurrent_layers_are_refused_where_there_are_any() -> None:
+def test_no_encoder_decoder_is_served() -> None:
+    with pytest.raises(ModelError, match=r"an encoder-decoder.*use --model hf"):
+        serving.check_config(BartConfig())
+
+
+def test_a_class_with_recurrent_layers_can_have_models_without_any() -> None:
     shape: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
-    serving.check_config(GraniteMoeHybridConfig(**shape, layer_types=["full_attention"] * 32))
-    with pytest.raises(ModelError, match="layers of type linear_attention"):
-        serving.check_config(GraniteMoeHybridConfig(**shape))
+    none = GraniteMoeHybridConfig(**shape, layer_types=["full_attention"] * 32)
+    assert serving.needs_own_cache(none) == ""
+    some = serving.needs_own_cache(GraniteMoeHybridConfig(**shape))
+    assert "layers of type linear_attention" in some
 
 
 @pytest.mark.parametrize("architecture", ["qwen2_moe", "phimoe", "gemma4_text", "doge", "afmoe"])

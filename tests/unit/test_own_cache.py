@@ -1,0 +1,336 @@
+"""Models served by their own attention and cache: the tokens of `generate`, whatever is drafted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fuzzing.doubles import ScriptedDrafter
+from lm_eval.models.huggingface import HFLM
+from matrix.shapes import VOCABULARY, tiny_config, tiny_model
+from tiny_models import prompts
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BloomConfig,
+    LogitsProcessorList,
+    Qwen3NextConfig,
+)
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
+
+from copyspec_eval.decoding import own_cache
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.own_cache import OwnCache, OwnCacheRunner
+from copyspec_eval.decoding.own_probe import choose_cache, probe_own
+from copyspec_eval.decoding.paired import Baseline, PairedEngine
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.step_costs import measure_own_step_costs
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import Drafter, NoDrafter
+from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
+from copyspec_eval.errors import ModelError, OptionError
+from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.options import check_own_cache
+from copyspec_eval.records import record_of
+from copyspec_eval.types import CacheKind, DraftOptions, Generation
+
+BUDGET = 24
+CROPPED: CacheKind = "model, cropped"
+COPIED: CacheKind = "model, copied"
+KINDS: dict[str, CacheKind] = {
+    "bloom": CROPPED,
+    "falcon": CROPPED,
+    "mpt": CROPPED,
+    "lfm2, with convolutions": CROPPED,
+    "inkling_text": CROPPED,  # windows
+    "deepseek_v4": COPIED,  # says that it can be cropped, and cannot
+    "minimax": COPIED,
+    "rwkv": COPIED,
+    "olmo_hybrid": COPIED,
+    "qwen3_next": COPIED,
+}
+"""Architectures, and how rejected tokens are taken back."""
+
+
+def model_of(architecture: str) -> Any:
+    model: Any = tiny_model(tiny_config(architecture), torch.float64)
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")  # the usual one knows no float64
+    return model
+
+
+def sequence(prompt: tuple[int, ...]) -> Sequence:
+    return Sequence(prompt, StopRule(BUDGET), TokenChooser(LogitsProcessorList(), False))
+
+
+def wanted(model: Any) -> list[tuple[int, ...]]:
+    answers = []
+    for prompt in prompts():
+        ids = torch.tensor([prompt])
+        output = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=BUDGET
+        )
+        answers.append(tuple(output[0, len(prompt) :].tolist()))
+    return answers
+
+
+def answers_of(
+    model: Any, kind: CacheKind, factory: DrafterFactory, draft_model: DraftModel | None = None
+) -> list[Generation]:
+    engine = Engine(
+        model, factory, num_draft_tokens=10, exact=None, cache=kind, draft_model=draft_model
+    )
+    return engine.generate([sequence(prompt) for prompt in prompts()])
+
+
+def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
+    made: Iterator[Drafter] = (
+        ScriptedDrafter(double, answer, VOCABULARY, random.Random(index))
+        for index, answer in enumerate(answers)
+    )
+    return made.__next__
+
+
+@pytest.mark.parametrize("architecture", KINDS)
+def test_every_drafter_leaves_the_tokens_of_generate(architecture: str) -> None:
+    model, kind = model_of(architecture), KINDS[architecture]
+    assert choose_cache(model, exact=False, batch_size=1).kind == kind
+    tokens = wanted(model)
+    factories = [NoDrafter, drafter_factory(DraftOptions("copyspec", gamma=1))]
+    factories += [doubles(name, tokens) for name in ("right", "junk", "partly right")]
+    for factory in factories:
+        answers = answers_of(model, kind, factory)
+        assert [answer.token_ids for answer in answers] == tokens
+    # Of the last ones some drafts were accepted, some rejected, and some accepted in part.
+    attempts = [attempt for answer in answers for attempt in answer.attempts]
+    assert any(0 < attempt.num_accepted < attempt.num_drafted for attempt in attempts)
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "qwen3_next"])
+@pytest.mark.parametrize("double", ["right", "junk", "partly right"])
+def test_every_forward_is_counted(architecture: str, double: str) -> None:
+    model = model_of(architecture)
+    tokens, forwards = wanted(model), 0
+
+    def count(*_: Any) -> None:
+        nonlocal forwards
+        forwards += 1
+
+    hook = model.register_forward_hook(count)
+    try:
+        answers = answers_of(model, KINDS[architecture], doubles(double, tokens))
+    finally:
+        hook.remove()
+    assert forwards == sum(answer.counts.num_forwards or 0 for answer in answers)
+    assert (forwards < len(tokens) * BUDGET) == (double != "junk")
+
+
+def test_what_is_read_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, unread = model_of("olmo_hybrid"), []
+    verify: Any = OwnCacheRunner.verify
+
+    def noted(self: OwnCacheRunner, token_ids: Any, draft_ids: Any) -> Any:
+        unread.append(len(token_ids) - self.cache.num_read)
+        return verify(self, token_ids, draft_ids)
+
+    monkeypatch.setattr(OwnCacheRunner, "verify", noted)
+    answers_of(model, COPIED, doubles("junk", [()] * len(prompts())))
+    # The last token is new, and before it come those that rejected drafts left unread.
+    assert max(unread) == own_cache._MOST_UNREAD + 2
+
+
+def test_a_copy_shares_keys_and_values_alone() -> None:
+    cache = OwnCache(model_of("qwen3_next"))
+    cache.read(range(1, 9), keep=1)
+    [states] = cache._states.values()
+    [copied] = cache.copied()._states.values()
+    for layer, other in zip(states.layers, copied.layers, strict=True):
+        if isinstance(layer, DynamicLayer):
+            assert layer.keys is other.keys
+            assert layer.values is other.values
+        else:
+            assert torch.equal(layer.recurrent_states[0], other.recurrent_states[0])
+            layer.recurrent_states[0].zero_()
+            layer.conv_states[0].zero_()
+            assert other.recurrent_states[0].any()
+            assert other.conv_states[0].any()
+
+
+def test_cropping_recurrent_states_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`crop` leaves them as they are and says nothing; the trial takes copies then."""
+    model = model_of("qwen3_next")
+    tokens = wanted(model)
+    monkeypatch.setattr(LinearAttentionCacheLayerMixin, "is_croppable", True)
+    assert probe_own(model) == COPIED
+    cropped = answers_of(model, CROPPED, doubles("partly right", tokens))
+    assert [answer.token_ids for answer in cropped] != tokens
+
+
+@pytest.mark.parametrize("architecture", ["qwen3_next", "rwkv", "minimax"])
+def test_a_state_that_is_not_restored_is_refused(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(self: OwnCacheRunner, num_tokens: int) -> None:
+        self._cache.num_read -= num_tokens
+
+    monkeypatch.setattr(OwnCacheRunner, "reject", forget)
+    with pytest.raises(ModelError, match=r"through its own cache \(in a step off by .*model hf"):
+        probe_own(model_of(architecture))
+
+
+def test_a_copy_that_shares_recurrent_states_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: Any = OwnCache.copied
+
+    def shared(self: OwnCache) -> OwnCache:
+        other: OwnCache = copied(self)
+        other._states = self._states
+        return other
+
+    monkeypatch.setattr(OwnCache, "copied", shared)
+    with pytest.raises(ModelError):
+        probe_own(model_of("olmo_hybrid"))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [
+        ("mamba", "gives other logits through its own cache"),
+        ("falcon_mamba", "gives other logits through its own cache"),
+        ("jamba", "gives other logits through its own cache"),
+        ("zamba", "gives other logits through its own cache"),
+        ("recurrent_gemma", "returns no cache"),
+        ("openai-gpt", "returns no cache"),
+        ("cpmant", "computes a token's logits from what else is in the step"),
+        ("doge, with experts", "gives other logits through the engine's cache"),
+    ],
+)
+def test_what_stays_refused(architecture: str, reason: str) -> None:
+    model = tiny_model(tiny_config(architecture))
+    with pytest.raises(ModelError, match=f"{reason}.*; use --model hf for it") as raised:
+        choose_cache(model, exact=False, batch_size=1)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_bias_of_wider_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, read = tiny_model(tiny_config("bloom")), OwnCache.read
+
+    def biased(self: OwnCache, token_ids: Any, keep: int) -> torch.Tensor:
+        logits = read(self, token_ids, keep)
+        return logits + 0.02 * logits.std() if keep > 1 else logits
+
+    assert probe_own(model) == CROPPED
+    monkeypatch.setattr(OwnCache, "read", biased)
+    with pytest.raises(ModelError, match="in a step off by"):
+        probe_own(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ["falcon", "lfm2, with convolutions", "qwen3_next"])
+def test_half_precision_passes(architecture: str, dtype: torch.dtype) -> None:
+    assert probe_own(tiny_model(tiny_config(architecture), dtype)) == KINDS[architecture]
+
+
+def test_a_draft_model_drafts_for_it() -> None:
+    target, drafting = model_of("bloom"), tiny_model(tiny_config("llama"))
+    for model in (target, drafting):
+        assert model.config.vocab_size == VOCABULARY
+    answers = answers_of(target, CROPPED, NoDrafter, DraftModel(drafting, delta=3))
+    assert [answer.token_ids for answer in answers] == wanted(target)
+    assert all(answer.counts.drafts for answer in answers)
+
+
+@pytest.mark.parametrize("architecture", ["falcon", "olmo_hybrid"])
+def test_both_arms_of_a_pair_have_it(architecture: str) -> None:
+    model, kind = model_of(architecture), KINDS[architecture]
+    factory = drafter_factory(DraftOptions("copyspec", gamma=1))
+    engine = Engine(model, factory, num_draft_tokens=10, exact=None, cache=kind)
+    baselines: list[Baseline] = []
+    PairedEngine(model, engine).generate(
+        [sequence(prompt) for prompt in prompts()],
+        lambda index, answer, baseline: baselines.append(baseline),
+    )
+    assert [baseline.generation.token_ids for baseline in baselines] == wanted(model)
+    assert all(baseline.difference is None for baseline in baselines)
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
+def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
+    model = model_of(architecture)
+    engine = Engine(model, NoDrafter, num_draft_tokens=4, exact=None, cache=KINDS[architecture])
+    prompt, answer = prompts()[1], wanted(model)[1]
+    read = engine.read(sequence(prompt), answer[:17], keep=6)
+    whole = OwnCache(model).read_without([*prompt, *answer[:17]], keep=6).float()
+    torch.testing.assert_close(read, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_costs_are_measured_up_to_the_longest_draft() -> None:
+    for architecture in ("bloom", "olmo_hybrid"):
+        costs = measure_own_step_costs(model_of(architecture), 20, KINDS[architecture])
+        assert list(costs) == [0, 1, 3, 7, 15, 20]
+        assert min(costs.values()) > 0
+
+
+def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
+    able: dict[str, Any] = {"exact": False, "tree": False, "compile": False, "batch_size": 1}
+    for batch_size in (1, "1", "auto", "auto:4"):
+        check_own_cache("it is so", **able | {"batch_size": batch_size})
+    for given, remedy in (
+        ({"exact": True}, "pass exact=false"),
+        ({"tree": True}, "pass tree=false"),
+        ({"compile": True}, "pass compile=false"),
+        ({"batch_size": "8"}, "pass --batch_size 1"),
+        ({"exact": True, "batch_size": 8}, "pass exact=false and --batch_size 1"),
+    ):
+        with pytest.raises(OptionError, match=f"^it is so: .*; {remedy}$"):
+            check_own_cache("it is so", **able | given)
+
+
+@pytest.fixture(scope="module", params=["bloom", "qwen3_next"])
+def folder(request: pytest.FixtureRequest, byte_model: Path, tmp_path_factory: Any) -> Path:
+    """A random model on disk whose tokens are bytes."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(byte_model)  # type: ignore[no-untyped-call]
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "initializer_range": 0.1,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    config: Any = BloomConfig(**shape, n_layer=2, n_head=4)
+    if request.param == "qwen3_next":
+        config = tiny_config("qwen3_next")
+        config = Qwen3NextConfig(**config.to_dict() | shape | {"max_position_embeddings": 2048})
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(config)
+    path: Path = tmp_path_factory.mktemp(request.param)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_a_harness_model_gives_the_answers_of_hf(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from test_lm import instances, make
+
+    stock, ours = make(HFLM, folder), make(CopySpecLM, folder, "gamma=2,exact=false,paired=true")
+    assert "one request at a time, and nothing of earlier prompts is reused" in caplog.text
+    answers = ours.generate_until(instances({}), disable_tqdm=True)
+    assert answers == stock.generate_until(instances({}), disable_tqdm=True)
+    records = [record_of(answer) for answer in answers]
+    assert all(record and record.baseline and not record.baseline.difference for record in records)
+    spec = ours._spec([ours._builder.build(instances({})[0], 0)])
+    assert spec.drafting["cache"] == ours.cache_kind != "copyspec"
+    assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
+    with pytest.raises(OptionError, match="pass exact=false$"):
+        make(CopySpecLM, folder)
+    with pytest.raises(OptionError, match="pass --batch_size 1$"):
+        make(CopySpecLM, folder, "exact=false", batch_size=8)
