@@ -103,8 +103,8 @@ class OwnCache:
     def _immutable(self) -> Iterator[torch.Tensor]:
         for states in self._states.values():
             for layer in getattr(states, "layers", ()):
-                if isinstance(layer, DynamicLayer) and layer.keys is not None:
-                    yield from (layer.keys, layer.values)
+                if isinstance(layer, DynamicLayer):
+                    yield from (each for each in (layer.keys, layer.values) if each is not None)
 
     def _forward(self, token_ids: abc.Sequence[int], keep: int, use_cache: bool) -> Any:
         model = self._model

@@ -119,7 +119,14 @@ def plain_engine(
 ) -> Engine:
     """An engine that decodes without drafts."""
     model = model_of(case.model)
-    return Engine(model, make_drafter, num_draft_tokens=0, exact=steps, batch_size=batch_size)
+    return Engine(
+        model,
+        make_drafter,
+        num_draft_tokens=0,
+        exact=steps,
+        batch_size=batch_size,
+        cache=case.model.cache,
+    )
 
 
 def answer_with_drafts(
@@ -196,6 +203,7 @@ def _drafting_engine(case: Case, steps: ExactSteps | None, make_drafter: Drafter
         step_costs=costs,
         draft_model=draft_model,
         prefix_cache=PrefixCache(case.prefix_cache) if case.prefix_cache else None,
+        cache=case.model.cache,
     )
 
 

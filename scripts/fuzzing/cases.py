@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
@@ -114,7 +114,7 @@ def draw(seed: int, number: int, among: Range | None = None) -> Case:
     if source.random() < 0.5:
         double = source.choice(CHAINS if steps else (*CHAINS, TREE, TREE))
     eos_ids = tuple(source.sample(range(VOCABULARY), source.choice((0, 0, 1, 3))))
-    return Case(
+    case = Case(
         seed=seed,
         number=number,
         model=source.choice(among.models),
@@ -132,6 +132,22 @@ def draw(seed: int, number: int, among: Range | None = None) -> Case:
         splits=source.random() < 0.2,
         prefix_cache=source.choice((0, 2**14, 2**30)),
         requests=_draw_requests(source),
+    )
+    return case if case.model.cache == "copyspec" else _within_own_cache(case)
+
+
+def _within_own_cache(case: Case) -> Case:
+    """The case without what a model's own cache cannot do; what drafts for it is another model."""
+    likeness = case.options.draft_model
+    if likeness in ("same", "noisy"):
+        likeness = "of fewer tokens"
+    return replace(
+        case,
+        batch_size=1,
+        steps=None,
+        double="junk" if case.double == TREE else case.double,
+        options=replace(case.options, tree=False, draft_model=likeness),
+        prefix_cache=0,
     )
 
 

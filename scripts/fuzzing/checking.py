@@ -33,7 +33,7 @@ class Finding:
 
     Attributes:
         case: see above.
-        mode: the kind of its exact steps, or "inexact".
+        mode: the kind of its exact steps, or "inexact", or which of the model's own caches.
         failures: in words; none if all is as it should be.
         agreements: of its answers with plain decoding.
         num_tokens, num_drafted, num_accepted: of its drafted answers together.
@@ -61,7 +61,8 @@ class Finding:
 def check(case: Case) -> Finding:
     """Answer the requests of a case in both ways, and compare."""
     steps = exact_steps(case, case.batch_size)
-    found = Finding(case, steps.kind if steps else "inexact")
+    inexact = "inexact" if case.model.cache == "copyspec" else case.model.cache
+    found = Finding(case, steps.kind if steps else inexact)
     plain = answer_plainly(case, case.requests, steps, case.batch_size)
     engine, drafted = answer_with_drafts(case, steps, plain)
     for index, (answer, wanted) in enumerate(zip(drafted, plain, strict=True)):

@@ -12,7 +12,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from copyspec_eval.decoding.exactness import measure_exact_steps
-from copyspec_eval.types import ExactSteps
+from copyspec_eval.types import CacheKind, ExactSteps
 
 VOCABULARY = 64
 """Small, so that what the models say repeats itself, and there is something to copy."""
@@ -54,6 +54,35 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 prompts, caps, learned positions, experts, sinks; and one whose matrix products are cut into blocks.
 """
 
+_LINEAR: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_BLOOM: dict[str, Any] = {"n_layer": 2, "n_head": 4}
+_LINEAR_NEXT: dict[str, Any] = {
+    "head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}
+
+OWN_KINDS: dict[str, tuple[str, dict[str, Any], CacheKind]] = {
+    "bloom": ("bloom", _BLOOM, "model, cropped"),
+    "falcon": ("falcon", {"alibi": False}, "model, cropped"),
+    "gptj": ("gptj", _GPT2 | {"rotary_dim": 4}, "model, cropped"),
+    "stablelm": ("stablelm", {}, "model, cropped"),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "model, cropped"),
+    "olmo_hybrid": ("olmo_hybrid", _LINEAR, "model, copied"),
+    "qwen3_next": ("qwen3_next", _LINEAR | _LINEAR_NEXT, "model, copied"),
+}
+"""Model types that are served by their own attention and cache, the last two recurrent, and how
+rejected tokens are taken back; in float64, or a tie that rounding turns were as likely as a defect.
+"""
+
 LIKENESSES = {"same": 0, "noisy": 0, "of fewer tokens": -5, "of more tokens": 5}
 """Draft models, and how many more tokens than the target they know: the target itself, its weights
 changed by 5%, and other models. (Models of one tokenizer can be padded to other sizes.)"""
@@ -64,7 +93,7 @@ class ModelName:
     """A model.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: one of `KINDS` or `OWN_KINDS`.
         dtype: name of a torch dtype.
         has_twins: whether its tokens come in near-equal pairs, so that other bits soon give other
             tokens.
@@ -74,8 +103,13 @@ class ModelName:
     dtype: str
     has_twins: bool
 
+    @property
+    def cache(self) -> CacheKind:
+        """Whose cache serves it."""
+        return OWN_KINDS[self.kind][2] if self.kind in OWN_KINDS else "copyspec"
 
-ALL_MODELS = tuple(
+
+ALL_MODELS = tuple(ModelName(kind, "float64", has_twins=False) for kind in OWN_KINDS) + tuple(
     ModelName(kind, dtype, has_twins=(row + column) % 2 == 0)
     for row, kind in enumerate(KINDS)
     for column, dtype in enumerate(("float32", "bfloat16", "float16"))
@@ -116,7 +150,7 @@ def steps_of(name: ModelName, batch_size: int) -> ExactSteps | None:
 
 def _random_model(kind: str, dtype: str, **changes: Any) -> Any:
     """Weights spread so widely that a near-tie is rare."""
-    model_type, special = KINDS[kind]
+    model_type, special = KINDS[kind] if kind in KINDS else OWN_KINDS[kind][:2]
     config_class: Any = CONFIG_MAPPING[model_type]
     torch.manual_seed(0)
     auto: Any = AutoModelForCausalLM
@@ -126,6 +160,8 @@ def _random_model(kind: str, dtype: str, **changes: Any) -> Any:
         if parameter.dim() > 1:
             std = 0.3 * min(1.0, (64 / parameter.shape[-1]) ** 0.5)
             torch.nn.init.normal_(parameter, std=std)
+    if dtype == "float64" and model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")  # the usual one knows no float64
     return model
 
 

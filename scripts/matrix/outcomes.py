@@ -13,13 +13,15 @@ from transformers import LogitsProcessorList, PreTrainedModel
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.own_cache import OwnCache
+from copyspec_eval.decoding.own_probe import choose_cache
 from copyspec_eval.decoding.probe import MOST_ROUNDING, probe
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import check_config, check_exact, has_experts
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import ModelError
-from copyspec_eval.types import DraftOptions, Generation, first_difference
+from copyspec_eval.types import CacheKind, DraftOptions, Generation, first_difference
 from matrix import shapes
 
 Tokens = tuple[int, ...]
@@ -37,11 +39,13 @@ class Outcome:
         architecture: of `shapes.architectures`.
         kind: `wrong` and `crashed` are defects.
         detail: the reason, in one line, or what else there is to say.
+        cache: whose cache serves it; "" if none does.
     """
 
     architecture: str
     kind: Literal["equal", "refused", "not built", "wrong", "crashed"]
     detail: str = ""
+    cache: CacheKind | Literal[""] = ""
 
 
 def outcome(architecture: str) -> Outcome:
@@ -55,8 +59,8 @@ def outcome(architecture: str) -> Outcome:
     except shapes.NotBuiltError as error:
         return _unbuilt(architecture, str(error))
     try:
-        probe(model, exact=False, batch_size=max(_BATCH_SIZES))
-        return _decoded(architecture, model)
+        cache = choose_cache(model, exact=False, batch_size=max(_BATCH_SIZES)).kind
+        return _decoded(architecture, model, cache)
     except ModelError as error:
         return Outcome(architecture, "refused", str(error))
     except Exception as error:
@@ -74,11 +78,11 @@ def _unbuilt(architecture: str, reason: str) -> Outcome:
     return Outcome(architecture, "not built", reason)
 
 
-def _decoded(architecture: str, model: PreTrainedModel) -> Outcome:
+def _decoded(architecture: str, model: PreTrainedModel, cache: CacheKind) -> Outcome:
     """Answers with drafts, alone and in a batch, compared with `generate` token by token."""
     note = ""
-    for batch_size in _BATCH_SIZES:
-        answers = _answers(model, batch_size)
+    for batch_size in _BATCH_SIZES if cache == "copyspec" else (1,):
+        answers = _answers(model, batch_size, cache)
         for prompt, wanted, answer in zip(prompts(), _wanted(model), answers, strict=True):
             place = first_difference(answer.token_ids, wanted)
             if place is None:
@@ -86,9 +90,11 @@ def _decoded(architecture: str, model: PreTrainedModel) -> Outcome:
             given = answer.token_ids[place : place + 1], wanted[place : place + 1]
             if not all(given) or not _near_tie(model, prompt + wanted[:place], given):
                 where = f"token {place} of a prompt of {len(prompt)}, batch size {batch_size}"
-                return Outcome(architecture, "wrong", where)
+                return Outcome(architecture, "wrong", where, cache)
             note = "but for near-ties"
-    return Outcome(architecture, "equal", note or _exact_mode(model))
+    if cache == "copyspec" and not note:
+        note = _exact_mode(model)
+    return Outcome(architecture, "equal", note, cache)
 
 
 def prompts() -> list[Tokens]:
@@ -111,9 +117,11 @@ def _wanted(model: PreTrainedModel) -> Iterator[Tokens]:
         yield tuple(output[0, len(prompt) :].tolist())
 
 
-def _answers(model: PreTrainedModel, batch_size: int) -> list[Generation]:
+def _answers(model: PreTrainedModel, batch_size: int, cache: CacheKind) -> list[Generation]:
     factory = drafter_factory(DraftOptions("copyspec", gamma=1))
-    engine = Engine(model, factory, num_draft_tokens=10, exact=None, batch_size=batch_size)
+    engine = Engine(
+        model, factory, num_draft_tokens=10, exact=None, batch_size=batch_size, cache=cache
+    )
     chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
     return engine.generate([Sequence(prompt, StopRule(BUDGET), chooser) for prompt in prompts()])
 
@@ -124,7 +132,7 @@ def _near_tie(model: PreTrainedModel, prefix: Tokens, tokens: tuple[Tokens, Toke
     precise: Any = copy.deepcopy(model).double()
     if precise._can_set_experts_implementation():
         precise.set_experts_implementation("eager")  # the usual one knows no float64
-    logits = precise(input_ids=torch.tensor([prefix]), use_cache=False).logits[0, -1]
+    logits = OwnCache(precise).read_without(prefix, keep=1)[0]
     margin = (logits[list(tokens[0])] - logits[list(tokens[1])]).abs()
     return bool(margin <= MOST_ROUNDING[torch.float32] * logits.std())
 

@@ -42,7 +42,11 @@ _PART: dict[str, Any] = {
 } | {"num_hidden_layers": 2}
 _VISION = {"image_size": 28, "patch_size": 14} | _PART
 
+_MAMBA_HEADS: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 16}
+
 SETTINGS: dict[str, dict[str, Any]] = {
+    "bamba": _MAMBA_HEADS | {"attn_layer_indices": [1, 3]},
+    "codegen": {"rotary_dim": 4},
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": _ROPE | {"mrope_section": [1, 1, 2]}}
     },
@@ -55,15 +59,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fuyu": {"text_config": {"model_type": "persimmon"} | _PART},
     "gemma3": {"vision_config": _VISION},
     "gemma4_text, with experts": {"enable_moe_block": True},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 16},
+    "gptj": {"rotary_dim": 4},
+    "granitemoehybrid": _MAMBA_HEADS | {"layer_types": ["mamba", "attention"] * 2},
     "granitemoehybrid, attention only": {
         "layer_types": ["full_attention"] * 4,
         "num_local_experts": 0,
-        "mamba_n_heads": 4,
-        "mamba_d_head": 16,
-    },
+    }
+    | _MAMBA_HEADS,
     "laguna": {"layer_types": _MIXED_LAYERS * 2},
     "lfm2, with convolutions": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
     "mellum": {"layer_types": _MIXED_LAYERS * 2},
     "phi4_multimodal": {"vision_config": _VISION, "audio_config": {"hidden_size": 32}},
     "xmod": {"default_language": "en_XX"},

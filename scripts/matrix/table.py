@@ -8,7 +8,7 @@ from importlib import metadata
 
 from matrix.outcomes import Outcome
 
-_HEADER = "| architecture | outcome | remark |"
+_HEADER = "| architecture | outcome | cache | remark |"
 
 
 def versions() -> dict[str, str]:
@@ -28,13 +28,15 @@ def render(outcomes: Sequence[Outcome]) -> str:
             "CopySpec drafts, alone and in a batch, and compared with `model.generate` token by",
             "token. Sliding windows are shorter than the prompts. `refused` is what a user is told",
             "at the load; `not built` has no tiny model here, and says nothing about a real one.",
+            "The cache is the engine's own, `copyspec`, or the model's, with `exact=false` and one",
+            "request at a time, where rejected tokens are cropped or the cache is copied before.",
             "",
             f"Written by `scripts/architectures` with {installed}:",
             ", ".join(f"{count} {kind}" for kind, count in counts.most_common()) + ".",
             "",
             _HEADER,
-            "| --- | --- | --- |",
-            *(f"| {of.architecture} | {of.kind} | {of.detail} |" for of in outcomes),
+            "| --- | --- | --- | --- |",
+            *(f"| {of.architecture} | {of.kind} | {of.cache} | {of.detail} |" for of in outcomes),
             "",
         ]
     )

@@ -14,6 +14,7 @@ from fuzzing.cases import Range, draw, text_of
 from fuzzing.checking import Finding, check
 from fuzzing.models import LIKENESSES, ModelName, draft_model_of, model_of
 
+from copyspec_eval.decoding.own_cache import OwnCacheRunner
 from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.drafters.registry import DRAFTERS
 
@@ -22,6 +23,9 @@ FEW = Range(
     batch_sizes=(1, 3),
 )
 """The exact steps of more would take long to measure."""
+OWN = Range(
+    models=(ModelName("bloom", "float64", False), ModelName("olmo_hybrid", "float64", False))
+)
 SEED = 0
 CASES = 30
 MOST = 40
@@ -57,6 +61,22 @@ def test_some_cases_hold() -> None:
     assert summed["tokens"] > summed["accepted"] > 0
     assert summed["equal_logits"] > 0
     assert summed["alone"] > 0
+
+
+def test_cases_of_a_models_own_cache_hold() -> None:
+    found = list(findings(SEED, range(12), OWN))
+    assert [str(finding) for finding in found if finding.failures] == []
+    assert {finding.mode for finding in found} == {"model, cropped", "model, copied"}
+    assert sum(finding.num_accepted for finding in found) > 0
+
+
+def test_a_recurrent_state_that_is_not_restored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: OwnCacheRunner, num_tokens: int) -> None:
+        self._cache.num_read -= num_tokens
+
+    monkeypatch.setattr(OwnCacheRunner, "reject", forget)
+    found = findings(SEED, range(MOST), OWN)
+    assert any("diverged" in str(finding) for finding in found if finding.mode == "model, copied")
 
 
 def test_a_case_comes_again_by_its_number_alone() -> None:

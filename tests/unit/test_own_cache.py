@@ -12,7 +12,7 @@ import torch
 from fuzzing.doubles import ScriptedDrafter
 from lm_eval.models.huggingface import HFLM
 from matrix.shapes import VOCABULARY, tiny_config, tiny_model
-from tiny_models import prompts
+from tiny_models import prompts as ragged_prompts
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -40,7 +40,7 @@ from copyspec_eval.harness.options import check_own_cache
 from copyspec_eval.records import record_of
 from copyspec_eval.types import CacheKind, DraftOptions, Generation
 
-BUDGET = 24
+BUDGET = 16
 CROPPED: CacheKind = "model, cropped"
 COPIED: CacheKind = "model, copied"
 KINDS: dict[str, CacheKind] = {
@@ -63,6 +63,10 @@ def model_of(architecture: str) -> Any:
     if model._can_set_experts_implementation():
         model.set_experts_implementation("eager")  # the usual one knows no float64
     return model
+
+
+def prompts() -> list[tuple[int, ...]]:
+    return ragged_prompts()[:3]
 
 
 def sequence(prompt: tuple[int, ...]) -> Sequence:
@@ -128,7 +132,7 @@ def test_every_forward_is_counted(architecture: str, double: str) -> None:
     finally:
         hook.remove()
     assert forwards == sum(answer.counts.num_forwards or 0 for answer in answers)
-    assert (forwards < len(tokens) * BUDGET) == (double != "junk")
+    assert double != "right" or forwards < len(tokens) * BUDGET / 2
 
 
 def test_what_is_read_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +334,7 @@ def test_a_harness_model_gives_the_answers_of_hf(
     spec = ours._spec([ours._builder.build(instances({})[0], 0)])
     assert spec.drafting["cache"] == ours.cache_kind != "copyspec"
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
-    with pytest.raises(OptionError, match="pass exact=false$"):
+    with pytest.raises(OptionError, match=r"pass exact=false$"):
         make(CopySpecLM, folder)
-    with pytest.raises(OptionError, match="pass --batch_size 1$"):
+    with pytest.raises(OptionError, match=r"pass --batch_size 1$"):
         make(CopySpecLM, folder, "exact=false", batch_size=8)
