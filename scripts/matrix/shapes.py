@@ -70,10 +70,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "laguna": {"layer_types": _MIXED_LAYERS * 2},
     "lfm2, with convolutions": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
-    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1},
     "mellum": {"layer_types": _MIXED_LAYERS * 2},
     "phi4_multimodal": {"vision_config": _VISION, "audio_config": {"hidden_size": 32}},
+    "xlm": {"emb_dim": 32, "n_words": VOCABULARY},
     "xmod": {"default_language": "en_XX"},
+    "zamba2": {"layer_types": ["linear_attention", "hybrid"] * 2, "n_mamba_heads": 4},
+    "zaya": {"num_experts_per_tok": 1},
 }
 """By model type, or by "type, variant": what it needs beyond sizes to be built small, or to have
 the parts that it is known for."""

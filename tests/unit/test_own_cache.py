@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fuzzing.doubles import ScriptedDrafter
+from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from matrix.shapes import VOCABULARY, tiny_config, tiny_model
 from tiny_models import prompts as ragged_prompts
@@ -149,6 +150,7 @@ def test_what_is_read_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(unread) == own_cache._MOST_UNREAD + 2
 
 
+@torch.inference_mode()
 def test_a_copy_shares_keys_and_values_alone() -> None:
     cache = OwnCache(model_of("qwen3_next"))
     cache.read(range(1, 9), keep=1)
@@ -298,7 +300,7 @@ def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
 @pytest.fixture(scope="module", params=["bloom", "qwen3_next"])
 def folder(request: pytest.FixtureRequest, byte_model: Path, tmp_path_factory: Any) -> Path:
     """A random model on disk whose tokens are bytes."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(byte_model)  # type: ignore[no-untyped-call]
+    tokenizer: Any = AutoTokenizer.from_pretrained(byte_model)
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,
@@ -320,18 +322,29 @@ def folder(request: pytest.FixtureRequest, byte_model: Path, tmp_path_factory: A
     return path
 
 
+def make(kind: Any, folder: Path, options: str = "", batch_size: int = 1) -> Any:
+    arguments = f"pretrained={folder},dtype=float32,{options}"
+    return kind.create_from_arg_string(arguments, {"device": "cpu", "batch_size": batch_size})
+
+
+def instances() -> list[Instance]:
+    texts, settings = ["Once upon a time", "a b a b a b", "x"], {"until": [], "max_gen_toks": 24}
+    return [
+        Instance("generate_until", {}, (text, settings), 0, ("task", doc, 1))
+        for doc, text in enumerate(texts)
+    ]
+
+
 def test_a_harness_model_gives_the_answers_of_hf(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from test_lm import instances, make
-
     stock, ours = make(HFLM, folder), make(CopySpecLM, folder, "gamma=2,exact=false,paired=true")
     assert "one request at a time, and nothing of earlier prompts is reused" in caplog.text
-    answers = ours.generate_until(instances({}), disable_tqdm=True)
-    assert answers == stock.generate_until(instances({}), disable_tqdm=True)
+    answers = ours.generate_until(instances(), disable_tqdm=True)
+    assert answers == stock.generate_until(instances(), disable_tqdm=True)
     records = [record_of(answer) for answer in answers]
     assert all(record and record.baseline and not record.baseline.difference for record in records)
-    spec = ours._spec([ours._builder.build(instances({})[0], 0)])
+    spec = ours._spec([ours._builder.build(instances()[0], 0)])
     assert spec.drafting["cache"] == ours.cache_kind != "copyspec"
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=false$"):
