@@ -112,7 +112,7 @@ class OwnCache:
         given = dict(self._states)
         if "position_ids" in self._parameters:
             given["position_ids"] = torch.arange(len(token_ids), device=ids.device)[None]
-        if use_cache and not given.get("past_key_values") and self._takes_dynamic_cache:
+        if use_cache and "past_key_values" not in given and self._takes_dynamic_cache:
             config = model.config.get_text_config(decoder=True)
             given["past_key_values"] = DynamicCache(config=config)
         inputs = model.prepare_inputs_for_generation(

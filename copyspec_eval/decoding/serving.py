@@ -50,6 +50,8 @@ def needs_own_cache(config: Any) -> str:
         or another kind of attention; or does not go through transformers' attention interface.
     """
     name, model_class = model_type(config), _causal_lm_class(config)
+    if model_class is None:
+        return ""  # the config of a part, of a model that is loaded
     # A class whose layers may be recurrent can have models where none is.
     layers = set(getattr(config.get_text_config(), "layer_types", None) or ())
     if layers - _SERVED_LAYERS or (model_class._is_stateful and not layers):

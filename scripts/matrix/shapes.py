@@ -45,6 +45,7 @@ _VISION = {"image_size": 28, "patch_size": 14} | _PART
 _MAMBA_HEADS: dict[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 16}
 
 SETTINGS: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "bamba": _MAMBA_HEADS | {"attn_layer_indices": [1, 3]},
     "codegen": {"rotary_dim": 4},
     "cohere_compass_text": {
@@ -67,6 +68,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_local_experts": 0,
     }
     | _MAMBA_HEADS,
+    "kimi_linear": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "laguna": {"layer_types": _MIXED_LAYERS * 2},
     "lfm2, with convolutions": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
