@@ -90,7 +90,7 @@ class RowCache(Cache):
             extent: the attention gets positions `0 … extent - 1`.
         """
         self._first_row, self._is_packed = first_row, False
-        self._rows = torch.arange(len(positions))
+        self._rows = torch.arange(len(positions), device=positions.device)
         self._positions, self._extent = positions, extent
         self.prepared = {}
 

@@ -156,9 +156,9 @@ class TopP(LogitsProcessor):
         [probabilities] = scores.softmax(-1)
         likely = probabilities > self._left_over / len(probabilities)
         fewest = min(self._fewest, len(probabilities))
-        if int(likely.sum()) < fewest:
-            likely[scores[0].topk(fewest).indices] = True
         tokens = likely.nonzero()[:, 0]
+        if len(tokens) < fewest:
+            tokens = scores[0].topk(fewest).indices
         # By scores, which may differ where probabilities are rounded to the same.
         order = scores[0, tokens].argsort()
         ascending = probabilities[tokens[order]]
@@ -166,7 +166,7 @@ class TopP(LogitsProcessor):
         kept = below + ascending.cumsum(0) > self._left_over
         kept[len(kept) - fewest :] = True
         outside = torch.ones_like(likely)
-        outside[tokens[order[kept]]] = False
+        outside[tokens[order]] = ~kept
         return scores.masked_fill(outside, self._filter_value)
 
 

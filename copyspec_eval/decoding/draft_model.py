@@ -77,11 +77,9 @@ class DraftModel:
         proposed: list[list[int]] = [[] for _ in rows]
         missing = [_missing_ids(sequence) if sequence else [] for sequence in drafting]
         for ahead in range(self.delta):
-            logits = self._feed(rows, missing)
-            for row, sequence in enumerate(drafting):
-                if sequence is not None:
-                    token = _choice(sequence, proposed[row], logits[row], ahead)
-                    proposed[row].append(token)
+            chosen = _choices(drafting, proposed, self._feed(rows, missing), ahead)
+            for tokens, token in zip(proposed, chosen, strict=True):
+                tokens += token
             missing = [tokens[-1:] for tokens in proposed]
         return [
             Draft(tuple(tokens[: sequence.budget]), source="model") if sequence else draft
@@ -151,7 +149,18 @@ def _missing_ids(sequence: Sequence) -> list[int]:
     return token_ids[agreed:]
 
 
-def _choice(sequence: Sequence, proposed: list[int], logits: torch.Tensor, ahead: int) -> int:
-    if sequence.chooser.is_argmax:
-        return argmax_tokens(logits[None], [slice(1)])[0][0]
-    return sequence.chooser.foresee([*sequence.token_ids, *proposed], logits, ahead)
+def _choices(
+    rows: abc.Sequence[Sequence | None],
+    proposed: abc.Sequence[list[int]],
+    logits: torch.Tensor,
+    ahead: int,
+) -> list[list[int]]:
+    """The next token of each row that drafts, after those proposed; none for the others."""
+    greedy = [sequence is not None and sequence.chooser.is_argmax for sequence in rows]
+    parts = [slice(row, row + is_greedy) for row, is_greedy in enumerate(greedy)]
+    chosen = argmax_tokens(logits, parts) if any(greedy) else [[] for _ in rows]
+    for row, sequence in enumerate(rows):
+        if sequence is not None and not greedy[row]:
+            prefix_ids = [*sequence.token_ids, *proposed[row]]
+            chosen[row] = [sequence.chooser.foresee(prefix_ids, logits[row], ahead)]
+    return chosen

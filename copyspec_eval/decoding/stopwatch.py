@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from time import perf_counter
 
+import torch
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until all accelerators of a device's type have done what was asked of them."""
+    if device.type == "cpu":
+        return
+    module = torch.get_device_module(device)
+    if device.type == "mps":
+        module.synchronize()  # takes no number: there is one
+        return
+    for number in range(module.device_count()):
+        module.synchronize(number)
+
 
 class Stopwatch:
     """Time in laps without gaps; `restart` leaves a gap on purpose.
+
+    It waits for no device: the engine ends a lap behind a read of what was computed in it.
 
     Attributes:
         elapsed: seconds of all laps together.

@@ -25,6 +25,7 @@ from lm_eval.api.model import LM, CacheHook
 from lm_eval.models import api_models
 
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.harness.ranks import split_documents_over_ranks
 from copyspec_eval.harness.requests import RequestBuilder
 from copyspec_eval.types import FinishReason, TurnCounts
@@ -140,9 +141,7 @@ class HFBackend(Backend):
 
     def _now(self) -> float:
         """The time, in seconds, when a GPU has done all that was asked of it."""
-        if self.device.type == "cuda":
-            for device in range(torch.cuda.device_count()):
-                torch.cuda.synchronize(device)
+        wait_for(self.device)
         return perf_counter()
 
 

@@ -143,7 +143,9 @@ class TimedLM(Backend):
     def _warm_up(self, job: _Job) -> None:
         """Answer the beginning of a request, so that nothing is cold afterwards."""
         # What is sampled afterwards is what the base would have sampled.
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
+        accelerator = torch.accelerator.current_accelerator() or torch.device("cuda")
+        devices = range(torch.get_device_module(accelerator).device_count())
+        with torch.random.fork_rng(devices, device_type=accelerator.type):
             self.ask([_beginning(job)])
 
     def _groups(self, jobs: Iterable[_Job]) -> list[list[_Job]]:

@@ -28,6 +28,7 @@ from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
 from copyspec_eval.types import FIXED_WIDTHS, Draft, DraftOptions, ExactSteps, Generation, Verdict
 
@@ -260,7 +261,7 @@ def _measured(model: Any, batch_size: int, steps: ExactSteps | None) -> Result:
 def _time_steps(sizes: _Sizes, device: str) -> list[Result]:
     """Rows of median seconds; the widths take turns, so that drift hits all of them."""
     model = random_model(sizes.step_shape, torch.bfloat16, device)
-    synchronize = torch.get_device_module(device).synchronize
+    synchronize = partial(wait_for, torch.device(device))
     rows = []
     for batch_size in _BATCH_SIZES:
         cache = RowCache(batch_size, _EXTENT)

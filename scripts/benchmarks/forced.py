@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.types import first_difference
 
 
@@ -61,8 +62,7 @@ class ForcedModel:
             self._begin(input_ids[0].tolist())
         started = perf_counter()
         output = self._real(input_ids=input_ids, position_ids=position_ids, **kwargs)
-        if output.logits.is_cuda:
-            torch.cuda.synchronize()
+        wait_for(output.logits.device)
         ended = perf_counter()
         forced_ids = self._forced_ids.to(output.logits.device)
         after = (position_ids[0, -output.logits.shape[1] :] + 1).clamp(max=len(forced_ids) - 1)

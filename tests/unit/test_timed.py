@@ -29,6 +29,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from copyspec_eval import provenance
 from copyspec_eval.errors import OptionError
+from copyspec_eval.harness import timed
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.records import TurnRecord, record_of
@@ -510,3 +511,18 @@ def test_the_spec_names_the_model_as_it_was_given() -> None:
     assert (spec.backend, spec.model, spec.drafting) == ("hf", "copyspec-tiny", {})
     assert spec.model_args["max_length"] == 2048
     assert "pretrained" not in spec.model_args
+
+
+def test_the_warm_up_leaves_a_devices_random_numbers_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = ["before"]
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda device: states[-1])
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda state, device: states.append(state))
+    monkeypatch.setattr(timed, "_beginning", lambda job: job)
+    model: Any = SimpleNamespace(ask=lambda jobs: states.append("after"))
+    job: Any = "a job"
+    TimedLM._warm_up(model, job)
+    assert states == ["before", "after", "before"]

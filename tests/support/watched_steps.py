@@ -1,0 +1,89 @@
+"""What an engine's prefills and steps ask of a pretended device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from pretended_device import Event, PretendedDevice
+
+from copyspec_eval.decoding.choosing import TokenChooser, TopP
+from copyspec_eval.decoding.engine import Engine
+
+
+@dataclass
+class Taken:
+    """A prefill, or a step of a batch.
+
+    Attributes:
+        what: either.
+        is_greedy: whether a row takes the argmax of bare logits.
+        num_forwards: of the model, and of a draft model.
+        num_picked: tokens that were chosen otherwise, one at a time.
+        num_filtered: times that a top-p looked for its nucleus.
+        events: see there.
+    """
+
+    what: str
+    is_greedy: bool
+    num_forwards: int = 0
+    num_picked: int = 0
+    num_filtered: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def reads(self) -> list[Event]:
+        """But for those of the prefix cache, which is in the host's memory."""
+        return [e for e in self.events if e.kind != "upload" and not e.place.startswith("cache.py")]
+
+    def check(self) -> None:
+        """Fail unless the host waited no more than it has to, and no layer for it.
+
+        Once for the argmax of each forward (a prefill reads that of its last one alone), and once
+        for each other choice; the size of a top-p's nucleus is a number, too.
+        """
+        of_argmax = self.is_greedy * (self.num_forwards if self.what == "step" else 1)
+        most = of_argmax + self.num_picked + self.num_filtered
+        assert len(self.reads) == most, (self.what, most, self.reads)
+        in_layers = [event for event in self.events if event.layer]
+        assert not in_layers, (self.what, in_layers)
+
+
+@contextmanager
+def watched(pretended: PretendedDevice) -> Iterator[list[Taken]]:
+    """Within it, prefills and steps of all engines are noted."""
+    noted: list[Taken] = []
+    running: list[Taken] = []
+
+    def noting(what: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted_method(self: Engine, which: Any, *args: Any) -> Any:
+            rows = which if isinstance(which, list) else [which]
+            taken = Taken(what, any(row.chooser.is_argmax for row in rows if row))
+            noted.append(taken)
+            running.append(taken)
+            first, before = len(pretended.events), pretended.num_forwards
+            method(self, which, *args)
+            running.clear()
+            taken.events = pretended.events[first:]
+            taken.num_forwards = pretended.num_forwards - before
+
+        return noted_method
+
+    def counting(count: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            for taken in running:
+                vars(taken)[count] += 1
+            return method(*args)
+
+        return counted
+
+    with (
+        mock.patch.object(Engine, "_begin", noting("prefill", Engine._begin)),
+        mock.patch.object(Engine, "_step", noting("step", Engine._step)),
+        mock.patch.object(TokenChooser, "_pick", counting("num_picked", TokenChooser._pick)),
+        mock.patch.object(TopP, "__call__", counting("num_filtered", TopP.__call__)),
+    ):
+        yield noted

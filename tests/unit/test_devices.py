@@ -1,0 +1,309 @@
+"""The step loop on accelerators that are only pretended: see `pretended_device`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from paired_answers import greedy
+from pretended_device import HOST, DeviceError, PretendedDevice
+from tiny_models import prompts, tiny_model
+from transformers import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from watched_steps import Taken, watched
+from ways import WAYS
+
+from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, steps
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.choosing import TokenChooser, TopP
+from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import check_exact_steps, fixed_steps
+from copyspec_eval.decoding.paired import PairedEngine
+from copyspec_eval.decoding.prefill import Prefill
+from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.probe import probe
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.step_costs import measure_step_costs
+from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.types import DraftOptions, ExactSteps, Generation
+
+slow = pytest.mark.slow
+DEVICES = ("cuda", "mps", "xpu")
+PACKED = ExactSteps(
+    "two rows",
+    widths=(2, 4, 8, 12),
+    block_lengths=(64, 512),
+    any_batch=True,
+    prefill_widths=(8, 16, 32),
+    totals=(4, 8, 12, 16, 24, 32),
+)
+"""As if they had been measured: nothing here looks at bits."""
+
+
+def sampling() -> TokenChooser:
+    """With processors of all kinds; made where the device is, as by the harness."""
+    processors = [
+        RepetitionPenaltyLogitsProcessor(1.2),
+        TemperatureLogitsWarper(0.8),
+        TopKLogitsWarper(20),
+        TopPLogitsWarper(0.9),
+    ]
+    return TokenChooser(LogitsProcessorList(processors), do_sample=True, seed=5)
+
+
+def penalised() -> TokenChooser:
+    return greedy(RepetitionPenaltyLogitsProcessor(1.1))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Prompts answered by an engine."""
+
+    model_type: str = "qwen2"
+    options: DraftOptions = field(default_factory=lambda: WAYS["suffix+tree"])
+    batch_size: int = 3
+    exact: ExactSteps | None = None
+    chooser: Callable[[], TokenChooser] = greedy
+    delta: int = 0
+    keeps_prefixes: bool = False
+
+    def answers(self, device: str | None = None) -> list[Generation]:
+        """On that device, or as they are on the CPU."""
+        model = on(device, tiny_model(self.model_type))
+        drafting = DraftModel(on(device, tiny_model("llama")), self.delta) if self.delta else None
+        made = Engine(
+            model,
+            drafter_factory(self.options),
+            num_draft_tokens=10,
+            exact=self.exact,
+            batch_size=self.batch_size,
+            draft_model=drafting,
+            prefix_cache=PrefixCache(10**8) if self.keeps_prefixes else None,
+        )
+        answers = []
+        for _ in range(1 + self.keeps_prefixes):
+            rules = [StopRule(9 + 3 * number) for number in range(len(prompts()))]
+            choosers = [self.chooser() for _ in prompts()]
+            answers += made.generate(list(map(Sequence, prompts(), rules, choosers)))
+        return answers
+
+
+def on(device: str | None, model: Any) -> Any:
+    if device is None:
+        return model
+    model = copy.deepcopy(model).to(device)
+    # As GPT-2's own is: for a token of padding, its module looks in every forward.
+    model.config.pad_token_id = None
+    return model
+
+
+CASES: dict[str, Case] = {
+    "sampling": Case(chooser=sampling),
+    "draft model": Case(options=WAYS["copyspec"], delta=4),
+    "prefix cache": Case(keeps_prefixes=True),
+    "exact": Case(options=WAYS["suffix"], exact=fixed_steps(10)),
+    "exact, packed": Case(options=WAYS["suffix"], exact=PACKED, keeps_prefixes=True),
+    "gpt_oss": Case("gpt_oss", WAYS["suffix"], exact=fixed_steps(10)),
+    "processors": Case(chooser=penalised),
+    "sampling with a draft model": Case(options=WAYS["copyspec"], delta=3, chooser=sampling),
+    **{f"batch, {name}": Case(options=way) for name, way in WAYS.items()},
+    **{f"one row, {name}": Case(options=way, batch_size=1) for name, way in WAYS.items()},
+    **{
+        model_type: Case(model_type, WAYS["suffix"], exact=fixed_steps(10))
+        for model_type in ("gemma2", "gpt2", "mixtral")
+    },
+}
+CORE = list(CASES)[:6]
+
+
+@functools.cache
+def on_the_cpu(name: str) -> list[Any]:
+    return facts(CASES[name].answers())
+
+
+def facts(answers: list[Generation]) -> list[Any]:
+    return [(a.token_ids, a.counts.num_forwards, a.attempts, a.spans) for a in answers]
+
+
+def check_all(taken: Iterable[Taken]) -> None:
+    for one in taken:
+        one.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        pytest.param(name, device, marks=() if device == "cuda" or name in CORE else slow)
+        for name in CASES
+        for device in DEVICES
+    ],
+)
+def test_answers_are_the_same_and_each_step_is_read_once(name: str, device: str) -> None:
+    with PretendedDevice(device) as pretended, watched(pretended) as taken:
+        found = CASES[name].answers(device)
+    assert facts(found) == on_the_cpu(name)
+    assert {one.what for one in taken} == {"prefill", "step"}
+    check_all(taken)
+
+
+def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
+    """And the model that rescores a difference is on the device, too."""
+    with PretendedDevice("mps") as pretended, watched(pretended) as taken:
+        model = on("mps", tiny_model("qwen2"))
+        made = Engine(
+            model, drafter_factory(WAYS["suffix"]), num_draft_tokens=10, exact=None, batch_size=2
+        )
+        pair = PairedEngine(model, made)
+        asked = [Sequence(ids, StopRule(12), greedy()) for ids in prompts()]
+        found = []
+        pair.generate(asked, lambda index, *both: found.append(both))
+        # The first answer, with a token of the second in its place: a difference to explain.
+        answer = found[0][0].token_ids
+        other = (*answer[:5], (answer[5] + 1) % 7, *answer[6:])
+        difference = pair._rescorer.explain(asked[0], other, answer)
+    assert all(drafted.token_ids == base.generation.token_ids for drafted, base in found)
+    assert difference is not None
+    assert difference.margin is not None
+    check_all(taken)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
+    with PretendedDevice("mps") as pretended:
+        model = on("mps", tiny_model("mixtral"))
+        probe(model, exact=exact, batch_size=2)
+        fixed = fixed_steps(3) if exact else None
+        costs = measure_step_costs(model, 2, Steps(model, 3, fixed, 2), exact)
+        if exact:
+            assert fixed is not None
+            check_exact_steps(model, prompts()[1], fixed, 2)
+        assert pretended.events
+    assert all(cost > 0 for cost in costs.values())
+
+
+def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
+    with PretendedDevice("cuda") as pretended:
+        model = on("cuda", tiny_model("qwen2"))
+        kept = PrefixCache(10**8)
+        made = Engine(
+            model, drafter_factory(WAYS["none"]), num_draft_tokens=3, exact=None, prefix_cache=kept
+        )
+        made.generate([Sequence(prompts()[1], StopRule(4), greedy())])
+        blocks = list(kept._blocks.values())
+        assert blocks
+        for states in (states for block in blocks for states in block.states.values()):
+            assert pretended.of(states.keys) == pretended.of(states.values) == HOST
+
+
+# What the pretence itself is worth.
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, old: str, new: str) -> None:
+    """Change the text of a function, where it stands once, for the time of a test."""
+    function = inspect.unwrap(getattr(of, name))
+    text = "from __future__ import annotations\n" + textwrap.dedent(inspect.getsource(function))
+    assert text.count(old) == 1
+    scope: dict[str, Any] = {}
+    exec(compile(text.replace(old, new), name, "exec"), function.__globals__, scope)
+    monkeypatch.setattr(of, name, scope[name])
+
+
+def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
+    with PretendedDevice(device) as pretended, watched(pretended) as taken:
+        case.answers(device)
+    return taken
+
+
+MIXES: dict[str, tuple[str, Any, str, str, str]] = {
+    "a draw": ("sampling", TokenChooser, "_pick", "scores.cpu()", "scores"),
+    "a tree": ("one row, suffix+tree", forward, "_step", ".to(slots.device)", ""),
+    "a packed tree": ("batch, suffix+tree", forward, "_step", ".to(slots.device)", ""),
+    "packed tokens": ("batch, copyspec", steps, "forward_packed", ".to(input_device(model))", ""),
+    "tokens": ("exact", Steps, "run", ".to(input_device(self._model))", ""),
+    "a prompt": ("exact", Prefill, "read", ", device=input_device(model)", ""),
+    "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
+    "a draft model": ("draft model", DraftModel, "_feed", "starts, device=ids.device", "starts"),
+}
+"""A case, and a function of ours with its text and another that leaves something on the host."""
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_a_planted_mix_of_devices_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, *change = MIXES[name]
+    planted(monkeypatch, *change)
+    with pytest.raises(DeviceError, match=r"of tensors on|NumPy cannot read"):
+        taken_with(CASES[case])
+
+
+SECOND = "step.logits[0, 0].item(); parts = step.parts(drafts)"
+WAITS: dict[str, tuple[str, Any, str, str, str]] = {
+    "a second read": ("exact", Engine, "_commit", "parts = step.parts(drafts)", SECOND),
+    "a read for each token": (
+        "one row, copyspec",
+        choosing,
+        "argmax_tokens",
+        "logits.argmax(-1).tolist()",
+        "[int(token) for token in logits.argmax(-1)]",
+    ),
+    "a synchronisation": (
+        "batch, copyspec",
+        Engine,
+        "_step",
+        "drafts = self._draft(rows)",
+        "torch.cuda.synchronize(); drafts = self._draft(rows)",
+    ),
+    "a read in a layer": (
+        "exact",
+        attention,
+        "_attend",
+        "kv_heads = key.shape[1]",
+        "kv_heads = key.shape[1]; assert query.isfinite().all()",
+    ),
+    "a copy in each layer": ("exact", RowCache, "place", ", device=positions.device", ""),
+    "a read for each row": (
+        "draft model",
+        draft_model,
+        "_choices",
+        "if sequence is not None and not greedy[row]:",
+        "if chosen[row]: logits[row].argmax().item()\n        if False:",
+    ),
+    "a size in each draw": ("sampling", TopP, "__call__", "] = ~kept", "[kept]] = False"),
+}
+"""A case, and a function of ours with its text and another that waits for the device once more."""
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_planted_wait_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, of, *change = WAITS[name]
+    planted(monkeypatch, of, *change)
+    if change[0] == "argmax_tokens":
+        monkeypatch.setattr(engine, "argmax_tokens", choosing.argmax_tokens)
+    taken = taken_with(CASES[case])
+    with pytest.raises(AssertionError, match="Event"):
+        check_all(taken)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_planted_float64_is_refused_where_there_is_none(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(monkeypatch, TokenChooser, "_pick", "logits[None].float()", "logits[None].double()")
+    if device == "cuda":
+        assert taken_with(CASES["processors"], device)
+        return
+    with pytest.raises(DeviceError, match=r"has no torch\.float64"):
+        taken_with(CASES["processors"], device)
