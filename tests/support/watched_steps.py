@@ -60,8 +60,9 @@ def watched(pretended: PretendedDevice) -> Iterator[list[Taken]]:
 
     def noting(what: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def noted_method(self: Engine, which: Any, *args: Any) -> Any:
-            rows = which if isinstance(which, list) else [which]
-            taken = Taken(what, any(row.chooser.is_argmax for row in rows if row))
+            # Of a prefill, prompts with their drafts.
+            rows = [getattr(row, "sequence", row) for row in which if row]
+            taken = Taken(what, any(row.chooser.is_argmax for row in rows))
             noted.append(taken)
             running.append(taken)
             first, before = len(pretended.events), pretended.num_forwards
@@ -81,7 +82,7 @@ def watched(pretended: PretendedDevice) -> Iterator[list[Taken]]:
         return counted
 
     with (
-        mock.patch.object(Engine, "_begin", noting("prefill", Engine._begin)),
+        mock.patch.object(Engine, "_read", noting("prefill", Engine._read)),
         mock.patch.object(Engine, "_step", noting("step", Engine._step)),
         mock.patch.object(TokenChooser, "_pick", counting("num_picked", TokenChooser._pick)),
         mock.patch.object(TopP, "__call__", counting("num_filtered", TopP.__call__)),
