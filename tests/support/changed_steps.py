@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from copyspec_eval.decoding import engine, steps
+from copyspec_eval.decoding import row_runner, steps
 from copyspec_eval.decoding.forward import forward, forward_packed
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -19,7 +19,7 @@ def put_in_place(
     monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any], packed: Callable[..., Any]
 ) -> None:
     """Have engines call these in place of `forward` and `forward_packed`, but for prompts."""
-    for module in (engine, steps):
+    for module in (row_runner, steps):
         monkeypatch.setattr(module, "forward", changed)
     monkeypatch.setattr(steps, "forward_packed", packed)
 
