@@ -18,6 +18,7 @@ from copyspec_eval.decoding.earlier_runs import (
 )
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.evaluation import output_folder
+from copyspec_eval.harness.requests import Prepared
 
 logger = logging.getLogger("lm_eval.copyspec")
 
@@ -50,6 +51,24 @@ def tokenised(answers: Iterable[EarlierAnswer], lm: HFLM, paths: Sequence[str]) 
         OptionError: token ids of a trace that its tokenizer does not have.
     """
     return EarlierAnswers(_tokenised(answers, lm, paths))
+
+
+def check_asked(paths: Sequence[str], jobs: Sequence[Prepared]) -> None:
+    """Refuse earlier runs, if there are any, that answered nothing of what is asked first.
+
+    Raises:
+        OptionError: names the task.
+    """
+    if paths and not any(job.sequence.earlier for job in jobs):
+        raise OptionError(
+            f"store={store_text(paths)}: no answer to a document of "
+            f"{jobs[0].instance.task_name}; name a run of the same task and documents"
+        )
+
+
+def settings(paths: Sequence[str], answers: EarlierAnswers) -> dict[str, str]:
+    """For the manifest: the earlier runs that were copied from, and a hash of their answers."""
+    return {"store": store_text(paths), "store_sha256": answers.digest} if paths else {}
 
 
 def _tokenised(

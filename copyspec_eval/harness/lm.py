@@ -15,7 +15,7 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from copyspec_eval.decoding import kernels, serving
 from copyspec_eval.decoding.compiling import compile_layers
-from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option, store_text
+from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.own_probe import choose_cache
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
@@ -193,7 +193,9 @@ class CopySpecLM(HFLM):
         keys = request_keys(requests)
         distinct = dict(zip(keys, requests, strict=True))
         jobs = [self._builder.build(request, key.repeat) for key, request in distinct.items()]
-        self._check_earlier(jobs)
+        # Of several ranks, one may well have been given documents that were not asked before.
+        if jobs and not self._warm and self.world_size == 1:
+            earlier.check_asked(self._draft_options.store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         with self._autocast():
             engine = self._engine(jobs)
@@ -241,18 +243,6 @@ class CopySpecLM(HFLM):
         """
         info: dict[str, Any] = super().get_model_info()
         return info | {"copyspec": self._recorder.report()}
-
-    def _check_earlier(self, jobs: list[Prepared]) -> None:
-        """Refuse earlier runs that answered nothing of what is asked first."""
-        paths = self._draft_options.store_paths
-        # Of several ranks, one may well have been given documents that were not asked before.
-        if not paths or self._warm or self.world_size > 1 or not jobs:
-            return
-        if not any(job.sequence.earlier for job in jobs):
-            raise OptionError(
-                f"store={store_text(paths)}: no answer to a document of "
-                f"{jobs[0].instance.task_name}; name a run of the same task and documents"
-            )
 
     def _choose_cache(self) -> CacheKind:
         """Whose cache passes its trial; the prefix cache is off with the model's own."""
@@ -383,11 +373,6 @@ class CopySpecLM(HFLM):
         )
         return cut
 
-    def _earlier_settings(self) -> dict[str, str]:
-        """The earlier runs that were copied from, and a hash of their answers."""
-        paths = self._draft_options.store_paths
-        return {"store": store_text(paths), "store_sha256": self._earlier.digest} if paths else {}
-
     def _spec(self, jobs: list[Prepared]) -> RunSpec:
         """The settings that decide this run's figures."""
         processors: dict[str, set[str]] = {}
@@ -406,7 +391,7 @@ class CopySpecLM(HFLM):
             | {"exact": self._exact, "paired": self._paired}
             | {"prefix_cache": self._prefix_bytes, "compile": self._compile}
             | {"cache": self.cache_kind, "kernels": self._kernels}
-            | self._earlier_settings(),
+            | earlier.settings(self._draft_options.store_paths, self._earlier),
         )
 
 
