@@ -114,12 +114,14 @@ def hardware() -> dict[str, Any]:
     """Processor, accelerators and their software, and the instruction set that torch uses."""
     import torch
 
-    devices = range(torch.cuda.device_count())
+    kinds: tuple[Any, ...] = torch.cuda, torch.xpu
     return {
         "processor": _processor(),
         "processors": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "accelerators": [torch.cuda.get_device_name(device) for device in devices],
+        "accelerators": [
+            kind.get_device_name(device) for kind in kinds for device in range(kind.device_count())
+        ],
         "cuda": torch.version.cuda,
     }
 

@@ -103,7 +103,10 @@ class PretendedDevice:
             of_type: Any = torch.get_device_module(self.device.type)
             for module in (of_type, torch.accelerator):
                 stack.enter_context(mock.patch.object(module, "synchronize", self._wait))
-            stack.enter_context(mock.patch.object(of_type, "device_count", return_value=1))
+            for name, value in (("device_count", 1), ("get_device_name", "pretended")):
+                stack.enter_context(
+                    mock.patch.object(of_type, name, return_value=value, create=True)
+                )
             stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
             stack.enter_context(_DispatchMode(self))
             stack.enter_context(_FunctionMode(self))
@@ -200,7 +203,7 @@ def _place() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         path = Path(frame.f_code.co_filename)
-        if {"copyspec_eval", "transformers", "unit"} & {*path.parts}:
+        if {"copyspec_eval", "transformers", "benchmarks", "unit"} & {*path.parts}:
             return f"{path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

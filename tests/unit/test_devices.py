@@ -7,14 +7,20 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from benchmarks import device_check
+from lm_eval.api.instance import Instance
 from paired_answers import greedy
 from pretended_device import HOST, DeviceError, PretendedDevice
 from tiny_models import prompts, tiny_model
 from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
@@ -39,6 +45,7 @@ from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import DraftOptions, ExactSteps, Generation
 
 slow = pytest.mark.slow
@@ -128,7 +135,8 @@ CASES: dict[str, Case] = {
         for model_type in ("gemma2", "gpt2", "mixtral")
     },
 }
-CORE = list(CASES)[:7]
+CORE = ("sampling", "prefix cache", "gpt_oss")
+"""Those that are not slow on any device: in them are NumPy, copies, and sums in a given dtype."""
 
 
 @functools.cache
@@ -194,6 +202,61 @@ def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
             check_exact_steps(model, prompts()[1], fixed, 2)
         assert pretended.events
     assert all(cost > 0 for cost in costs.values())
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sampling": (
+        {"exact": False, "tree": True},
+        {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "suppress_tokens": [7]},
+    ),
+    "exact and paired": (
+        {"exact": True, "paired": True, "prefix_cache": "1GB"},
+        {"repetition_penalty": 1.1},
+    ),
+}
+"""Options of the model, and of requests."""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path) -> None:
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_pretrained(byte_model).eval()
+    words = AutoTokenizer.from_pretrained(byte_model)
+    options, settings = SETTINGS[name]
+
+    def answers(model: Any) -> list[str]:
+        torch.manual_seed(0)
+        lm = CopySpecLM(pretrained=model, tokenizer=words, batch_size=2, **options)
+        asked = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is"]
+        given: dict[str, Any] = {"max_gen_toks": 10, "until": [], **settings}
+        instances = [
+            Instance("generate_until", {}, (text, given), number, ("task", number, 1))
+            for number, text in enumerate(asked)
+        ]
+        return lm.generate_until(instances, disable_tqdm=True)
+
+    wanted = answers(model)
+    with PretendedDevice("mps") as pretended, watched(pretended) as taken:
+        found = answers(on("mps", model))
+    assert found == wanted
+    check_all(taken)
+
+
+def test_the_check_of_a_gpu_runs_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as few widths and a batch show it."""
+    sizes = replace(device_check._SIZES["cpu"], budget=2, rounds=1)
+    monkeypatch.setitem(device_check._SIZES, "cuda", sizes)
+    monkeypatch.setattr(device_check, "_DTYPES", (torch.float32,))
+    monkeypatch.setattr(device_check, "_BATCH_SIZES", (4,))
+    monkeypatch.setattr(device_check, "FIXED_WIDTHS", (8,))
+    monkeypatch.setattr(device_check, "measure_exact_steps", lambda *_: None)
+    with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
+        result = device_check.check_device("cuda")
+    assert result["ok"]
+    # Before and after each timed forward: three rounds, so many widths.
+    waits = [event for event in pretended.events if event.kind == "wait"]
+    assert len(waits) == 2 * 3 * len(result["step_cost"])
+    check_all(taken)
 
 
 def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
