@@ -206,18 +206,15 @@ def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
 
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sampling": (
-        {"exact": False, "tree": True},
+        {"exact": False, "tree": True, "paired": True, "prefix_cache": "1GB"},
         {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "suppress_tokens": [7]},
     ),
-    "exact and paired": (
-        {"exact": True, "paired": True, "prefix_cache": "1GB"},
-        {"repetition_penalty": 1.1},
-    ),
+    "exact": ({"exact": True}, {"repetition_penalty": 1.1}),
 }
 """Options of the model, and of requests."""
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["sampling", pytest.param("exact", marks=slow)])
 def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path) -> None:
     auto: Any = AutoModelForCausalLM
     model = auto.from_pretrained(byte_model).eval()
