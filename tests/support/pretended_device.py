@@ -305,6 +305,7 @@ class _FunctionMode(TorchFunctionMode):
             tensor.tolist: self._tolist,
             tensor.numpy: self._numpy,
             tensor.__array__: self._numpy,
+            tensor.__deepcopy__: self._deepcopy,
         }
         for kind in ("cuda", "mps", "xpu"):
             if hasattr(tensor, f"is_{kind}"):
@@ -382,6 +383,13 @@ class _FunctionMode(TorchFunctionMode):
         if target not in (source, HOST):
             moved = self._of.move(moved, target, "to")
         return moved
+
+    def _deepcopy(self, tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        copied = memo.get(id(tensor))
+        if copied is None:
+            copied = memo[id(tensor)] = tensor.detach().clone()
+            self._of.label(copied, self._of.of(tensor))
+        return copied
 
     def _tolist(self, tensor: torch.Tensor) -> Any:
         if self._of.of(tensor) != HOST:

@@ -103,9 +103,10 @@ class Case:
         )
         answers = []
         for _ in range(1 + self.keeps_prefixes):
-            rules = [StopRule(9 + 3 * number) for number in range(len(prompts()))]
-            choosers = [self.chooser() for _ in prompts()]
-            answers += made.generate(list(map(Sequence, prompts(), rules, choosers)))
+            asked = prompts()[1:]
+            rules = [StopRule(8 + 3 * number) for number in range(len(asked))]
+            choosers = [self.chooser() for _ in asked]
+            answers += made.generate(list(map(Sequence, asked, rules, choosers)))
         return answers
 
 

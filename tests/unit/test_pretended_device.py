@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "an operation in place": lambda: there(2).mul_(3).clamp_(max=2),
     "a slice that was set": lambda: set_at(there(3), slice(1), torch.ones(1)),
     "what an index of the host finds": lambda: there(3)[torch.tensor([0, 2])],
+    "a copy in depth": lambda: copy.deepcopy({"a": there(2)})["a"],
     "a module": lambda: torch.nn.Linear(2, 2).to("cuda").weight,
     "what a module gives": lambda: torch.nn.Linear(2, 2).to("cuda")(there(1, 2)),
     "what inference mode gives": lambda: torch.inference_mode()(lambda: there(2) @ there(2))(),
