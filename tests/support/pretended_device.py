@@ -102,7 +102,10 @@ class PretendedDevice:
             stack.enter_context(self._layers_noted())
             of_type: Any = torch.get_device_module(self.device.type)
             for module in (of_type, torch.accelerator):
-                stack.enter_context(mock.patch.object(module, "synchronize", self._wait))
+                # With the signature that it has there: of MPS it takes no number.
+                stack.enter_context(
+                    mock.patch.object(module, "synchronize", autospec=True, side_effect=self._wait)
+                )
             for name, value in (("device_count", 1), ("get_device_name", "pretended")):
                 stack.enter_context(
                     mock.patch.object(of_type, name, return_value=value, create=True)
@@ -161,7 +164,7 @@ class PretendedDevice:
         layer = self._running[-1] if self._running else ""
         self.events.append(Event(kind, operation, layer, _place()))
 
-    def _wait(self, device: object = None) -> None:
+    def _wait(self, *devices: object) -> None:
         self.record("wait", "synchronize")
 
     @contextmanager
