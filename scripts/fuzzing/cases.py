@@ -146,7 +146,7 @@ def _within_own_cache(case: Case) -> Case:
         batch_size=1,
         steps=None,
         double="junk" if case.double == TREE else case.double,
-        options=replace(case.options, tree=False, draft_model=likeness),
+        options=replace(case.options, tree=False, recycle=False, draft_model=likeness),
         prefix_cache=0,
     )
 
