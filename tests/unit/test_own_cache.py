@@ -58,6 +58,11 @@ KINDS: dict[str, CacheKind] = {
 }
 """Architectures, and how rejected tokens are taken back."""
 
+SLOW = {"qwen3_next", "inkling_text"}
+QUICK_AND_SLOW = [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in KINDS
+]
+
 
 def model_of(architecture: str) -> Any:
     model: Any = tiny_model(tiny_config(architecture), torch.float64)
@@ -102,7 +107,7 @@ def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
     return made.__next__
 
 
-@pytest.mark.parametrize("architecture", KINDS)
+@pytest.mark.parametrize("architecture", QUICK_AND_SLOW)
 def test_every_drafter_leaves_the_tokens_of_generate(architecture: str) -> None:
     model, kind = model_of(architecture), KINDS[architecture]
     assert choose_cache(model, exact=False, batch_size=1).kind == kind
@@ -117,7 +122,7 @@ def test_every_drafter_leaves_the_tokens_of_generate(architecture: str) -> None:
     assert any(0 < attempt.num_accepted < attempt.num_drafted for attempt in attempts)
 
 
-@pytest.mark.parametrize("architecture", ["bloom", "qwen3_next"])
+@pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
 @pytest.mark.parametrize("double", ["right", "junk", "partly right"])
 def test_every_forward_is_counted(architecture: str, double: str) -> None:
     model = model_of(architecture)
@@ -170,7 +175,7 @@ def test_a_copy_shares_keys_and_values_alone() -> None:
 
 def test_cropping_recurrent_states_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """`crop` leaves them as they are and says nothing; the trial takes copies then."""
-    model = model_of("qwen3_next")
+    model = model_of("olmo_hybrid")
     tokens = wanted(model)
     monkeypatch.setattr(LinearAttentionCacheLayerMixin, "is_croppable", True)
     assert probe_own(model) == COPIED
