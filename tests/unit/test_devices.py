@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import dispatch_model
 from benchmarks import device_check
 from lm_eval.api.instance import Instance
 from paired_answers import greedy
@@ -90,7 +91,10 @@ class Case:
 
     def answers(self, device: str | None = None) -> list[Generation]:
         """On that device, or as they are on the CPU."""
-        model = on(device, tiny_model(self.model_type))
+        return self.answers_of(on(device, tiny_model(self.model_type)), device)
+
+    def answers_of(self, model: Any, device: str | None) -> list[Generation]:
+        """By a model that is there."""
         drafting = DraftModel(on(device, tiny_model("llama")), self.delta) if self.delta else None
         made = Engine(
             model,
@@ -189,6 +193,29 @@ def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
     assert difference is not None
     assert difference.margin is not None
     check_all(taken)
+
+
+@pytest.mark.parametrize("is_dispatched", [True, False])
+def test_layers_on_two_devices(is_dispatched: bool) -> None:
+    """As `parallelize=True` spreads them; a layer that nobody sends its input to is refused."""
+    name = "batch, suffix+tree"
+    case = CASES[name]
+    devices = {"model.embed_tokens": "cuda:0", "model.rotary_emb": "cuda:0"}
+    devices |= {"model.layers.0": "cuda:0", "model.layers.1": "cuda:1"}
+    devices |= {"model.norm": "cuda:1", "lm_head": "cuda:1"}
+    with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
+        model = on("cuda:0", tiny_model("qwen2"))
+        if is_dispatched:
+            dispatch_model(model, devices, main_device="cuda:0")
+            found = case.answers_of(model, "cuda")
+            assert {str(weight.device) for weight in model.parameters()} == {"cuda:0", "cuda:1"}
+        else:
+            model.model.layers[1].to("cuda:1")
+            with pytest.raises(DeviceError, match="of tensors on"):
+                case.answers_of(model, "cuda")
+    if is_dispatched:
+        assert facts(found) == on_the_cpu(name)
+        check_all(taken)
 
 
 @pytest.mark.parametrize("exact", [True, False])
