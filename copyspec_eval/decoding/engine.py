@@ -228,7 +228,7 @@ class Engine:
             self._read(together)
 
     def _read(self, prompts: abc.Sequence[Prompt]) -> None:
-        """Read prompts in one forward; its time is shared evenly."""
+        """Read one prompt, or several in one forward whose time is shared evenly."""
         sequences, drafts = zip(*prompts, strict=True)
         logits = self._runner.read(prompts)
         self._commit(sequences, drafts, logits)

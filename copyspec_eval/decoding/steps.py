@@ -119,11 +119,13 @@ class Steps:
     def read(self, prompts: Sequence[Prompt], cache: RowCache) -> StepLogits:
         """Feed sequences, in their rows, what is left of their prompts, and their drafts."""
         parts: list[Part] = []
-        for running, draft in prompts:
+        for prompt in prompts:
+            running, draft = prompt
             start = running.num_reused_tokens
             token_ids = [*running.prompt_ids[start:], *draft.token_ids]
-            num_left = len(running.prompt_ids) - start
-            parents = step_parents(draft, num_left, len(token_ids)) if draft.parents else None
+            parents = None
+            if draft.parents:
+                parents = step_parents(draft, prompt.num_left, len(token_ids))
             parts.append(Part(running.row, start, token_ids, parents))
         begins = [0, *accumulate(len(part.token_ids) for part in parts)]
         extent = self.tight(max(part.start + len(part.token_ids) for part in parts))
