@@ -19,6 +19,7 @@ from lm_eval_command import BIN, TIMED, TIMED_ALONE, Command, beside
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from copyspec_eval import records
+from copyspec_eval.cli import main
 from copyspec_eval.records import TurnRecord
 
 
@@ -88,7 +89,9 @@ def test_one_command_gives_answers_figures_and_records(
     assert set(baseline.metrics()) == {"answered_turn1,none", "answered_turn2,none"}
 
 
-def test_a_killed_run_asks_nothing_twice(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_says_so_and_asks_nothing_twice(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cache = str(command.output / "cache")
     more = ("--gen_kwargs", "max_gen_toks=100", "--use_cache", cache)
     file = records.records_file(command.output, rank=0)
@@ -105,6 +108,9 @@ def test_a_killed_run_asks_nothing_twice(command: Command, monkeypatch: pytest.M
         process.send_signal(signal.SIGKILL)
     before = records.read(file, [])
     assert 8 <= len(before) < 12
+    assert main(["report", str(command.output)]) == 0
+    cut_short = f"run {before[0].run_id} was cut short or is still running (answers: {len(before)} "
+    assert cut_short + "of 12; results of lm-eval: none)" in capsys.readouterr().out
 
     command.run(*more, options="drafter=none")
     rows = command.rows()

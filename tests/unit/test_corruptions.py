@@ -100,7 +100,7 @@ def judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Judge, "rate", lambda *_: ("[[5]]", 5.0))
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_damaged_runs(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sound = sound_run(tmp_path / "sound")
     assert main(["report", str(sound)]) == 0

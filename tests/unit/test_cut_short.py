@@ -175,13 +175,10 @@ def _interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_interrupts")
+@pytest.mark.slow  # a killed one is reported in the tests of the command
 @pytest.mark.parametrize(
     "sent",
-    [
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-        signal.SIGKILL,
-    ],
+    [signal.SIGINT, signal.SIGTERM, signal.SIGKILL],
 )
 def test_a_run_that_is_ended_on_its_way(
     sent: signal.Signals,

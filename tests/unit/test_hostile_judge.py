@@ -72,7 +72,7 @@ REPLIES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.slow)])
 def test_random_servers(count: int) -> None:
     @settings(
         max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None
