@@ -88,6 +88,13 @@ def data_dir() -> Path:
     return Path(value)
 
 
+@pytest.fixture
+def local_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is `COPYSPEC_DATA_DIR`, for a test's own files."""
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def real_model() -> Path:
     """Folder of SmolLM2-135M-Instruct in bfloat16; without it the test is skipped."""

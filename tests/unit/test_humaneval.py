@@ -1,9 +1,7 @@
-"""The programming task: its data, its two kinds of prompts, and scores by EvalPlus."""
+"""The programming task: its two kinds of prompts, and scores by EvalPlus."""
 
 from __future__ import annotations
 
-import gzip
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,14 +11,15 @@ from typing import Any
 
 import lm_eval
 import pytest
+from humaneval_data import BASE, CONFIG, PLUS, TASK, write
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
-from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.harness.humaneval import STOPS, HumanEvalTask, find_file, read_problems
+from copyspec_eval.errors import OptionError
+from copyspec_eval.harness.humaneval import STOPS, HumanEvalTask, read_problems
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
@@ -33,67 +32,15 @@ from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import Outcome
 from copyspec_eval.scoring.sandbox.levels import GUARDED
 
-TASK = "humaneval_evalplus"
-PLUS: list[dict[str, Any]] = [
-    {
-        "task_id": "HumanEval/0",
-        "prompt": "from typing import List\n\n\ndef total(n: List[int]) -> int:\n    '''Sum.'''\n",
-        "contract": "",
-        "canonical_solution": "    return sum(n)\n",
-        "entry_point": "total",
-        "base_input": [[[1, 2]], [[3]]],
-        "plus_input": [[[]], [[-1, -2]]],
-        "atol": 0,
-    },
-    {
-        "task_id": "HumanEval/1",
-        "prompt": 'def half(number: float) -> float:\n    """ Half of it. """\n',
-        "contract": "",
-        "canonical_solution": "    return number / 2\n",
-        "entry_point": "half",
-        "base_input": [[4], [0.5]],
-        "plus_input": [[3], [2**70]],
-        "atol": 1e-6,
-    },
-]
-BASE: list[dict[str, Any]] = [
-    {
-        **{name: row[name] for name in ("task_id", "prompt", "canonical_solution", "entry_point")},
-        "test": f"def check(candidate):\n    assert candidate({given!r}) == {wanted!r}\n",
-    }
-    for row, given, wanted in zip(PLUS, ([1, 2], 4), (3, 2), strict=True)
-]
 HERE = choice.levels()
 TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
 ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
 """Right for 4 and 0.5, wrong for 3."""
 
-CONFIG: dict[str, Any] = {
-    "task": TASK,
-    "class": HumanEvalTask,
-    "test_split": "test",
-    "output_type": "generate_until",
-    "generation_kwargs": {"until": [], "do_sample": False, "max_gen_toks": 1024},
-}
-
 
 def score(raw: str, problem: dict[str, Any]) -> ScoredSolution:
     [scored] = score_all([(raw, problem)])
     return scored
-
-
-def write(folder: Path, rows: list[Any], name: str = "HumanEvalPlus.jsonl") -> Path:
-    path = folder / "humaneval" / name
-    path.parent.mkdir(exist_ok=True)
-    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return path
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
-    return tmp_path
 
 
 class Scripted(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
@@ -142,8 +89,8 @@ def evaluate(monkeypatch):
     return run
 
 
-def test_chat_scored_by_evalplus(data, evaluate, tmp_path):
-    write(data, PLUS)
+def test_chat_scored_by_evalplus(local_data, evaluate, tmp_path):
+    write(local_data, PLUS)
     lm = Scripted(TOTAL, ROUNDED)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
     figures = evaluate(lm, evaluation_tracker=tracker)
@@ -162,9 +109,9 @@ def test_chat_scored_by_evalplus(data, evaluate, tmp_path):
     assert sanitised[0] == {"task_id": "HumanEval/0", "solution": solution}
 
 
-def test_completion_of_the_base_data(data, evaluate):
+def test_completion_of_the_base_data(local_data, evaluate):
     """Without EvalPlus's tests there is no figure for them."""
-    write(data, BASE, "HumanEval.jsonl.gz")
+    write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted("    return sum(n)\n", "    return number\n")
     figures = evaluate(lm, apply_chat_template=False)
     assert figures == {"answered_turn1": 1, "pass@1_base": 0.5}
@@ -173,8 +120,8 @@ def test_completion_of_the_base_data(data, evaluate):
     assert settings["until"] == list(STOPS)
 
 
-def test_options_of_the_harness(data, evaluate):
-    write(data, BASE, "HumanEval.jsonl.gz")
+def test_options_of_the_harness(local_data, evaluate):
+    write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted(TOTAL, None)
     assert evaluate(lm, limit=1)["pass@1_base"] == 1
     assert len(lm.asked) == 1
@@ -193,8 +140,8 @@ def test_options_of_the_harness(data, evaluate):
         evaluate(lm, confirm_run_unsafe_code=False)
 
 
-def test_predict_only_runs_nothing(data, evaluate, monkeypatch, tmp_path):
-    write(data, PLUS)
+def test_predict_only_runs_nothing(local_data, evaluate, monkeypatch, tmp_path):
+    write(local_data, PLUS)
     monkeypatch.setattr(programs, "run", None)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
     figures = evaluate(Scripted(TOTAL, TOTAL), predict_only=True, evaluation_tracker=tracker)
@@ -202,8 +149,8 @@ def test_predict_only_runs_nothing(data, evaluate, monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_without_a_sandbox_nothing_is_answered(data, monkeypatch):
-    write(data, PLUS)
+def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
+    write(local_data, PLUS)
     monkeypatch.delenv(choice.VARIABLE, raising=False)
     monkeypatch.setattr(choice, "levels", lambda: (GUARDED,))
     task = HumanEvalTask(CONFIG)
@@ -214,8 +161,8 @@ def test_without_a_sandbox_nothing_is_answered(data, monkeypatch):
     assert len(task.instances) == 2
 
 
-def test_other_ranks_have_files_of_their_own(data, monkeypatch, tmp_path):
-    write(data, BASE, "HumanEval.jsonl.gz")
+def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
+    write(local_data, BASE, "HumanEval.jsonl.gz")
     task = HumanEvalTask(CONFIG)
     task.build_all_requests(rank=1, world_size=2)
     task.instances[0].resps.append("x")
@@ -321,82 +268,6 @@ def test_samples_are_one_a_line(solutions):
     ]
 
 
-def test_the_better_file_is_taken(tmp_path):
-    for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
-        path = write(tmp_path, PLUS, name)
-        assert find_file(tmp_path / "humaneval") == path
-    for path in (tmp_path / "humaneval").glob("HumanEvalPlus*"):
-        assert read_problems(path) == {row["task_id"]: row for row in PLUS}
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"base_input": None}, "base_input is None; give a list"),
-        ({"atol": "0"}, "atol is '0'; give a int or float"),
-        ({"prompt": 3}, "prompt is 3; give a str"),
-        ({"task_id": "HumanEval/0"}, "task_id HumanEval/0 occurs twice; remove one"),
-    ],
-)
-def test_bad_rows_are_named(data, row, message):
-    path = write(data, [PLUS[0], PLUS[1] | row])
-    with pytest.raises(DataError) as caught:
-        HumanEvalTask(CONFIG)
-    assert str(caught.value) == f"{path}:2: {message}"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("HumanEvalPlus.jsonl", b"", r"the file is empty; copy it again"),
-        ("HumanEvalPlus.jsonl", b"{}\n[1]\n", r"1: task_id is None; give a str"),
-        ("HumanEvalPlus.jsonl", b"[1]\n", r"1: not a JSON object \(.*\); copy the file again"),
-        ("HumanEvalPlus.jsonl", b'{"a": \n', r"1: not a JSON object \(.*\); copy the file again"),
-        ("HumanEvalPlus.jsonl", b"\xff\n", r"0: not a JSON object \(.*\); copy the file again"),
-        ("HumanEval.jsonl.gz", b"{}", r"0: not a JSON object \(.*\); copy the file again"),
-        (
-            "HumanEval.jsonl.gz",
-            gzip.compress(b"{}" * 99, mtime=0)[:-9],
-            r"\d: not .*; copy the file again",
-        ),
-        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), r"1: task_id is None; give a str"),
-    ],
-)
-def test_bad_files_are_named(data, name, content, message):
-    path = write(data, [], name)
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name}:{message}|{name}: {message}") as caught:
-        HumanEvalTask(CONFIG)
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_file(data):
-    with pytest.raises(DataError, match=r"humaneval: neither HumanEvalPlus.* unset COPYSPEC_DATA"):
-        HumanEvalTask(CONFIG)
-
-
-def test_without_local_data_evalplus_downloads(monkeypatch):
-    monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
-    problems = {row["task_id"]: row for row in PLUS}
-    monkeypatch.setattr("evalplus.data.get_human_eval_plus", lambda: problems)
-    assert len(HumanEvalTask(CONFIG).test_docs()) == 2
-
-    def fail() -> None:
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr("evalplus.data.get_human_eval_plus", fail)
-    with pytest.raises(DataError, match=r"^cannot download HumanEval\+ \(no network\); copy it"):
-        HumanEvalTask(CONFIG)
-
-
-def test_without_evalplus_the_remedy_is_one_line(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OptionError) as caught:
-        HumanEvalTask(CONFIG)
-    assert str(caught.value).endswith("pip install 'copyspec-eval[humaneval]'")
-    assert "\n" not in str(caught.value)
-
-
 def canonical(data_dir: Path) -> list[dict[str, Any]]:
     return list(read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values())
 
@@ -428,8 +299,8 @@ def test_all_canonical_solutions(data_dir):
 
 
 @pytest.mark.slow
-def test_evalplus_itself_reads_the_samples(data, evaluate, tmp_path):
-    path = write(data, PLUS)
+def test_evalplus_itself_reads_the_samples(local_data, evaluate, tmp_path):
+    path = write(local_data, PLUS)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
     evaluate(Scripted(TOTAL, ROUNDED), evaluation_tracker=tracker)
     samples = tmp_path / "run" / "samples.jsonl"

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import functools
-import json
 import shutil
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import metadata
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from time import perf_counter
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import lm_eval
 import pytest
 import torch
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
-from lm_eval.api.registry import _materialise_placeholder, get_model, model_registry
+from lm_eval.api.registry import get_model, model_registry
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from timed_models import CONTEXTS, instances, make, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from copyspec_eval import provenance
@@ -32,37 +24,14 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import timed
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.records import TurnRecord, record_of
+from copyspec_eval.records import record_of
 from copyspec_eval.reports import table
 
-CONTEXTS = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is", "x", "é à ü"]
 LOOKUP = {"prompt_lookup_num_tokens": 10}
-
-
-def make(options: str, **configured: Any) -> Any:
-    return TimedLM.create_from_arg_string(options, configured)
 
 
 def make_hf(folder: Path, options: str = "", **configured: Any) -> Any:
     return make(f"base=hf,pretrained={folder},dtype=float64,{options}", device="cpu", **configured)
-
-
-def instances(
-    settings: dict[str, Any] | None = None, repeats: int = 1, contexts: Any = CONTEXTS
-) -> list[Instance]:
-    """One instance per context, listed `repeats` times as lm-eval lists it."""
-    settings = {"until": [], "max_gen_toks": 40, **(settings or {})}
-    made = [
-        Instance("generate_until", {"category": "c"}, (text, settings), 0, ("task", doc, repeats))
-        for doc, text in enumerate(contexts)
-    ]
-    return [instance for instance in made for _ in range(repeats)]
-
-
-def rows(answers: list[str]) -> list[TurnRecord]:
-    records = [record_of(answer) for answer in answers]
-    assert None not in records
-    return [record for record in records if record is not None]
 
 
 @pytest.fixture(scope="module")
@@ -296,211 +265,6 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch, options: str, message: str) -
 
 def test_the_registry_knows_the_name() -> None:
     assert get_model("copyspec-timed") is TimedLM
-
-
-class SlowLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
-    """A backend that reports nothing but its answers."""
-
-    def __init__(self, batch_size: int = 1, **kwargs: Any) -> None:
-        super().__init__()
-        self.batch_size = batch_size
-        self.asked: list[list[str]] = []
-
-    def generate_until(self, requests):
-        self.asked.append([request.args[0] for request in requests])
-        time.sleep(0.01)
-        return [f"to {request.args[0]}" for request in requests]
-
-    def loglikelihood(self, requests):
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
-
-
-def test_any_other_backend_has_seconds_and_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(model_registry._objs, "slow", SlowLM)
-    timed: Any = make("base=slow,model=m", batch_size=2)
-    answers = timed.generate_until(instances())
-    assert answers == [f"to {text}" for text in CONTEXTS]
-    longest_first = sorted(CONTEXTS, key=lambda text: (-len(text), text))
-    assert (
-        timed.asked
-        == [
-            longest_first[:1],  # the warm-up
-            longest_first[:2],
-            longest_first[2:4],
-            longest_first[4:],
-        ]
-    )
-    recorded = rows(answers)
-    assert {row.backend for row in recorded} == {"slow"}
-    assert (
-        {row.counts.num_tokens for row in recorded}
-        == {row.counts.num_forwards for row in recorded}
-        == {None}
-    )
-    full = [row for row in recorded if row.doc_id != CONTEXTS.index(longest_first[4])]
-    for row in full:
-        assert row.counts.seconds == (row.counts.latency_seconds or 0) / 2 >= 0.005
-    figures = table.run_figures(recorded)["task"]["turn 1"]
-    assert figures["tokens_per_second"] is None
-    assert figures["latency_seconds"] >= 0.01
-    assert "tok/s" not in table.run_table(recorded)
-
-
-class Server(ThreadingHTTPServer):
-    """Answers chat and text completions, with `usage` unless that is switched off."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.usage = True
-        self.bodies: list[dict[str, Any]] = []
-
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1/{path}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        if "messages" in body:
-            question = body["messages"][-1]["content"]
-            choices = [{"index": 0, "message": {"role": "assistant", "content": f"to {question}"}}]
-        else:
-            prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
-            choices = [{"index": i, "text": f"to {text}"} for i, text in enumerate(prompts)]
-        reply: dict[str, Any] = {"choices": choices}
-        if self.server.usage:
-            reply["usage"] = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
-        content = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize("usage", [True, False])
-def test_a_chat_server_reports_its_counts_or_not(
-    server: Server, usage: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.usage = usage
-    timed: Any = make(
-        f"base=local-chat-completions,model=m,base_url={server.url('chat/completions')}",
-        batch_size=4,
-    )
-    chats = [timed.apply_chat_template([{"role": "user", "content": text}]) for text in CONTEXTS]
-    answers = timed.generate_until(instances(contexts=chats), disable_tqdm=True)
-    assert answers == [f"to {text}" for text in CONTEXTS]
-    recorded = rows(answers)
-    assert {row.batch_size for row in recorded} == {1}, "lm-eval asks a chat server one by one"
-    assert {row.counts.num_tokens for row in recorded} == {5 if usage else None}
-    assert {row.counts.num_prompt_tokens for row in recorded} == {7 if usage else None}
-    assert {row.counts.num_forwards for row in recorded} == {None}
-    assert len({row.prompt_sha256 for row in recorded}) == len(CONTEXTS)
-    assert [body["max_tokens"] for body in server.bodies] == [4] + [40] * len(CONTEXTS)
-    figures = table.run_figures(recorded)["task"]["turn 1"]
-    assert (figures["tokens_per_second"] is not None) == usage
-    assert figures["decode_tokens_per_second"] is None
-    assert capsys.readouterr().err == "", "no bar for every request"
-
-
-@pytest.mark.parametrize(("batch_size", "tokens"), [(1, 5), (3, None)])
-def test_a_server_counts_a_batch_as_one(
-    server: Server, batch_size: int, tokens: int | None
-) -> None:
-    url = server.url("completions")
-    timed: Any = make(
-        f"base=local-completions,model=m,base_url={url},tokenizer_backend=none",
-        batch_size=batch_size,
-    )
-    answers = timed.generate_until(instances()[:3], disable_tqdm=True)
-    assert answers == [f"to {text}" for text in CONTEXTS[:3]]
-    assert [row.counts.num_tokens for row in rows(answers)] == [tokens] * 3
-    assert len(server.bodies) == 1 + 3 // batch_size
-
-
-class Engine:
-    """What lm-eval uses of vLLM's engine; answers `yes` and ends in three ways."""
-
-    def __init__(self, **options: Any) -> None:
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(options["model"])
-
-    def generate(self, prompts: Any, sampling_params: Any, **options: Any) -> list[Any]:
-        ends = (("stop", None), ("stop", "s"), ("length", None))
-        yes = {"text": "yes", "token_ids": self.tokenizer.encode("yes")}
-        answers = [
-            SimpleNamespace(**yes, finish_reason=finish, stop_reason=stop) for finish, stop in ends
-        ]
-        return [
-            SimpleNamespace(prompt_token_ids=prompt, outputs=[answer])
-            for prompt, answer in zip(prompts, answers, strict=False)
-        ]
-
-
-@pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """lm-eval's own `vllm` model, in front of `Engine` in place of vLLM."""
-    record = dict
-    contents: dict[str, dict[str, Any]] = {
-        "vllm": {"LLM": Engine, "SamplingParams": record, "TokensPrompt": _prompt_ids},
-        "vllm.lora": {},
-        "vllm.lora.request": {"LoRARequest": None},
-        "vllm.tokenizers": {"get_tokenizer": _tokenizer},
-    }
-    for name, members in contents.items():
-        module = ModuleType(name)
-        module.__spec__ = ModuleSpec(name, None)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-    version = metadata.version
-    monkeypatch.setattr(
-        metadata, "version", lambda name: "0.8.0" if name == "vllm" else version(name)
-    )
-    placeholder = "lm_eval.models.vllm_causallms:VLLM"
-    monkeypatch.setitem(model_registry._objs, "vllm", placeholder)
-    yield
-    sys.modules.pop(placeholder.partition(":")[0], None)
-    _materialise_placeholder.cache_clear()
-
-
-def _prompt_ids(prompt_token_ids: list[int]) -> list[int]:
-    return prompt_token_ids
-
-
-def _tokenizer(name: str, **options: Any) -> Any:
-    return AutoTokenizer.from_pretrained(name)
-
-
-@pytest.mark.usefixtures("vllm")
-def test_vllm_reports_its_tokens(byte_model: Path) -> None:
-    timed: Any = make(f"base=vllm,pretrained={byte_model},max_length=2048", batch_size=3)
-    answers = timed.generate_until(instances({"until": ["s"]})[:3], disable_tqdm=True)
-    assert answers == ["ye"] * 3
-    recorded = rows(answers)
-    assert [row.counts.num_prompt_tokens for row in recorded] == [
-        len(text) for text in CONTEXTS[:3]
-    ]
-    assert {row.token_ids for row in recorded} == {tuple(timed.tok_encode("yes"))}
-    longest_first = sorted(recorded, key=lambda row: -(row.counts.num_prompt_tokens or 0))
-    assert [row.counts.finish_reason for row in longest_first] == ["eos", "stop", "length"]
-    assert {row.counts.num_forwards for row in recorded} == {None}
 
 
 def test_the_spec_names_the_model_as_it_was_given() -> None:

@@ -1,0 +1,88 @@
+"""The files of the programming task: which is taken, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+
+import pytest
+from humaneval_data import CONFIG, PLUS, write
+
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.harness.humaneval import HumanEvalTask, find_file, read_problems
+
+
+def test_the_better_file_is_taken(tmp_path):
+    for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
+        path = write(tmp_path, PLUS, name)
+        assert find_file(tmp_path / "humaneval") == path
+    for path in (tmp_path / "humaneval").glob("HumanEvalPlus*"):
+        assert read_problems(path) == {row["task_id"]: row for row in PLUS}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"base_input": None}, "base_input is None; give a list"),
+        ({"atol": "0"}, "atol is '0'; give a int or float"),
+        ({"prompt": 3}, "prompt is 3; give a str"),
+        ({"task_id": "HumanEval/0"}, "task_id HumanEval/0 occurs twice; remove one"),
+    ],
+)
+def test_bad_rows_are_named(local_data, row, message):
+    path = write(local_data, [PLUS[0], PLUS[1] | row])
+    with pytest.raises(DataError) as caught:
+        HumanEvalTask(CONFIG)
+    assert str(caught.value) == f"{path}:2: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("HumanEvalPlus.jsonl", b"", r"the file is empty; copy it again"),
+        ("HumanEvalPlus.jsonl", b"{}\n[1]\n", r"1: task_id is None; give a str"),
+        ("HumanEvalPlus.jsonl", b"[1]\n", r"1: not a JSON object \(.*\); copy the file again"),
+        ("HumanEvalPlus.jsonl", b'{"a": \n', r"1: not a JSON object \(.*\); copy the file again"),
+        ("HumanEvalPlus.jsonl", b"\xff\n", r"0: not a JSON object \(.*\); copy the file again"),
+        ("HumanEval.jsonl.gz", b"{}", r"0: not a JSON object \(.*\); copy the file again"),
+        (
+            "HumanEval.jsonl.gz",
+            gzip.compress(b"{}" * 99, mtime=0)[:-9],
+            r"\d: not .*; copy the file again",
+        ),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), r"1: task_id is None; give a str"),
+    ],
+)
+def test_bad_files_are_named(local_data, name, content, message):
+    path = write(local_data, [], name)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}:{message}|{name}: {message}") as caught:
+        HumanEvalTask(CONFIG)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(local_data):
+    with pytest.raises(DataError, match=r"humaneval: neither HumanEvalPlus.* unset COPYSPEC_DATA"):
+        HumanEvalTask(CONFIG)
+
+
+def test_without_local_data_evalplus_downloads(monkeypatch):
+    monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
+    problems = {row["task_id"]: row for row in PLUS}
+    monkeypatch.setattr("evalplus.data.get_human_eval_plus", lambda: problems)
+    assert len(HumanEvalTask(CONFIG).test_docs()) == 2
+
+    def fail() -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("evalplus.data.get_human_eval_plus", fail)
+    with pytest.raises(DataError, match=r"^cannot download HumanEval\+ \(no network\); copy it"):
+        HumanEvalTask(CONFIG)
+
+
+def test_without_evalplus_the_remedy_is_one_line(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(OptionError) as caught:
+        HumanEvalTask(CONFIG)
+    assert str(caught.value).endswith("pip install 'copyspec-eval[humaneval]'")
+    assert "\n" not in str(caught.value)
