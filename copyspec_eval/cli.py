@@ -11,13 +11,11 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from copyspec_eval.errors import CopySpecError, DataError, OptionError, unknown_option
-from copyspec_eval.types import DraftOptions
+from copyspec_eval.errors import CopySpecError, DataError, OptionError
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -59,7 +57,7 @@ def replay(arguments: argparse.Namespace) -> None:
 
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(f"--token-cost {arguments.token_cost} is no cost; usual is 0.01")
-    options = _draft_options(arguments.drafter, arguments.drafter_args)
+    options = earlier_runs.draft_options(arguments.drafter_args, arguments.drafter)
     if options.recycle:
         raise OptionError("recycle=true is of a model's logits, which no trace has; leave it out")
     drafter_factory(options)  # refuses a drafter without a store before one is read
@@ -178,22 +176,6 @@ def export_turns(arguments: argparse.Namespace) -> None:
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-
-
-def _draft_options(drafter: str, pairs: str) -> DraftOptions:
-    """`DraftOptions` of a name and `key=value,…`: integers, true and false, `store`'s paths."""
-    from copyspec_eval.decoding.earlier_runs import store_option
-
-    names = {field.name for field in fields(DraftOptions)} - {"drafter"}
-    values: dict[str, Any] = {}
-    for pair in filter(None, pairs.split(",")):
-        name, _, value = pair.partition("=")
-        if name not in names:
-            raise unknown_option("drafter argument", name, names)
-        number = int(value) if value.removeprefix("-").isdecimal() else value
-        values[name] = {"true": True, "false": False}.get(value.lower(), number)
-    values["store"] = store_option(values.get("store", False))
-    return DraftOptions(drafter, **values)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from copyspec_eval import records
 from copyspec_eval.decoding.replay import Trace, read_traces
-from copyspec_eval.errors import OptionError
+from copyspec_eval.drafters.registry import default_drafter
+from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.sources import read_jsonl
+from copyspec_eval.types import DraftOptions
 
 TokenIds = Sequence[int]
 
@@ -92,6 +94,31 @@ def store_option(value: object) -> Any:
     if isinstance(paths, list | tuple) and paths and all(isinstance(p, str) and p for p in paths):
         return tuple(paths)
     return value
+
+
+def draft_options(text: str, drafter: str | None = None) -> DraftOptions:
+    """`DraftOptions` of "name=value,…": integers, true and false, `store`'s paths.
+
+    Args:
+        text: see above.
+        drafter: which one, if `text` is not to say it.
+
+    Raises:
+        OptionError: an unknown name; or as `DraftOptions`.
+
+    >>> draft_options("drafter=suffix,store=runs/a").store_paths
+    ('runs/a',)
+    """
+    names = {field.name for field in fields(DraftOptions)} - ({"drafter"} if drafter else set())
+    values: dict[str, Any] = {}
+    for pair in filter(None, text.split(",")):
+        name, _, value = pair.partition("=")
+        if name not in names:
+            raise unknown_option("drafter argument", name, names)
+        number = int(value) if value.removeprefix("-").isdecimal() else value
+        values[name] = {"true": True, "false": False}.get(value.lower(), number)
+    values["store"] = store_option(values.get("store", False))
+    return DraftOptions(**{"drafter": drafter or default_drafter(values.get("gamma"))} | values)
 
 
 def store_text(paths: Sequence[str]) -> str:

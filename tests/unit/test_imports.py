@@ -19,6 +19,7 @@ FLOORS = (
     ("__init__", "__main__"),
     ("cli",),
     ("harness",),
+    ("serving",),
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "manifest", "sources"),
     ("types", "journal", "provenance"),

@@ -1,0 +1,1 @@
+"""Our drafters in other engines."""

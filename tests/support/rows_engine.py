@@ -1,0 +1,86 @@
+"""An engine as vLLM is for its proposer: rows that change places, whose answers are given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+
+MOST_LENGTH = 256
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request: what it is asked, what it will answer, and what of that there is."""
+
+    prompt_ids: list[int]
+    answer_ids: list[int]
+    output_ids: list[int] = field(default_factory=list)
+    draft: list[int] = field(default_factory=list)
+    drafts: list[list[int]] = field(default_factory=list)
+    is_read: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.output_ids) >= len(self.answer_ids)
+
+    def step(self) -> list[int]:
+        """What a step adds: the accepted tokens of the draft, and the next."""
+        left = self.answer_ids[len(self.output_ids) :]
+        accepted = 0
+        while accepted < min(len(self.draft), len(left) - 1) and (
+            self.draft[accepted] == left[accepted]
+        ):
+            accepted += 1
+        sampled = left[: accepted + 1]
+        self.output_ids += sampled
+        return sampled
+
+
+def config(longest: int = 10, max_length: int = MOST_LENGTH) -> Any:
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=longest),
+        model_config=SimpleNamespace(max_model_len=max_length),
+    )
+
+
+def serve(proposer: Any, requests: Sequence[Asked], num_rows: int, source: random.Random) -> None:
+    """Answer all requests: some are preempted, some drafts cut, some prompts read in parts."""
+    waiting = list(requests)
+    rows: list[Asked] = []
+    tokens = numpy.zeros((num_rows, MOST_LENGTH), dtype=numpy.int32)
+    while waiting or rows:
+        while waiting and len(rows) < num_rows:
+            rows.append(waiting.pop(0))
+        source.shuffle(rows)
+        sampled: list[list[int]] = []
+        for row, request in enumerate(rows):
+            if not request.is_read and source.random() < 0.3:
+                sampled.append([])  # a part of its prompt was read
+            else:
+                request.is_read = True
+                request.draft = request.draft[: source.choice((0, 3, 99, 99, 99))]
+                sampled.append(request.step())
+            text = request.prompt_ids + request.output_ids
+            tokens[row, : len(text)] = text
+            tokens[row, len(text) :] = 7  # left by another
+        lengths = numpy.array(
+            [len(request.prompt_ids) + len(request.output_ids) for request in rows]
+        )
+        drafts = proposer.propose(sampled, lengths, tokens)
+        assert len(drafts) == len(rows)
+        for request, draft, of_step in zip(rows, drafts, sampled, strict=True):
+            request.draft = draft
+            if of_step:
+                request.drafts.append(draft)
+            else:
+                assert not draft
+        rows = [request for request in rows if not request.is_done]
+        if len(rows) > 1 and source.random() < 0.2:
+            preempted = rows.pop(source.randrange(len(rows)))
+            preempted.is_read, preempted.draft = False, []
+            waiting.append(preempted)

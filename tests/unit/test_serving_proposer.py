@@ -1,0 +1,119 @@
+"""Drafts for an engine that shows rows without names: each is of the right request."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rows_engine import MOST_LENGTH, Asked, config, serve
+
+from copyspec_eval.errors import OptionError
+from copyspec_eval.serving.proposer import VARIABLE, CopySpecProposer
+from copyspec_eval.serving.step_clock import StepClock
+
+
+def asked(seed: int, number: int) -> list[Asked]:
+    """Requests whose answers repeat their prompts in part."""
+    source = random.Random(seed)
+    made = []
+    for _ in range(number):
+        prompt = [source.randrange(9) for _ in range(source.randint(3, 40))]
+        answer = [source.randrange(9) for _ in range(source.randint(1, 20))]
+        at = source.randrange(len(prompt))
+        made.append(Asked(prompt, answer + prompt[at : at + 20] + answer[:5]))
+    return made
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5))
+def test_answers_are_taken_up_whole_and_in_their_own_request(seed: int, num_rows: int) -> None:
+    """Rows change places, requests are preempted, drafts cut, prompts read in parts."""
+    proposer = CopySpecProposer(config())
+    requests = asked(seed, 8)
+    serve(proposer, requests, num_rows, random.Random(seed))
+    ended = [*proposer.requests.ended, *proposer.requests.running]
+    of_proposer = sorted((list(one.sequence.prompt_ids), one.sequence.output_ids) for one in ended)
+    assert of_proposer == sorted((one.prompt_ids, one.output_ids) for one in requests)
+
+
+def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the paper's rule, which goes by the context alone."""
+    monkeypatch.setenv(VARIABLE, "drafter=copyspec,gamma=2,num_draft_tokens=6")
+    for seed in range(20):
+        together, alone = asked(seed, 6), asked(seed, 6)
+        source = random.Random(seed)
+        serve(CopySpecProposer(config()), together, 3, source)
+        for request in alone:
+            serve(CopySpecProposer(config()), [request], 1, random.Random(seed))
+        followed = [
+            {tuple(draft) for draft in request.drafts if draft} for request in (*together, *alone)
+        ]
+        drafted = [request for request, drafts in zip(together, followed, strict=False) if drafts]
+        assert drafted
+        for request in together:
+            text = request.prompt_ids + request.answer_ids
+            for draft in request.drafts:
+                assert not draft or occurs(draft, text + text), "copied from its own text alone"
+
+
+def occurs(part: list[int], whole: list[int]) -> bool:
+    return any(whole[at : at + len(part)] == part for at in range(len(whole)))
+
+
+def test_an_answer_can_be_copied_by_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "drafter=suffix,store=true")
+    proposer = CopySpecProposer(config())
+    answer = list(range(100, 130))
+    first, second = Asked([1, 2, 3], answer), Asked([4, 5, 6], answer)
+    serve(proposer, [first, second], 1, random.Random(0))
+    assert not any(first.drafts)
+    assert any(second.drafts)
+
+
+def test_memory_does_not_grow_with_the_requests() -> None:
+    proposer = CopySpecProposer(config())
+    proposer.requests._most_ended = 10
+    serve(proposer, asked(0, 300), 4, random.Random(0))
+    kept = proposer.requests
+    assert len(kept.ended) + len(kept.running) <= 14
+    assert len(kept._texts) <= 14
+
+
+def test_a_row_that_is_full_is_left_alone() -> None:
+    proposer = CopySpecProposer(config(max_length=20))
+    request = Asked([1, 2] * 8, [1, 2] * 2)
+    serve(proposer, [request], 1, random.Random(0))
+    assert request.drafts[-1] == []
+    assert all(len(draft) < 20 - 16 for draft in request.drafts)
+    assert MOST_LENGTH > 20
+
+
+def test_an_unknown_option_or_a_tree_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, message in (
+        ("drafter=sufix", "unknown drafter 'sufix'"),
+        ("gama=3", "unknown drafter argument 'gama'"),
+        ("drafter=suffix,tree=true", "chains alone"),
+    ):
+        monkeypatch.setenv(VARIABLE, text)
+        with pytest.raises(OptionError, match=message):
+            CopySpecProposer(config())
+
+
+def test_tokens_cost_what_steps_have_shown() -> None:
+    clock = StepClock()
+    assert len(clock.thresholds(num_rows=1, longest=5)) == 5, "before any step"
+    for number in range(200):
+        tokens = 4 + number % 20
+        clock.add(tokens, seconds=0.02 + 0.0001 * tokens)
+    alone, among_many = (clock.thresholds(rows, longest=3)[0] for rows in (1, 16))
+    assert alone == pytest.approx(1.5 * 0.0001 / 0.0201, rel=0.01)
+    assert among_many == pytest.approx(1.5 * 16 * 0.0001 / (0.02 + 0.0016), rel=0.01)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 10)), max_size=60), st.integers(1, 64))
+def test_thresholds_are_probabilities(steps: list[tuple[int, float]], num_rows: int) -> None:
+    clock = StepClock()
+    for tokens, seconds in steps:
+        clock.add(tokens, seconds)
+    assert all(0 < least <= 1 for least in clock.thresholds(num_rows, longest=4))
