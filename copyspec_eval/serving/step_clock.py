@@ -54,4 +54,4 @@ class StepClock:
         slope = max(0.0, slope)
         mean = (self.seconds + slope * (num_rows * self.weight - self.tokens)) / self.weight
         # A line through noisy points can be steeper than any step can be.
-        return max(mean, num_rows * slope), slope
+        return max(mean, num_rows * slope, 1e-9), slope
