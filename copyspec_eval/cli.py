@@ -104,10 +104,17 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace) -> None:
     """Print runs' scores, speed and equality, and write them with a page for the browser."""
-    from copyspec_eval.reports import files, leaderboard, leaderboard_forms, overview, recorded
+    from copyspec_eval.reports import (
+        files,
+        leaderboard,
+        leaderboard_forms,
+        overview,
+        recorded,
+        shards,
+    )
 
-    runs = (recorded.read_recorded(folder) for folder in arguments.runs)
-    board = leaderboard.leaderboard(runs)
+    runs = [recorded.read_recorded(folder) for folder in arguments.runs]
+    board = leaderboard.leaderboard(shards.joined(runs))
     if arguments.out:
         written = files.write(board, arguments.out)
     if arguments.format == "table":
@@ -118,6 +125,14 @@ def report(arguments: argparse.Namespace) -> None:
         print(leaderboard_forms.FORMS[arguments.format](board), end="")
     if arguments.out:
         print("".join(f"{path}\n" for path in written), end="", file=sys.stderr)
+
+
+def merge(arguments: argparse.Namespace) -> None:
+    """Write shards of one run as that run."""
+    from copyspec_eval.reports.merging import merge_shards
+
+    _print_notes(merge_shards(arguments.runs, arguments.out))
+    print(arguments.out)
 
 
 def exactness(arguments: argparse.Namespace) -> None:
@@ -246,6 +261,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--format", choices=["table", "md", "csv", "json"], default="table")
     command.set_defaults(command=report)
+
+    command = commands.add_parser(
+        "merge", help="put shards of one run together, which answered different documents"
+    )
+    command.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="folder of a shard, made with --samples"
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the folder of the whole run"
+    )
+    command.set_defaults(command=merge)
 
     command = commands.add_parser("tiny", help="print the folder of the embedded model")
     command.set_defaults(command=tiny)

@@ -25,6 +25,7 @@ class RecordedRun:
         records: all answers, in the order of their runs and keys, without token ids and spans.
         manifests: by run id; none for the runs whose manifest is missing.
         scores: of a run id and a task, by metric, as lm-eval's results file has them.
+        documents: how many a task has, asked or not, as far as a results file tells.
         cut_short: the runs that did not reach their end; `notes` says so, too.
         notes: what is incomplete, left out or of another schema, for people.
     """
@@ -33,6 +34,7 @@ class RecordedRun:
     records: list[TurnRecord]
     manifests: dict[str, RunManifest]
     scores: dict[tuple[str, str], dict[str, float]]
+    documents: dict[str, int]
     cut_short: list[CutShort]
     notes: list[str]
 
@@ -65,7 +67,8 @@ def read_recorded(folder: Path) -> RecordedRun:
     results = read_results(folder, ordered)
     unfinished = cut_short(folder, ordered, manifests, results.whole)
     notes += map(str, unfinished)
-    return RecordedRun(folder, ordered, manifests, results.scores, unfinished, notes)
+    found = results.scores, results.documents
+    return RecordedRun(folder, ordered, manifests, *found, unfinished, notes)
 
 
 def _key(row: TurnRecord) -> tuple[Any, ...]:

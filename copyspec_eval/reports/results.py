@@ -40,10 +40,12 @@ class Results:
         scores: of a run id and a task, by metric.
         whole: ids of the runs that lm-eval took to their end: it writes results at the very end,
             so that a run that was killed has none.
+        documents: how many a task has, asked or not.
     """
 
     scores: dict[tuple[str, str], dict[str, float]]
     whole: set[str]
+    documents: dict[str, int]
 
 
 def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
@@ -57,7 +59,7 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
         DataError: a file is broken.
     """
     answered = {(row.run_id, row.task) for row in rows}
-    results = Results({}, set())
+    results = Results({}, set(), {})
     files = (path for path in folder.rglob("*.json") if _FILE.fullmatch(path.stem))
     for path in sorted(files, key=lambda path: path.name):
         try:
@@ -72,6 +74,8 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
                 owner = max(owners, default=named or "")
                 results.scores[owner, task] = dict(_numbers(of_task))
                 results.whole.add(owner)
+            for task, counts in written.get("n-samples", {}).items():
+                results.documents[task] = int(counts["original"])
         except BROKEN as error:
             raise DataError(
                 f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
@@ -82,9 +86,29 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
 def _numbers(of_task: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Scores by name, the filter in brackets if there is one; no errors, counts and times."""
     for key, value in of_task.items():
-        name, _, chosen = key.partition(",")
-        of_turn = SCORE_OF_TURN.fullmatch(name)
-        if name.endswith("_stderr") or (of_turn[1] if of_turn else name) in _NO_SCORES:
-            continue
-        if isinstance(value, int | float) and math.isfinite(value):
-            yield (name if chosen in ("", "none") else f"{name} ({chosen})"), float(value)
+        name = score_name(key)
+        if name and isinstance(value, int | float) and math.isfinite(value):
+            yield name, float(value)
+
+
+def score_key(name: str) -> str:
+    """How lm-eval calls the score of that name.
+
+    >>> score_key("acc"), score_key("acc (strict)")
+    ('acc,none', 'acc,strict')
+    """
+    of_filter = re.fullmatch(r"(.+) \((.+)\)", name)
+    return ",".join(of_filter.groups()) if of_filter else f"{name},none"
+
+
+def score_name(key: str) -> str:
+    """The name of a score that lm-eval calls "metric,filter"; "" for a count, an error or a time.
+
+    >>> [score_name(key) for key in ("acc,none", "acc,strict", "acc_stderr,none", "sample_len")]
+    ['acc', 'acc (strict)', '', '']
+    """
+    name, _, chosen = key.partition(",")
+    of_turn = SCORE_OF_TURN.fullmatch(name)
+    if name.endswith("_stderr") or (of_turn[1] if of_turn else name) in _NO_SCORES:
+        return ""
+    return name if chosen in ("", "none") else f"{name} ({chosen})"

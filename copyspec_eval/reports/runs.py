@@ -90,7 +90,7 @@ class Run:
     notes: tuple[str, ...] = ()
 
 
-class _SampleLog(NamedTuple):
+class SampleLog(NamedTuple):
     """lm-eval's `samples_<task>_<date>.jsonl`."""
 
     path: Path
@@ -116,7 +116,7 @@ def read_run(folder: Path) -> Run:
     of_files = {file: records.read(file, notes) for file in files}
     rows = [row for of_file in of_files.values() for row in of_file]
     rows.sort(key=lambda row: row.run_id)
-    logs = _newest_logs(folder)
+    logs = newest_logs(folder)
     if not rows and not logs:
         raise DataError(
             f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
@@ -130,7 +130,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _not_in_logs(
-    folder: Path, logs: Sequence[_SampleLog], rows: Sequence[TurnRecord]
+    folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]
 ) -> Iterator[str]:
     """Which tasks have answers that are not read, since others have a sample log."""
     unread = sorted({row.task for row in rows} - {log.task for log in logs})
@@ -153,17 +153,17 @@ def _cut_short(folder: Path, rows: Sequence[TurnRecord], with_logs: bool) -> Ite
     yield from (f"{run}{read_instead}" for run in found)
 
 
-def _newest_logs(folder: Path) -> list[_SampleLog]:
+def newest_logs(folder: Path) -> list[SampleLog]:
     """One log per task, in order of task; dates in names sort as text."""
-    newest: dict[str, _SampleLog] = {}
+    newest: dict[str, SampleLog] = {}
     for path in folder.rglob("samples_*_*.jsonl"):
         task, _, date = path.stem.removeprefix("samples_").rpartition("_")
         if task not in newest or newest[task].date < date:
-            newest[task] = _SampleLog(path, task, date)
+            newest[task] = SampleLog(path, task, date)
     return [newest[task] for task in sorted(newest)]
 
 
-def _read_logs(folder: Path, logs: Sequence[_SampleLog], rows: Sequence[TurnRecord]) -> Run:
+def _read_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
     token_ids = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
     results = {date: _results(log) for date, log in {log.date: log for log in logs}.items()}
     answers: dict[AnswerKey, Answer] = {}
@@ -249,7 +249,7 @@ def _of_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
     return Run(folder, {key: by_key[key] for key in sorted(by_key)}, {}, None)
 
 
-def _results(log: _SampleLog) -> dict[str, Any]:
+def _results(log: SampleLog) -> dict[str, Any]:
     """What is read of the results file of the run that wrote `log`; empty where there is none."""
     path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
     empty: dict[str, Any] = {"configs": {}, "config": {}, "model": None}

@@ -1,0 +1,147 @@
+"""Shards of one run: what is put together, and what is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_runs import manifest, turn, write_run
+from run_folders import sample, write_log
+
+from copyspec_eval.cli import main
+from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.shards import joined, why_apart
+
+TASK = turn("r", 0, 1).task
+
+
+def shard(
+    folder: Path, run_id: str, documents: list[int], original: int = 4, **changes: Any
+) -> Path:
+    """A run of these documents, whose score is 1 for every third."""
+    spec = manifest(run_id).spec
+    evaluation = spec.evaluation | {"samples": {TASK: documents}}
+    made = manifest(run_id, **({"evaluation": evaluation} | changes))
+    rows = [turn(run_id, doc, number) for doc in documents for number in (1, 2)]
+    write_run(folder, rows, made, cut_short=[run_id])
+    samples = [sample(doc, ["Q"], [["A"]], acc=float(doc % 3 == 0)) for doc in documents]
+    path = write_log(folder, samples, date=f"2026-01-01T00-00-0{run_id[-1]}.000001", task=TASK)
+    results = next(path.parent.glob("results_*.json"))
+    written = json.loads(results.read_text())
+    written["config"]["copyspec"] = {"run_id": run_id}
+    written["n-samples"] = {TASK: {"original": original, "effective": len(documents)}}
+    results.write_text(json.dumps(written))
+    return folder
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    return [shard(tmp_path / "a", "run-1", [0, 2]), shard(tmp_path / "b", "run-2", [1, 3])]
+
+
+def test_a_report_of_shards_is_that_of_one_run(shards: list[Path]) -> None:
+    board = leaderboard(joined([read_recorded(folder) for folder in shards]))
+    assert len(board.lines) == 1
+    assert board.lines["score_acc"].tolist() == [0.5]  # documents 0 and 3 of 4
+    assert board.lines["runs"].tolist() == [1]
+    assert board.lines["turns"].tolist() == [8]
+    assert not board.notes
+    assert board.settings["evaluation.samples"].tolist() == [None], "all documents of the task"
+
+
+def test_documents_that_nobody_answered_are_no_whole_run(tmp_path: Path) -> None:
+    folders = [
+        shard(tmp_path / name, f"run-{number}", [number], original=4)
+        for number, name in enumerate("ab")
+    ]
+    board = leaderboard(joined([read_recorded(folder) for folder in folders]))
+    assert board.settings[f"evaluation.samples.{TASK}"].tolist() == [[0, 1]]
+
+
+def test_merged_shards_are_reported_as_they_are_beside_each_other(
+    shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merged = tmp_path / "merged"
+    assert main(["merge", *map(str, shards), "--out", str(merged)]) == 0
+    capsys.readouterr()
+    assert main(["report", *map(str, shards), "--format", "json"]) == 0
+    beside = capsys.readouterr().out
+    assert main(["report", str(merged), "--format", "json"]) == 0
+    assert capsys.readouterr().out == beside
+    assert main(["compare", str(merged), str(merged)]) == 0
+    rows = [row for row in (merged / "turns.jsonl").read_bytes().splitlines()]
+    assert sorted(rows) == sorted(
+        row for folder in shards for row in (folder / "turns.jsonl").read_bytes().splitlines()
+    )
+    [log] = merged.glob("*/samples_*.jsonl")
+    assert [json.loads(line)["doc_id"] for line in log.read_text().splitlines()] == [0, 1, 2, 3]
+    [results] = merged.glob("*/results_*.json")
+    written = json.loads(results.read_text())
+    assert written["results"][TASK]["acc,none"] == 0.5
+    assert written["results"][TASK]["acc_stderr,none"] == pytest.approx(0.28868, abs=1e-5)
+    assert written["n-samples"][TASK] == {"original": 4, "effective": 4}
+
+
+def test_a_score_that_is_no_mean_is_left_out_and_named(shards: list[Path]) -> None:
+    results = next(shards[0].glob("*/results_*.json"))
+    written = json.loads(results.read_text())
+    written["results"][TASK]["acc,none"] = 0.75
+    results.write_text(json.dumps(written))
+    board = leaderboard(joined([read_recorded(folder) for folder in shards]))
+    assert "score_acc" not in board.lines
+    assert board.notes == [f"{TASK}: acc is no mean over documents; its shards do not give it"]
+
+
+def test_what_is_no_shard_is_refused_and_reported_apart(
+    shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {"evaluation": manifest("r").spec.evaluation | {"samples": None}}
+    others = {
+        "documents": (shard(tmp_path / "c", "run-3", [3]), "both answered document 3 of"),
+        "settings": (
+            shard(tmp_path / "d", "run-4", [1, 3], threads=7),
+            "no shards of one run: threads (",
+        ),
+        "whole": (shard(tmp_path / "e", "run-5", [1, 3], **whole), "run without --samples"),
+    }
+    given = {"documents": shards, "settings": shards[:1], "whole": shards[:1]}
+    for name, (other, reason) in others.items():
+        out = tmp_path / "merged"
+        folders = [*given[name], other]
+        assert main(["merge", *map(str, folders), "--out", str(out)]) == 1
+        said = capsys.readouterr().err
+        assert reason in said
+        assert said.count("\n") == 1
+        assert not out.exists()
+        assert not list(tmp_path.glob(".merged*"))
+        board = leaderboard(joined([read_recorded(folder) for folder in folders]))
+        assert len(board.lines) == 2
+
+
+def test_a_shard_that_was_cut_short_is_refused(shards: list[Path]) -> None:
+    for results in shards[1].glob("*/results_*.json"):
+        results.unlink()
+    runs = [read_recorded(folder) for folder in shards]
+    assert "was cut short or is still running" in why_apart(runs)
+    assert len(joined(runs)) == 2
+
+
+def test_a_folder_that_is_named_twice_counts_once(shards: list[Path]) -> None:
+    runs = [read_recorded(folder) for folder in (shards[0], shards[0], shards[1])]
+    assert leaderboard(joined(runs)).lines["turns"].tolist() == [8]
+
+
+def test_an_output_folder_with_something_in_it_is_refused(
+    shards: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["merge", *map(str, shards), "--out", str(shards[0])]) == 1
+    assert "is there already; choose another folder" in capsys.readouterr().err
+
+
+def test_order_does_not_matter(shards: list[Path]) -> None:
+    runs = [read_recorded(folder) for folder in shards]
+    boards = [leaderboard(joined(order)) for order in (runs, runs[::-1])]
+    assert boards[0].lines.equals(boards[1].lines)
