@@ -75,7 +75,8 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
                 results.scores[owner, task] = dict(_numbers(of_task))
                 results.whole.add(owner)
             for task, counts in written.get("n-samples", {}).items():
-                results.documents[task] = int(counts["original"])
+                if isinstance(counts.get("original"), int):
+                    results.documents[task] = counts["original"]
         except BROKEN as error:
             raise DataError(
                 f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
