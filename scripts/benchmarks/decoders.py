@@ -1,0 +1,119 @@
+"""Decoders side by side in the same conversations: which are run, and the table of their rates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from copyspec_eval.redaction import shareable
+from copyspec_eval.reports.tables import terminal
+
+Row = Mapping[str, Any]
+"""The JSON that `scripts/conversations` prints."""
+
+
+class Arm(NamedTuple):
+    """A decoder with its options.
+
+    Attributes:
+        decoder, options: as `scripts/conversations` takes them.
+        in_batches: whether it is run in batches of more than one, too.
+        once: whether one pass is enough, since it is slow and no claim rests on it.
+    """
+
+    decoder: str
+    options: str
+    in_batches: bool = True
+    once: bool = False
+
+
+ARMS = {
+    "`generate`": Arm("hf", "", in_batches=False, once=True),
+    "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", in_batches=False),
+    "vLLM": Arm("vllm", ""),
+    "vLLM, suffix": Arm("vllm", "method=suffix,num_speculative_tokens=15"),
+    "ours, `none`": Arm("copyspec", "drafter=none", in_batches=False, once=True),
+    "ours, `suffix`": Arm("copyspec", "drafter=suffix", in_batches=False, once=True),
+    "ours, `none`, compiled": Arm("copyspec", "drafter=none,compile=true"),
+    "ours, `suffix`, compiled": Arm("copyspec", "drafter=suffix,compile=true"),
+}
+
+
+def commands(batch_sizes: Sequence[int], passes: int, with_vllm: bool) -> Iterator[list[str]]:
+    """Arguments of `scripts/conversations` but the model, pass by pass, the arms in turn.
+
+    In batches our steps are not exact: exact mode is measured at a batch of one.
+    """
+    for number in range(passes):
+        for batch_size in batch_sizes:
+            for arm in ARMS.values():
+                if (arm.decoder == "vllm" and not with_vllm) or (arm.once and number):
+                    continue
+                if batch_size > 1 and not arm.in_batches:
+                    continue
+                yield [arm.decoder, _options(arm, batch_size), "--batch-size", str(batch_size)]
+
+
+def shared(line: str) -> str:
+    """A line of `scripts/conversations` without folders of this machine."""
+    row = json.loads(line)
+    return json.dumps(row | {"command": shareable(row["command"])})
+
+
+def read(path: Path) -> list[Row]:
+    """The lines of all runs."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Median tokens per second on turn 1 and turn 2, an arm a row, with the number of its runs."""
+    batch_sizes = sorted({row["batch_size"] for row in rows})
+    lines = []
+    for name, arm in ARMS.items():
+        cells: list[str] = []
+        counts: set[int] = set()
+        for batch_size in batch_sizes:
+            rates = [row["tokens_per_second"] for row in rows if _is_of(row, arm, batch_size)]
+            counts |= {len(rates)} - {0}
+            turns = zip(*rates, strict=True)
+            cells.append(", ".join(f"{median(of_turn):.0f}" for of_turn in turns))
+        if counts:
+            lines.append([name, " to ".join(map(str, sorted(counts))), *cells])
+    of_batches = [f"batch {batch_size}" for batch_size in batch_sizes]
+    return terminal(["tokens/s on turn 1, turn 2", "runs", *of_batches], lines)
+
+
+def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The table, under what was measured and where, and the commands."""
+    run, hardware = result["manifest"], result["manifest"]["hardware"]
+    versions: dict[str, str] = {}
+    for row in rows:
+        name = {"copyspec": "copyspec-eval", "hf": "transformers"}.get(
+            row["decoder"], row["decoder"]
+        )
+        versions[name] = row["version"]
+    of_decoders = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    ran = dict.fromkeys(row["command"] for row in rows)
+    return (
+        f"# Decoders side by side\n\n{result['model']} in bfloat16, 20 conversations of "
+        f"MT-Redundant, at most 300 tokens an answer, prefill included; "
+        f"{hardware['processor']}, {run['threads']} threads; {of_decoders}; "
+        f"{run['started_at'][:10]}\n\n{table(rows)}\n```\n"
+        + "".join(f"scripts/{command}\n" for command in ran)
+        + "```\n"
+    )
+
+
+def _options(arm: Arm, batch_size: int) -> str:
+    not_exact = arm.decoder == "copyspec" and batch_size > 1
+    return ",".join(filter(None, [arm.options, "exact=false" if not_exact else ""]))
+
+
+def _is_of(row: Row, arm: Arm, batch_size: int) -> bool:
+    pairs = (pair.partition("=") for pair in _options(arm, batch_size).split(",") if pair)
+    options = {name: value for name, _, value in pairs}
+    of_row = {name: json.dumps(value).strip('"') for name, value in row["options"].items()}
+    return (row["decoder"], row["batch_size"], of_row) == (arm.decoder, batch_size, options)

@@ -1,0 +1,71 @@
+"""The table of decoders side by side, from the lines that they print."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks import decoders
+
+
+def row(decoder: str, rates: list[float], batch_size: int = 1, **options: Any) -> dict[str, Any]:
+    return {
+        "decoder": decoder,
+        "options": options,
+        "batch_size": batch_size,
+        "tokens_per_second": rates,
+        "version": "1.2",
+        "command": f"conversations --model M {decoder}",
+    }
+
+
+ROWS = [
+    row("hf", [30.0, 31.0]),
+    *(row("vllm", [60.0 + n, 61.0 + n]) for n in (5, 0, 1)),
+    row("copyspec", [100.0, 200.4], drafter="suffix", compile=True),
+    row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix", compile=True, exact=False),
+]
+
+
+def test_a_cell_is_the_median_of_its_runs() -> None:
+    lines = decoders.table(ROWS).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == ["tokens/s on turn 1, turn 2", "runs", "batch 1", "batch 8"]
+    assert cells[2:] == [
+        ["`generate`", "1", "30, 31", ""],
+        ["vLLM", "3", "61, 62", ""],
+        ["ours, `suffix`, compiled", "1", "100, 200", "500, 600"],
+    ]
+
+
+def test_every_command_gives_a_row_of_the_table() -> None:
+    """Arms in turn, those that are enough once in the first pass alone."""
+    commands = list(decoders.commands([1, 8], passes=2, with_vllm=True))
+    assert len(commands) == len({tuple(command) for command in commands}) + 5 + 4
+    for decoder, text, _, batch_size in commands:
+        options = dict(pair.split("=") for pair in text.split(",") if pair)
+        values = {
+            name: json.loads(value) if value in ("true", "false") or value.isdecimal() else value
+            for name, value in options.items()
+        }
+        printed = row(decoder, [1.0, 2.0], int(batch_size), **values)
+        assert len(decoders.table([printed]).splitlines()) == 3, text
+    assert not [c for c in decoders.commands([1], passes=1, with_vllm=False) if c[0] == "vllm"]
+
+
+def test_what_is_written_down_names_no_folder() -> None:
+    line = json.dumps(row("hf", [1.0, 2.0]) | {"command": "conversations --model /tmp/x/M hf"})
+    assert json.loads(decoders.shared(line))["command"] == "conversations --model M hf"
+
+
+def test_the_file_says_where_and_what() -> None:
+    manifest = {
+        "started_at": "2026-01-02T03:04",
+        "threads": 2,
+        "hardware": {"processor": "P"},
+    }
+    text = decoders.render({"model": "M", "manifest": manifest}, ROWS)
+    assert "M in bfloat16" in text
+    assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text
+    assert decoders.table(ROWS) in text
+    assert text.count("scripts/conversations") == 3
