@@ -72,6 +72,15 @@ def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
 
 
+def document_number(task: str, doc_id: int | None) -> int | None:
+    """Which document of its task the running evaluation means by `doc_id`.
+
+    With `--samples`, lm-eval numbers those that are asked, in ascending order, from 0.
+    """
+    asked = (_locals_of("evaluate").get("samples") or {}).get(task)
+    return sorted(set(asked))[doc_id] if asked and doc_id is not None else doc_id
+
+
 def num_answers() -> int | None:
     """How many generated answers the evaluation asks for, over all ranks; None without one."""
     evaluation = _locals_of("evaluate")

@@ -14,7 +14,12 @@ from lm_eval.api.instance import Instance
 
 from copyspec_eval import provenance, records
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.evaluation import blank_secrets, num_answers, output_folder
+from copyspec_eval.harness.evaluation import (
+    blank_secrets,
+    document_number,
+    num_answers,
+    output_folder,
+)
 from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.table import run_figures, run_table
@@ -116,9 +121,11 @@ def prompt_text(context: Any) -> str:
 def request_fields(instance: Instance, repeat: int, rank: int, prompt: str) -> dict[str, Any]:
     """The fields of a `TurnRecord` that say what was asked."""
     category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
+    task = instance.task_name or ""
+    document = document_number(task, instance.doc_id)
     return {
-        "task": instance.task_name or "",
-        "doc_id": -1 if instance.doc_id is None else instance.doc_id,
+        "task": task,
+        "doc_id": -1 if document is None else document,
         "turn": getattr(instance, "turn", 1),
         "repeat": repeat,
         "category": str(category),

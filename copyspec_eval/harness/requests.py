@@ -21,6 +21,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import input_device
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError
+from copyspec_eval.harness.evaluation import document_number
 
 # Settings that would be taken and then not be followed.
 _INSTEAD = {
@@ -86,7 +87,8 @@ class RequestBuilder:
         stop_rule = self.stop_rule(until, max_gen_toks, config.eos_token_id)
         chooser = TokenChooser(processors, bool(config.do_sample), self._seed(prompt_ids))
         turn = getattr(instance, "turn", 1)
-        earlier = self._earlier.to(instance.task_name or "", instance.doc_id, turn)
+        task = instance.task_name or ""
+        earlier = self._earlier.to(task, document_number(task, instance.doc_id), turn)
         sequence = Sequence(prompt_ids, stop_rule, chooser, earlier)
         return Prepared(instance, repeat, context, until, sequence, _names(processors))
 

@@ -30,6 +30,8 @@ class Arm(NamedTuple):
     once: bool = False
 
 
+_PACKAGES = {"copyspec": "copyspec-eval", "hf": "transformers"}
+
 ARMS = {
     "`generate`": Arm("hf", "", in_batches=False, once=True),
     "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", in_batches=False),
@@ -91,10 +93,8 @@ def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     run, hardware = result["manifest"], result["manifest"]["hardware"]
     versions: dict[str, str] = {}
     for row in rows:
-        name = {"copyspec": "copyspec-eval", "hf": "transformers"}.get(
-            row["decoder"], row["decoder"]
-        )
-        versions[name] = row["version"]
+        decoder = str(row["decoder"])
+        versions[_PACKAGES.get(decoder, decoder)] = row["version"]
     of_decoders = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     ran = dict.fromkeys(row["command"] for row in rows)
     return (

@@ -98,14 +98,17 @@ def test_a_score_that_is_no_mean_is_left_out_and_named(shards: list[Path]) -> No
 def test_what_is_no_shard_is_refused_and_reported_apart(
     shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = {"evaluation": manifest("r").spec.evaluation | {"samples": None}}
+    evaluation = manifest("r").spec.evaluation | {"samples": None}
     others = {
         "documents": (shard(tmp_path / "c", "run-3", [3]), "both answered document 3 of"),
         "settings": (
             shard(tmp_path / "d", "run-4", [1, 3], threads=7),
             "no shards of one run: threads (",
         ),
-        "whole": (shard(tmp_path / "e", "run-5", [1, 3], **whole), "run without --samples"),
+        "whole": (
+            shard(tmp_path / "e", "run-5", [1, 3], evaluation=evaluation),
+            "run without --samples",
+        ),
     }
     given = {"documents": shards, "settings": shards[:1], "whole": shards[:1]}
     for name, (other, reason) in others.items():
