@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -23,9 +23,13 @@ from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
 from copyspec_eval.decoding.compiling import compile_layers
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.reports.tables import markdown
 
 _CONTEXT = 512
+_STEPS, _UNTIMED, _COPIES = 8, 3, 2
+"""Steps of a round, those of them that stand behind other work, and copies."""
 _LOGITS_DEVIATION = 3.0
+"""About that of a model's logits."""
 
 _CHOICES: dict[str, tuple[bool, Callable[[], list[Any]]]] = {
     "repetition penalty 1.1": (False, lambda: [RepetitionPenaltyLogitsProcessor(1.1)]),
@@ -42,108 +46,107 @@ _CHOICES: dict[str, tuple[bool, Callable[[], list[Any]]]] = {
 }
 """Ways of choosing a token: whether it is drawn, and the logits processors."""
 
-
-@dataclass(frozen=True, slots=True)
-class OneTokenStep:
-    """Seconds, each the median of some rounds.
-
-    Attributes:
-        weight_bytes: of all weights, those that are shared once.
-        copy_seconds: to copy so many bytes, which are read and written: reading alone is taken as
-            half of it.
-        step_seconds: of a step of one token after 512, layer by layer and with compiled layers.
-        choice_seconds: to choose a token of the vocabulary after as many.
-    """
-
-    weight_bytes: int
-    copy_seconds: float
-    step_seconds: dict[str, float]
-    choice_seconds: dict[str, float]
-
-    @property
-    def reading_seconds(self) -> float:
-        """Of every weight once, at the bandwidth of the copy."""
-        return self.copy_seconds / 2
+Figures = dict[str, dict[str, float]]
+"""Of layers as they are and compiled: median milliseconds of a `step`, of a `copy` of as many bytes
+as the weights have, of each choice; and as `… of the step`, the median share of reading the weights
+(half of a copy, which reads and writes) and of each choice in the step of the same round."""
 
 
 @torch.inference_mode()
 def measure(model: Any, rounds: int = 24) -> dict[str, Any]:
-    """An `OneTokenStep` of `model`, as a dictionary. On a CPU its layers are compiled for good."""
-    num_bytes = sum(weight.nbytes for weight in model.parameters())
-    source = torch.zeros(num_bytes, dtype=torch.uint8, device=model.device)
-    target = torch.empty_like(source)
+    """The bytes of the weights, those that are shared once, and `Figures`.
 
-    def copy() -> None:
-        target.copy_(source)
-        int(target[-1])
-
-    step_seconds = {"none": _step_seconds(model, rounds)}
-    copied = _medians([copy], rounds)
+    In every round steps, copies and choices follow each other, so that a machine that is faster at
+    one time than at another is so for all. On a CPU the model's layers are compiled for good.
+    """
+    figures = {"none": _round_figures(model, rounds)}
     if model.device.type == "cpu":
         compile_layers(model)
-        step_seconds["none, compile"] = _step_seconds(model, rounds)
-        copied += _medians([copy], rounds)
-    vocabulary = model.config.vocab_size
-    choices = _choices(vocabulary, rounds)
-    return asdict(OneTokenStep(num_bytes, median(copied), step_seconds, choices))
+        figures["none, compile"] = _round_figures(model, rounds)
+    return {"weight_bytes": _num_bytes(model), "figures": figures}
 
 
-def _step_seconds(model: Any, rounds: int) -> float:
-    """Of a step after others like it: behind a copy, it would wait until that is written."""
+def _num_bytes(model: Any) -> int:
+    return sum(weight.nbytes for weight in model.parameters())
+
+
+def _round_figures(model: Any, rounds: int) -> dict[str, float]:
+    source = torch.zeros(_num_bytes(model), dtype=torch.uint8, device=model.device)
+    target = torch.empty_like(source)
     steps, cache = Steps(model, 0, None, batch_size=1), RowCache(1, _CONTEXT + 1)
 
     def step() -> None:
         argmax_tokens(steps.take_empty(cache, _CONTEXT, (1,)), [slice(1)])
 
+    def copy() -> None:
+        target.copy_(source)
+        int(target[-1])
+
+    choices = _choices(model.config.vocab_size)
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
     with served(model, exact=False):
-        [seconds] = _medians([step], rounds)
-    return seconds
+        for _ in range(1 + rounds):
+            of_steps = [_seconds(step) for _ in range(_STEPS)][_UNTIMED:]
+            seconds["step"].append(median(of_steps))
+            seconds["copy"].append(median(_seconds(copy) for _ in range(_COPIES)))
+            for name, choose in choices.items():
+                seconds[name].append(_seconds(choose))
+    of_rounds = {name: values[1:] for name, values in seconds.items()}
+    found = {name: 1e3 * median(values) for name, values in of_rounds.items()}
+    of_rounds["reading"] = [copied / 2 for copied in of_rounds.pop("copy")]
+    in_turn = of_rounds.pop("step")
+    for name, values in of_rounds.items():
+        shares = (value / step for value, step in zip(values, in_turn, strict=True))
+        found[f"{name} of the step"] = median(shares)
+    return found
 
 
-def _choices(vocabulary: int, rounds: int) -> dict[str, float]:
+def _choices(vocabulary: int) -> dict[str, Callable[[], None]]:
+    """Each way of choosing a token, of the same logits and after as many tokens as the step."""
     generator = torch.Generator().manual_seed(0)
-    # A model's logits spread about so far.
     logits = _LOGITS_DEVIATION * torch.randn(vocabulary, generator=generator)
     ids = torch.randint(vocabulary, (_CONTEXT,), generator=generator).tolist()
-    choosers = [
-        TokenChooser(LogitsProcessorList(processors()), do_sample)
-        for do_sample, processors in _CHOICES.values()
-    ]
 
     def choose(chooser: TokenChooser) -> None:
         ids.append(chooser.choose(ids, logits))
 
-    seconds = _medians([partial(choose, chooser) for chooser in choosers], rounds)
-    return dict(zip(_CHOICES, seconds, strict=True))
+    return {
+        name: partial(choose, TokenChooser(LogitsProcessorList(processors()), do_sample))
+        for name, (do_sample, processors) in _CHOICES.items()
+    }
 
 
-def _medians(actions: list[Callable[[], None]], rounds: int) -> list[float]:
-    """Median seconds of each action, in turn with the others, after two warm-ups."""
-    seconds: list[list[float]] = [[] for _ in actions]
-    for _ in range(2 + rounds):
-        for action, of_action in zip(actions, seconds, strict=True):
-            started = perf_counter()
-            action()
-            of_action.append(perf_counter() - started)
-    return [median(of_action[2:]) for of_action in seconds]
+def _seconds(action: Callable[[], None]) -> float:
+    started = perf_counter()
+    action()
+    return perf_counter() - started
 
 
-def render(figures: dict[str, Any]) -> str:
-    """The figures in sentences."""
-    step = OneTokenStep(**figures)
-    reading = step.reading_seconds
-    fastest = min(step.step_seconds.values())
-    steps = "; ".join(
-        f"`{name}` {1e3 * seconds:.1f} ms, of which {1 - reading / seconds:.0%} is not reading"
-        for name, seconds in step.step_seconds.items()
-    )
-    choices = "; ".join(
-        f"{name} {1e3 * seconds:.2f} ms, {seconds / fastest:.1%}"
-        for name, seconds in step.choice_seconds.items()
-    )
+def table(result: Mapping[str, Any]) -> str:
+    """A row per figure, a column for layers as they are, and one for compiled ones."""
+    figures: Figures = result["figures"]
+    names = list(next(iter(figures.values())))
+    times = [name for name in names if not name.endswith(" of the step")]
+    rows = [
+        [f"{name}, ms", *(f"{of_mode[name]:.2f}" for of_mode in figures.values())] for name in times
+    ]
+    rows += [
+        [name, *(f"{of_mode[name]:.1%}" for of_mode in figures.values())]
+        for name in names
+        if name not in times
+    ]
+    return markdown(["", *figures], rows)
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """The table, under what was measured and where."""
+    run = result["manifest"]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     return (
-        f"A step of one token after {_CONTEXT}: {steps}. Reading {step.weight_bytes / 1e9:.3f} GB "
-        f"of weights takes {1e3 * reading:.1f} ms at the bandwidth of a copy of as much "
-        f"({1e3 * step.copy_seconds:.1f} ms, read and written).\n\n"
-        f"Choosing a token, and its share of the fastest step: {choices}.\n"
+        "# A step of one token\n\nA model of the shape of Qwen2.5-0.5B in bfloat16, "
+        f"{result['weight_bytes'] / 1e9:.3f} GB of weights; a step after {_CONTEXT} tokens, a copy "
+        "of as many bytes as the weights have, and choosing a token of a vocabulary of 151,936: "
+        "medians of rounds, each with all of them. Reading is half of a copy, which reads and "
+        f"writes. {run['hardware']['processor']}, {run['threads']} threads; {versions}; "
+        f"{run['started_at'][:10]}\n\n```\nscripts/{run['command']}\n```\n\n{table(result)}"
     )

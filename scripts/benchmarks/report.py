@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import one_token_step
 from copyspec_eval.reports.tables import markdown
 
 _HEADERS = [
@@ -21,7 +20,7 @@ _HEADERS = [
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The table of `bench.json` under what was measured and where, and the step of one token."""
+    """The table of `bench.json`, under what was measured and where."""
     traces, run = result["traces"], result["manifest"]
     turn = f" of turn {traces['turn']}" if traces["turn"] else ""
     tokens = result["arms"]["none"]["tokens"]
@@ -33,7 +32,6 @@ def render(result: Mapping[str, Any]) -> str:
         f"# Bench\n\n{traces['count']} answers{turn} in {traces['file']}, {tokens:,} tokens; "
         f"a model of the shape of Qwen2.5-0.5B; {config['dtype']}, batch 1; {device}; {versions}; "
         f"{run['started_at'][:10]}\n\n```\nscripts/{run['command']}\n```\n\n{table(result)}"
-        f"\n{one_token_step.render(result['one_token_step'])}"
     )
 
 

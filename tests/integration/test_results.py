@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks import decoders, report
+from benchmarks import decoders, one_token_step, report
 
 from copyspec_eval import records
 from copyspec_eval.reports.leaderboard import leaderboard
@@ -39,6 +39,8 @@ def test_the_bench_is_that_of_its_figures_and_the_readmes() -> None:
     result = json.loads((RESULTS / "bench" / "bench.json").read_text())
     assert (RESULTS / "bench" / "BENCH.md").read_text() == report.render(result)
     assert report.table(result) in (REPOSITORY / "README.md").read_text()
+    step = json.loads((RESULTS / "bench" / "step.json").read_text())
+    assert (RESULTS / "bench" / "STEP.md").read_text() == one_token_step.render(step)
 
 
 def test_the_decoders_are_those_of_their_runs_and_the_readmes() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from benchmarks import one_token_step, report, side_by_side
+from benchmarks import report, side_by_side
 from benchmarks.side_by_side import (
     ENGINE_ARMS,
     Bench,
@@ -20,13 +20,6 @@ from tiny_models import tiny_model
 
 from copyspec_eval.decoding.replay import Trace
 from copyspec_eval.errors import CopySpecError
-
-STEP = {
-    "weight_bytes": 1_500_000_000,
-    "copy_seconds": 0.04,
-    "step_seconds": {"none": 0.04, "none, compile": 0.025},
-    "choice_seconds": {"repetition penalty 1.1": 0.0005},
-}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +58,6 @@ def test_all_ways_give_the_recorded_answer(model: Any, bench: Bench, traces: lis
     result = {
         "arms": {name: arms[name] | {"peak_bytes": peaks[name]} for name in arms},
         "traces": {"file": "F", "turn": 2, "count": 2},
-        "one_token_step": STEP,
         "manifest": {
             "started_at": "2026-01-02T03:04",
             "command": "bench --traces F",
@@ -84,21 +76,3 @@ def test_another_answer_stops_the_bench(bench: Bench, traces: list[Trace]) -> No
     other = replace(traces[0], answer_ids=(*traces[0].answer_ids[:-1], 50))
     with pytest.raises(CopySpecError, match="another answer than trace 0"):
         list(answer_all(bench, [other]))
-
-
-def test_a_step_is_set_beside_the_reading_of_its_weights() -> None:
-    """A copy reads and writes: reading alone takes half of its 40 ms; 5 of 25 ms are no reading."""
-    text = one_token_step.render(STEP)
-    assert "`none` 40.0 ms, of which 50% is not reading" in text
-    assert "`none, compile` 25.0 ms, of which 20% is not reading" in text
-    assert "Reading 1.500 GB of weights takes 20.0 ms" in text
-    assert "repetition penalty 1.1 0.50 ms, 2.0%" in text
-
-
-def test_the_steps_of_a_model_are_measured(model: Any, our_kernels: None) -> None:
-    figures = one_token_step.measure(model, rounds=2)
-    assert figures["weight_bytes"] == sum(weight.nbytes for weight in model.parameters())
-    assert {*figures["step_seconds"]} == {"none", "none, compile"}
-    every = [figures["copy_seconds"], *figures["step_seconds"].values()]
-    assert all(seconds > 0 for seconds in [*every, *figures["choice_seconds"].values()])
-    assert "none, compile" in one_token_step.render(figures)
