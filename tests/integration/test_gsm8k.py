@@ -63,7 +63,7 @@ def reply_with(program: str | None) -> str:
     return "I cannot." if program is None else f"Sure.\n\n```python\n{program}\n```\n\nDone."
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
 def test_problems_of_the_test_split(data_dir: Path, tmp_path: Path, count: int) -> None:
     problems = problems_of(data_dir / "gsm8k" / "test.jsonl", count)
 
