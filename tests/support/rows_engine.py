@@ -15,13 +15,17 @@ MOST_LENGTH = 256
 
 @dataclass(eq=False)
 class Asked:
-    """A request: what it is asked, what it will answer, and what of that there is."""
+    """A request: what it is asked, what it will answer, and what of that there is.
+
+    `drafts` are those it was given, after so many output tokens as `lengths` say.
+    """
 
     prompt_ids: list[int]
     answer_ids: list[int]
     output_ids: list[int] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)
     drafts: list[list[int]] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     is_read: bool = False
 
     @property
@@ -77,6 +81,7 @@ def serve(proposer: Any, requests: Sequence[Asked], num_rows: int, source: rando
             request.draft = draft
             if of_step:
                 request.drafts.append(draft)
+                request.lengths.append(len(request.output_ids))
             else:
                 assert not draft
         rows = [request for request in rows if not request.is_done]
