@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from benchmarks.real_model import FOLDER, is_made
 from byte_model import save_byte_model
+from few_tasks import link_lm_eval
 
 # Before any test imports huggingface_hub, which reads it once.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,6 +23,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _cache = TemporaryDirectory(prefix="copyspec-tests-")
     os.environ["XDG_CACHE_HOME"] = _cache.name
+    # Commands that tests run; those of `test_doors` do without.
+    _packages = TemporaryDirectory(prefix="copyspec-tests-")
+    link_lm_eval(Path(_packages.name))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [_packages.name, os.environ.get("PYTHONPATH")])
+    )
 
 
 # Only the sandbox may run these: the search for doctests would import them.

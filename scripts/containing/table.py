@@ -1,4 +1,4 @@
-"""The table of `results/CONTAINMENT.md`, and its summary in the README."""
+"""The table of `results/CONTAINMENT.md`, and its summary in docs/tasks.md."""
 
 from __future__ import annotations
 

@@ -129,7 +129,8 @@ def _speed() -> str:
                     ]
                 )
     headers = ["", "weights", "rows", "GPUs needed", "ms a step", "tokens/s", f"ranks on {_GPUS}"]
-    return markdown([*headers, "their tokens/s", f"{_GPUS} at once, ms", "their tokens/s"], rows)
+    headers += ["tokens/s of all ranks", f"tensor parallel on {_GPUS}, ms", "its tokens/s"]
+    return markdown(headers, rows)
 
 
 def _drafts() -> str:
