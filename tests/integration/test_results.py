@@ -24,13 +24,13 @@ QUICKSTART = RESULTS / "quickstart"  # left by scripts/quickstart, and not commi
 def test_the_leaderboard_is_that_of_the_runs() -> None:
     folders = sorted(path.parent for path in RESULTS.glob("*/manifest.json"))
     board = leaderboard([read_recorded(folder) for folder in folders if folder != QUICKSTART])
-    assert {"copyspec-tiny"} <= {*board.lines["model"]}
+    assert {"copyspec-tiny", "SmolLM2-135M-Instruct"} <= {*board.lines["model"]}
     texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}
     for name, text in (texts | csv_files(board)).items():
         assert (RESULTS / name).read_text(encoding="utf-8") == text, name
 
 
-@pytest.mark.parametrize("run", ["copyspec-tiny-suffix"])
+@pytest.mark.parametrize("run", ["smollm2-suffix", "copyspec-tiny-suffix"])
 def test_the_readme_shows_committed_runs(run: str) -> None:
     board = leaderboard([read_recorded(RESULTS / run)])
     assert overview(board) in (REPOSITORY / "README.md").read_text(encoding="utf-8")
