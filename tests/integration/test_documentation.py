@@ -105,7 +105,10 @@ def test_shards_are_merged_as_printed(environment: dict[str, str], tmp_path: Pat
 def test_ranks_write_into_one_folder_as_printed(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    run(RANKS, tmp_path, environment)
+    # Without several GPUs, accelerate has to be told to start several processes on the CPU.
+    assert "launch --num_processes 2 " in RANKS
+    on_cpu = environment | {"ACCELERATE_USE_CPU": "true"}
+    run(RANKS.replace("launch ", "launch --multi_gpu "), tmp_path, on_cpu)
     rows = [
         row for path in (tmp_path / "runs" / "ranks").glob("turns*.jsonl") for row in lines(path)
     ]
