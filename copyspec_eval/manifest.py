@@ -65,8 +65,14 @@ class RunSpec:
     tasks: dict[str, dict[str, Any]]
 
     def of_task(self, task: str) -> RunSpec:
-        """The same with the settings of one task alone."""
-        return replace(self, tasks={task: self.tasks.get(task, {})})
+        """The same with the settings of one task alone, to which its documents belong.
+
+        They are the task's setting "samples"; None for all.
+        """
+        evaluation = dict(self.evaluation)
+        documents = (evaluation.pop("samples", None) or {}).get(task)
+        settings = self.tasks.get(task, {}) | {"samples": documents}
+        return replace(self, evaluation=evaluation, tasks={task: settings})
 
     def settings(self) -> dict[str, Any]:
         """All settings, flat: {"device": "cpu", "drafting.gamma": 3, …}, in order of name.

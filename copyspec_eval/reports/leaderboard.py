@@ -17,9 +17,11 @@ from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
 
 _UNKNOWN = "unknown"
+# Items of a setting, such as documents, up to which a line lists them.
+_LISTED = 4
 
 # Settings that the label of a line names where they set it apart from others of its drafter.
-_LABELLED = ("drafting.", "model_args.", "evaluation.", "task.")
+_LABELLED = ("dtype", "batch_size", "drafting.", "model_args.", "evaluation.", "task.")
 # Settings that the label has already.
 _IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycle", "draft_model")}
 
@@ -193,7 +195,7 @@ def _kept_apart(board: Leaderboard) -> Iterator[str]:
         before = number - 1
         if _name(board, number) == _name(board, before):
             differing = [
-                f"{name} ({_text(board.settings.at[before, name])} / {_text(value)})"
+                f"{name} ({_brief(board.settings.at[before, name])} / {_brief(value)})"
                 for name, value in board.settings.loc[number].items()
                 if _text(value) != _text(board.settings.at[before, name])
             ]
@@ -222,13 +224,20 @@ def _label(board: Leaderboard, number: int) -> str:
         if name.startswith(_LABELLED) and name not in _IN_LABEL and len(values) > 1:
             value = board.settings.at[number, name]
             if shown(value):
-                parts.append(f"{name.rpartition('.')[2]}={_text(value)}")
+                parts.append(f"{name.rpartition('.')[2]}={_brief(value)}")
     return ", ".join(parts)
 
 
 def _text(value: Any) -> str:
     """A setting as text; what a run does not have is unset."""
     return "unset" if value is None or value != value else str(value)
+
+
+def _brief(value: Any) -> str:
+    """The same for people: [0, 4, 8, …, 76] is "20, 0 to 76"."""
+    if isinstance(value, list) and len(value) > _LISTED:
+        return f"{len(value)}, {value[0]} to {value[-1]}"
+    return _text(value)
 
 
 def conditions(board: Leaderboard) -> tuple[dict[str, str], list[dict[str, str]], list[int]]:

@@ -14,6 +14,8 @@ from sample_rows import PAIRED_ROW, SPEC
 from copyspec_eval import records
 from copyspec_eval.manifest import RunManifest, write_manifest
 from copyspec_eval.records import SpanCharacters, TurnRecord
+from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
+from copyspec_eval.reports.recorded import read_recorded
 
 HOSTILE = (
     "<script>window.hacked = 1</script></script><img src=x onerror='window.hacked=1'>"
@@ -63,6 +65,16 @@ def turn(run_id: str, doc: int, turn: int, seed: int = 0, **changes: Any) -> Tur
         baseline=replace(baseline, counts=of_baseline, difference=None),
     )
     return replace(row, **changes)
+
+
+def turns(run_id: str, docs: int = 4, **changes: Any) -> list[TurnRecord]:
+    """Two turns of each document."""
+    return [turn(run_id, doc, number, **changes) for doc in range(docs) for number in (1, 2)]
+
+
+def board(*folders: Path) -> Leaderboard:
+    """The leaderboard of these folders."""
+    return leaderboard([read_recorded(folder) for folder in folders])
 
 
 def write_run(

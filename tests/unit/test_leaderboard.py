@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
-from recorded_runs import manifest, turn, write_run
+from recorded_runs import board, manifest, turn, turns, write_run
 from run_folders import sample, write_log
 from sample_rows import SPEC, with_counts
 
 from copyspec_eval.cli import main
-from copyspec_eval.manifest import RunSpec
-from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
+from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import FORMS, csv_files
-from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.turns import read_turns
-
-
-def board(*folders: Path) -> Leaderboard:
-    return leaderboard([read_recorded(folder) for folder in folders])
-
-
-def turns(run_id: str, docs: int = 4, **changes: Any) -> list[TurnRecord]:
-    return [turn(run_id, doc, number, **changes) for doc in range(docs) for number in (1, 2)]
 
 
 def names(found: Leaderboard) -> list[tuple[str, ...]]:
@@ -45,47 +34,6 @@ def test_a_line_per_model_task_and_drafter(tmp_path: Path) -> None:
     ]
     assert found.lines["turns"].to_list() == [8, 8, 8]
     assert found.notes == []
-
-
-def changed(value: Any) -> Any:
-    """Another value of the same kind."""
-    if isinstance(value, dict):
-        # Of the tasks, those of the task that was answered.
-        inner: dict[str, Any] = {
-            name: {"version": 2} for name in value if isinstance(value[name], dict)
-        }
-        return value | (inner or {"a new setting": "1"})
-    if isinstance(value, int):
-        return value + 1
-    return "another" if isinstance(value, str) else {"other": 1}
-
-
-@pytest.mark.parametrize("field", [field.name for field in fields(RunSpec)])
-def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path: Path, field: str) -> None:
-    change = {field: changed(getattr(SPEC, field))}
-    one = write_run(tmp_path / "one", turns("a"), manifest("a"))
-    two = write_run(tmp_path / "two", turns("b"), manifest("b", **change))
-    found = board(one, two)
-    assert len(found.lines) == 2
-    assert found.lines["runs"].to_list() == [1, 1]
-    if field != "model":
-        [note] = found.notes
-        start = "M, mt_bench, copyspec: not put together, for they differ in "
-        assert note.startswith(start + {"tasks": "task.version"}.get(field, field))
-
-
-@pytest.mark.parametrize(
-    ("field", "name"), [(f, n) for f in ("model_args", "drafting", "evaluation", "hardware")
-                        for n in getattr(SPEC, f)]
-)  # fmt: skip
-def test_each_setting_within_a_field_counts(tmp_path: Path, field: str, name: str) -> None:
-    values = getattr(SPEC, field)
-    value = False if values[name] is True else changed(values[name])
-    one = write_run(tmp_path / "one", turns("a"), manifest("a"))
-    two = write_run(tmp_path / "two", turns("b"), manifest("b", **{field: values | {name: value}}))
-    found = board(one, two)
-    assert len(found.lines) == 2
-    assert f"{field}.{name}" in found.notes[0]
 
 
 def test_runs_of_equal_settings_are_repetitions(tmp_path: Path) -> None:

@@ -69,7 +69,14 @@ def test_a_spec_is_flat_and_of_one_task_as_a_key() -> None:
     assert settings["environment"] == {}
     assert list(settings) == sorted(settings)
     assert spec.of_task("a").key() != spec.of_task("b").key()
-    assert spec.of_task("a").key() == replace(SPEC, tasks={"a": {"version": 1}}).key()
+    assert spec.of_task("a").key() == replace(SPEC, tasks={"a": {"version": 1}}).of_task("a").key()
+
+
+def test_documents_belong_to_their_task() -> None:
+    asked = replace(SPEC, evaluation=SPEC.evaluation | {"samples": {"a": [3, 5], "b": [0]}})
+    assert asked.of_task("a").settings()["task.samples"] == [3, 5]
+    assert asked.of_task("c").settings()["task.samples"] is None, "all of them"
+    assert "evaluation.samples" not in asked.of_task("a").settings()
 
 
 class Base:

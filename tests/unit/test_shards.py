@@ -49,7 +49,7 @@ def test_a_report_of_shards_is_that_of_one_run(shards: list[Path]) -> None:
     assert board.lines["runs"].tolist() == [1]
     assert board.lines["turns"].tolist() == [8]
     assert not board.notes
-    assert board.settings["evaluation.samples"].tolist() == [None], "all documents of the task"
+    assert board.settings["task.samples"].tolist() == [None], "all documents of the task"
 
 
 def test_documents_that_nobody_answered_are_no_whole_run(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_documents_that_nobody_answered_are_no_whole_run(tmp_path: Path) -> None
         for number, name in enumerate("ab")
     ]
     board = leaderboard(joined([read_recorded(folder) for folder in folders]))
-    assert board.settings[f"evaluation.samples.{TASK}"].tolist() == [[0, 1]]
+    assert board.settings["task.samples"].tolist() == [[0, 1]]
 
 
 def test_merged_shards_are_reported_as_they_are_beside_each_other(

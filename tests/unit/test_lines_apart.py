@@ -1,0 +1,77 @@
+"""Settings that set a leaderboard's lines apart, and documents that do not."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_runs import board, manifest, turns, write_run
+from sample_rows import SPEC
+
+from copyspec_eval.manifest import RunManifest, RunSpec
+
+
+def asked(run_id: str, **documents: list[int]) -> RunManifest:
+    """The manifest of a run with `--samples`."""
+    return manifest(run_id, evaluation=SPEC.evaluation | {"samples": documents})
+
+
+def test_documents_of_other_tasks_set_no_line_apart(tmp_path: Path) -> None:
+    more = write_run(tmp_path / "a", turns("a"), asked("a", mt_bench=[0, 1, 2, 3], other=[5]))
+    alone = write_run(tmp_path / "b", turns("b"), asked("b", mt_bench=[0, 1, 2, 3]))
+    found = board(more, alone)
+    assert found.lines["runs"].tolist() == [2]
+    assert not found.notes
+
+
+def test_other_documents_set_a_line_apart_in_brief(tmp_path: Path) -> None:
+    every = write_run(tmp_path / "a", turns("a", 8), manifest("a"))
+    some = write_run(tmp_path / "b", turns("b", 8), asked("b", mt_bench=[*range(8)]))
+    found = board(every, some)
+    assert sorted(found.lines["drafter"]) == ["copyspec", "copyspec, samples=8, 0 to 7"]
+    assert "they differ in task.samples (unset / 8, 0 to 7)" in " ".join(found.notes) or (
+        "they differ in task.samples (8, 0 to 7 / unset)" in " ".join(found.notes)
+    )
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, dict):
+        # Of the tasks, those of the task that was answered.
+        inner: dict[str, Any] = {
+            name: {"version": 2} for name in value if isinstance(value[name], dict)
+        }
+        return value | (inner or {"a new setting": "1"})
+    if isinstance(value, int):
+        return value + 1
+    return "another" if isinstance(value, str) else {"other": 1}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(RunSpec)])
+def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path: Path, field: str) -> None:
+    change = {field: changed(getattr(SPEC, field))}
+    one = write_run(tmp_path / "one", turns("a"), manifest("a"))
+    two = write_run(tmp_path / "two", turns("b"), manifest("b", **change))
+    found = board(one, two)
+    assert len(found.lines) == 2
+    assert found.lines["runs"].to_list() == [1, 1]
+    if field != "model":
+        [note] = found.notes
+        start = "M, mt_bench, copyspec: not put together, for they differ in "
+        assert note.startswith(start + {"tasks": "task.version"}.get(field, field))
+
+
+@pytest.mark.parametrize(
+    ("field", "name"), [(f, n) for f in ("model_args", "drafting", "evaluation", "hardware")
+                        for n in getattr(SPEC, f)]
+)  # fmt: skip
+def test_each_setting_within_a_field_counts(tmp_path: Path, field: str, name: str) -> None:
+    values = getattr(SPEC, field)
+    value = False if values[name] is True else changed(values[name])
+    one = write_run(tmp_path / "one", turns("a"), manifest("a"))
+    two = write_run(tmp_path / "two", turns("b"), manifest("b", **{field: values | {name: value}}))
+    found = board(one, two)
+    assert len(found.lines) == 2
+    assert f"{field}.{name}" in found.notes[0]
