@@ -81,10 +81,13 @@ def replay(arguments: argparse.Namespace) -> None:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Print where two runs' answers and scores differ; 1 if the answers do."""
+    """Print where two runs' answers and scores differ, or the two arms of one; 1 if answers do."""
     from copyspec_eval.reports import comparison, equivalence, runs
 
-    a, b = runs.read_run(arguments.run_a), runs.read_run(arguments.run_b)
+    if arguments.run_b is None:
+        a, b = runs.read_arms(arguments.run_a)
+    else:
+        a, b = runs.read_run(arguments.run_a), runs.read_run(arguments.run_b)
     pairs = equivalence.compare_answers(a, b)
     if arguments.rescore:
         from copyspec_eval.harness.rescoring import rescore
@@ -233,10 +236,16 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "compare", help="check whether two runs gave the same answers; exit code 1 if not"
     )
-    for name in ("run_a", "run_b"):
-        command.add_argument(
-            name, type=Path, metavar=name.upper(), help="the folder that lm_eval wrote to"
-        )
+    command.add_argument(
+        "run_a", type=Path, metavar="RUN_A", help="the folder that lm_eval wrote to"
+    )
+    command.add_argument(
+        "run_b",
+        type=Path,
+        nargs="?",
+        metavar="RUN_B",
+        help="another; left out, the two arms of a paired run are compared",
+    )
     command.add_argument(
         "--rescore",
         metavar="MODEL",

@@ -15,10 +15,10 @@ Agreement = Literal["identical", "near_tie", "diverged"]
 """How an answer compares with the baseline's: the same tokens; a first difference that rounding
 explains; or one that it does not."""
 
-DraftSource = Literal["context", "store", "earlier", "recycled", "model"]
+DraftSource = Literal["context", "store", "earlier", "recycled", "model", "unknown"]
 """Where draft tokens come from: copied from prompt and output, from an earlier answer of the run,
-or from an answer of an earlier run; from what the model itself held for likely; or proposed by a
-draft model."""
+or from an answer of an earlier run; from what the model itself held for likely; proposed by a draft
+model; or by a server that does not tell."""
 
 COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")
 """Those that are copies."""

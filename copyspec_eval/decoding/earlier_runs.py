@@ -121,6 +121,22 @@ def draft_options(text: str, drafter: str | None = None) -> DraftOptions:
     return DraftOptions(**{"drafter": drafter or default_drafter(values.get("gamma"))} | values)
 
 
+def draft_text(options: DraftOptions) -> str:
+    """`options` in the form that `draft_options` reads; what is at its default is left out.
+
+    >>> draft_text(DraftOptions("suffix", store=("runs/a", "runs/b")))
+    'drafter=suffix,store=runs/a:runs/b'
+    """
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    values["store"] = store_text(options.store_paths) or options.store
+    usual = DraftOptions("")
+    return ",".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in values.items()
+        if value != getattr(usual, name)
+    )
+
+
 def store_text(paths: Sequence[str]) -> str:
     """The same on one line, without trailing slashes."""
     return _SEPARATOR.join(str(Path(path)) for path in paths)

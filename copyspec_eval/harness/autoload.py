@@ -17,6 +17,7 @@ from copyspec_eval.paths import tasks_dir
 MODELS = {
     "copyspec": "copyspec_eval.harness.lm:CopySpecLM",
     "copyspec-timed": "copyspec_eval.harness.timed:TimedLM",
+    "copyspec-vllm": "copyspec_eval.harness.vllm_lm:CopySpecVLLM",
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,13 +17,10 @@ from lm_eval.utils import simple_parse_args_string
 from copyspec_eval.errors import OptionError, report_errors_in_one_line, unknown_option
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
 from copyspec_eval.harness.autoload import MODELS
-from copyspec_eval.harness.backends import (
-    APIBackend,
-    Backend,
-    HFBackend,
-    TimedAnswer,
-    VLLMBackend,
-)
+from copyspec_eval.harness.backends.base import Backend, TimedAnswer
+from copyspec_eval.harness.backends.hf import HFBackend
+from copyspec_eval.harness.backends.servers import APIBackend
+from copyspec_eval.harness.backends.vllm import VLLMBackend
 from copyspec_eval.harness.progress import Progress
 from copyspec_eval.harness.recorder import (
     RunRecorder,
@@ -31,9 +29,11 @@ from copyspec_eval.harness.recorder import (
     request_fields,
 )
 from copyspec_eval.harness.run_spec import run_spec
+from copyspec_eval.harness.span_characters import span_characters
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import model_path
-from copyspec_eval.records import RecordedText, TurnRecord
+from copyspec_eval.records import BaselineTurn, RecordedText, SpanCharacters, TurnRecord
+from copyspec_eval.types import Difference, first_difference
 
 report_errors_in_one_line()
 
@@ -60,7 +60,7 @@ class TimedLM(Backend):
 
     Args:
         base: name of an lm-eval model.
-        batch_size: rows that are handed over, and timed, together.
+        batch_size: rows that are handed over, and timed, together; `vllm` takes "auto", too.
         **kwargs: as the base takes them.
 
     Raises:
@@ -69,6 +69,9 @@ class TimedLM(Backend):
     """
 
     base_name = ""
+    drafter: str | None = None
+    drafting: Mapping[str, Any] | None = None
+    """How drafts are made, for the manifest; None where it is not ours to say."""
     _arguments: dict[str, Any]
 
     @classmethod
@@ -92,14 +95,9 @@ class TimedLM(Backend):
         if "pretrained" in arguments:
             arguments["pretrained"] = model_path(arguments["pretrained"])
         base = _base_class(name, arg_dict)
-        _check_rows(arguments["batch_size"])
-        if str(arguments.get("num_concurrent", 1)) not in ("0", "1"):
-            raise OptionError(
-                f"num_concurrent={arguments['num_concurrent']}: of requests under way at the same "
-                "time, none can be timed; leave num_concurrent out"
-            )
         bases = (cls, *_insight(name, base), base)
         timed: Any = type(f"Timed{base.__name__}", bases, {"base_name": name})
+        timed.check_rows(arguments)
         check_output_folder()
         model: TimedLM = super(TimedLM, timed).create_from_arg_obj(arguments)
         model._arguments = named
@@ -108,7 +106,7 @@ class TimedLM(Backend):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._arguments = kwargs
-        self._rows_together = _check_rows(_batch_size(self))
+        self._rows = self.rows()
         self._recorder = RunRecorder(self.rank, self.world_size)
         self._warm = False
 
@@ -157,7 +155,7 @@ class TimedLM(Backend):
         of_settings: dict[str, list[_Job]] = {}
         for job in sorted(jobs, key=lambda job: (-self.length(job.prompt), job.prompt)):
             of_settings.setdefault(str(job.settings), []).append(job)
-        size = self._rows_together
+        size = self._rows.at_once
         return [
             same[start : start + size]
             for same in of_settings.values()
@@ -165,35 +163,51 @@ class TimedLM(Backend):
         ]
 
     def _answer(self, job: _Job, text: str, timed: TimedAnswer) -> RecordedText:
+        prompt, answer = job.prompt, text
+        characters: tuple[SpanCharacters, ...] = ()
+        if timed.spans:
+            prompt, answer, characters = span_characters(
+                self._text, timed.prompt_ids, timed.token_ids or (), timed.spans
+            )
         record = TurnRecord(
             run_id=self._recorder.run_id,
             **request_fields(job.instance, job.key.repeat, self.rank, job.prompt),
             backend=self.base_name,
-            drafter=None,
-            batch_size=self._rows_together,
-            prompt=job.prompt,
+            drafter=self.drafter,
+            batch_size=self._rows.side_by_side,
+            prompt=prompt,
             counts=timed.counts,
-            attempts=(),
+            attempts=timed.attempts,
             token_ids=timed.token_ids,
             text=text,
-            answer=text,
+            answer=answer,
+            spans=timed.spans,
+            span_characters=characters,
+            baseline=_baseline(timed),
         )
         return RecordedText(text, record)
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """Of tokens, special ones included."""
+        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return text
 
     def _spec(self, jobs: list[_Job]) -> RunSpec:
         """The settings that decide this run's figures."""
         of_tasks = {job.instance.task_name or "": job.settings for job in jobs}
-        return run_spec(
+        spec = run_spec(
             self,
             backend=self.base_name,
             model=self._arguments.get("pretrained") or self._arguments.get("model"),
             arguments=self._arguments,
-            batch_size=self._rows_together,
+            batch_size=self._rows.side_by_side,
             requests={
                 task: {"logits_processors": self.processors(settings)}
                 for task, settings in of_tasks.items()
             },
+            drafting=self.drafting,
         )
+        return replace(spec, **self.loaded())
 
 
 def _base_class(name: object, given: Iterable[str]) -> type[LM]:
@@ -227,23 +241,6 @@ def _insight(name: object, base: type[LM]) -> tuple[type[Backend], ...]:
     return (VLLMBackend,) if name == "vllm" else ()
 
 
-def _batch_size(lm: Any) -> object:
-    """Rows that a model answers together; 1 for one that does not report it."""
-    try:
-        return getattr(lm, "_batch_size", None) or lm.batch_size
-    except (AttributeError, NotImplementedError):
-        return 1
-
-
-def _check_rows(value: object) -> int:
-    if not (str(value).isdecimal() and int(str(value)) >= 1):
-        raise OptionError(
-            f"batch_size={value!r} is not a number of at least 1; to share out a batch's time, its "
-            "rows must be known: pass --batch_size 1"
-        )
-    return int(str(value))
-
-
 def _job(key: RequestKey, instance: Instance) -> _Job:
     context, settings, *_ = instance.args
     return _Job(key, instance, prompt_text(context), settings)
@@ -256,3 +253,15 @@ def _beginning(job: _Job) -> Instance:
     arguments = (context, kept | {"max_gen_toks": _WARM_UP_TOKENS}, *more)
     metadata = (job.instance.task_name, job.instance.doc_id, 1)
     return Instance("generate_until", job.instance.doc, arguments, 0, metadata)
+
+
+def _baseline(timed: TimedAnswer) -> BaselineTurn | None:
+    """The baseline's side of an answer; why the two differ is left to `compare --rescore`."""
+    if timed.baseline is None:
+        return None
+    ids, plain_ids = timed.token_ids or (), timed.baseline.token_ids or ()
+    place, difference = first_difference(ids, plain_ids), None
+    if place is not None:
+        a, b = (each[place] if place < len(each) else None for each in (ids, plain_ids))
+        difference = Difference(place, a, b, margin=None, noise=0.0)
+    return BaselineTurn(timed.baseline.counts, plain_ids, difference)

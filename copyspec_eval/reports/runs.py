@@ -129,6 +129,32 @@ def read_run(folder: Path) -> Run:
     return replace(run, notes=tuple(notes))
 
 
+def read_arms(folder: Path) -> tuple[Run, Run]:
+    """The answers of a paired run: the baseline's, and those with drafts; neither has scores.
+
+    Raises:
+        DataError: as `read_run`; or an answer has no baseline, or no tokens.
+    """
+    run = read_run(folder)
+    rows = [row for file in sorted(folder.rglob("turns*.jsonl")) for row in records.read(file, [])]
+    rows.sort(key=lambda row: row.run_id)
+    drafted: dict[AnswerKey, Answer] = {}
+    for row in rows:
+        key = AnswerKey(row.task, row.doc_id, row.turn, row.repeat)
+        if row.baseline is None:
+            raise DataError(f"{folder}: no paired run; give two runs, or one with paired=true")
+        if row.token_ids is None or len(row.token_ids) != row.counts.num_tokens:
+            raise DataError(f"{folder}: its rows are without tokens; give the run as it was made")
+        if key in run.answers:
+            same = row.baseline.difference is None
+            drafted[key] = replace(
+                run.answers[key],
+                token_ids=row.token_ids,
+                text=run.answers[key].text if same else row.answer,
+            )
+    return replace(run, scores={}), replace(run, answers=drafted, scores={}, notes=())
+
+
 def _not_in_logs(
     folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]
 ) -> Iterator[str]:

@@ -13,7 +13,7 @@ from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.types import COPIED, DraftCounts, DraftSource, TurnCounts
 
-_SOURCES: tuple[DraftSource, ...] = ("context", "store", "earlier", "recycled", "model")
+_SOURCES: tuple[DraftSource, ...] = ("context", "store", "earlier", "recycled", "model", "unknown")
 _KEYS = ("run_id", "task", "doc_id", "turn", "repeat", "category", "rank", "backend")
 _OF_BASELINE = ("num_tokens", "seconds", "decode_seconds", "latency_seconds", "decode_tokens")
 _TEXTS = {*_KEYS, "drafter", "generation", "agreement", "finish_reason"}

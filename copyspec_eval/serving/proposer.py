@@ -18,13 +18,17 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from copyspec_eval.decoding.earlier_runs import draft_options
-from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.decoding.earlier_runs import draft_options, read_earlier, store_text
+from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
-from copyspec_eval.serving.requests import Request, Requests, Row
+from copyspec_eval.serving.requests import MOST_ENDED, Request, Requests, Row
 from copyspec_eval.serving.step_clock import StepClock
+from copyspec_eval.types import DraftOptions
 
 VARIABLE = "COPYSPEC_DRAFTING"
+NAME = f"{__name__}.CopySpecProposer"
+NUM_DRAFT_TOKENS = 15
+"""The longest draft, in tokens: vLLM keeps room for as many in every step."""
 
 
 class CopySpecProposer:
@@ -34,18 +38,23 @@ class CopySpecProposer:
         vllm_config: vLLM's `VllmConfig`.
 
     Raises:
-        OptionError: `COPYSPEC_DRAFTING` names what is not there, or a tree, which vLLM cannot
-            verify.
+        OptionError, DataError: as `drafters`; or `COPYSPEC_DRAFTING` names what is not there.
+
+    Attributes:
+        requests: those that were recognised.
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        options = draft_options(os.environ.get(VARIABLE, ""))
-        if options.tree:
-            raise OptionError(f"{VARIABLE}: vLLM verifies chains alone; leave tree=true out")
+        self._options = draft_options(os.environ.get(VARIABLE, ""))
         self._longest: int = vllm_config.speculative_config.num_speculative_tokens
         self._max_length: int = vllm_config.model_config.max_model_len
-        self.requests = Requests(drafter_factory(options), self._max_length)
+        self._most_ended = max(MOST_ENDED, vllm_config.scheduler_config.max_num_seqs)
         self._clock = StepClock()
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all requests and their answers; what steps take is kept."""
+        self.requests = Requests(drafters(self._options), self._max_length, self._most_ended)
         self._num_tokens = 0
         self._ended: float | None = None
 
@@ -89,3 +98,26 @@ class CopySpecProposer:
         """Learn from the step that has just ended, if it read no prompt."""
         if self._ended is not None and None not in taken and {*taken} == {*before}:
             self._clock.add(self._num_tokens, started - self._ended)
+
+
+def drafters(options: DraftOptions) -> DrafterFactory:
+    """A factory of the drafters of requests, as `drafter_factory`.
+
+    Raises:
+        OptionError, DataError: vLLM cannot verify such drafts; an earlier run's answers are not
+            there, or have no token ids.
+    """
+    if options.tree or options.recycle:
+        raise OptionError("vLLM verifies chains alone; leave tree=true and recycle=true out")
+    if options.draft_model is not None:
+        raise OptionError(
+            "draft_model=… is not for drafts inside vLLM, which has its own; leave it out"
+        )
+    answers = [answer.token_ids for answer in read_earlier(options.store_paths, [])]
+    token_ids = [ids for ids in answers if ids is not None]
+    if len(token_ids) < len(answers):
+        raise OptionError(
+            f"store={store_text(options.store_paths)}: answers without token ids; name a run of "
+            "--model copyspec or copyspec-vllm"
+        )
+    return drafter_factory(options, token_ids)

@@ -15,30 +15,39 @@ Row = Mapping[str, Any]
 """The JSON that `scripts/conversations` prints."""
 
 
+_ANY, _ONE, _EIGHT = range(1, 2**20), range(1, 2), range(8, 9)
+
+
 class Arm(NamedTuple):
     """A decoder with its options.
 
     Attributes:
         decoder, options: as `scripts/conversations` takes them.
-        in_batches: whether it is run in batches of more than one, too.
+        batch_sizes: those that it is run at.
         once: whether one pass is enough, since it is slow and no claim rests on it.
     """
 
     decoder: str
     options: str
-    in_batches: bool = True
+    batch_sizes: range = _ANY
     once: bool = False
 
 
-_PACKAGES = {"copyspec": "copyspec-eval", "hf": "transformers"}
+_PACKAGES = {"copyspec": "copyspec-eval", "copyspec-vllm": "copyspec-eval", "hf": "transformers"}
+_IN_VLLM = {"vllm", "copyspec-vllm"}
+_NGRAM = "method=ngram,num_speculative_tokens=10,prompt_lookup_min=2,prompt_lookup_max=3"
 
 ARMS = {
-    "`generate`": Arm("hf", "", in_batches=False, once=True),
-    "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", in_batches=False),
+    "`generate`": Arm("hf", "", _ONE, once=True),
+    "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", _ONE),
     "vLLM": Arm("vllm", ""),
+    "vLLM, ngram": Arm("vllm", _NGRAM, _EIGHT),
     "vLLM, suffix": Arm("vllm", "method=suffix,num_speculative_tokens=15"),
-    "ours, `none`": Arm("copyspec", "drafter=none", in_batches=False, once=True),
-    "ours, `suffix`": Arm("copyspec", "drafter=suffix", in_batches=False, once=True),
+    "vLLM, our `suffix` with a store": Arm(
+        "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=15", _EIGHT
+    ),
+    "ours, `none`": Arm("copyspec", "drafter=none", _ONE, once=True),
+    "ours, `suffix`": Arm("copyspec", "drafter=suffix", _ONE, once=True),
     "ours, `none`, compiled": Arm("copyspec", "drafter=none,compile=true"),
     "ours, `suffix`, compiled": Arm("copyspec", "drafter=suffix,compile=true"),
 }
@@ -52,9 +61,9 @@ def commands(batch_sizes: Sequence[int], passes: int, with_vllm: bool) -> Iterat
     for number in range(passes):
         for batch_size in batch_sizes:
             for arm in ARMS.values():
-                if (arm.decoder == "vllm" and not with_vllm) or (arm.once and number):
+                if (arm.decoder in _IN_VLLM and not with_vllm) or (arm.once and number):
                     continue
-                if batch_size > 1 and not arm.in_batches:
+                if batch_size not in arm.batch_sizes:
                     continue
                 yield [arm.decoder, _options(arm, batch_size), "--batch-size", str(batch_size)]
 

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+OURS = ("copyspec", "copyspec-timed", "copyspec-vllm")
 OUR_TASKS = {
     *("mt_bench", "mt_redundant", "copyspec_mt", "copyspec"),
     *("gsm8k_self_correction", "cnn_dailymail_extractive", "humaneval_evalplus"),
@@ -181,17 +182,17 @@ def test_models_and_tasks_are_known(installed, stock):
         "list(model_registry.keys())",
         "TaskManager(include_defaults=False).all_tasks",
         "'torch' not in sys.modules",
-        *(f"get_model({name!r}).__name__" for name in ("copyspec", "copyspec-timed", "hf")),
+        *(f"get_model({name!r}).__name__" for name in (*OURS, "hf")),
     )
     builtin, stock_tasks = stock.ask(
         "list(model_registry.keys())", "TaskManager(include_defaults=False).all_tasks"
     )
     assert "copyspec" not in builtin
     assert stock_tasks == []
-    assert models == [*builtin, "copyspec", "copyspec-timed"]
+    assert models == [*builtin, *OURS]
     assert set(tasks) == OUR_TASKS
     assert light
-    assert classes == ["CopySpecLM", "TimedLM", "HFLM"]
+    assert classes == ["CopySpecLM", "TimedLM", "CopySpecVLLM", "HFLM"]
 
 
 def test_the_users_tasks_come_after_ours_and_ours_only_once(installed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,8 @@ MOST_LENGTH = 256
 class Asked:
     """A request: what it is asked, what it will answer, and what of that there is.
 
-    `drafts` are those it was given, after so many output tokens as `lengths` say.
+    `drafts` are those it was given, after so many output tokens as `lengths` say; `verified` has
+    the tokens drafted and accepted of each step that had a draft.
     """
 
     prompt_ids: list[int]
@@ -26,6 +27,7 @@ class Asked:
     draft: list[int] = field(default_factory=list)
     drafts: list[list[int]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    verified: list[tuple[int, int]] = field(default_factory=list)
     is_read: bool = False
 
     @property
@@ -40,6 +42,8 @@ class Asked:
             self.draft[accepted] == left[accepted]
         ):
             accepted += 1
+        if self.draft:
+            self.verified.append((len(self.draft), accepted))
         sampled = left[: accepted + 1]
         self.output_ids += sampled
         return sampled
@@ -49,18 +53,34 @@ def config(longest: int = 10, max_length: int = MOST_LENGTH) -> Any:
     return SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=longest),
         model_config=SimpleNamespace(max_model_len=max_length),
+        scheduler_config=SimpleNamespace(max_num_seqs=8),
     )
 
 
-def serve(proposer: Any, requests: Sequence[Asked], num_rows: int, source: random.Random) -> None:
-    """Answer all requests: some are preempted, some drafts cut, some prompts read in parts."""
+def serve(
+    proposer: Any,
+    requests: Sequence[Asked],
+    num_rows: int,
+    source: random.Random,
+    on_step: Callable[[Asked, list[int]], None] = lambda request, sampled: None,
+) -> None:
+    """Answer all requests: some are preempted, some drafts cut, some prompts read in parts; some
+    steps leave rows out.
+
+    `on_step` is called with each request and what a step gave it; without a proposer, none drafts.
+    """
     waiting = list(requests)
     rows: list[Asked] = []
+    left_out: list[Asked] = []
     tokens = numpy.zeros((num_rows, MOST_LENGTH), dtype=numpy.int32)
-    while waiting or rows:
+    while waiting or rows or left_out:
+        rows += left_out
         while waiting and len(rows) < num_rows:
             rows.append(waiting.pop(0))
         source.shuffle(rows)
+        # A step may have no room for a row, which keeps its draft.
+        left_out = [request for request in rows[1:] if request.is_read and source.random() < 0.1]
+        rows = [request for request in rows if request not in left_out]
         sampled: list[list[int]] = []
         for row, request in enumerate(rows):
             if not request.is_read and source.random() < 0.3:
@@ -75,7 +95,9 @@ def serve(proposer: Any, requests: Sequence[Asked], num_rows: int, source: rando
         lengths = numpy.array(
             [len(request.prompt_ids) + len(request.output_ids) for request in rows]
         )
-        drafts = proposer.propose(sampled, lengths, tokens)
+        for request, of_step in zip(rows, sampled, strict=True):
+            on_step(request, of_step)
+        drafts = proposer.propose(sampled, lengths, tokens) if proposer else [[] for _ in rows]
         assert len(drafts) == len(rows)
         for request, draft, of_step in zip(rows, drafts, sampled, strict=True):
             request.draft = draft

@@ -9,10 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 VOCABULARY = 120
+CAPS = Version(transformers.__version__) >= Version("5.20")
+"""Whether transformers' own attention reads Gemma 2's soft-capping; else the model is refused."""
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -140,3 +145,9 @@ def prompts() -> list[tuple[int, ...]]:
         half = [source.randrange(3, VOCABULARY) for _ in range((length + 1) // 2)]
         made.append(tuple((half + half)[:length]))
     return made
+
+
+def skip_if_refused(model_type: str) -> None:
+    """Skip a test of a model that the installed transformers does not compute as it should."""
+    if model_type == "gemma2" and not CAPS:
+        pytest.skip("NOT TESTED with transformers before 5.20, which ignores soft-capping")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
 from steps import exact_steps
-from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model
+from tiny_models import ARCHITECTURES, VOCABULARY, prompts, skip_if_refused, tiny_model
 from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogitsWarper
 from ways import WAYS
 
@@ -136,6 +136,7 @@ def tokens(answers: dict[tuple[int, ...], Generation]) -> Answers:
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_model_is_accepted(model_type: str) -> None:
+    skip_if_refused(model_type)
     check_config(tiny_model(model_type).config)
     for exact in (True, False):
         probe(tiny_model(model_type), exact=exact)

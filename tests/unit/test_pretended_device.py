@@ -12,7 +12,7 @@ import torch
 from pretended_device import DeviceError, PretendedDevice
 
 from copyspec_eval.decoding.stopwatch import wait_for
-from copyspec_eval.harness.backends import HFBackend
+from copyspec_eval.harness.backends.hf import HFBackend
 
 CUDA = torch.device("cuda", 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import tiny_config, tiny_model
+from tiny_models import skip_if_refused, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
@@ -43,6 +43,7 @@ def windowed(window: int) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES])
 @pytest.mark.parametrize("model_type", ["qwen2", "gemma2", "mixtral", "gpt_oss"])
 def test_sound_models_pass(model_type: str, dtype: torch.dtype, batch_size: int) -> None:
+    skip_if_refused(model_type)
     if dtype == torch.float64 and serving.has_experts(tiny_model(model_type)):
         return  # torch itself has no experts in float64
     for exact in (True, False):
@@ -175,6 +176,7 @@ def test_what_lies_behind_a_step_is_read(dtype: torch.dtype, monkeypatch: Patch)
 
 
 def test_an_attention_that_the_engine_does_not_know(monkeypatch: Patch) -> None:
+    skip_if_refused("gemma2")
     explicit: Any = attention._explicit
     # As if soft-capping were unknown.
     monkeypatch.setattr(attention, "_explicit", lambda *given: explicit(*given[:5], None, given[6]))

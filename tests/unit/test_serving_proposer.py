@@ -30,13 +30,23 @@ def asked(seed: int, number: int) -> list[Asked]:
 
 @given(st.integers(0, 10**6), st.integers(1, 5))
 def test_answers_are_taken_up_whole_and_in_their_own_request(seed: int, num_rows: int) -> None:
-    """Rows change places, requests are preempted, drafts cut, prompts read in parts."""
+    """Rows change places or are left out, requests preempted, drafts cut, prompts read in parts."""
     proposer = CopySpecProposer(config())
     requests = asked(seed, 8)
     serve(proposer, requests, num_rows, random.Random(seed))
     ended = [*proposer.requests.ended, *proposer.requests.running]
-    of_proposer = sorted((list(one.sequence.prompt_ids), one.sequence.output_ids) for one in ended)
-    assert of_proposer == sorted((one.prompt_ids, one.output_ids) for one in requests)
+    of_proposer = sorted(
+        (
+            list(one.sequence.prompt_ids),
+            one.sequence.output_ids,
+            sum(attempt.num_accepted for attempt in one.sequence.attempts),
+        )
+        for one in ended
+    )
+    assert of_proposer == sorted(
+        (one.prompt_ids, one.output_ids, sum(accepted for _, accepted in one.verified))
+        for one in requests
+    )
 
 
 def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,8 @@ def test_answers_from_the_cache_keep_their_counts_and_have_no_time(
         ("base=copyspec-timed", r"base=copyspec-timed keeps records of its own"),
         ("base=hf,batch_size=auto", r"batch_size='auto' is not a number .* pass --batch_size 1"),
         ("base=hf,batch_size=0", r"batch_size=0 is not a number"),
-        ("base=local-completions,num_concurrent=4", r"num_concurrent=4: .* leave .* out"),
+        ("base=local-completions,batch_size=auto", r"batch_size='auto' is not a number"),
+        ("base=hf,num_concurrent=4", r"num_concurrent=4: .* leave .* out"),
         ("base=absent", r"base=absent cannot be imported \(No module named 'nowhere'\)"),
     ],
 )

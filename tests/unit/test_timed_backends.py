@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import metadata
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lm_eval.api.model import LM
-from lm_eval.api.registry import _materialise_placeholder, model_registry
+from lm_eval.api.registry import model_registry
+from pretended_vllm import pretended
 from timed_models import CONTEXTS, instances, make, rows
 from transformers import AutoTokenizer
 
 from copyspec_eval.reports import table
+from copyspec_eval.types import Attempt, DraftCounts
 
 
 class SlowLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
@@ -79,6 +78,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.usage = True
+        self.more: dict[str, Any] = {}
+        self.failures = 0
+        self.seconds = 0.0
+        self.under_way: list[int] = [0]
         self.bodies: list[dict[str, Any]] = []
 
     def url(self, path: str) -> str:
@@ -91,17 +94,26 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(body)
+        self.server.under_way.append(self.server.under_way[-1] + 1)
+        time.sleep(self.server.seconds)
+        self.server.under_way.append(self.server.under_way[-1] - 1)
+        if self.server.failures:
+            self.server.failures -= 1
+            self.send_error(503)
+            return
         if "messages" in body:
             question = body["messages"][-1]["content"]
             choices = [{"index": 0, "message": {"role": "assistant", "content": f"to {question}"}}]
         else:
             prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
             choices = [{"index": i, "text": f"to {text}"} for i, text in enumerate(prompts)]
-        reply: dict[str, Any] = {"choices": choices}
+        reply: dict[str, Any] = {"choices": choices} | self.server.more
         if self.server.usage:
-            reply["usage"] = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+            size = len(question) if self.server.seconds else 7
+            reply["usage"] = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": 12}
         content = json.dumps(reply).encode()
         self.send_response(200)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -121,6 +133,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
+def chats(timed: Any, texts: Sequence[str] = CONTEXTS) -> list[Any]:
+    """Conversations in which so much was said."""
+    return [timed.apply_chat_template([{"role": "user", "content": text}]) for text in texts]
+
+
 @pytest.mark.parametrize("usage", [True, False])
 def test_a_chat_server_reports_its_counts_or_not(
     server: Server, usage: bool, capsys: pytest.CaptureFixture[str]
@@ -130,8 +147,7 @@ def test_a_chat_server_reports_its_counts_or_not(
         f"base=local-chat-completions,model=m,base_url={server.url('chat/completions')}",
         batch_size=4,
     )
-    chats = [timed.apply_chat_template([{"role": "user", "content": text}]) for text in CONTEXTS]
-    answers = timed.generate_until(instances(contexts=chats), disable_tqdm=True)
+    answers = timed.generate_until(instances(contexts=chats(timed)), disable_tqdm=True)
     assert answers == [f"to {text}" for text in CONTEXTS]
     recorded = rows(answers)
     assert {row.batch_size for row in recorded} == {1}, "lm-eval asks a chat server one by one"
@@ -144,6 +160,59 @@ def test_a_chat_server_reports_its_counts_or_not(
     assert (figures["tokens_per_second"] is not None) == usage
     assert figures["decode_tokens_per_second"] is None
     assert capsys.readouterr().err == "", "no bar for every request"
+
+
+def test_a_server_says_what_it_drafted(server: Server) -> None:
+    server.more = {
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "yes"},
+                "token_ids": [3, 4, 5, 6, 2],
+                "finish_reason": "stop",
+                "stop_reason": None,
+            }
+        ],
+        "metrics": {
+            "time_to_first_token_ms": 0.5,
+            "speculative_decoding": {"per_step_drafted": [4, 5], "per_step_accepted": [1, 5]},
+        },
+    }
+    url = server.url("chat/completions")
+    timed: Any = make(f"base=local-chat-completions,model=m,base_url={url}")
+    [row] = rows(timed.generate_until(instances(contexts=chats(timed)[:1]), disable_tqdm=True))
+    assert row.token_ids == (3, 4, 5, 6, 2)
+    assert row.counts.finish_reason == "eos"
+    assert row.counts.prefill_seconds == 0.0005
+    # Two forwards with a draft and the prefill give five tokens only if the last draft was cut.
+    assert row.attempts == (Attempt(4, 1, "unknown"), Attempt(5, 2, "unknown"))
+    assert row.counts.drafts == {"unknown": DraftCounts(2, 9, 3)}
+    assert row.counts.num_forwards is None, "there may have been some without a draft"
+
+
+def test_requests_under_way_together_have_times_and_counts_of_their_own(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.seconds, server.failures = 0.05, 1
+    url = server.url("chat/completions")
+    timed: Any = make(f"base=local-chat-completions,model=m,base_url={url},num_concurrent=3")
+    twice = [*CONTEXTS, CONTEXTS[0]]
+    started = time.perf_counter()
+    answers = timed.generate_until(instances(contexts=chats(timed, twice)), disable_tqdm=True)
+    seconds = time.perf_counter() - started
+    assert answers == [f"to {text}" for text in twice]
+    recorded = rows(answers)
+    assert {row.batch_size for row in recorded} == {3}
+    assert 1 < max(server.under_way) <= 3
+    assert len(server.bodies) == 1 + 1 + len(twice), "a warm-up, and one that failed"
+    assert [row.counts.num_prompt_tokens for row in recorded] == [len(text) for text in twice]
+    latencies = [row.counts.latency_seconds or 0.0 for row in recorded]
+    assert 0.05 <= min(latencies) <= max(latencies) < seconds
+    shares = {row.counts.seconds for row in recorded}
+    assert len(shares) == 1, "of the time in which all were answered"
+    assert max(latencies) < len(twice) * sum(filter(None, shares)) < seconds
+    assert {row.counts.prefill_seconds for row in recorded} == {None}
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("batch_size", "tokens"), [(1, 5), (3, None)])
@@ -181,36 +250,8 @@ class Engine:
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """lm-eval's own `vllm` model, in front of `Engine` in place of vLLM."""
-    record = dict
-    contents: dict[str, dict[str, Any]] = {
-        "vllm": {"LLM": Engine, "SamplingParams": record, "TokensPrompt": _prompt_ids},
-        "vllm.lora": {},
-        "vllm.lora.request": {"LoRARequest": None},
-        "vllm.tokenizers": {"get_tokenizer": _tokenizer},
-    }
-    for name, members in contents.items():
-        module = ModuleType(name)
-        module.__spec__ = ModuleSpec(name, None)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-    version = metadata.version
-    monkeypatch.setattr(
-        metadata, "version", lambda name: "0.8.0" if name == "vllm" else version(name)
-    )
-    placeholder = "lm_eval.models.vllm_causallms:VLLM"
-    monkeypatch.setitem(model_registry._objs, "vllm", placeholder)
-    yield
-    sys.modules.pop(placeholder.partition(":")[0], None)
-    _materialise_placeholder.cache_clear()
-
-
-def _prompt_ids(prompt_token_ids: list[int]) -> list[int]:
-    return prompt_token_ids
-
-
-def _tokenizer(name: str, **options: Any) -> Any:
-    return AutoTokenizer.from_pretrained(name)
+    with pretended(monkeypatch, Engine):
+        yield
 
 
 @pytest.mark.usefixtures("vllm")

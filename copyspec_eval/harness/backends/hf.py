@@ -1,0 +1,99 @@
+"""In front of lm-eval models that load and generate as `hf` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.stopwatch import wait_for
+from copyspec_eval.harness.backends.base import Backend, TimedAnswer, with_tokens
+from copyspec_eval.harness.ranks import split_documents_over_ranks
+from copyspec_eval.harness.requests import RequestBuilder
+from copyspec_eval.types import FinishReason, TurnCounts
+
+_DRAFTING = {"prompt_lookup_num_tokens", "assistant_model"}
+"""Settings of `generate` under which it drafts."""
+
+
+class HFBackend(Backend):
+    """The clock covers generation alone.
+
+    Tokens behind the end of an answer do not count: those of a row that waits for its batch, and
+    those of `prompt_lookup_num_tokens` runs, where `hf` overlooks a stop string that ends inside
+    an accepted draft and continues (it cuts the text afterwards, so only time is lost).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        split_documents_over_ranks(self)
+        self._builder = RequestBuilder(self)
+        self._timed_answers: list[TimedAnswer] = []
+
+    def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
+        """What `_model_generate` has seen."""
+        return self._timed_answers
+
+    def length(self, prompt: str) -> int:
+        """In tokens."""
+        return len(self.tok_encode(prompt))
+
+    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...] | None:
+        """As copyspec has them."""
+        return self._builder.processors(gen_kwargs)
+
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
+    ) -> torch.Tensor:
+        num_forwards, prefilled = 0, 0.0
+
+        def note(*_: Any) -> None:
+            nonlocal num_forwards, prefilled
+            num_forwards += 1
+            if num_forwards == 1:
+                prefilled = self._now()
+
+        hook = self.model.register_forward_hook(note)
+        started = self._now()
+        try:
+            output: torch.Tensor = super()._model_generate(context, max_length, stop, **settings)
+        finally:
+            hook.remove()
+        ended, rows = self._now(), len(context)
+        counts = TurnCounts(
+            num_forwards=num_forwards if rows == 1 else None,
+            # The first forward verifies a draft, too, where there are drafts.
+            num_prefill_tokens=None if _DRAFTING & settings.keys() else 1,
+            seconds=(ended - started) / rows,
+            prefill_seconds=(prefilled - started) / rows,
+            decode_seconds=(ended - prefilled) / rows,
+            latency_seconds=ended - started,
+        )
+        # An encoder's context is no part of the output, but a start token for the decoder is.
+        start = context.shape[1] if self.backend == "causal" else 1
+        eos = settings.get("eos_token_id", self.model.generation_config.eos_token_id)
+        rule = self._builder.stop_rule(stop, max_length - start, eos)
+        lengths = settings["attention_mask"].sum(dim=1).tolist()
+        self._timed_answers = [
+            with_tokens(counts, length, *_useful(token_ids, rule))
+            for length, token_ids in zip(lengths, output[:, start:].tolist(), strict=True)
+        ]
+        return output
+
+    def _now(self) -> float:
+        """The time, in seconds, when a GPU has done all that was asked of it."""
+        wait_for(self.device)
+        return perf_counter()
+
+
+def _useful(token_ids: Sequence[int], rule: StopRule) -> tuple[Sequence[int], FinishReason | None]:
+    """The tokens up to the end of the answer, and why it is there; None if they just stop."""
+    for length in range(1, len(token_ids) + 1):
+        reason = rule.reason(token_ids[:length])
+        if reason is not None:
+            return token_ids[:length], reason
+    return token_ids, None

@@ -1,0 +1,150 @@
+"""In front of lm-eval's `vllm`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from lm_eval.api.instance import Instance
+
+from copyspec_eval.errors import OptionError
+from copyspec_eval.harness.backends.base import (
+    Backend,
+    Rows,
+    TimedAnswer,
+    check_batch_size,
+    counts_by_source,
+    takes,
+    with_tokens,
+)
+from copyspec_eval.harness.backends.vllm_steps import Copied, attempts, method_source, watched
+from copyspec_eval.types import FinishReason, TurnCounts
+
+
+class VLLMBackend(Backend):
+    """The clock covers generation alone.
+
+    Forwards are counted where vLLM's engine hands out their tokens. Times of a request are by
+    vLLM's clock, and drafts as it counts them for each request (vLLM pull request 48915); both are
+    switched on.
+    `batch_size=auto` leaves the batch to vLLM: `max_num_seqs` rows, filled up as answers end.
+
+    Raises:
+        OptionError: there would be several engines, which lm-eval makes inside of every call.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if str(kwargs.get("data_parallel_size", 1)) != "1":
+            raise OptionError(
+                f"data_parallel_size={kwargs['data_parallel_size']}: lm-eval would load the model "
+                "inside of what is timed; start `vllm serve` with it, and pass base="
+                "local-chat-completions"
+            )
+        kwargs.setdefault("disable_log_stats", False)
+        if kwargs.get("speculative_config"):
+            from vllm import EngineArgs
+
+            if takes(EngineArgs, "per_request_spec_decode_metrics"):
+                kwargs.setdefault("per_request_spec_decode_metrics", "detailed")
+        super().__init__(*args, **kwargs)
+
+    @classmethod
+    def check_rows(cls, arguments: dict[str, Any]) -> None:
+        """As for any backend; "auto" is a batch size, too."""
+        super().check_rows(arguments | ({"batch_size": 1} if _is_auto(arguments) else {}))
+
+    def rows(self) -> Rows:
+        """As vLLM schedules them."""
+        if self.batch_size != "auto":
+            size = check_batch_size(self.batch_size)
+            return Rows(size, size)
+        return Rows.refilled(self.model.llm_engine.vllm_config.scheduler_config.max_num_seqs)
+
+    def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
+        """As vLLM's request objects report them."""
+        return [self._timed_answer(output, len(group)) for output in self._outputs]
+
+    def loaded(self) -> dict[str, Any]:
+        """From vLLM's own settings."""
+        settings = getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
+        if settings is None:
+            return {}
+        quantization = settings.model_config.quantization
+        return {
+            "device": settings.device_config.device_type,
+            "dtype": str(settings.model_config.dtype).removeprefix("torch."),
+            "quantization": quantization and {"quant_method": quantization},
+        }
+
+    def length(self, prompt: str) -> int:
+        """In tokens."""
+        return len(self.tok_encode(prompt))
+
+    def copied(self, output: Any) -> Copied:
+        """What is known of the drafts of an answer, vLLM's `RequestOutput`."""
+        source = method_source(self.model.llm_engine)
+        return Copied([source] if source else [])
+
+    def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
+        answer = output.outputs[0]
+        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
+        timed = with_tokens(
+            counts, len(output.prompt_token_ids), answer.token_ids, _finish_reason(answer)
+        )
+        timed = timed._replace(counts=self._with_times(timed.counts, output, num_rows))
+        forwards = self._forwards.get(getattr(output, "request_id", ""))
+        if forwards is None:
+            return timed
+        copied = self.copied(output)
+        metrics = getattr(answer, "spec_decode_metrics", None)
+        made = attempts(
+            metrics.per_step_drafted if metrics else (),
+            metrics.per_step_accepted if metrics else (),
+            len(answer.token_ids),
+            len(forwards),
+            copied.sources,
+        )
+        counts = replace(
+            timed.counts,
+            num_reused_tokens=output.num_cached_tokens,
+            num_forwards=len(forwards),
+            num_prefill_tokens=forwards[0],
+            drafts=counts_by_source(made),
+        )
+        return timed._replace(
+            counts=counts,
+            prompt_ids=tuple(output.prompt_token_ids),
+            attempts=made,
+            spans=copied.spans,
+        )
+
+    def _with_times(self, counts: TurnCounts, output: Any, num_rows: int) -> TurnCounts:
+        """From when vLLM has begun with a request, and not from when it was handed over."""
+        times = getattr(output, "metrics", None)
+        if times is None:
+            return counts
+        counts = replace(counts, latency_seconds=times.last_token_ts - times.scheduled_ts)
+        if num_rows > 1:
+            return counts
+        prefill = times.first_token_ts - times.scheduled_ts
+        return replace(counts, prefill_seconds=prefill, decode_seconds=self._seconds - prefill)
+
+    def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
+        with watched(getattr(self.model, "llm_engine", None)) as forwards:
+            started = perf_counter()
+            outputs: list[Any] = super()._model_generate(*args, **kwargs)
+            self._seconds = perf_counter() - started
+        self._outputs, self._forwards = outputs, forwards
+        return outputs
+
+
+def _is_auto(arguments: dict[str, Any]) -> bool:
+    return bool(arguments["batch_size"] == "auto")
+
+
+def _finish_reason(answer: Any) -> FinishReason | None:
+    """vLLM reports "stop" for an EOS as well, and then names no stop string."""
+    if answer.finish_reason == "stop":
+        return "stop" if isinstance(answer.stop_reason, str) else "eos"
+    return "length" if answer.finish_reason == "length" else None

@@ -1,0 +1,182 @@
+"""The model that `lm_eval --model copyspec-vllm` creates: lm-eval's `vllm`, drafting with ours."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import register_model
+
+from copyspec_eval.decoding.earlier_runs import draft_text, store_option
+from copyspec_eval.drafters.registry import default_drafter
+from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.harness import options
+from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.harness.backends.vllm_steps import Copied
+from copyspec_eval.harness.timed import TimedLM
+from copyspec_eval.serving import proposer, worker
+from copyspec_eval.serving.requests import Copies
+from copyspec_eval.types import PAPER_GAMMA, DraftOptions, Span
+
+_WORKER = f"{worker.__name__}.{worker.CopySpecWorker.__name__}"
+_MEMORY = 0.9
+"""Of a GPU, as vLLM takes it by default."""
+_OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
+_TAKEN = ("base", *_OURS)
+
+
+@register_model("copyspec-vllm")
+class CopySpecVLLM(TimedLM):
+    """`vllm` with our drafters, as its speculative method `custom_class`.
+
+    Answers are vLLM's: it has no exact mode, and near-ties of two logits can go either way.
+
+    Args:
+        drafter, gamma, num_draft_tokens, store: as for `copyspec`.
+        paired: a second engine without drafts answers every request as well, the two in turn; each
+            has half of `gpu_memory_utilization`. The conversation goes on from its answers.
+        **kwargs: as for `vllm`.
+
+    Raises:
+        OptionError: before anything is loaded: vLLM is not installed; an argument that neither we
+            nor vLLM have; drafts that vLLM cannot verify.
+    """
+
+    model: Any
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> TimedLM:
+        """As for any model; the base is `vllm`."""
+        if find_spec("vllm") is None:
+            raise OptionError(
+                "copyspec-vllm needs vLLM; pip install 'copyspec-eval[vllm]' in an environment of "
+                "its own"
+            )
+        if "pretrained" not in arg_dict:
+            raise OptionError("no model given; pass pretrained=NAME")
+        _check_names(arg_dict)
+        return super().create_from_arg_obj({"base": "vllm"} | arg_dict, additional_config)
+
+    def __init__(
+        self,
+        pretrained: str,
+        drafter: str | None = "",
+        gamma: int | None = None,
+        num_draft_tokens: int | None = None,
+        store: bool | str | list[str] = False,
+        paired: bool = False,
+        gpu_memory_utilization: float = _MEMORY,
+        **kwargs: Any,
+    ) -> None:
+        # lm-eval reads the word "none" as None.
+        name = default_drafter(gamma) if drafter == "" else drafter or "none"
+        self._draft_options = DraftOptions(
+            name,
+            PAPER_GAMMA if gamma is None else gamma,
+            num_draft_tokens or proposer.NUM_DRAFT_TOKENS,
+            store_option(store),
+        )
+        proposer.drafters(self._draft_options)  # refuses what the workers could not draft with
+        self._paired = options.check_bool("paired", paired)
+        # The workers, which may be other processes, read it there.
+        os.environ[proposer.VARIABLE] = draft_text(self._draft_options)
+        super().__init__(
+            pretrained,
+            gpu_memory_utilization=gpu_memory_utilization / (2 if paired else 1),
+            speculative_config={
+                "method": "custom_class",
+                "model": proposer.NAME,
+                "num_speculative_tokens": self._draft_options.num_draft_tokens,
+            },
+            worker_extension_cls=_WORKER,
+            **kwargs,
+        )
+        self.base_name, self.drafter = "copyspec-vllm", self._draft_options.label
+        self.drafting = asdict(self._draft_options) | {"paired": paired}
+        self._drafting, self._plain = self.model, None
+        if paired:
+            arguments = {k: v for k, v in self.model_args.items() if k not in _OURS}
+            self._plain = type(self.model)(**arguments)
+        self._copies: dict[tuple[int, ...], list[Copies]] = {}
+        self._plain_is_next = False
+
+    def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
+        """The answers to a batch; in a paired run those of the engine without drafts."""
+        if self._plain is None:
+            return super().ask(group)
+        engines = [self._drafting, self._plain]
+        if self._plain_is_next:
+            engines.reverse()
+        self._plain_is_next = not self._plain_is_next
+        answers = {}
+        for engine in engines:
+            self.model = engine
+            answers[engine] = super().ask(group)
+        self.model = self._drafting
+        texts, plain = answers[self._plain]
+        _, drafted = answers[self._drafting]
+        return texts, [
+            answer._replace(baseline=baseline)
+            for answer, baseline in zip(drafted, plain, strict=True)
+        ]
+
+    def copied(self, output: Any) -> Copied:
+        """What the proposer has recorded of an answer, up to the answer's end."""
+        answer_ids = tuple(output.outputs[0].token_ids)
+        for copies in self._copies.get(tuple(output.prompt_token_ids), ()):
+            seen = tuple(copies.output_ids)
+            if seen[: len(answer_ids)] == answer_ids[: len(seen)]:
+                return Copied(copies.sources, _cut(copies.spans, len(answer_ids)))
+        nothing: Copied = super().copied(output)
+        return nothing
+
+    def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
+        outputs: list[Any] = super()._model_generate(*args, **kwargs)
+        self._copies = {}
+        if self.model is self._drafting:
+            of_workers = self.model.collective_rpc("copyspec_copies")
+            # Of the workers of the last stage, the first one's drafts are those that are verified.
+            for each in next(copies for copies in of_workers if copies is not None):
+                copies = Copies(*each)
+                self._copies.setdefault(tuple(copies.prompt_ids), []).append(copies)
+        return outputs
+
+    def _warm_up(self, job: Any) -> None:
+        super()._warm_up(job)
+        self._drafting.collective_rpc("copyspec_restart")
+
+
+def _cut(spans: Iterable[Sequence[int]], length: int) -> tuple[Span, ...]:
+    """Those of the first `length` tokens."""
+    within = (Span(*span) for span in spans)
+    return tuple(
+        span._replace(length=min(span.length, length - span.start))
+        for span in within
+        if span.start < length
+    )
+
+
+def _check_names(arguments: Iterable[str]) -> None:
+    """Refuse what neither we, nor lm-eval's `vllm`, nor vLLM take.
+
+    Raises:
+        OptionError: names it.
+    """
+    from lm_eval.models.vllm_causallms import VLLM
+    from vllm import EngineArgs
+
+    for name in arguments:
+        if name in _TAKEN:
+            raise OptionError(f"{name} is set by copyspec-vllm itself; leave it out")
+    taken = [inspect.signature(each).parameters for each in (CopySpecVLLM, VLLM, EngineArgs)]
+    known = {name for parameters in taken for name in parameters} - {"kwargs"}
+    for name in arguments:
+        if name not in known:
+            raise unknown_option("model_arg", name, known)

@@ -1,0 +1,162 @@
+"""vLLM as lm-eval uses it: it says every prompt twice, with the drafts of our proposer."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from lm_eval.api.registry import _materialise_placeholder, model_registry
+from rows_engine import Asked, config, serve
+from transformers import AutoTokenizer
+
+NUM_ROWS = 3
+
+
+class Processor:
+    """Hands out the tokens of every step, as vLLM's output processor does."""
+
+    def __init__(self) -> None:
+        self.request_states: dict[str, Any] = {}
+        self.given: dict[str, list[int]] = {}
+
+    def process_outputs(self, outputs: Sequence[Any], **_: Any) -> None:
+        for output in outputs:
+            self.given.setdefault(output.request_id, []).extend(output.new_token_ids)
+
+
+class LLM:
+    """What lm-eval uses of vLLM's class of that name, and `collective_rpc`."""
+
+    made: ClassVar[list[LLM]] = []
+
+    def __init__(self, **options: Any) -> None:
+        LLM.made.append(self)
+        self.options = options
+        self.wrong_after: int | None = None
+        speculative = options.get("speculative_config")
+        self.llm_engine: Any = SimpleNamespace(
+            output_processor=Processor(),
+            vllm_config=SimpleNamespace(
+                speculative_config=speculative and SimpleNamespace(**speculative),
+                scheduler_config=SimpleNamespace(max_num_seqs=NUM_ROWS),
+                model_config=SimpleNamespace(dtype=torch.bfloat16, quantization=None),
+                device_config=SimpleNamespace(device_type="cpu"),
+            ),
+        )
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(options["model"])
+        self._worker: Any = None
+        if speculative:
+            proposer = _of_name(speculative["model"])(config(speculative["num_speculative_tokens"]))
+            self._worker = _of_name(options["worker_extension_cls"])()
+            self._worker.model_runner = SimpleNamespace(drafter=proposer)
+            self._worker_of_first_stage = _of_name(options["worker_extension_cls"])()
+            self._worker_of_first_stage.model_runner = SimpleNamespace()
+
+    def collective_rpc(self, method: str) -> list[Any]:
+        """Of two pipeline stages, as lists, which is how they come from other processes."""
+        return [
+            _plain(getattr(worker, method)())
+            for worker in (self._worker_of_first_stage, self._worker)
+        ]
+
+    def generate(self, prompts: Any, sampling_params: Any, **_: Any) -> list[Any]:
+        processor = self.llm_engine.output_processor
+        proposer = self._worker and self._worker.model_runner.drafter
+        asked = [
+            Asked(list(prompt), (2 * list(prompt))[: each["max_tokens"]])
+            for prompt, each in zip(prompts, sampling_params, strict=True)
+        ]
+        if self.wrong_after is not None:
+            for request in asked:
+                request.answer_ids[self.wrong_after :] = [0]
+        names = {id(request): str(number) for number, request in enumerate(asked)}
+        processor.given.clear()
+        processor.request_states = {name: SimpleNamespace() for name in names.values()}
+
+        def on_step(request: Asked, sampled: list[int]) -> None:
+            if sampled:
+                output = SimpleNamespace(request_id=names[id(request)], new_token_ids=sampled)
+                processor.process_outputs([output])
+
+        serve(proposer, asked, NUM_ROWS, random.Random(0), on_step)
+        return [self._output(request, names[id(request)], bool(proposer)) for request in asked]
+
+    def _output(self, request: Asked, name: str, is_drafting: bool) -> Any:
+        metrics = SimpleNamespace(
+            per_step_drafted=[drafted for drafted, _ in request.verified],
+            per_step_accepted=[accepted for _, accepted in request.verified],
+        )
+        answer = SimpleNamespace(
+            text=self._tokenizer.decode(request.output_ids),
+            token_ids=request.output_ids,
+            finish_reason="length",
+            stop_reason=None,
+            spec_decode_metrics=metrics if is_drafting else None,
+        )
+        return SimpleNamespace(
+            request_id=name,
+            prompt_token_ids=request.prompt_ids,
+            num_cached_tokens=0,
+            # By a clock of its own: it has waited for 5 s, and then took 1 s and 2 s.
+            metrics=SimpleNamespace(scheduled_ts=5.0, first_token_ts=6.0, last_token_ts=8.0),
+            outputs=[answer],
+        )
+
+
+@dataclass
+class EngineArgs:
+    """Arguments that vLLM takes and lm-eval does not name."""
+
+    speculative_config: Any = None
+    per_request_spec_decode_metrics: str = "none"
+    worker_extension_cls: str = ""
+    gpu_memory_utilization: float = 0.9
+
+
+@contextmanager
+def pretended(monkeypatch: pytest.MonkeyPatch, engine: type = LLM) -> Iterator[None]:
+    """lm-eval's own `vllm` model, in front of `engine` in place of vLLM."""
+    contents: dict[str, dict[str, Any]] = {
+        "vllm": {
+            "LLM": engine,
+            "SamplingParams": dict,
+            "TokensPrompt": lambda prompt_token_ids: prompt_token_ids,
+            "EngineArgs": EngineArgs,
+        },
+        "vllm.lora": {},
+        "vllm.lora.request": {"LoRARequest": None},
+        "vllm.tokenizers": {"get_tokenizer": lambda name, **_: AutoTokenizer.from_pretrained(name)},
+    }
+    for name, members in contents.items():
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    version = metadata.version
+    monkeypatch.setattr(
+        metadata, "version", lambda name: "0.8.0" if name == "vllm" else version(name)
+    )
+    placeholder = "lm_eval.models.vllm_causallms:VLLM"
+    monkeypatch.setitem(model_registry._objs, "vllm", placeholder)
+    LLM.made.clear()
+    yield
+    sys.modules.pop(placeholder.partition(":")[0], None)
+    _materialise_placeholder.cache_clear()
+
+
+def _of_name(name: str) -> Any:
+    module, _, member = name.rpartition(".")
+    return getattr(import_module(module), member)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,174 @@
+"""Our drafters inside vLLM itself, with a real model, in an environment that has vLLM:
+
+scripts/vllm_environment FOLDER
+FOLDER/bin/pytest --runslow tests/vllm
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LogitsProcessorList
+
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.differences import Rescorer
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.sequence import Sequence as Decoded
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.serving import proposer
+
+vllm = pytest.importorskip("vllm", reason="NOT TESTED without vLLM: see scripts/vllm_environment")
+pytestmark = pytest.mark.slow
+
+MAX_TOKENS = 64
+GREEDY = TokenChooser(LogitsProcessorList(), do_sample=False)
+PLACES = ("a harbour", "an old mill", "the night market", "a railway yard")
+PROMPTS = [
+    f"<|im_start|>user\nHere is a list: {', '.join(f'item {n} of {place}' for n in range(size))}. "
+    "Write the same list again.<|im_end|>\n<|im_start|>assistant\n"
+    for size in (3, 40, 9, 21)
+    for place in PLACES
+]
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def make(real_model: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes an engine; the earlier one of a test ends then, since all are in this process."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    monkeypatch.setenv(proposer.VARIABLE, "drafter=suffix,store=true")
+
+    def made(drafts: bool = True, **options: Any) -> Any:
+        gc.collect()
+        if drafts:
+            options["per_request_spec_decode_metrics"] = "detailed"
+            options["worker_extension_cls"] = "copyspec_eval.serving.worker.CopySpecWorker"
+            options["speculative_config"] = {
+                "method": "custom_class",
+                "model": proposer.NAME,
+                "num_speculative_tokens": proposer.NUM_DRAFT_TOKENS,
+            }
+        usual = {"dtype": "bfloat16", "max_model_len": 2048, "enforce_eager": True, "seed": 0}
+        return vllm.LLM(model=str(real_model), **(usual | options))
+
+    return made
+
+
+def answers(
+    llm: Any, prompts: Sequence[str] = PROMPTS, lengths: Sequence[int] = (MAX_TOKENS,)
+) -> Any:
+    """Greedy; `lengths` are the budgets, one after the other."""
+    params = [
+        vllm.SamplingParams(temperature=0, max_tokens=lengths[n % len(lengths)])
+        for n in range(len(prompts))
+    ]
+    return llm.generate(list(prompts), params, use_tqdm=False)
+
+
+class Judge:
+    """Says whether two answers are equal but for near-ties."""
+
+    def __init__(self, folder: Path) -> None:
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        engines = [
+            Engine(model, NoDrafter, num_draft_tokens=count, exact=None) for count in (0, 15)
+        ]
+        self._rescorer = Rescorer(model, *engines)
+
+    def check(self, drafted: Any, plain: Any) -> int:
+        """How many answers are identical; all others are near-ties."""
+        identical = 0
+        for ours, theirs in zip(drafted, plain, strict=True):
+            sequence = Decoded(ours.prompt_token_ids, StopRule(512), GREEDY)
+            difference = self._rescorer.explain(
+                sequence, ours.outputs[0].token_ids, theirs.outputs[0].token_ids
+            )
+            assert difference is None or difference.agreement == "near_tie", difference
+            identical += difference is None
+        return identical
+
+
+@pytest.fixture(scope="module")
+def judge(real_model: Path) -> Judge:
+    return Judge(real_model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_num_seqs": 4, "num_gpu_blocks_override": 24},  # rows are preempted
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 64},
+        {"enable_prefix_caching": False},
+        {"max_num_batched_tokens": 64, "max_num_seqs": 16},  # steps without room for every row
+    ],
+    ids=["usual", "preempted", "chunked", "no prefix cache", "no room"],
+)
+def test_answers_and_counts_are_vllms(make: Make, judge: Judge, options: dict[str, Any]) -> None:
+    ragged = (7, 64, 1, 33, 90)
+    prompts = [*PROMPTS, *reversed(PROMPTS)]
+    plain = answers(make(drafts=False), prompts, ragged)
+    llm = make(**options)
+    drafted = answers(llm, prompts, ragged)
+    assert judge.check(drafted, plain) >= 28
+    copies = llm.collective_rpc("copyspec_copies")[0]
+    assert len(copies) == len(prompts)
+    of_proposer: list[tuple[Any, ...]] = sorted(
+        (list(ids), sum(length for _, length, _ in spans), len(sources))
+        for ids, _, spans, sources in copies
+    )
+    of_vllm: list[tuple[Any, ...]] = sorted(
+        (list(each.prompt_token_ids), sum(metrics.per_step_accepted), len(metrics.per_step_drafted))
+        for each in drafted
+        for metrics in [each.outputs[0].spec_decode_metrics]
+    )
+    assert sum(num_drafts for _, _, num_drafts in of_vllm) > 50
+    if "num_gpu_blocks_override" in options:
+        # Of a preempted request vLLM drops the draft, which a proposer cannot see.
+        assert all(a[2] >= b[2] for a, b in zip(of_proposer, of_vllm, strict=True))
+        of_proposer, of_vllm = ([each[:2] for each in of] for of in (of_proposer, of_vllm))
+    assert of_proposer == of_vllm
+    for prompt_ids, output_ids, spans, _ in copies:
+        text = [*prompt_ids, *output_ids]
+        for start, length, source in spans:
+            if source >= 0:
+                assert text[source : source + length] == list(output_ids[start : start + length])
+
+
+def test_an_aborted_request_leaves_the_others_alone(make: Make, judge: Judge) -> None:
+    plain = answers(make(drafts=False), PROMPTS[1:])
+    llm = make()
+    engine = llm.llm_engine
+    params = vllm.SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
+    for number, prompt in enumerate(PROMPTS):
+        engine.add_request(str(number), prompt, params)
+    done: dict[str, Any] = {}
+    for step in range(10_000):
+        if not engine.has_unfinished_requests():
+            break
+        if step == 12:
+            engine.abort_request(["0"])
+        done |= {output.request_id: output for output in engine.step() if output.finished}
+    drafted = [done[str(number)] for number in range(1, len(PROMPTS))]
+    assert judge.check(drafted, plain) >= 13
+
+
+def test_memory_does_not_grow_with_the_requests(make: Make) -> None:
+    llm = make(num_gpu_blocks_override=64)  # else the memory of the KV cache is filled meanwhile
+    process = psutil.Process()
+    sizes = []
+    for _ in range(5):
+        for start in range(0, 100, 20):
+            answers(llm, [f"{start + n}: {PROMPTS[n % 16]}" for n in range(20)], (8,))
+        sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[1] < 30_000_000, sizes
