@@ -2,7 +2,7 @@
 
 vLLM imports it by its name in every worker (vLLM pull request 39487):
 
-    vllm serve MODEL --speculative-config '{"method": "custom_class", "num_speculative_tokens": 15,
+    vllm serve MODEL --speculative-config '{"method": "custom_class", "num_speculative_tokens": 31,
         "model": "copyspec_eval.serving.proposer.CopySpecProposer"}'
 
 `COPYSPEC_DRAFTING` chooses the drafter, as `--model_args` do: `drafter=suffix,store=true`.
@@ -27,7 +27,7 @@ from copyspec_eval.types import DraftOptions
 
 VARIABLE = "COPYSPEC_DRAFTING"
 NAME = f"{__name__}.CopySpecProposer"
-NUM_DRAFT_TOKENS = 15
+NUM_DRAFT_TOKENS = 31
 """The longest draft, in tokens: vLLM keeps room for as many in every step."""
 
 

@@ -44,7 +44,7 @@ ARMS = {
     "vLLM, ngram": Arm("vllm", _NGRAM, _EIGHT),
     "vLLM, suffix": Arm("vllm", "method=suffix,num_speculative_tokens=15"),
     "vLLM, our `suffix` with a store": Arm(
-        "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=15", _EIGHT
+        "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=31", _EIGHT
     ),
     "ours, `none`": Arm("copyspec", "drafter=none", _ONE, once=True),
     "ours, `suffix`": Arm("copyspec", "drafter=suffix", _ONE, once=True),
