@@ -84,7 +84,7 @@ class CopySpecVLLM(TimedLM):
             store_option(store),
         )
         proposer.drafters(self._draft_options)  # refuses what the workers could not draft with
-        self._paired = options.check_bool("paired", paired)
+        options.check_bool("paired", paired)
         # The workers, which may be other processes, read it there.
         os.environ[proposer.VARIABLE] = draft_text(self._draft_options)
         super().__init__(
@@ -128,11 +128,17 @@ class CopySpecVLLM(TimedLM):
         ]
 
     def copied(self, output: Any) -> Copied:
-        """What the proposer has recorded of an answer, up to the answer's end."""
+        """What the proposer has recorded of an answer, up to the answer's end.
+
+        Equal requests with equal answers share out their records: the proposer, which knows them by
+        their tokens alone, cannot tell them apart.
+        """
         answer_ids = tuple(output.outputs[0].token_ids)
-        for copies in self._copies.get(tuple(output.prompt_token_ids), ()):
+        of_prompt = self._copies.get(tuple(output.prompt_token_ids), [])
+        for copies in of_prompt:
             seen = tuple(copies.output_ids)
             if seen[: len(answer_ids)] == answer_ids[: len(seen)]:
+                of_prompt.remove(copies)
                 return Copied(copies.sources, _cut(copies.spans, len(answer_ids)))
         nothing: Copied = super().copied(output)
         return nothing

@@ -57,6 +57,15 @@ def test_counts_and_copies_of_every_answer(byte_model: Path, drafter: str) -> No
     assert (copied > 100) == (drafter != "drafter=none")
 
 
+def test_equal_requests_share_out_their_records(byte_model: Path) -> None:
+    """With a store later ones copy the answer of the first, and so more of it."""
+    lm = make(byte_model, "drafter=suffix,store=true", batch_size="auto")
+    answers = lm.generate_until(instances(repeats=8, contexts=TEXTS[:1]), disable_tqdm=True)
+    recorded = rows(answers)
+    assert len({row.token_ids for row in recorded}) == 1
+    assert len({row.spans for row in recorded}) > 1, "not one record for all"
+
+
 def test_vllm_fills_up_its_own_batch(byte_model: Path) -> None:
     lm = make(byte_model, batch_size="auto")
     asked: list[int] = []
