@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,6 +63,16 @@ FILES: dict[str, PublicFile] = {
             f"{_FASTCHAT}/fastchat/llm_judge/data/mt_bench/reference_answer/gpt-4.jsonl",
             "f957a5bc977badb66885ec970e6cd08527845780313f0995764260e5777b9b3f",
         ),
+        PublicFile(
+            "reference/cp_gsm.py",
+            f"{_COPYSPEC}/GSM/cp_gsm.py",
+            "dd6630b7a96186829823ff7c09c258b4892847d813ae81ad26cf44748d94892f",
+        ),
+        PublicFile(
+            "reference/evaluate_cnn.py",
+            f"{_COPYSPEC}/CNNDM/evaluate_cnn.py",
+            "8c3b269855fbbd3e899bc38b8e57d8a7c766a9abe2c98bb9952b068fbf5cd41f",
+        ),
     )
 }
 
@@ -102,6 +113,23 @@ def locate(path: str) -> Path:
             f"{local}: no such file; put a copy there, or unset {DATA_DIR_VARIABLE} to download it"
         )
     return local
+
+
+def read_as_published(path: str) -> str:
+    """The text of the file `path` of `FILES`, a local copy included, if it is what was published.
+
+    Raises:
+        DataError: as `locate`; or a local copy has other content.
+    """
+    file = locate(path)
+    content = file.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != FILES[path].sha256:
+        raise DataError(
+            f"{file}: its SHA-256 is {digest:.12}…, not the published {FILES[path].sha256:.12}…; "
+            f"copy {FILES[path].url} there"
+        )
+    return content.decode()
 
 
 def read_jsonl(path: Path) -> Iterator[JsonLine]:

@@ -105,7 +105,7 @@ class DraftOptions:
         gamma: the paper's γ: how many trailing tokens must have occurred before, in tokens; for
             `copyspec` alone.
         num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
-            own number.
+            own number; 0, for `copyspec` alone, looks for what to copy and copies nothing.
         store: whether to copy from earlier answers of the run, too; or the folders and files of
             earlier runs whose answers are there from the start, as well.
         tree: whether to draft several continuations at once.
@@ -114,10 +114,12 @@ class DraftOptions:
         delta: the paper's δ: how many tokens the draft model proposes at a time.
 
     Raises:
-        OptionError: a number that is not an integer of at least 1, or a switch that is no bool.
+        OptionError: a number that is no integer or too low, or a switch that is no bool.
 
     >>> DraftOptions("suffix", store=("runs/base", "runs/old/turns.jsonl"), tree=True).label
     'suffix + store=base:old + tree'
+    >>> DraftOptions("none", draft_model="Qwen/Qwen2.5-0.5B-Instruct", delta=3).label
+    'none + draft_model=Qwen2.5-0.5B-Instruct + delta=3'
     """
 
     drafter: str = "copyspec"
@@ -135,9 +137,12 @@ class DraftOptions:
             value = getattr(self, name)
             if name == "num_draft_tokens" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            # The paper's copying of no token is what looking alone costs.
+            least = 0 if (name, self.drafter) == ("num_draft_tokens", "copyspec") else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(
-                    f"{name}={value!r} is not an integer of at least 1; usual is {usual[name]}"
+                    f"{name}={value!r} is not an integer of at least {least}; "
+                    f"usual is {usual[name]}"
                 )
         if not isinstance(self.drafter, str):
             raise OptionError(f"drafter={self.drafter!r} is no name of a drafter")
@@ -158,11 +163,12 @@ class DraftOptions:
     def label(self) -> str:
         """The drafter and its switches: "suffix", "suffix + store + tree", …."""
         store = "=".join(filter(None, ("store", ":".join(map(_run_name, self.store_paths)))))
+        drafting = f"draft_model={_run_name(self.draft_model or '')} + delta={self.delta}"
         switches = {
             store: self.store,
             "tree": self.tree,
             "recycle": self.recycle,
-            "draft model": self.draft_model,
+            drafting: self.draft_model,
         }
         return " + ".join([self.drafter, *(name for name in switches if switches[name])])
 
@@ -305,6 +311,8 @@ class TurnCounts:
             values.
         num_tokens: generated tokens, the EOS token included if the answer ended on one.
         num_forwards: target forwards, the prefill counted as one.
+        num_looped_tokens: of an answer that the token budget ended, the tokens at its end that
+            repeat those before them over and over.
         num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
             accepted part of a draft behind the prompt.
         drafts: by the source of the draft tokens; empty if nothing was drafted.
@@ -320,6 +328,7 @@ class TurnCounts:
     num_prompt_tokens: int | None = None
     num_reused_tokens: int | None = None
     num_tokens: int | None = None
+    num_looped_tokens: int | None = None
     num_forwards: int | None = None
     num_prefill_tokens: int | None = None
     drafts: dict[DraftSource, DraftCounts] | None = None

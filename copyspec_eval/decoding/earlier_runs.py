@@ -115,10 +115,19 @@ def draft_options(text: str, drafter: str | None = None) -> DraftOptions:
         name, _, value = pair.partition("=")
         if name not in names:
             raise unknown_option("drafter argument", name, names)
-        number = int(value) if value.removeprefix("-").isdecimal() else value
-        values[name] = {"true": True, "false": False}.get(value.lower(), number)
+        values[name] = setting_value(value)
     values["store"] = store_option(values.get("store", False))
     return DraftOptions(**{"drafter": drafter or default_drafter(values.get("gamma"))} | values)
+
+
+def setting_value(text: str) -> bool | int | str:
+    """What the text of a setting stands for: an integer, true or false, else the text.
+
+    >>> setting_value("5"), setting_value("True"), setting_value("runs/a")
+    (5, True, 'runs/a')
+    """
+    number = int(text) if text.removeprefix("-").isdecimal() else text
+    return {"true": True, "false": False}.get(text.lower(), number)
 
 
 def draft_text(options: DraftOptions) -> str:

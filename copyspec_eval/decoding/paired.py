@@ -1,4 +1,4 @@
-"""Every sequence twice: with drafts, and by plain one-token decoding, in turn."""
+"""Every sequence by each way of drafting, and by plain one-token decoding, in turn."""
 
 from __future__ import annotations
 
@@ -24,26 +24,38 @@ class Baseline:
     difference: Difference | None
 
 
+@dataclass(frozen=True, slots=True)
+class PairedAnswer:
+    """An arm's answer, and what it is measured against."""
+
+    generation: Generation
+    baseline: Baseline
+
+
 class PairedEngine:
-    """Measures an engine against plain one-token decoding of the same model, cache and attention.
+    """Measures engines against plain one-token decoding of the same model, cache and attention.
 
     Sequences are taken in groups as large as the batch, so a batch is compared with a batch; a
-    group is answered by both arms before the next begins, and the arm that goes first changes with
-    every group, so that drift of the machine affects both alike. The baseline commits one token per
+    group is answered by every arm before the next begins, and the arm that goes first changes with
+    every group, so that drift of the machine affects all alike. The baseline commits one token per
     row and step. In exact mode it takes the narrowest exact steps, so that its answers are the same
-    bits; never those of a fixed width, since padding would flatter the arm that drafts.
+    bits; never those of a fixed width, since padding would flatter the arms that draft.
 
     Args:
-        model: as for `engine`.
-        engine: the arm that drafts.
-        prefix_cache: the baseline's, as large as that of `engine`.
+        model: as for the engines.
+        engines: the arms that draft, of one batch size and the same exact steps.
+        prefix_cache: the baseline's, as large as that of each engine.
     """
 
     def __init__(
-        self, model: PreTrainedModel, engine: Engine, prefix_cache: PrefixCache | None = None
+        self,
+        model: PreTrainedModel,
+        engines: abc.Sequence[Engine],
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
-        self._engine = engine
-        steps = engine.exact
+        self._engines = list(engines)
+        first = self._engines[0]
+        steps = first.exact
         if steps is not None and steps.kind == "fixed width":
             steps = None
         self._baseline = Engine(
@@ -51,48 +63,56 @@ class PairedEngine:
             NoDrafter,
             num_draft_tokens=0,
             exact=steps,
-            batch_size=engine.batch_size,
+            batch_size=first.batch_size,
             prefix_cache=prefix_cache,
-            cache=engine.cache,
+            cache=first.cache,
         )
-        self._rescorer = Rescorer(model, self._baseline, engine)
+        self._rescorers = [Rescorer(model, self._baseline, engine) for engine in self._engines]
 
     def warm_up(self, sequence: Sequence) -> None:
-        """As `Engine.warm_up`, both arms."""
-        self._engine.warm_up(sequence)
-        self._baseline.warm_up(sequence)
+        """As `Engine.warm_up`, every arm."""
+        for arm in self._arms:
+            arm.warm_up(sequence)
 
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """As `Engine.check`."""
-        self._engine.check(sequences)
+        """As `Engine.check`; the longest draft of all arms counts."""
+        sequences = list(sequences)
+        for engine in self._engines:
+            engine.check(sequences)
 
     def generate(
         self,
         sequences: abc.Sequence[Sequence],
-        on_finish: Callable[[int, Generation, Baseline], None],
+        on_finish: Callable[[int, list[PairedAnswer]], None],
     ) -> None:
         """Answer `sequences` in the order given.
 
         Args:
             sequences: what to answer; they stay as they are.
-            on_finish: called with a sequence's index, its drafted answer and its baseline once both
-                are there.
+            on_finish: called with a sequence's index and its answers, one of each engine, once
+                these and the baseline's are there.
 
         Raises:
             RequestError: as `check`; nothing is begun then.
         """
         self.check(sequences)
-        size = self._engine.batch_size
+        size = self._baseline.batch_size
         for start in range(0, len(sequences), size):
             group = sequences[start : start + size]
-            arms = [self._engine, self._baseline]
-            if start // size % 2:
-                arms.reverse()
+            first = start // size % len(self._arms)
             answers = {
                 arm: arm.generate([sequence.restarted() for sequence in group], beside=sequences)
-                for arm in arms
+                for arm in [*self._arms[first:], *self._arms[:first]]
             }
             for index, sequence in enumerate(group):
-                answer, baseline = (answers[arm][index] for arm in (self._engine, self._baseline))
-                difference = self._rescorer.explain(sequence, answer.token_ids, baseline.token_ids)
-                on_finish(start + index, answer, Baseline(baseline, difference))
+                baseline = answers[self._baseline][index]
+                paired = []
+                for engine, rescorer in zip(self._engines, self._rescorers, strict=True):
+                    answer = answers[engine][index]
+                    difference = rescorer.explain(sequence, answer.token_ids, baseline.token_ids)
+                    paired.append(PairedAnswer(answer, Baseline(baseline, difference)))
+                on_finish(start + index, paired)
+
+    @property
+    def _arms(self) -> list[Engine]:
+        return [*self._engines, self._baseline]

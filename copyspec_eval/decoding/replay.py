@@ -107,7 +107,8 @@ def replay_turn(
         continuation = iter(padded[len(sequence.output_ids) :])
         draft = sequence.propose(thresholds)
         sequence.commit(draft, functools.partial(_next_of, continuation))
-    counts = replace(sequence.counts(), finish_reason=None)
+    # A trace does not tell what ended it.
+    counts = replace(sequence.counts(), finish_reason=None, num_looped_tokens=None)
     return ReplayedTurn(trace.category, trace.turn, counts)
 
 

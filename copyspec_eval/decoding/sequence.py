@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
@@ -198,6 +199,9 @@ class Sequence:
             num_prompt_tokens=len(self.prompt_ids),
             num_reused_tokens=self.num_reused_tokens,
             num_tokens=len(self.output_ids),
+            num_looped_tokens=(
+                looped_tokens(self.output_ids) if self.finish_reason == "length" else 0
+            ),
             num_forwards=self.num_forwards,
             num_prefill_tokens=self.num_prefill_tokens,
             drafts={

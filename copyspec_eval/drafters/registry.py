@@ -61,7 +61,8 @@ DRAFTERS: dict[str, DrafterKind] = {
     "none": DrafterKind(lambda options, shared: NoDrafter(), PAPER_DRAFT_TOKENS),
     "copyspec": DrafterKind(
         lambda options, shared: CopySpecDrafter(
-            options.gamma, options.num_draft_tokens or PAPER_DRAFT_TOKENS
+            options.gamma,
+            PAPER_DRAFT_TOKENS if options.num_draft_tokens is None else options.num_draft_tokens,
         ),
         PAPER_DRAFT_TOKENS,
     ),
@@ -120,6 +121,7 @@ def longest_draft(options: DraftOptions) -> int:
 
     A draft model's draft has to fit, too.
     """
-    usual = drafter_kind(options.drafter).num_draft_tokens
-    copied = options.num_draft_tokens or usual or LONGEST_DRAFT
+    copied = options.num_draft_tokens
+    if copied is None:
+        copied = drafter_kind(options.drafter).num_draft_tokens or LONGEST_DRAFT
     return max(copied, options.delta) if options.draft_model else copied

@@ -35,9 +35,11 @@ def register_model() -> None:
 def register_tasks() -> None:
     """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
 
-    When `lm_eval` looks up the names after `--tasks`, those of ours are loaded once: so what is
-    wrong with their data is reported before a model is loaded.
+    When `lm_eval` looks up what stands after `--tasks`, tasks of ours are loaded once, and tasks of
+    users' files that are made with our classes: so what is wrong with their data is reported before
+    a model is loaded.
     """
+    from lm_eval.tasks import _yaml_loader
     from lm_eval.tasks.manager import TaskManager
 
     original, match = TaskManager.__init__, TaskManager.match_tasks
@@ -58,11 +60,40 @@ def register_tasks() -> None:
     def match_tasks(manager: Any, task_list: list[str]) -> list[str]:
         names: list[str] = match(manager, task_list)
         for name in names:
-            if tasks_dir() in Path(manager.task_index[name].yaml_path or "").parents:
+            if _has_our_class(manager.task_index[name].yaml_path):
                 manager.load([name])
         return names
 
     TaskManager.match_tasks = match_tasks
+    load_yaml = _yaml_loader.load_yaml
+
+    @functools.wraps(load_yaml)
+    def load_and_check(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        # What a file includes, which is loaded by the same name, need not be whole.
+        _yaml_loader.load_yaml = load_yaml
+        try:
+            config: dict[str, Any] = load_yaml(*args, **kwargs)
+        finally:
+            _yaml_loader.load_yaml = load_and_check
+        task_class = config.get("class")
+        # Only `--tasks FILE.yaml` has classes resolved here; the manager loads by another name.
+        if isinstance(task_class, type) and task_class.__module__.startswith("copyspec_eval."):
+            task_class(dict(config))
+        return config
+
+    _yaml_loader.load_yaml = load_and_check
+
+
+def _has_our_class(path: Any) -> bool:
+    """Whether a task's file lies in our folder, or names a class of ours."""
+    if not path:
+        return False
+    if tasks_dir() in Path(path).parents:
+        return True
+    try:
+        return "!function copyspec_eval." in Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError):  # lm-eval says what is wrong with it
+        return False
 
 
 def _with_our_tasks(include_path: Any) -> Any:

@@ -16,31 +16,44 @@ from lm_eval.models.utils import normalize_gen_kwargs
 
 from copyspec_eval import sources
 from copyspec_eval.errors import DataError, report_errors_in_one_line
+from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import ChatTemplate, MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
-from copyspec_eval.scoring.cnn_dailymail import SummaryScores, score_summary
+from copyspec_eval.scoring.cnn_dailymail import (
+    UNSTEMMED,
+    SummaryScores,
+    score_summary,
+    unstemmed_rouge,
+)
 
 report_errors_in_one_line()
 
 _FIELDS = ("id", "article", "highlights")
 _PUBLIC, _VERSION = "abisee/cnn_dailymail", "3.0.0"
-_INSTRUCTION = (
-    "Pick the 2 or 3 sentences of this article that best sum it up. Copy them word for word, and "
-    "write nothing else."
+# The instruction comes last, since lm-eval cuts prompts at the front.
+PROMPT = (
+    "Article:\n{article}\n\nPick the 2 or 3 sentences of this article that best sum it up. Copy "
+    "them word for word, and write nothing else."
 )
 
 
 class CnnDailyMailTask(MultiTurnTask):
-    """One turn: an article, and what to do with it; scored by ROUGE and by what is verbatim."""
+    """One turn: an article, and what to do with it; scored by ROUGE and by what is verbatim.
+
+    `dataset_kwargs: {prompts: reference}` asks in the words of the paper's own code, and adds ROUGE
+    as that takes it.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        for field in fields(SummaryScores):
-            self._aggregation_list[field.name] = mean
-            self._higher_is_better[field.name] = True
+        for name in (*(field.name for field in fields(SummaryScores)), *UNSTEMMED):
+            self._aggregation_list[name] = mean
+            self._higher_is_better[name] = True
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """The split "test", of local files or of the Hugging Face Hub."""
+        self._is_reference = reference_prompts.wording(dataset_kwargs) == "reference"
+        self._prompt = reference_prompts.summary_prompt() if self._is_reference else PROMPT
         folder = data_dir()
         self.dataset = {
             "test": _download()
@@ -50,7 +63,7 @@ class CnnDailyMailTask(MultiTurnTask):
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         """The whole article and the instruction."""
-        return [question(doc["article"])]
+        return [self._prompt.replace("{article}", doc["article"])]
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         """The highlights."""
@@ -66,23 +79,21 @@ class CnnDailyMailTask(MultiTurnTask):
         # What a server's model can hold lm-eval does not know: it takes 2,048 tokens for all.
         if isinstance(lm, TemplateLM) and not isinstance(lm, TemplateAPI):
             for instance in self._instances:
-                cut_to_fit(instance, lm)
+                cut_to_fit(instance, lm, self._prompt)
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         """The turn's figures, and the scores of the summary against the uncut article."""
         figures = super().process_results(doc, results)
         if "bypass" in figures:
             return figures
-        scores = score_summary(str(results[0] or ""), doc["article"], doc["highlights"])
-        return figures | asdict(scores)
+        summary = str(results[0] or "")
+        scores = asdict(score_summary(summary, doc["article"], doc["highlights"]))
+        if self._is_reference:
+            scores |= unstemmed_rouge(summary, doc["highlights"])
+        return figures | scores
 
 
-def question(article: str) -> str:
-    """The user's message: the instruction comes last, since lm-eval cuts prompts at the front."""
-    return f"Article:\n{article}\n\n{_INSTRUCTION}"
-
-
-def cut_to_fit(instance: TurnInstance, lm: TemplateLM) -> None:
+def cut_to_fit(instance: TurnInstance, lm: TemplateLM, prompt: str = PROMPT) -> None:
     """Shorten the article, at its end and between words, until the prompt fits `lm`'s context.
 
     The first word stays, whatever the room; lm-eval then cuts or refuses the prompt as any other.
@@ -93,7 +104,7 @@ def cut_to_fit(instance: TurnInstance, lm: TemplateLM) -> None:
     ends = [word.end() for word in re.finditer(r"\S+", article)]
 
     def tokens_with(num_words: int) -> int:
-        instance.question = question(article[: ends[num_words - 1]])
+        instance.question = prompt.replace("{article}", article[: ends[num_words - 1]])
         return len(lm.tok_encode(instance.args[0]))
 
     if tokens_with(len(ends)) > room:

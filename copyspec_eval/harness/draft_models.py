@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.probe import probe
@@ -14,6 +15,7 @@ from copyspec_eval.decoding.serving import check_config, needs_own_cache
 from copyspec_eval.errors import ModelError
 from copyspec_eval.harness import options
 from copyspec_eval.paths import model_path
+from copyspec_eval.types import DraftOptions
 
 
 def check(name: str, tokenizer: str, arguments: Mapping[str, Any]) -> None:
@@ -35,23 +37,29 @@ def check(name: str, tokenizer: str, arguments: Mapping[str, Any]) -> None:
     options.check_same_tokens(tokenizer, model_path(name), arguments)
 
 
-def load(
-    name: str | None,
-    delta: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    arguments: Mapping[str, Any],
-) -> DraftModel | None:
-    """Load a draft model, if one is named, in the target's dtype and on its device.
+def loader(
+    dtype: torch.dtype, device: torch.device, arguments: Mapping[str, Any]
+) -> Callable[[DraftOptions], DraftModel | None]:
+    """A function that loads the draft model of some options, if they name one; its weights once.
+
+    It is loaded in the target's dtype and on its device.
 
     Raises:
-        ModelError: it cannot be loaded, or the engine's forward is not its own.
+        ModelError: by that function: it cannot be loaded, or the engine's forward is not its own.
     """
-    if name is None:
-        return None
-    auto: Any = AutoModelForCausalLM
-    with options.loading("draft_model", name, "check its files"):
-        model = auto.from_pretrained(model_path(name), dtype=dtype, **options.of_access(arguments))
-        model = model.to(device).eval()
-    probe(model, exact=False)
-    return DraftModel(model, delta)
+
+    @functools.cache
+    def weights(name: str) -> PreTrainedModel:
+        auto: Any = AutoModelForCausalLM
+        access = options.of_access(arguments)
+        with options.loading("draft_model", name, "check its files"):
+            loaded = auto.from_pretrained(model_path(name), dtype=dtype, **access)
+            model: PreTrainedModel = loaded.to(device).eval()
+        probe(model, exact=False)
+        return model
+
+    def load(draft_options: DraftOptions) -> DraftModel | None:
+        name = draft_options.draft_model
+        return None if name is None else DraftModel(weights(name), draft_options.delta)
+
+    return load

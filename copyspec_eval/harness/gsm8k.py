@@ -10,6 +10,7 @@ from datasets import Dataset, load_dataset
 from lm_eval.api.metrics import mean
 
 from copyspec_eval.errors import DataError, report_errors_in_one_line
+from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.scoring import gsm8k
@@ -47,6 +48,8 @@ HIGHER_IS_BETTER = {
 class GSM8KSelfCorrectionTask(MultiTurnTask):
     """Three turns per problem; the programs of the first and the last one are run and compared.
 
+    `dataset_kwargs: {prompts: reference}` asks in the words of the paper's own code.
+
     All programs of a run are run together, side by side, once the last answer is in.
     """
 
@@ -61,11 +64,13 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Read the problems as the split "test"."""
+        is_reference = reference_prompts.wording(dataset_kwargs) == "reference"
+        self._prompts = reference_prompts.gsm8k_prompts() if is_reference else PROMPTS
         self.dataset = {"test": Dataset.from_list([_problem(row) for row in _rows()])}
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         """The problem, the second look, and the final version."""
-        return [prompt.replace("{question}", doc["question"]) for prompt in PROMPTS]
+        return [prompt.replace("{question}", doc["question"]) for prompt in self._prompts]
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> Any:
         """The right number."""

@@ -1,4 +1,4 @@
-"""The task `humaneval_evalplus`: Python functions to write, tested by EvalPlus."""
+"""The tasks `humaneval_evalplus` and `mbpp_evalplus`: functions to write, tested by EvalPlus."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from datasets import Dataset
 from lm_eval.api.metrics import mean
 
 from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
+from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
@@ -22,14 +23,17 @@ from copyspec_eval.sources import JsonLine
 
 report_errors_in_one_line()
 
-PLUS_FILES = ("HumanEvalPlus.jsonl", "HumanEvalPlus.jsonl.gz")
-BASE_FILE = "HumanEval.jsonl.gz"
+Benchmark = Literal["humaneval", "mbpp"]
+"""As EvalPlus calls it."""
 
-# Where EvalPlus ends a completion.
-STOPS = (
-    *("\nif __name__", "\ndef main(", "\nprint(", "\ndef ", "\nclass "),
-    *("\nimport ", "\nfrom ", "\nassert "),
-)
+BASE_FILE = "HumanEval.jsonl.gz"
+"""OpenAI's HumanEval, which has the base tests alone."""
+
+_FILES: dict[Benchmark, tuple[str, ...]] = {
+    "humaneval": ("HumanEvalPlus.jsonl", "HumanEvalPlus.jsonl.gz", BASE_FILE),
+    "mbpp": ("MbppPlus.jsonl", "MbppPlus.jsonl.gz"),
+}
+
 _QUESTION = """\
 Write a self-contained Python script that solves the problem below. Give the whole script, imports \
 included, in one Markdown block that begins with ```python.
@@ -44,16 +48,31 @@ _PLUS_FIELDS = _FIELDS | {"base_input": (list,), "plus_input": (list,), "atol": 
 
 
 class ProblemInstance(TurnInstance):
-    """The request for one problem: a question in a chat, otherwise code to continue."""
+    """The request for one problem: a question in a chat, otherwise code to continue.
+
+    Attributes:
+        benchmark: whose problem it is, as EvalPlus calls it.
+        wording: whose question a chat gets; EvalPlus's also begins the answer.
+    """
+
+    benchmark: Benchmark
+    wording: reference_prompts.Wording
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
-        """As in `TurnInstance`; a completion has the stops of EvalPlus where none are given."""
+        """As in `TurnInstance`; EvalPlus's prompts have its stops, where none are given."""
         prompt, settings = super().arguments
-        if self.chat_template is not None:
+        if self.chat_template is None:
+            prompt = "\n\n".join(filter(None, (self.system, self._beginning)))
+            stops = reference_prompts.completion_stops(self.benchmark)
+        elif self.wording == "reference":
+            prompt = reference_prompts.evalplus_prompt(
+                self._beginning, self.chat_template, self.system
+            )
+            stops = reference_prompts.chat_stops()
+        else:
             return prompt, settings
-        completed = "\n\n".join(filter(None, (self.system, self._beginning)))
-        return completed, settings | {"until": settings.get("until") or list(STOPS)}
+        return prompt, settings | {"until": settings.get("until") or stops}
 
     @arguments.setter
     def arguments(self, generation_kwargs: dict[str, Any]) -> None:
@@ -70,8 +89,10 @@ class ProblemInstance(TurnInstance):
         return f"{self.doc['prompt'].strip()}\n"
 
 
-class HumanEvalTask(MultiTurnTask):
+class EvalPlusTask(MultiTurnTask):
     """One turn: a problem. All answers are tested together, once the last is in.
+
+    `dataset_kwargs: {prompts: reference}` asks a chat as EvalPlus does, and so the paper's code.
 
     Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. The programs are
     left in lm-eval's output folder, as `evalplus.evaluate --samples` reads them: `samples.jsonl`
@@ -83,6 +104,7 @@ class HumanEvalTask(MultiTurnTask):
         DataError: as `read_problems`; or nothing is local and the download fails.
     """
 
+    benchmark: ClassVar[Benchmark]
     runs_programs = True
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -97,11 +119,15 @@ class HumanEvalTask(MultiTurnTask):
         """The problems as the split "test", their tests apart: those fit no table."""
         if importlib.util.find_spec("evalplus") is None:
             raise OptionError(
-                "the task humaneval_evalplus needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
+                f"the task {self.benchmark}_evalplus needs EvalPlus; "
+                "pip install 'copyspec-eval[humaneval]'"
             )
+        self._wording = reference_prompts.wording(dataset_kwargs)
         folder = data_dir()
         self._problems = (
-            _download() if folder is None else read_problems(find_file(folder / "humaneval"))
+            _download(self.benchmark)
+            if folder is None
+            else read_problems(find_file(folder, self.benchmark))
         )
         rows = [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
         self.dataset = {"test": Dataset.from_list(rows)}
@@ -120,7 +146,9 @@ class HumanEvalTask(MultiTurnTask):
         """One request."""
         [made] = super().construct_requests(doc, ctx, metadata, **kwargs)
         _, settings = made.args
-        return [ProblemInstance(doc, made.question, None, settings, metadata, made.system)]
+        request = ProblemInstance(doc, made.question, None, settings, metadata, made.system)
+        request.benchmark, request.wording = self.benchmark, self._wording
+        return [request]
 
     def apply_filters(self) -> None:
         """As lm-eval's; all answers are in by then, so test them and write them down."""
@@ -150,23 +178,36 @@ class HumanEvalTask(MultiTurnTask):
         return figures
 
 
-def find_file(folder: Path) -> Path:
-    """The file of problems in `folder`, HumanEval+ before HumanEval.
+class HumanEvalTask(EvalPlusTask):
+    """HumanEval with EvalPlus's tests."""
+
+    benchmark = "humaneval"
+
+
+class MbppTask(EvalPlusTask):
+    """MBPP with EvalPlus's tests."""
+
+    benchmark = "mbpp"
+
+
+def find_file(folder: Path, benchmark: Benchmark) -> Path:
+    """The file of problems in `folder/BENCHMARK`, that of EvalPlus before HumanEval's own.
 
     Raises:
         DataError: there is none.
     """
-    for name in (*PLUS_FILES, BASE_FILE):
+    folder, names = folder / benchmark, _FILES[benchmark]
+    for name in names:
         if (folder / name).is_file():
             return folder / name
     raise DataError(
-        f"{folder}: neither {PLUS_FILES[0]}[.gz] nor {BASE_FILE} is there; put a copy there, or "
+        f"{folder}: none of {', '.join(names)} is there; put a copy there, or "
         f"unset {DATA_DIR_VARIABLE} to download it"
     )
 
 
 def read_problems(path: Path) -> dict[str, dict[str, Any]]:
-    """Problems by `task_id`, of EvalPlus's HumanEval+ or OpenAI's HumanEval.
+    """Problems by `task_id`, of EvalPlus's HumanEval+ or MBPP+, or of OpenAI's HumanEval.
 
     Raises:
         DataError: the file is empty or unreadable, or a row lacks a field or has it of another
@@ -201,15 +242,22 @@ def _rows(path: Path) -> Iterator[JsonLine]:
         ) from error
 
 
-def _download() -> dict[str, dict[str, Any]]:
-    """HumanEval+ as EvalPlus itself downloads and keeps it."""
-    from evalplus.data import get_human_eval_plus
+def _download(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
+    """The problems as EvalPlus itself downloads and keeps them, as they stand in its file."""
+    from evalplus.data import get_human_eval_plus, get_mbpp_plus
+    from evalplus.data.mbpp import mbpp_serialize_inputs
 
     try:
-        problems: dict[str, dict[str, Any]] = get_human_eval_plus()
+        problems: dict[str, dict[str, Any]] = (
+            get_human_eval_plus() if benchmark == "humaneval" else get_mbpp_plus()
+        )
     except OSError as error:
         raise DataError(
-            f"cannot download HumanEval+ ({error}); copy it to FOLDER/humaneval/{PLUS_FILES[1]} "
-            f"and set {DATA_DIR_VARIABLE}=FOLDER"
+            f"cannot download {benchmark} ({error}); copy it to "
+            f"FOLDER/{benchmark}/{_FILES[benchmark][1]} and set {DATA_DIR_VARIABLE}=FOLDER"
         ) from error
+    if benchmark == "mbpp":
+        for task_id, problem in problems.items():
+            for inputs in ("base_input", "plus_input"):
+                problem[inputs] = mbpp_serialize_inputs(task_id, problem[inputs])
     return problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -16,21 +17,15 @@ from lm_eval.models.utils import postprocess_generated_text
 from copyspec_eval.decoding import kernels, serving
 from copyspec_eval.decoding.compiling import compile_layers
 from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option
-from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.own_probe import choose_cache
-from copyspec_eval.decoding.paired import Baseline, PairedEngine
+from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.step_costs import step_costs
-from copyspec_eval.drafters.registry import (
-    default_drafter,
-    drafter_factory,
-    drafter_kind,
-    longest_draft,
-)
+from copyspec_eval.drafters.registry import default_drafter, drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import draft_models, earlier, options
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
-from copyspec_eval.harness.exact_steps import exact_steps
+from copyspec_eval.harness.arms import Arm, options_of_arms
+from copyspec_eval.harness.engines import Engines
 from copyspec_eval.harness.progress import Progress
 from copyspec_eval.harness.ranks import split_documents_over_ranks
 from copyspec_eval.harness.recorder import RunRecorder, check_output_folder, request_fields
@@ -86,6 +81,8 @@ class CopySpecLM(HFLM):
             outputs are those of plain one-token decoding, bit for bit, whatever was drafted.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
+        arms: several ways of drafting that answer every request in turn, as with `paired`, each
+            with its own settings behind `+`: `none:copyspec+gamma=5:suffix+store`.
         prefix_cache: the most host memory, in bytes or such as "2GB", for keys and values of
             earlier prompts and answers, so that what begins alike is read once; 0 for none.
         compile: run the model's layers as compiled graphs, made before the first request.
@@ -109,6 +106,7 @@ class CopySpecLM(HFLM):
         delta: int = PAPER_DELTA,
         exact: bool = True,
         paired: bool = False,
+        arms: str | list[str] | None = None,
         prefix_cache: int | str = "2GB",
         compile: bool = False,
         **kwargs: Any,
@@ -121,8 +119,10 @@ class CopySpecLM(HFLM):
         options.check_values(kwargs)
         check_output_folder()
         self._arguments = dict(kwargs)
+        if arms is not None and drafter != "":
+            raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
         # lm-eval reads the word "none" as None.
-        self._draft_options = DraftOptions(
+        shared = DraftOptions(
             drafter=default_drafter(gamma) if drafter == "" else drafter or "none",
             gamma=PAPER_GAMMA if gamma is None else gamma,
             num_draft_tokens=num_draft_tokens,
@@ -132,20 +132,19 @@ class CopySpecLM(HFLM):
             draft_model=draft_model,
             delta=delta,
         )
+        self._options = options_of_arms(shared, arms)
+        tree = any(arm.tree for arm in self._options)
         self._exact = options.check_bool("exact", exact)
         if tree and exact:
             raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
-        self._paired = options.check_bool("paired", paired)
+        self._paired = options.check_bool("paired", paired) or arms is not None
         self._compile = options.check_bool("compile", compile)
         if compile:
             options.check_compile(kwargs)
         self._prefix_bytes = options.bytes_of("prefix_cache", prefix_cache)
-        self._make_drafter = drafter_factory(self._draft_options)
-        paths = self._draft_options.store_paths
-        earlier_answers = earlier.answers_of(paths)
-        self._longest = longest_draft(self._draft_options)
-        self._exact_steps: dict[int, ExactSteps] = {}
-        self._step_costs: dict[int, dict[int, float]] = {}
+        self._store_paths = shared.store_paths
+        earlier_answers = earlier.answers_of(self._store_paths)
+        self._longest = max(map(longest_draft, self._options))
         named = isinstance(pretrained, str)
         source: Any = model_path(pretrained) if named else pretrained
         config = options.read_config(source, kwargs) if named else source.config
@@ -155,9 +154,9 @@ class CopySpecLM(HFLM):
             options.check_own_cache, exact=exact, tree=tree, compile=compile, batch_size=batch_size
         )
         self._check_own_cache(serving.needs_own_cache(config))
-        if draft_model is not None:
+        for name in {each.draft_model for each in self._options if each.draft_model}:
             tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
-            draft_models.check(draft_model, tokenizer, kwargs)
+            draft_models.check(name, tokenizer, kwargs)
         # lm-eval's own default is "cuda", be there such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
         with options.loading(
@@ -172,20 +171,16 @@ class CopySpecLM(HFLM):
             compile_layers(self.model)
         with self._autocast():
             self.cache_kind = self._choose_cache()
+            self._engines = Engines(
+                self.model, self.tokenizer, self._options, self._exact, self.cache_kind
+            )
             if self._rows:
-                self._steps(self._rows)
-        # One for each arm, or one would read nothing where the other had read it.
-        each = self._prefix_bytes // (2 if paired else 1)
-        self._prefix_caches = [PrefixCache(each) if each else None for _ in range(2)]
-        self._draft_model = draft_models.load(
-            draft_model, delta, self.model.dtype, self.device, kwargs
-        )
+                self._engines.steps(self._rows)
         self._earlier = EarlierAnswers()
         if earlier_answers:
-            self._earlier = earlier.tokenised(earlier_answers, self, paths)
-            self._make_drafter = drafter_factory(self._draft_options, self._earlier.in_order)
+            self._earlier = earlier.tokenised(earlier_answers, self, self._store_paths)
         self._builder = RequestBuilder(self, self._earlier)
-        self._recorder = RunRecorder(self.rank, self.world_size)
+        self._arms = self._load_arms(kwargs)
         self._warm = False
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -195,30 +190,44 @@ class CopySpecLM(HFLM):
         jobs = [self._builder.build(request, key.repeat) for key, request in distinct.items()]
         # Of several ranks, one may well have been given documents that were not asked before.
         if jobs and not self._warm and self.world_size == 1:
-            earlier.check_asked(self._draft_options.store_paths, jobs)
+            earlier.check_asked(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
-        with self._autocast():
-            engine = self._engine(jobs)
-        engine.check([job.sequence for job in jobs])
         batch_size = self._batch_size(jobs)
-        self._recorder.begin(
-            self._spec(jobs), self._step_costs.get(batch_size), self._exact_steps.get(batch_size)
-        )
+        with self._autocast():
+            engine = (
+                self._engines.paired(self._arms, batch_size, self._baseline_cache)
+                if self._paired
+                else self._engines.of(self._arms[0], batch_size)
+            )
+        engine.check([job.sequence for job in jobs])
+        steps = self._engines.steps(batch_size)
+        for arm in self._arms:
+            costs = self._engines.costs(arm.options, batch_size)
+            arm.recorder.begin(self._spec(arm, jobs, steps), costs, steps)
         progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
         answers: dict[RequestKey, RecordedText] = {}
 
-        def finish(index: int, generation: Generation, baseline: Baseline | None = None) -> None:
-            answer = self._answer(jobs[index], generation, baseline)
-            answers[RequestKey(id(jobs[index].instance), jobs[index].repeat)] = answer
-            put_into_cache(self.cache_hook, jobs[index].instance, answer)
-            self._recorder.add(answer.record)
-            progress.update(answer.record)
+        def finish(index: int, generations: Sequence[PairedAnswer | Generation]) -> None:
+            job = jobs[index]
+            of_arms = [
+                self._answer(arm, job, each)
+                for arm, each in zip(self._arms, generations, strict=True)
+            ]
+            for arm, answer in zip(self._arms, of_arms, strict=True):
+                arm.recorder.add(answer.record)
+            answers[RequestKey(id(job.instance), job.repeat)] = of_arms[0]
+            put_into_cache(self.cache_hook, job.instance, of_arms[0])
+            progress.update(of_arms[0].record)
 
         with self._autocast():
             if jobs and not self._warm:
                 engine.warm_up(jobs[0].sequence)
                 self._warm = True
-            engine.generate([job.sequence for job in jobs], finish)
+            sequences = [job.sequence for job in jobs]
+            if isinstance(engine, PairedEngine):
+                engine.generate(sequences, finish)
+            else:
+                engine.generate(sequences, lambda index, generation: finish(index, [generation]))
         progress.close()
         return [answers[key] for key in keys]
 
@@ -242,7 +251,27 @@ class CopySpecLM(HFLM):
         lm-eval asks once, on rank 0, when all answers are in; the table is printed then.
         """
         info: dict[str, Any] = super().get_model_info()
-        return info | {"copyspec": self._recorder.report()}
+        first, *others = (arm.recorder.report() for arm in self._arms)
+        return info | {"copyspec": first | ({"other_arms": others} if others else {})}
+
+    def _load_arms(self, arguments: dict[str, Any]) -> list[Arm]:
+        """The arms, with their draft models and empty prefix caches; the baseline has one, too."""
+        # One for each arm, or one would read nothing where the other had read it.
+        num_arms = len(self._options) + self._paired
+        each_cache = self._prefix_bytes // num_arms
+        caches = [PrefixCache(each_cache) if each_cache else None for _ in range(num_arms)]
+        self._baseline_cache = caches[-1]
+        load = draft_models.loader(self.model.dtype, self.device, arguments)
+        return [
+            Arm(
+                each,
+                drafter_factory(each, self._earlier.in_order),
+                cache,
+                load(each),
+                RunRecorder(self.rank, self.world_size),
+            )
+            for each, cache in zip(self._options, caches, strict=False)
+        ]
 
     def _choose_cache(self) -> CacheKind:
         """Whose cache passes its trial; the prefix cache is off with the model's own."""
@@ -271,55 +300,6 @@ class CopySpecLM(HFLM):
             enabled=self.mixed_precision_dtype is not None,
         )
 
-    def _engine(self, jobs: list[Prepared]) -> Engine | PairedEngine:
-        batch_size = self._batch_size(jobs)
-        steps = self._steps(batch_size)
-        longest = min(self._longest, steps.num_draft_tokens) if steps else self._longest
-        engine = Engine(
-            self.model,
-            self._make_drafter,
-            num_draft_tokens=longest,
-            exact=steps,
-            batch_size=batch_size,
-            step_costs=self._costs(batch_size, longest),
-            draft_model=self._draft_model,
-            prefix_cache=self._prefix_caches[0],
-            cache=self.cache_kind,
-        )
-        if not self._paired:
-            return engine
-        return PairedEngine(self.model, engine, self._prefix_caches[1])
-
-    def _steps(self, batch_size: int) -> ExactSteps | None:
-        """The exact steps of a batch size; None without exact mode."""
-        if not self._exact:
-            return None
-        if batch_size not in self._exact_steps:
-            options = self._draft_options
-            with self._autocast():
-                self._exact_steps[batch_size] = exact_steps(
-                    self.model,
-                    self.tokenizer,
-                    longest=self._longest,
-                    needed=max(
-                        options.num_draft_tokens or 0, options.delta if options.draft_model else 0
-                    ),
-                    batch_size=batch_size,
-                )
-        return self._exact_steps[batch_size]
-
-    def _costs(self, batch_size: int, num_draft_tokens: int) -> dict[int, float] | None:
-        """What steps cost, measured once per batch size; None where no drafter asks for it."""
-        steps = self._steps(batch_size)
-        kind = drafter_kind(self._draft_options.drafter)
-        if kind.num_draft_tokens is not None or (steps and steps.kind == "fixed width"):
-            return None
-        if batch_size not in self._step_costs:
-            self._step_costs[batch_size] = step_costs(
-                self.model, batch_size, num_draft_tokens, steps, self.cache_kind
-            )
-        return self._step_costs[batch_size]
-
     def _batch_size(self, jobs: list[Prepared]) -> int:
         """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
         if self._rows:
@@ -330,10 +310,13 @@ class CopySpecLM(HFLM):
         rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
 
-    def _answer(
-        self, job: Prepared, generation: Generation, baseline: Baseline | None
-    ) -> RecordedText:
-        text = self._text(job, baseline.generation if baseline else generation)
+    def _answer(self, arm: Arm, job: Prepared, answered: PairedAnswer | Generation) -> RecordedText:
+        if isinstance(answered, PairedAnswer):
+            generation, baseline = answered.generation, answered.baseline
+            text = self._text(job, baseline.generation)
+        else:
+            generation, baseline = answered, None
+            text = self._text(job, generation)
         prompt, drafted_answer, characters = span_characters(
             lambda ids: self.tok_decode(ids, skip_special_tokens=False),
             job.sequence.prompt_ids,
@@ -341,10 +324,10 @@ class CopySpecLM(HFLM):
             generation.spans,
         )
         record = TurnRecord(
-            run_id=self._recorder.run_id,
+            run_id=arm.recorder.run_id,
             **request_fields(job.instance, job.repeat, self.rank, job.context),
             backend="copyspec",
-            drafter=self._draft_options.label,
+            drafter=arm.options.label,
             batch_size=generation.batch_size,
             prompt=prompt,
             counts=generation.counts,
@@ -373,12 +356,11 @@ class CopySpecLM(HFLM):
         )
         return cut
 
-    def _spec(self, jobs: list[Prepared]) -> RunSpec:
-        """The settings that decide this run's figures."""
+    def _spec(self, arm: Arm, jobs: list[Prepared], steps: ExactSteps | None) -> RunSpec:
+        """The settings that decide the figures of an arm."""
         processors: dict[str, set[str]] = {}
         for job in jobs:
             processors.setdefault(job.instance.task_name or "", set()).update(job.processors)
-        steps = self._steps(self._batch_size(jobs))
         return run_spec(
             self,
             backend="copyspec",
@@ -386,12 +368,16 @@ class CopySpecLM(HFLM):
             arguments=self._arguments,
             batch_size=self.batch_size,
             requests={task: {"logits_processors": sorted(of)} for task, of in processors.items()},
-            drafting=asdict(self._draft_options)
-            | {"num_draft_tokens": self._longest, "steps": steps.kind if steps else "any"}
+            drafting=asdict(arm.options)
+            | {
+                "num_draft_tokens": longest_draft(arm.options),
+                "steps": steps.kind if steps else "any",
+            }
             | {"exact": self._exact, "paired": self._paired}
             | {"prefix_cache": self._prefix_bytes, "compile": self._compile}
             | {"cache": self.cache_kind, "kernels": self._kernels}
-            | earlier.settings(self._draft_options.store_paths, self._earlier),
+            | ({"arms": [each.label for each in self._options]} if len(self._options) > 1 else {})
+            | earlier.settings(self._store_paths, self._earlier),
         )
 
 

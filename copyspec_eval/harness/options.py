@@ -21,7 +21,7 @@ from copyspec_eval.types import DraftOptions
 
 OWN_OPTIONS = (
     *(field.name for field in fields(DraftOptions)),
-    *("exact", "paired", "prefix_cache", "compile"),
+    *("exact", "paired", "arms", "prefix_cache", "compile"),
 )
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.

@@ -80,9 +80,13 @@ class CopySpecVLLM(TimedLM):
         self._draft_options = DraftOptions(
             name,
             PAPER_GAMMA if gamma is None else gamma,
-            num_draft_tokens or proposer.NUM_DRAFT_TOKENS,
+            proposer.NUM_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens,
             store_option(store),
         )
+        if num_draft_tokens == 0:
+            raise OptionError(
+                "num_draft_tokens=0 is nothing that vLLM could verify; pass 1 or more"
+            )
         proposer.drafters(self._draft_options)  # refuses what the workers could not draft with
         options.check_bool("paired", paired)
         # The workers, which may be other processes, read it there.

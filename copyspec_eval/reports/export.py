@@ -6,15 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.reports.conversations import conversations, fields_of
 from copyspec_eval.reports.runs import Answer, Run
 from copyspec_eval.reports.turns import read_turns
 from copyspec_eval.scoring.humaneval.scores import as_samples
-from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation, file_name
+from copyspec_eval.scoring.mt_bench import Conversation, file_name
 
 HUMANEVAL = "humaneval_evalplus"
 
@@ -22,22 +21,6 @@ HUMANEVAL = "humaneval_evalplus"
 def model_name(run: Run) -> str:
     """The model's name for files and rows; the folder's where the results have none."""
     return run.model or file_name(run.folder.resolve().name)
-
-
-def conversations(run: Run) -> dict[str, list[Conversation]]:
-    """The conversations of the tasks that a judge can score, by task.
-
-    Raises:
-        DataError: there are none, or one has no answer or no document.
-    """
-    by_task: dict[str, list[Conversation]] = {}
-    for answer in run.answers.values():
-        if answer.task in REFERENCE_TURNS and answer.turn == 1 and answer.repeat == 0:
-            second = run.answers.get(answer.key._replace(turn=2))
-            by_task.setdefault(answer.task, []).append(_conversation(answer, second))
-    if not by_task:
-        raise DataError(f"{run.folder}: no answers to {' or '.join(REFERENCE_TURNS)}; run one")
-    return by_task
 
 
 def write_fastchat(run: Run, folder: Path) -> list[Path]:
@@ -93,34 +76,6 @@ def write_turns(folder: Path, path: Path) -> Path:
     return path
 
 
-def _conversation(first: Answer, second: Answer | None) -> Conversation:
-    if second is None:
-        raise DataError(f"{first.task} doc {first.doc_id}: the second answer is missing; run again")
-    identity, category, (question, again, *_) = _fields(
-        first, question_id=int, category=str, turns=Annotated[list[str], msgspec.Meta(min_length=2)]
-    )
-    return Conversation(identity, category, (question, again), (first.text, second.text))
-
-
-def _fields(answer: Answer, **types: Any) -> list[Any]:
-    """Fields of the answer's document, of these types."""
-    doc, where = answer.doc or {}, f"{answer.task} doc {answer.doc_id}"
-    missing = [name for name in types if name not in doc]
-    if missing:
-        raise DataError(
-            f"{where}: its {missing[0]} is not recorded; run lm_eval with --log_samples"
-        )
-    values = []
-    for name, type_ in types.items():
-        try:
-            values.append(msgspec.convert(doc[name], type_, strict=False))
-        except msgspec.ValidationError as error:
-            raise DataError(
-                f"{where}: its {name} is not that of a document ({error}); run lm_eval again"
-            ) from error
-    return values
-
-
 def _fastchat_row(task: str, model: str, conversation: Conversation) -> dict[str, Any]:
     return {
         "question_id": conversation.question_id,
@@ -133,7 +88,7 @@ def _fastchat_row(task: str, model: str, conversation: Conversation) -> dict[str
 
 def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
     """The problem's id and a complete program; a completion continues its prompt."""
-    task_id, problem, entry_point = _fields(answer, task_id=str, prompt=str, entry_point=str)
+    task_id, problem, entry_point = fields_of(answer, task_id=str, prompt=str, entry_point=str)
     beginning = f"{problem.strip()}\n"
     completes = (answer.prompt or "").endswith(beginning)
     raw = beginning + answer.text if completes else answer.text

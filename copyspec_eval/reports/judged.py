@@ -7,41 +7,61 @@ from typing import Any
 
 from pandas import DataFrame
 
-from copyspec_eval.reports import export
+from copyspec_eval.reports.conversations import conversations
+from copyspec_eval.reports.export import model_name
 from copyspec_eval.reports.runs import Run
 from copyspec_eval.reports.tables import number, terminal
+from copyspec_eval.scoring.chat import ChatModel
 from copyspec_eval.scoring.judge import Judge, Judged, judge_all
 from copyspec_eval.scoring.mt_bench import file_name, gradings, guide
+from copyspec_eval.scoring.pairwise import JudgedPairs, judge_pairs, pairs_of
 from copyspec_eval.sources import locate, read_jsonl
 
 _MAX_LINES = 20
 _MAX_NAMES = 10
 
 
-def judge_run(run: Run, judge: Judge, concurrency: int) -> dict[str, Judged]:
-    """Have all answers of `run` to MT-Bench and MT-Redundant rated, by task.
+def judge_run(
+    run: Run, judge: Judge, concurrency: int, all_references: bool = False
+) -> dict[str, Judged]:
+    """Have all answers of `run` to MT-Bench, MT-Redundant and own question files rated, by task.
 
     The judgements are in `fastchat/<task>/model_judgment/<judge>_single.jsonl` of the run's folder,
     and only those that are not there yet are asked for. FastChat shows them:
     `python -m fastchat.llm_judge.show_result --bench-name mt_bench --input-file FILE`, for
-    MT-Redundant, too, since second turns are shown under that name alone.
+    MT-Redundant, too, since second turns are shown under that name alone. Those with
+    `all_references` (see `gradings`) are in a file of their own.
 
     Raises:
-        DataError: as `judge_all` and `export.conversations`, or the judge's data are missing.
+        DataError: as `judge_all` and `conversations`, or the judge's data are missing.
+    """
+    judge_data = guide(*judge_files())
+    model = model_name(run)
+    kind = "_single-all-references" if all_references else "_single"
+    results: dict[str, Judged] = {}
+    for task, of_task in conversations(run).items():
+        asked = [
+            grading
+            for each in of_task
+            for grading in gradings(task, each, judge_data, all_references)
+        ]
+        path = run.folder / "fastchat" / task / "model_judgment"
+        path /= f"{file_name(judge.name)}{kind}.jsonl"
+        results[task] = judge_all(judge.rate, asked, path, model, judge.name, concurrency)
+    return results
+
+
+def judge_files() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of FastChat's judge prompts and of its reference answers.
+
+    Raises:
+        DataError: as `locate` and `read_jsonl`.
     """
     prompts, references = (
         [row.fields for row in read_jsonl(locate(f"mt_bench/{name}.jsonl"))]
         for name in ("judge_prompts", "reference_answer_gpt-4")
     )
-    judge_data = guide(prompts, references)
-    model = export.model_name(run)
-    results: dict[str, Judged] = {}
-    for task, conversations in export.conversations(run).items():
-        asked = [grading for each in conversations for grading in gradings(task, each, judge_data)]
-        path = run.folder / "fastchat" / task / "model_judgment"
-        path /= f"{file_name(judge.name)}_single.jsonl"
-        results[task] = judge_all(judge.rate, asked, path, model, judge.name, concurrency)
-    return results
+    return prompts, references
 
 
 def ratings_table(results: Mapping[str, Judged]) -> str:
@@ -87,3 +107,48 @@ def _unjudged(results: Mapping[str, Judged]) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f", … and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
+
+
+def judge_two_runs(
+    a: Run, b: Run, model: ChatModel, concurrency: int, all_references: bool = False
+) -> dict[str, JudgedPairs]:
+    """Have the judge choose between two runs' answers, by task, see `pairwise`.
+
+    The verdicts are in `fastchat/<task>/model_judgment/<judge>_pair-<run b>.jsonl` of the first
+    run's folder, and only those that are not there yet are asked for. FastChat shows them:
+    `python -m fastchat.llm_judge.show_result --mode pairwise-all --input-file FILE`.
+
+    Raises:
+        OptionError, DataError: as `conversations`, `pairs_of` and `judge_pairs`.
+    """
+    names = model_name(a), model_name(b)
+    if names[0] == names[1]:
+        names = file_name(a.folder.resolve().name), file_name(b.folder.resolve().name)
+    prompts, references = judge_files()
+    judge_data = guide(prompts, references)
+    of_b = conversations(b)
+    kind = "_pair-all-references" if all_references else "_pair"
+    results: dict[str, JudgedPairs] = {}
+    for task, of_a in conversations(a).items():
+        pairs = pairs_of(task, of_a, of_b.get(task, []), judge_data, all_references)
+        path = a.folder / "fastchat" / task / "model_judgment"
+        path /= f"{file_name(model.name)}{kind}-{names[1]}.jsonl"
+        results[task] = judge_pairs(model, pairs, prompts, path, names, concurrency)
+    return results
+
+
+def verdicts_table(results: Mapping[str, JudgedPairs]) -> str:
+    """A row per task and turn: wins, ties, and FastChat's win rate; a tie is half a win."""
+    headers = ["task", "turn", "pairs", "unjudged", "first wins", "second wins", "ties"]
+    rows = []
+    for task, judged in results.items():
+        for turn in (1, 2):
+            count = judged.verdicts(turn)
+            decided = count.total()
+            rate = (count["a"] + count["tie"] / 2) / decided if decided else None
+            unjudged = sum(of == turn for _, of in judged.reasons)
+            counts = [count[name] for name in ("a", "b", "tie")]
+            rows.append([task, turn, decided + unjudged, unjudged, *counts, number(rate, ".1%")])
+    reasons = dict.fromkeys(why for judged in results.values() for why in judged.reasons.values())
+    table = terminal([*headers, "first's win rate"], rows)
+    return table + "".join(f"- unjudged: {reason}\n" for reason in reasons)

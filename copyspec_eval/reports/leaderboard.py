@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.redaction import shareable
 from copyspec_eval.reports import turns
+from copyspec_eval.reports.ratings import PREFIX, Rating
 from copyspec_eval.reports.recorded import RecordedRun
 from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
@@ -34,8 +35,11 @@ class Leaderboard:
         lines: a row per line: `model`, `task`, `drafter` (with the settings that set it apart from
             other lines of that drafter), `date` of its latest run, the columns of
             `summary.summarise`, of lm-eval's scores `score_NAME`, the mean over its runs, and
-            `score_NAME_spread`; and where any run was cut short, `runs_cut_short`, their number.
-        by_turn, by_category: the same figures by `line` and `turn`, and by `category`, too.
+            `score_NAME_spread`; of judges' ratings `rating_JUDGE`, the mean over the answers;
+            `documents` and `documents_of`, those answered and those that the task has; and where
+            any run was cut short, `runs_cut_short`, their number.
+        by_turn, by_category: the same figures by `line` and `turn`, and by `category`, too;
+            ratings, but no scores.
         settings: of each line, a column per setting, see `RunSpec.settings`.
         commands: of all runs.
         turns: see `turns.frame`; with `line`, and `repetition` among the runs of the line.
@@ -70,7 +74,8 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     # A folder that was named twice counts once.
     frame = frame.drop_duplicates(["run_id", "task", "drafter", "turn", "doc_id", "repeat"])
     frame = _numbered(frame, manifests)
-    lines, settings = _lines(frame, manifests, scores, cut_short)
+    documents = {task: count for run in runs for task, count in run.documents.items()}
+    lines, settings = _lines(frame, manifests, scores, cut_short, documents)
     board = Leaderboard(
         lines=lines.join(figures_by(frame, ["line"])),
         by_turn=figures_by(frame, ["line", "turn"]),
@@ -81,6 +86,7 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
         records=records,
         notes=notes,
     )
+    _add_ratings(board, runs)
     notes += _unequal_repetitions(board)
     notes += _kept_apart(board)
     board.lines["drafter"] = [_label(board, number) for number in board.lines.index]
@@ -112,6 +118,29 @@ def _exactness(board: Leaderboard) -> list[str]:
     ]
 
 
+def _add_ratings(board: Leaderboard, runs: Sequence[RecordedRun]) -> None:
+    """Of each line, turn and category, the mean of each judge's ratings of its runs."""
+    for number, line in board.turns.groupby("line"):
+        run_ids, task = set(line["run_id"]), board.lines.at[number, "task"]
+        rated = DataFrame(
+            [
+                rating
+                for run in runs
+                if run_ids & {record.run_id for record in run.records}
+                for rating in run.ratings
+                if rating.task == task
+            ],
+            columns=Rating._fields,
+        )
+        for judge, of_judge in rated.groupby("judge"):
+            name = f"{PREFIX}{judge}"
+            board.lines.loc[number, name] = of_judge["score"].mean()
+            for table, by in ((board.by_turn, ["turn"]), (board.by_category, ["turn", "category"])):
+                for key, part in of_judge.groupby(by):
+                    if (number, *key) in table.index:  # as far as there are records of it
+                        table.loc[(number, *key), name] = part["score"].mean()
+
+
 def shown(value: Any) -> bool:
     """Whether a setting is set: neither missing, nor off, nor empty."""
     return not (value is None or value is False or value != value or value in ("", [], {}))
@@ -139,8 +168,9 @@ def _lines(
     manifests: dict[str, RunManifest],
     scores: dict[tuple[str, str], dict[str, float]],
     cut_short: set[str],
+    documents: Mapping[str, int],
 ) -> tuple[DataFrame, DataFrame]:
-    """Names, date and scores of each line, and its settings."""
+    """Names, date, documents and scores of each line, and its settings."""
     lines: list[dict[str, Any]] = []
     settings: dict[int, dict[str, Any]] = {}
     for number, line in frame.groupby("line"):
@@ -155,6 +185,8 @@ def _lines(
         lines.append(
             {name: first[name] for name in ("model", "task", "drafter")}
             | {"date": newest.started_at[:10] if newest else _UNKNOWN}
+            | {"documents": line["doc_id"].nunique()}
+            | {"documents_of": documents.get(first["task"])}
             | of_runs.mean().add_prefix("score_").to_dict()
             | ({"runs_cut_short": len(cut_short.intersection(run_ids))} if cut_short else {})
             | of_runs.std().dropna().add_prefix("score_").add_suffix("_spread").to_dict()
@@ -193,7 +225,7 @@ def _kept_apart(board: Leaderboard) -> Iterator[str]:
     """Which lines differ in their settings alone, and in which."""
     for number in board.lines.index[1:]:
         before = number - 1
-        if _name(board, number) == _name(board, before):
+        if _name(board, number) == _name(board, before) and not _are_arms(board, before, number):
             differing = [
                 f"{name} ({_brief(board.settings.at[before, name])} / {_brief(value)})"
                 for name, value in board.settings.loc[number].items()
@@ -203,6 +235,14 @@ def _kept_apart(board: Leaderboard) -> Iterator[str]:
                 ", ".join(differing) or "what is unknown of them, or in folders of the same name"
             )
             yield f"{_name(board, number)}: not put together, for they differ in {reason}"
+
+
+def _are_arms(board: Leaderboard, a: int, b: int) -> bool:
+    """Whether two lines are arms of one run, and so meant to be apart."""
+    if "drafting.arms" not in board.settings:
+        return False
+    arms = board.settings.loc[[a, b], "drafting.arms"].map(_text)
+    return len(set(arms)) == 1 and set(arms) != {"unset"}
 
 
 def _name(board: Leaderboard, number: int) -> str:

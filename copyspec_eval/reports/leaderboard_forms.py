@@ -9,6 +9,7 @@ from typing import Any
 from pandas import DataFrame, Series
 
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
+from copyspec_eval.reports.ratings import PREFIX
 from copyspec_eval.reports.tables import markdown, number, without_empty_columns
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -19,6 +20,8 @@ def as_markdown(board: Leaderboard) -> str:
     """The tables, the conditions, the commands and the notes."""
     parts = ["# Leaderboard\n"]
     parts += [markdown(*cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
+    if len(board.by_turn) > len(board.lines):
+        parts.append(f"## By turn\n\n{markdown(*_turns(board))}")
     for task in sorted(set(board.lines.get("task", ()))):
         table = _categories(board, task)
         if table is not None:
@@ -43,7 +46,7 @@ def cells(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
     """The main table: headers, and a row per line; columns that are empty are left out."""
     turns = sorted({turn for _, turn in board.by_turn.index})
     _, _, numbers = conditions(board)
-    headers = ["model", "task", "drafter", "answers", "runs", "score"]
+    headers = ["model", "task", "drafter", "documents", "answers", "runs", "score"]
     headers += [f"tok/s (×) turn {turn}" for turn in turns]
     headers += ["baseline tok/s", "speed-up (95%)", "median (95%)", "copied", "from earlier runs"]
     headers += [
@@ -51,6 +54,8 @@ def cells(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
         "accepted/attempt",
         "model accepted/attempt",
         "tok/forward",
+        "cut by length",
+        "looped",
         "identical",
     ]
     headers += ["date", "conditions"]
@@ -69,6 +74,7 @@ def _cells(line: Series[Any], speeds: Sequence[str]) -> list[str]:
         line["model"],
         line["task"],
         line["drafter"],
+        documents(line),
         str(line["turns"]),
         str(line["runs"]) if line["runs"] > 1 else "",
         ", ".join(f"{name} {score}" for name, score in scores(line).items()),
@@ -82,15 +88,31 @@ def _cells(line: Series[Any], speeds: Sequence[str]) -> list[str]:
         figure(line, "accepted_per_attempt", ".2f"),
         figure(line, "model_accepted_per_attempt", ".2f"),
         figure(line, "tokens_per_forward", ".2f"),
+        figure(line, "cut_share", ".0%"),
+        figure(line, "looped_share", ".1%"),
         figure(line, "identical", ".1%"),
     ]
 
 
+def documents(line: Series[Any]) -> str:
+    """How many documents were answered, of how many the task has: "20 of 80"."""
+    of = line["documents_of"]
+    return f"{line['documents']}" + (f" of {of:.0f}" if of == of and of is not None else "")
+
+
 def scores(line: Series[Any]) -> dict[str, str]:
-    """lm-eval's scores of a line, by metric."""
+    """lm-eval's scores of a line, by metric, and judges' ratings."""
     names = [str(name) for name in line.index if str(name).startswith("score_")]
     texts = {name: figure(line, name, ".3g") for name in names if not name.endswith("_spread")}
-    return {name.removeprefix("score_"): text for name, text in texts.items() if text}
+    by_metric = {name.removeprefix("score_"): text for name, text in texts.items() if text}
+    return by_metric | ratings(line)
+
+
+def ratings(figures: Series[Any]) -> dict[str, str]:
+    """Judges' ratings of a line, a turn or a category: `{"rating by gpt-4": "7.31"}`."""
+    names = [str(name) for name in figures.index if str(name).startswith(PREFIX)]
+    texts = {name: number(figures[name], ".2f") for name in names}
+    return {f"rating by {name.removeprefix(PREFIX)}": text for name, text in texts.items() if text}
 
 
 def figure(figures: Series[Any], name: str, form: str) -> str:
@@ -103,6 +125,36 @@ def with_interval(figures: Series[Any], name: str) -> str:
     """A speed-up with its interval: "1.88 (1.62 to 2.20)"."""
     low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
     return figure(figures, name, ".2f") + (f" ({low} to {high})" if low else "")
+
+
+_OF_SOURCES = {"context": "context", "store": "store", "earlier": "earlier runs"}
+
+
+def _turns(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
+    """Headers and a row per line and turn: what each turn is made of."""
+    headers = ["model", "task", "drafter", "turn", "tok/s (×)", "copied", "recycled"]
+    headers += [f"τ ({name})" for name in _OF_SOURCES.values()] + ["τ (draft model)"]
+    headers += ["tok/forward", "cut by length", "looped", "rating", "identical"]
+    rows = []
+    for (place, turn), figures in board.by_turn.iterrows():
+        line = board.lines.loc[place]
+        names = [line["model"], line["task"], line["drafter"], str(turn)]
+        rows.append(
+            [
+                *names,
+                _speed(figures),
+                figure(figures, "copied_share", ".1%"),
+                figure(figures, "recycled_share", ".1%"),
+                *(figure(figures, f"{of}_accepted_per_attempt", ".2f") for of in _OF_SOURCES),
+                figure(figures, "model_accepted_per_attempt", ".2f"),
+                figure(figures, "tokens_per_forward", ".2f"),
+                figure(figures, "cut_share", ".0%"),
+                figure(figures, "looped_share", ".1%"),
+                ", ".join(ratings(figures).values()),
+                figure(figures, "identical", ".1%"),
+            ]
+        )
+    return without_empty_columns(headers, rows)
 
 
 def _speed(figures: Series[Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.cut_short import CutShort, cut_short
+from copyspec_eval.reports.ratings import Rating, read_ratings
 from copyspec_eval.reports.results import read_results
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.types import Attempt
@@ -28,6 +29,7 @@ class RecordedRun:
         documents: how many a task has, asked or not, as far as a results file tells.
         cut_short: the runs that did not reach their end; `notes` says so, too.
         notes: what is incomplete, left out or of another schema, for people.
+        ratings: those of judges.
     """
 
     folder: Path
@@ -37,6 +39,7 @@ class RecordedRun:
     documents: dict[str, int]
     cut_short: list[CutShort]
     notes: list[str]
+    ratings: list[Rating] = field(default_factory=list)
 
 
 def read_recorded(folder: Path) -> RecordedRun:
@@ -68,7 +71,8 @@ def read_recorded(folder: Path) -> RecordedRun:
     unfinished = cut_short(folder, ordered, manifests, results.whole)
     notes += map(str, unfinished)
     found = results.scores, results.documents
-    return RecordedRun(folder, ordered, manifests, *found, unfinished, notes)
+    ratings = read_ratings(folder, notes)
+    return RecordedRun(folder, ordered, manifests, *found, unfinished, notes, ratings)
 
 
 def _key(row: TurnRecord) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -51,9 +52,10 @@ class Results:
 def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
     """The results files in `folder` and below; what has no results there is in neither field.
 
-    A file is of the run that it names; where that run answered nothing of a task, since all of it
-    was in lm-eval's cache, the task is of the latest run before it which did. One that names none,
-    and no model of another kind, is of the latest run.
+    A file is of the run that it names, and of those of its other arms; where such a run answered
+    nothing of a task, since all of it was in lm-eval's cache, the task is of the latest run before
+    it which did, and which was the same arm. One that names none, and no model of another kind, is
+    of the latest run.
 
     Raises:
         DataError: a file is broken.
@@ -64,14 +66,16 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
     for path in sorted(files, key=lambda path: path.name):
         try:
             written = json.loads(path.read_text(encoding="utf-8"))
-            of_tasks, config = written["results"].items(), written.get("config", {})
-            named: str | None = config.get("copyspec", {}).get("run_id")
-            if named is None and not config.get("model", _OURS).startswith(_OURS):
+            of_tasks, config = [*written["results"].items()], written.get("config", {})
+            ours = config.get("copyspec", {})
+            named = [of["run_id"] for of in (ours, *ours.get("other_arms", ())) if "run_id" in of]
+            if not named and not config.get("model", _OURS).startswith(_OURS):
                 continue
-            results.whole.update([named] if named else [])
-            for task, of_task in of_tasks:
-                owners = (run for run, of in answered if of == task and run <= (named or run))
-                owner = max(owners, default=named or "")
+            results.whole.update(named)
+            for run_id, (task, of_task) in itertools.product(named or [None], of_tasks):
+                runs = (run for run, of in answered if of == task)
+                owners = (run for run in runs if run_id is None or _precedes(run, run_id, named))
+                owner = max(owners, default=run_id or "")
                 results.scores[owner, task] = dict(_numbers(of_task))
                 results.whole.add(owner)
             for task, counts in written.get("n-samples", {}).items():
@@ -82,6 +86,21 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
                 f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
             ) from error
     return results
+
+
+def _precedes(run: str, named: str, arms: Sequence[str]) -> bool:
+    """Whether `run` is `named` or an earlier run, of the same arm where there are several.
+
+    >>> arms = ["20260102T000000-b", "20260102T000000-b-2"]
+    >>> [_precedes("20260101T000000-a-2", named, arms) for named in arms]
+    [False, True]
+    """
+    return run <= named and (len(arms) == 1 or _number(run) == _number(named))
+
+
+def _number(run: str) -> str:
+    """Which of the runs of its process one is; see `provenance.new_run_id`."""
+    return "".join(run.split("-")[2:])
 
 
 def _numbers(of_task: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from copyspec_eval import records
 from copyspec_eval.errors import DataError
-from copyspec_eval.manifest import read_manifests
+from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.cut_short import cut_short
 from copyspec_eval.reports.results import BROKEN, read_results
@@ -129,8 +129,16 @@ def read_run(folder: Path) -> Run:
     return replace(run, notes=tuple(notes))
 
 
-def read_arms(folder: Path) -> tuple[Run, Run]:
-    """The answers of a paired run: the baseline's, and those with drafts; neither has scores.
+class ComparedRuns(NamedTuple):
+    """Two runs to compare; `name` says which, where there are several such pairs."""
+
+    name: str
+    a: Run
+    b: Run
+
+
+def read_arms(folder: Path) -> list[ComparedRuns]:
+    """Of each arm of a paired run the baseline's answers and its own; they have no scores.
 
     Raises:
         DataError: as `read_run`; or an answer has no baseline, or no tokens.
@@ -138,7 +146,8 @@ def read_arms(folder: Path) -> tuple[Run, Run]:
     run = read_run(folder)
     rows = [row for file in sorted(folder.rglob("turns*.jsonl")) for row in records.read(file, [])]
     rows.sort(key=lambda row: row.run_id)
-    drafted: dict[AnswerKey, Answer] = {}
+    manifests = read_manifests(folder, [])
+    drafted: dict[str, dict[AnswerKey, Answer]] = {}
     for row in rows:
         key = AnswerKey(row.task, row.doc_id, row.turn, row.repeat)
         if row.baseline is None:
@@ -147,12 +156,28 @@ def read_arms(folder: Path) -> tuple[Run, Run]:
             raise DataError(f"{folder}: its rows are without tokens; give the run as it was made")
         if key in run.answers:
             same = row.baseline.difference is None
-            drafted[key] = replace(
+            drafted.setdefault(_arm_name(row, manifests), {})[key] = replace(
                 run.answers[key],
                 token_ids=row.token_ids,
                 text=run.answers[key].text if same else row.answer,
             )
-    return replace(run, scores={}), replace(run, answers=drafted, scores={}, notes=())
+    if not drafted:
+        raise DataError(f"{folder}: nothing to compare; give two runs, or one with paired=true")
+    baseline = replace(run, scores={})
+    return [
+        ComparedRuns(name, baseline, replace(run, answers=answers, scores={}, notes=()))
+        for name, answers in drafted.items()
+    ]
+
+
+def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
+    """The drafter with all its settings, where the run's manifest is there."""
+    manifest = manifests.get(row.run_id)
+    if manifest is None or "arms" not in manifest.spec.drafting:
+        return row.drafter or row.backend
+    drafting = manifest.spec.drafting
+    names = ("gamma", "num_draft_tokens", "delta")
+    return ", ".join([str(row.drafter), *(f"{name}={drafting[name]}" for name in names)])
 
 
 def _not_in_logs(

@@ -16,6 +16,8 @@ import numpy
 from numpy.typing import NDArray
 from pandas import DataFrame, Index, MultiIndex
 
+from copyspec_eval.types import COPIED
+
 Floats = NDArray[numpy.float64]
 Integers = NDArray[numpy.int64]
 Combine = Callable[[Floats, Integers], float]
@@ -59,7 +61,9 @@ class Metric:
 
 
 def summarise(turns: DataFrame) -> dict[str, float | int | None]:
-    """`turns`, `runs`, every metric, and `NAME_spread` of each; None where one has no value.
+    """`turns`, `runs`, every metric (those of `BY_SOURCE`, too), and `NAME_spread` of each.
+
+    A metric without a value is None.
 
     Where several runs repeated the same turns (column `repetition`), a metric is the mean of the
     runs' own figures and its spread their standard deviation (n - 1); its interval pools the runs.
@@ -67,7 +71,7 @@ def summarise(turns: DataFrame) -> dict[str, float | int | None]:
     runs = [run for _, run in turns.groupby("repetition")] if "repetition" in turns else [turns]
     answers = turns[["task", "doc_id", "turn", "repeat"]].drop_duplicates()
     figures: dict[str, float | int | None] = {"turns": len(answers), "runs": len(runs)}
-    for metric in METRICS:
+    for metric in (*METRICS, *BY_SOURCE):
         values = [metric.of(run) for run in ([turns] if metric.is_bound else runs)]
         mean = sum(values) / len(values)
         figures[metric.name] = None if math.isnan(mean) else mean
@@ -224,6 +228,10 @@ METRICS: tuple[Metric, ...] = (
     _ratio("tokens", "num_tokens", "num_turns"),
     # mean target forwards of a turn, the prefill counted as one
     _ratio("forwards", "num_forwards", "num_turns"),
+    # share of turns that the token budget ended
+    _ratio("cut_share", "cut", "num_turns"),
+    # tokens that repeat themselves until the budget ends them / generated tokens
+    _ratio("looped_share", "num_looped_tokens", "num_tokens"),
     # generated tokens / target forwards; plain decoding gives exactly 1
     _ratio("tokens_per_forward", "num_tokens", "num_forwards", higher_is_better=True),
     # accepted draft tokens that were copied / generated tokens (the paper's "% copied")
@@ -258,3 +266,10 @@ METRICS: tuple[Metric, ...] = (
     _ratio("near_tie", "near_tie", "num_turns"),
     _ratio("diverged", "diverged", "num_turns", higher_is_better=False),
 )
+
+BY_SOURCE: tuple[Metric, ...] = tuple(
+    # accepted_per_attempt by where the copies come from
+    _ratio(f"{source}_accepted_per_attempt", f"{source}_accepted", f"{source}_attempts")
+    for source in COPIED
+)
+"""For tables of runs alone: lm-eval's have no room for them."""

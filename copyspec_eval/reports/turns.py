@@ -96,7 +96,8 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
 
     `SOURCE_attempts`, `SOURCE_drafted`, `SOURCE_accepted` for each source of draft tokens;
     `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
-    context, store and earlier runs; `drafted_tokens`: of all sources; `num_turns`: 1.
+    context, store and earlier runs; `drafted_tokens`: of all sources; `num_turns`: 1; `cut`: 0 or
+    1, whether the token budget ended the answer.
     """
     named = [field.name for field in fields(TurnCounts) if field.name != "drafts"]
     flat: dict[str, Any] = {name: getattr(counts, name) for name in named}
@@ -109,6 +110,7 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
     given, tokens = counts.num_prefill_tokens, counts.num_tokens
     flat["decode_tokens"] = None if given is None or tokens is None else tokens - given
     flat["num_turns"] = 1
+    flat["cut"] = float(counts.finish_reason == "length") if counts.finish_reason else None
     for name, parts in _SUMS.items():
         flat[name] = None if drafts is None else sum(flat[part] for part in parts)
     return flat

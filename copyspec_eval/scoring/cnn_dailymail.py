@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from rouge_score.rouge_scorer import RougeScorer
 
 _ROUGES = ("rouge1", "rouge2", "rougeL")
+_OF_REFERENCE = (*_ROUGES, "rougeLsum")
+UNSTEMMED = tuple(f"{name}_unstemmed" for name in _OF_REFERENCE)
+"""The names of `unstemmed_rouge`."""
+
 _LIST_MARKER = re.compile(r"(?m)^\s*(?:[-*•]|\d{1,2}[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"'\u201d\u2019)\]])\s+|\n+")
 _QUOTES = '"“” \t'
@@ -31,9 +35,21 @@ class SummaryScores:
 
 def score_summary(summary: str, article: str, highlights: str) -> SummaryScores:
     """Score `summary` against the reference `highlights` and against `article`."""
-    scores = _scorer().score(highlights, summary)
-    rouges = {name: float(scores[name].fmeasure) for name in _ROUGES}
+    rouges = _rouge(summary, highlights, _ROUGES, stemmed=True)
     return SummaryScores(**rouges, verbatim=verbatim_share(summary, article))
+
+
+def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
+    """ROUGE as the paper's code takes it: words as they stand; F1 by the names of `UNSTEMMED`.
+
+    `rougeLsum` takes the union over sentences, of which every line is one.
+
+    >>> scores = unstemmed_rouge("Dogs bark.", "A dog barks.\\nDogs bark.")
+    >>> {name: round(score, 2) for name, score in scores.items()}
+    {'rouge1_unstemmed': 0.57, 'rouge2_unstemmed': 0.4, 'rougeL_unstemmed': 0.57, ...}
+    """
+    scores = _rouge(summary, highlights, _OF_REFERENCE, stemmed=False)
+    return {f"{name}_unstemmed": score for name, score in scores.items()}
 
 
 def sentences(text: str) -> list[str]:
@@ -66,6 +82,14 @@ def _single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
+def _rouge(
+    summary: str, highlights: str, names: tuple[str, ...], stemmed: bool
+) -> dict[str, float]:
+    """F1 by name."""
+    scores = _scorer(names, stemmed).score(highlights, summary)
+    return {name: float(scores[name].fmeasure) for name in names}
+
+
 @functools.cache
-def _scorer() -> RougeScorer:
-    return RougeScorer(list(_ROUGES), use_stemmer=True)
+def _scorer(names: tuple[str, ...], stemmed: bool) -> RougeScorer:
+    return RougeScorer(list(names), use_stemmer=stemmed)

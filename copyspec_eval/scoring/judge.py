@@ -1,43 +1,24 @@
-"""Ratings of answers by a judge model behind an OpenAI-compatible server."""
+"""Ratings of answers by a judge model."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
-
-from tqdm import tqdm
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.redaction import redacted_text
+from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_all
 from copyspec_eval.scoring.mt_bench import Grading, is_rating, judgement_row, parse_rating
 
-KEY_VARIABLE = "OPENAI_API_KEY"
-
-# The client doubles its wait before each retry, or waits as long as the server asks.
-MAX_RETRIES = 5
-# Of a judgement, retries included, however slowly a server sends it; --help names it.
-TIMEOUT_SECONDS = 300.0
-MAX_BYTES = 2**20
 # Servers are not deterministic even at temperature 0, so another judgement may have a rating.
 NUM_JUDGEMENTS = 3
 WAIT_SECONDS = 1.0
 
-MAX_TOKENS = 2048  # as FastChat
-
 AnswerTurn = tuple[int, int]
 """A question_id, and a turn counted from 1."""
-
-
-class UnjudgedError(Exception):
-    """An answer got no rating; the message, one line, is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,102 +38,23 @@ class Judged:
     notes: list[str]
 
 
-class Judge:
-    """A chat model that rates answers.
-
-    Args:
-        name: of the model, as the server knows it.
-        base_url: of the server; None for `$OPENAI_BASE_URL`, by default OpenAI's.
-
-    Raises:
-        OptionError: `openai` is not installed, `base_url` is not an HTTP URL, or there is no key
-            for OpenAI's server.
-    """
-
-    def __init__(self, name: str, base_url: str | None = None) -> None:
-        try:
-            import openai
-        except ImportError as error:
-            raise OptionError(
-                "judging needs the package openai; pip install 'copyspec-eval[judge]'"
-            ) from error
-        self.name = name
-        self._key = _key()
-        if not self._key and not base_url:
-            raise OptionError(f"{KEY_VARIABLE} is not set; set it, or give --base-url of a server")
-        if base_url:
-            _check_url(base_url)
-        self._openai = openai
-        self._base_url = base_url
+class Judge(ChatModel):
+    """A chat model that rates answers."""
 
     def rate(self, grading: Grading) -> tuple[str, float]:
         """The judgement, and the rating in it.
 
         Raises:
-            UnjudgedError: all retries failed, or no judgement has a rating.
+            UnansweredError: all retries failed, or no judgement has a rating.
         """
         for attempt in range(NUM_JUDGEMENTS):
             if attempt:
                 time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
-            judgement = self._ask(grading)
+            judgement = self.ask(grading.system, grading.user)
             rating = parse_rating(judgement)
             if rating is not None:
                 return judgement, rating
-        raise UnjudgedError(f"no rating in {NUM_JUDGEMENTS} judgements")
-
-    def _ask(self, grading: Grading) -> str:
-        """The judge's answer; "" if the completion has none."""
-        try:
-            return self._without_key(_content(asyncio.run(self._completion(grading))))
-        except asyncio.TimeoutError:
-            raise UnjudgedError(
-                f"no judgement in {TIMEOUT_SECONDS:g} s, retries included"
-            ) from None
-        except self._openai.APIStatusError as error:
-            raise UnjudgedError(
-                self._line(f"HTTP {error.status_code}: {error.response.text}")
-            ) from None
-        except UnjudgedError:
-            raise
-        except Exception as error:  # of the client, and of its transport, whichever it uses
-            reason = self._line(str(error)) or type(error).__name__
-            raise UnjudgedError(reason) from None
-
-    async def _completion(self, grading: Grading) -> bytes:
-        """The server's answer, JSON if all is well."""
-        client = self._openai.AsyncOpenAI(
-            api_key=self._key or "EMPTY",  # the client requires one
-            base_url=self._base_url,
-            timeout=TIMEOUT_SECONDS,
-            max_retries=MAX_RETRIES,
-        )
-
-        async def body() -> bytes:
-            async with client.chat.completions.with_streaming_response.create(
-                model=self.name,
-                messages=[
-                    {"role": "system", "content": grading.system},
-                    {"role": "user", "content": grading.user},
-                ],
-                temperature=0,
-                max_tokens=MAX_TOKENS,
-            ) as response:
-                content = bytearray()
-                async for chunk in response.iter_bytes():
-                    content += chunk
-                    if len(content) > MAX_BYTES:
-                        raise UnjudgedError(f"a judgement of over {MAX_BYTES} bytes")
-                return bytes(content)
-
-        async with client:
-            return await asyncio.wait_for(body(), TIMEOUT_SECONDS)
-
-    def _line(self, text: str) -> str:
-        """`text` as one line of at most 200 characters, without secrets, which servers may echo."""
-        return " ".join(redacted_text(self._without_key(text)).split())[:200]
-
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, f"${KEY_VARIABLE}") if self._key else text
+        raise UnansweredError(f"no rating in {NUM_JUDGEMENTS} judgements")
 
 
 def judge_all(
@@ -189,7 +91,7 @@ def judge_all(
             answer = grading.question_id, grading.turn
             try:
                 judgement, score = rate(grading)
-            except UnjudgedError as error:
+            except UnansweredError as error:
                 reasons[answer] = str(error)
             else:
                 row = judgement_row(grading, model, judge, judgement, score, time.time())
@@ -197,13 +99,7 @@ def judge_all(
                 scores[answer] = score
 
         unrated = [each for each in gradings if (each.question_id, each.turn) not in scores]
-        pool = ThreadPoolExecutor(concurrency)
-        try:
-            futures = [pool.submit(rate_one, grading) for grading in unrated]
-            for future in tqdm(as_completed(futures), "Judging", len(futures), unit="answer"):
-                future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        ask_all(unrated, rate_one, concurrency, "Judging")
         return Judged(gradings, scores, reasons, notes)
 
 
@@ -241,29 +137,3 @@ def read_scores(
         elif score != -1:  # FastChat's mark of no rating
             notes.append(f"{path}:{number}: skipped, {score} is no rating; remove the line")
     return scores, notes
-
-
-def _content(completion: bytes) -> str:
-    """The text of a chat completion; "" if there is none, or if it is none."""
-    try:
-        content = json.loads(completion)["choices"][0]["message"]["content"]
-    except (LookupError, TypeError, ValueError, RecursionError):
-        return ""
-    return content if isinstance(content, str) else ""
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise OptionError(f"base URL {url!r}; give one such as http://localhost:8000/v1")
-
-
-def _key() -> str:
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise OptionError(f"{KEY_VARIABLE} has characters that no key has; set it again")
-    return key

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from copyspec_eval.errors import DataError
 
-REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1}
-"""The tasks that can be judged, and for how many turns FastChat's reference answers hold.
+REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1, "mt_bench_paper": 2, "mt_redundant_paper": 1}
+"""For how many turns of a task FastChat's reference answers hold; for none of another task.
 
 MT-Redundant's second questions differ from MT-Bench's, so its second turns are judged without a
-reference.
+reference, unless all are asked for: FastChat itself would show them.
 """
 
 REFERENCE_CATEGORIES = frozenset({"math", "reasoning", "coding"})
@@ -90,17 +90,33 @@ def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str
     return Guide(templates, answers)
 
 
-def gradings(task: str, conversation: Conversation, guide: Guide) -> Iterator[Grading]:
+def reference_of(
+    task: str, conversation: Conversation, turn: int, guide: Guide, all_references: bool
+) -> tuple[str, str] | None:
+    """The reference answers that the judge of a turn is shown; None for none."""
+    holds_for = REFERENCE_TURNS.get(task, 0)
+    if all_references and holds_for:
+        holds_for = 2
+    if conversation.category not in REFERENCE_CATEGORIES or turn > holds_for:
+        return None
+    return guide.references.get(conversation.question_id)
+
+
+def gradings(
+    task: str, conversation: Conversation, guide: Guide, all_references: bool = False
+) -> Iterator[Grading]:
     """The grading of each turn of a conversation of `task`.
+
+    Args:
+        task, conversation, guide: see there.
+        all_references: whether MT-Redundant's second turns are judged with the reference answers to
+            MT-Bench's, as in FastChat.
 
     Raises:
         DataError: a prompt has an unknown field.
     """
-    reference = guide.references.get(conversation.question_id)
-    if conversation.category not in REFERENCE_CATEGORIES:
-        reference = None
     for turn in (1, 2):
-        shown = reference if turn <= REFERENCE_TURNS[task] else None
+        shown = reference_of(task, conversation, turn, guide, all_references)
         name = f"single-{'math-' if shown else ''}v1{'-multi-turn' if turn == 2 else ''}"
         template = guide.templates[name]
         try:

@@ -8,11 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from byte_model import save_byte_model
+
+from copyspec_eval.harness.options import OWN_OPTIONS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -29,10 +32,12 @@ def blocks(mark: str, text: str) -> list[str]:
 BLOCKS = blocks("tested", IN_ORDER)
 RANKS, SHARDS = blocks("tested, slowly", IN_ORDER)
 [SLURM] = blocks("shard.sh", IN_ORDER)
+REFERENCES = blocks("reference", TEXTS["paper"])
 [QUICKSTART] = blocks("what the quickstart runs", IN_ORDER)
 WRITES = [
     "runs/a/turns.jsonl",
     "runs/paired/turns.jsonl",
+    "runs/arms/turns.jsonl",
     "runs/hf",
     "runs/lookup/turns.jsonl",
     "runs/report/report.html",
@@ -99,6 +104,31 @@ def test_commands_run_as_printed(environment: dict[str, str], tmp_path: Path) ->
 def test_shards_are_merged_as_printed(environment: dict[str, str], tmp_path: Path) -> None:
     run(SHARDS, tmp_path, environment)
     assert (tmp_path / "runs" / "merged" / "turns.jsonl").exists()
+
+
+def test_the_references_commands_have_tasks_and_options_that_exist() -> None:
+    tasks = {path.stem for path in (REPOSITORY / "tasks").rglob("*.yaml")}
+    assert len(REFERENCES) == 6
+    for block in REFERENCES:
+        [words] = commands(block, "runs/")
+        named = dict(pairwise(words))
+        assert named["--tasks"] in tasks
+        options = {pair.partition("=")[0] for pair in named["--model_args"].split(",")}
+        assert options <= {"pretrained", *OWN_OPTIONS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6))
+def test_the_references_commands_run_in_ours(
+    environment: dict[str, str], data_dir: Path, tmp_path: Path, number: int
+) -> None:
+    """As printed, but for two documents and short answers."""
+    block = REFERENCES[number].replace(" --limit 101", "").replace(" --limit 104", "")
+    brief = block.rstrip() + " --limit 2 --gen_kwargs max_gen_toks=16\n"
+    data = {"COPYSPEC_DATA_DIR": str(data_dir), "DRAFT": environment["MODEL"]}
+    run(brief, tmp_path, environment | data)
+    [file] = tmp_path.glob("runs/*/turns.jsonl")
+    assert {row["doc_id"] for row in lines(file)} == {0, 1}
 
 
 @pytest.mark.slow

@@ -27,7 +27,9 @@ OUR_TASKS = {
     *("mt_bench", "mt_redundant", "copyspec_mt", "copyspec"),
     *("gsm8k_self_correction", "cnn_dailymail_extractive", "humaneval_evalplus"),
     *("quickstart_redundant", "quickstart_self_correction", "quickstart_extractive"),
-    "copyspec_quickstart",
+    *("copyspec_quickstart", "copyspec_paper", "mbpp_evalplus", "mbpp_evalplus_paper"),
+    *("mt_bench_paper", "mt_redundant_paper", "gsm8k_self_correction_paper"),
+    *("cnn_dailymail_extractive_paper", "humaneval_evalplus_paper"),
 }
 LM_EVAL_SCRIPT = """\
 #!{python}

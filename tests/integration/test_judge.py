@@ -18,7 +18,9 @@ from run_folders import write_conversations
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports import export
+from copyspec_eval.reports.conversations import conversations
 from copyspec_eval.reports.runs import read_run
+from copyspec_eval.scoring import chat
 from copyspec_eval.scoring import judge as judging
 from copyspec_eval.scoring.mt_bench import gradings, guide
 from copyspec_eval.sources import read_jsonl
@@ -100,8 +102,8 @@ def test_means_are_those_of_fastchat(run: Path, capsys: pytest.CaptureFixture[st
 def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr(judging, "MAX_RETRIES", 1)
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(chat, "MAX_RETRIES", 1)
     echo = json.dumps({"error": {"message": f"limit of {KEY}"}})
     trouble = {
         "Q1|mt_bench 1.1": Reply(echo, 429),
@@ -117,7 +119,7 @@ def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(
         for reason in (
             'HTTP 429: {"error": {"message": "limit of $OPENAI_API_KEY"}}: mt_bench 1 turn 1',
             'HTTP 500: {"error": {"message": "limit of $OPENAI_API_KEY"}}: mt_bench 2 turn 1',
-            "no judgement in 1 s, retries included: mt_bench 3 turn 1",
+            "no answer in 1 s, retries included: mt_bench 3 turn 1",
             "no rating in 3 judgements: mt_bench 4 turn 1",
         ):
             assert f"\n- {reason}\n" in printed.out
@@ -202,7 +204,7 @@ def test_the_judge_reads_what_fastchat_sends(
         for row in read_jsonl(folder / "reference_answer_gpt-4.jsonl")
     }
     given = guide(templates.values(), references.values())
-    for question, ours in zip(questions, export.conversations(run)["mt_bench"], strict=True):
+    for question, ours in zip(questions, conversations(run)["mt_bench"], strict=True):
         number = question["question_id"]
         guided = question["category"] in common.NEED_REF_CATS
         for each in gradings("mt_bench", ours, given):

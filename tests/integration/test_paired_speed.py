@@ -16,7 +16,7 @@ from transformers import LogitsProcessorList
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import fixed_steps
-from copyspec_eval.decoding.paired import PairedEngine
+from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.replay import Trace, read_traces
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
@@ -73,7 +73,7 @@ def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: 
     ForcedModel(model, [(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
     drafter = drafter_factory(DraftOptions())
     engine = Engine(model, drafter, num_draft_tokens=10, exact=fixed_steps(10) if exact else None)
-    paired = PairedEngine(model, engine)
+    paired = PairedEngine(model, [engine])
     sequences = [
         Sequence(
             trace.prompt_ids,
@@ -85,7 +85,9 @@ def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: 
     drafted: list[Generation] = []
     plain: list[Generation] = []
 
-    def finish(index: int, generation: Generation, baseline: Any) -> None:
+    def finish(index: int, answers: list[PairedAnswer]) -> None:
+        [answer] = answers
+        generation, baseline = answer.generation, answer.baseline
         assert generation.token_ids == traces[index].answer_ids
         assert baseline.difference is None
         drafted.append(generation)

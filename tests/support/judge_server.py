@@ -98,8 +98,21 @@ def write_judge_data(folder: Path) -> Path:
         "single-v1-multi-turn": both,
         "single-math-v1-multi-turn": f"{both}|ref {{ref_answer_1}}, {{ref_answer_2}}",
     }
-    prompts = [
+    prompts: list[dict[str, str]] = [
         {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user}
+        for name, user in users.items()
+    ]
+    pair = "{question}|{answer_a} or {answer_b}"
+    pairs = "{question_1}|{question_2}|{answer_a_1}, {answer_a_2} or {answer_b_1}, {answer_b_2}"
+    users = {
+        "pair-v2": pair,
+        "pair-math-v1": f"{pair}|ref {{ref_answer_1}}",
+        "pair-v2-multi-turn": pairs,
+        "pair-math-v1-multi-turn": f"{pairs}|ref {{ref_answer_1}}, {{ref_answer_2}}",
+    }
+    kind = {"type": "pairwise", "output_format": "[[A]]"}
+    prompts += [
+        {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user} | kind
         for name, user in users.items()
     ]
     references = [{"question_id": 2, "choices": [{"index": 0, "turns": ["R1", "R2"]}]}]

@@ -13,7 +13,7 @@ from transformers import LogitsProcessorList
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import fixed_steps
-from copyspec_eval.decoding.paired import Baseline, PairedEngine
+from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
@@ -75,6 +75,10 @@ def pairs_of(
     engine = engine_of(model, make_drafter, exact, batch_size)
     sequences = [Sequence(ids, StopRule(BUDGET), make_chooser()) for ids in asked or prompts()]
     found: list[Pair] = []
-    PairedEngine(model, engine).generate(sequences, lambda *parts: found.append(Pair(*parts)))
+
+    def finish(index: int, answers: list[PairedAnswer]) -> None:
+        found.extend(Pair(index, answer.generation, answer.baseline) for answer in answers)
+
+    PairedEngine(model, [engine]).generate(sequences, finish)
     assert [pair.index for pair in found] == list(range(len(sequences)))
     return found

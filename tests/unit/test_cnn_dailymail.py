@@ -16,9 +16,15 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.cnn_dailymail import CnnDailyMailTask, question, read_articles
+from copyspec_eval.harness import reference_prompts
+from copyspec_eval.harness.cnn_dailymail import PROMPT, CnnDailyMailTask, read_articles
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.scoring.cnn_dailymail import score_summary, sentences, verbatim_share
+from copyspec_eval.scoring.cnn_dailymail import (
+    UNSTEMMED,
+    score_summary,
+    sentences,
+    verbatim_share,
+)
 
 ARTICLE = 'It rained on Monday. "I was wet," said Ann. On Tuesday it\nsnowed! Nobody came.'
 ROW = {"id": "a", "article": ARTICLE, "highlights": "It rained on Monday. Ann was wet."}
@@ -36,6 +42,10 @@ def write(folder: Path, rows: list[Any], name: str = "test.jsonl") -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def question(article: str) -> str:
+    return PROMPT.replace("{article}", article)
 
 
 @pytest.fixture
@@ -228,6 +238,26 @@ def test_an_article_without_room_keeps_a_word(data, hf):
     write(data, [ROW | {"article": "word " * 1000}])
     prompt = prompt_of(CnnDailyMailTask(CONFIG), hf, system_instruction="x" * 3000)
     assert "Article:\nword\n\n" in prompt
+
+
+def test_the_papers_task_has_rouge_as_its_code_takes_it(data, monkeypatch):
+    monkeypatch.setattr(reference_prompts, "summary_prompt", lambda: "Sum up: {article}!")
+    write(data, [ROW | {"highlights": "A dog barks.\nDogs bark."}])
+    task = CnnDailyMailTask(CONFIG | {"dataset_kwargs": {"prompts": "reference"}})
+    [doc] = task.test_docs()
+    assert task.user_turns(doc) == [f"Sum up: {doc['article']}!"]
+    figures = task.process_results(doc, ["Dogs bark."])
+    assert {name: figures[name] for name in UNSTEMMED} == pytest.approx(
+        {
+            "rouge1_unstemmed": 4 / 7,
+            "rouge2_unstemmed": 0.4,
+            "rougeL_unstemmed": 4 / 7,
+            "rougeLsum_unstemmed": 4 / 7,
+        }
+    )
+    ours = CnnDailyMailTask(CONFIG).process_results(doc, ["Dogs bark."])
+    assert not ours.keys() & {*UNSTEMMED}
+    assert ours["rouge1"] == figures["rouge1"]
 
 
 class FirstSentences(LM):  # type: ignore[misc]  # lm-eval's classes carry no types

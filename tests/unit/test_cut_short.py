@@ -77,7 +77,7 @@ def test_a_whole_run_is_not_said_to_be_cut_short(
     assert main(["compare", str(folder), str(folder)]) == 0
     assert main(["report", str(folder), "--format", "csv"]) == 0
     printed = capsys.readouterr()
-    assert "cut" not in printed.out + printed.err
+    assert "cut short" not in printed.out + printed.err
 
 
 def test_compare_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,15 +181,17 @@ def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
         made = Engine(
             model, drafter_factory(WAYS["suffix"]), num_draft_tokens=10, exact=None, batch_size=2
         )
-        pair = PairedEngine(model, made)
+        pair = PairedEngine(model, [made])
         asked = [Sequence(ids, StopRule(12), greedy()) for ids in prompts()]
         found = []
-        pair.generate(asked, lambda index, *both: found.append(both))
+        pair.generate(asked, lambda index, answers: found.extend(answers))
         # The first answer, with a token of the second in its place: a difference to explain.
-        answer = found[0][0].token_ids
+        answer = found[0].generation.token_ids
         other = (*answer[:5], (answer[5] + 1) % 7, *answer[6:])
-        difference = pair._rescorer.explain(asked[0], other, answer)
-    assert all(drafted.token_ids == base.generation.token_ids for drafted, base in found)
+        difference = pair._rescorers[0].explain(asked[0], other, answer)
+    assert all(
+        answer.generation.token_ids == answer.baseline.generation.token_ids for answer in found
+    )
     assert difference is not None
     assert difference.margin is not None
     check_all(taken)

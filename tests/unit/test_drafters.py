@@ -96,4 +96,13 @@ def test_unknown_drafter_names_those_that_exist() -> None:
 @pytest.mark.parametrize("name", ["gamma", "num_draft_tokens"])
 def test_options_out_of_range_are_named(name: str, value: object) -> None:
     with pytest.raises(OptionError, match=f"{name}={value!r} is not an integer of at least 1"):
-        DraftOptions(**{name: value})  # type: ignore[arg-type]
+        DraftOptions("suffix", **{name: value})  # type: ignore[arg-type]
+
+
+def test_the_papers_rule_may_copy_nothing() -> None:
+    drafter = drafter_factory(DraftOptions("copyspec", gamma=1, num_draft_tokens=0))()
+    drafter.start([5, 6, 5])
+    drafter.observe([6], Verdict(0, 6))
+    assert drafter.propose(max_tokens=100, thresholds=[0.0] * 100).token_ids == ()
+    with pytest.raises(OptionError, match="num_draft_tokens=-1 is not an integer of at least 0"):
+        DraftOptions("copyspec", num_draft_tokens=-1)

@@ -16,7 +16,8 @@ from sample_rows import ROW
 from copyspec_eval import records
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError
-from copyspec_eval.reports.export import conversations, write_fastchat
+from copyspec_eval.reports.conversations import conversations
+from copyspec_eval.reports.export import write_fastchat
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.scoring.mt_bench import Conversation
 
@@ -76,7 +77,9 @@ def test_the_folder_names_a_model_that_the_results_do_not(tmp_path: Path) -> Non
 
 def test_an_incomplete_run_is_refused_in_one_line(tmp_path: Path) -> None:
     write_log(tmp_path / "other", [sample(0, ["Q"], [["A"]])])
-    with pytest.raises(DataError, match="no answers to mt_bench or mt_redundant; run one"):
+    with pytest.raises(
+        DataError, match="no answers to mt_bench, mt_redundant or a question file; run"
+    ):
         conversations(read_run(tmp_path / "other"))
     short = sample(3, ["Q"], [["A"]]) | {"doc": QUESTIONS[0]}
     write_log(tmp_path / "short", [short], task="mt_bench")

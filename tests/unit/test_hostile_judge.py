@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError
+from copyspec_eval.scoring import chat
 from copyspec_eval.scoring import judge as judging
-from copyspec_eval.scoring.judge import Judge, UnjudgedError, judge_all, read_scores
+from copyspec_eval.scoring.chat import UnansweredError
+from copyspec_eval.scoring.judge import Judge, judge_all, read_scores
 from copyspec_eval.scoring.mt_bench import Grading
 
 GRADINGS = [Grading(number, "math", 1, "single-v1", "Be fair.", f"Q{number}") for number in (1, 2)]
@@ -27,8 +29,8 @@ GRADINGS = [Grading(number, "math", 1, "single-v1", "Be fair.", f"Q{number}") fo
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(judging, "MAX_RETRIES", 0)
-    monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
@@ -116,7 +118,7 @@ def test_an_endless_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
     fast = Sent((head, *([b" " * 2**16] * 64)))
     assert set(judged([fast], tmp_path / "a.jsonl")[1].values()) == {
-        "a judgement of over 1048576 bytes"
+        "an answer of over 1048576 bytes"
     }
 
 
@@ -130,13 +132,13 @@ def test_a_server_that_drips_is_given_up_in_the_time_that_the_help_names(
     monkeypatch.undo()
     with pytest.raises(SystemExit):
         main(["judge", "--help"])
-    assert f"over {judging.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
-    monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 0.3)
+    assert f"over {chat.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.3)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     started = time.monotonic()
     _, reasons = judged([Sent((start, *([b" "] * 100)), pause=0.1)], tmp_path / "j.jsonl")
-    assert set(reasons.values()) == {"no judgement in 0.3 s, retries included"}
+    assert set(reasons.values()) == {"no answer in 0.3 s, retries included"}
     assert time.monotonic() - started < 5
 
 
@@ -168,7 +170,7 @@ def test_a_row_off_the_scale_is_asked_again(score: object, tmp_path: Path) -> No
 
     def rate(grading: Grading) -> tuple[str, float]:
         if grading.question_id == 2:
-            raise UnjudgedError("no")
+            raise UnansweredError("no")
         return "[[5]]", 5.0
 
     judge_all(rate, GRADINGS, path, "m", "j", 1)

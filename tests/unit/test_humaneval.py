@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
+from scripted_lm import Scripted
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness.humaneval import STOPS, HumanEvalTask, read_problems
+from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
+from copyspec_eval.harness.reference_prompts import completion_stops
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
@@ -41,32 +43,6 @@ ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 o
 def score(raw: str, problem: dict[str, Any]) -> ScoredSolution:
     [scored] = score_all([(raw, problem)])
     return scored
-
-
-class Scripted(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
-    """Gives these answers in turn, and notes what it was asked."""
-
-    tokenizer_name = "scripted"
-
-    def __init__(self, *answers: str | None) -> None:
-        super().__init__()
-        self.answers = answers
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-
-    def generate_until(self, requests, disable_tqdm=False):
-        self.asked += [request.args for request in requests]
-        return list(self.answers[: len(requests)])
-
-    def apply_chat_template(self, chat_history, add_generation_prompt=True):
-        return "".join(f"<{m['role']}>{m['content']}" for m in chat_history) + "<assistant>"
-
-    def chat_template(self, chat_template=False):
-        return "scripted"
-
-    def loglikelihood(self, requests):
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
 
 
 @pytest.fixture
@@ -117,7 +93,7 @@ def test_completion_of_the_base_data(local_data, evaluate):
     assert figures == {"answered_turn1": 1, "pass@1_base": 0.5}
     prompt, settings = lm.asked[1]
     assert prompt == 'def half(number: float) -> float:\n    """ Half of it. """\n'
-    assert settings["until"] == list(STOPS)
+    assert settings["until"] == completion_stops("humaneval")
 
 
 def test_options_of_the_harness(local_data, evaluate):

@@ -15,7 +15,7 @@ from copyspec_eval.harness.humaneval import HumanEvalTask, find_file, read_probl
 def test_the_better_file_is_taken(tmp_path):
     for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
         path = write(tmp_path, PLUS, name)
-        assert find_file(tmp_path / "humaneval") == path
+        assert find_file(tmp_path, "humaneval") == path
     for path in (tmp_path / "humaneval").glob("HumanEvalPlus*"):
         assert read_problems(path) == {row["task_id"]: row for row in PLUS}
 
@@ -62,7 +62,7 @@ def test_bad_files_are_named(local_data, name, content, message):
 
 
 def test_missing_file(local_data):
-    with pytest.raises(DataError, match=r"humaneval: neither HumanEvalPlus.* unset COPYSPEC_DATA"):
+    with pytest.raises(DataError, match=r"humaneval: none of HumanEvalPlus.* unset COPYSPEC_DATA"):
         HumanEvalTask(CONFIG)
 
 
@@ -76,7 +76,7 @@ def test_without_local_data_evalplus_downloads(monkeypatch):
         raise ConnectionError("no network")
 
     monkeypatch.setattr("evalplus.data.get_human_eval_plus", fail)
-    with pytest.raises(DataError, match=r"^cannot download HumanEval\+ \(no network\); copy it"):
+    with pytest.raises(DataError, match=r"^cannot download humaneval \(no network\); copy it"):
         HumanEvalTask(CONFIG)
 
 

@@ -18,6 +18,7 @@ PACKAGE = Path(copyspec_eval.__file__).parent
 FLOORS = (
     ("__init__", "__main__"),
     ("cli",),
+    ("paper",),
     ("harness",),
     ("serving",),
     ("decoding", "reports"),

@@ -14,8 +14,10 @@ from judge_server import JudgeServer, Reply, write_judge_data
 
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports import judged
+from copyspec_eval.scoring import chat
 from copyspec_eval.scoring import judge as judging
-from copyspec_eval.scoring.judge import Judge, Judged, UnjudgedError, judge_all, read_scores
+from copyspec_eval.scoring.chat import UnansweredError
+from copyspec_eval.scoring.judge import Judge, Judged, judge_all, read_scores
 from copyspec_eval.scoring.mt_bench import (
     Conversation,
     Grading,
@@ -48,7 +50,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(judging, "MAX_RETRIES", 2)
+    monkeypatch.setattr(chat, "MAX_RETRIES", 2)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
@@ -99,7 +101,7 @@ def rating_of(replies: Sequence[Reply]) -> tuple[Any, JudgeServer]:
     with JudgeServer(lambda _, n: replies[min(n, len(replies)) - 1]) as server:
         try:
             return Judge("gpt-4", server.url).rate(GRADING)[1], server
-        except UnjudgedError as error:
+        except UnansweredError as error:
             return str(error), server
 
 
@@ -137,10 +139,10 @@ def test_trouble_that_stays_is_no_rating(
 
 
 def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(judging, "MAX_RETRIES", 0)
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
     rating, server = rating_of([Reply("[[9]]", seconds=0.5)])
-    assert (rating, server.asked["Q|A"]) == ("no judgement in 0.1 s, retries included", 1)
+    assert (rating, server.asked["Q|A"]) == ("no answer in 0.1 s, retries included", 1)
 
 
 BLOCKS = '{"choices": [{"message": {"content": [{"type": "text", "text": "[[9]]"}]}}]}'
@@ -175,7 +177,7 @@ def rated(path: Path, asked: Sequence[Grading], concurrency: int = 2) -> tuple[J
     def rate(grading: Grading) -> tuple[str, float]:
         seen.append(grading.question_id)
         if grading.question_id == 13:
-            raise UnjudgedError("unlucky")
+            raise UnansweredError("unlucky")
         return "fine\u2028", grading.question_id + grading.turn / 10
 
     return judge_all(rate, asked, path, "m", "j", concurrency), seen

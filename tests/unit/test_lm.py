@@ -79,7 +79,8 @@ def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: 
     ours = make(CopySpecLM, folder, "gamma=1")
     assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
     assert wanted != unpenalised
-    settings = ours._spec([ours._builder.build(instances({})[0], 0)]).tasks["task"]
+    jobs = [ours._builder.build(instances({})[0], 0)]
+    settings = ours._spec(ours._arms[0], jobs, None).tasks["task"]
     assert settings["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
 
 
@@ -143,7 +144,7 @@ def test_a_request_repeated_as_padding_is_answered_once(byte_model: Path) -> Non
     ours = make(CopySpecLM, byte_model)
     answers = ours.generate_until([*requests, requests[-1], requests[-1]], disable_tqdm=True)
     assert answers[-1] is answers[-2] is answers[-3]
-    assert len(ours._recorder.rows) == len(requests)
+    assert len(ours._arms[0].recorder.rows) == len(requests)
 
 
 def test_records_add_up(byte_model: Path) -> None:
@@ -281,7 +282,7 @@ def test_a_draft_model_with_the_targets_weights_is_always_right(
     answers = make(CopySpecLM, byte_model, options, batch_size=2).generate_until(instances({}))
     assert answers == make(HFLM, byte_model).generate_until(instances({}), disable_tqdm=True)
     for row in rows(answers):
-        assert row.drafter == "none + draft model"
+        assert row.drafter == f"none + draft_model={byte_model.name} + delta=4"
         assert row.counts.drafts is not None
         assert row.counts.drafts.keys() == {"model"}
         assert row.counts.drafts["model"].num_accepted == row.counts.drafts["model"].num_drafted
@@ -305,7 +306,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused(byte_model: Path, tmp_pa
 def test_the_warm_up_is_not_remembered(byte_model: Path) -> None:
     ours = make(CopySpecLM, byte_model, "drafter=suffix,store=true")
     answers = ours.generate_until(instances({}), disable_tqdm=True)
-    store = ours._make_drafter()._store
+    store = ours._arms[0].make_drafter()._store
     answered = sum(1 + (row.counts.num_tokens or 0) for row in rows(answers))
     assert len(store.automata[-1].token_ids) == answered, "the answers, and a token behind each"
 

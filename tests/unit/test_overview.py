@@ -75,9 +75,9 @@ def test_drafters_are_named_with_their_switches(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     several = replace(ROW, drafter="suffix + store + tree")
-    write_run(tmp_path, [several, replace(ROW, turn=2, drafter="copyspec + draft model")])
+    write_run(tmp_path, [several, replace(ROW, turn=2, drafter="copyspec + draft_model=a")])
     _, first, second = screen(tmp_path, capsys)
-    assert (first[2], second[2]) == ("copyspec + draft model", "suffix + store + tree")
+    assert (first[2], second[2]) == ("copyspec + draft_model=a", "suffix + store + tree")
 
 
 def test_repeated_runs_are_means_with_their_spread(

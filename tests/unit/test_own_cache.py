@@ -263,9 +263,9 @@ def test_both_arms_of_a_pair_have_it(architecture: str) -> None:
     factory = drafter_factory(DraftOptions("copyspec", gamma=1))
     engine = Engine(model, factory, num_draft_tokens=10, exact=None, cache=kind)
     baselines: list[Baseline] = []
-    PairedEngine(model, engine).generate(
+    PairedEngine(model, [engine]).generate(
         [sequence(prompt) for prompt in prompts()],
-        lambda index, answer, baseline: baselines.append(baseline),
+        lambda index, answers: baselines.extend(answer.baseline for answer in answers),
     )
     assert [baseline.generation.token_ids for baseline in baselines] == wanted(model)
     assert all(baseline.difference is None for baseline in baselines)
@@ -350,7 +350,7 @@ def test_a_harness_model_gives_the_answers_of_hf(
     assert answers == stock.generate_until(instances(), disable_tqdm=True)
     records = [record_of(answer) for answer in answers]
     assert all(record and record.baseline and not record.baseline.difference for record in records)
-    spec = ours._spec([ours._builder.build(instances()[0], 0)])
+    spec = ours._spec(ours._arms[0], [ours._builder.build(instances()[0], 0)], None)
     assert spec.drafting["cache"] == ours.cache_kind != "copyspec"
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=false$"):

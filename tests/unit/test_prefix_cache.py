@@ -274,10 +274,12 @@ def test_shared_examples_are_read_once(byte_model: Path, options: str) -> None:
     first, *others = [reused(row.counts) for row in rows_of(answers)]
     assert first == 0
     assert min(others) >= PREFILL_CHUNK
-    assert 0 < with_it._prefix_caches[0].num_bytes <= 10**6
+    [arm] = with_it._arms
+    assert arm.prefix_cache is not None
+    assert 0 < arm.prefix_cache.num_bytes <= 10**6
     again = with_it.generate_until(asked(*texts), disable_tqdm=True)
     assert again == answers
-    assert with_it._spec([]).drafting["prefix_cache"] == 10**6
+    assert with_it._spec(arm, [], None).drafting["prefix_cache"] == 10**6
 
 
 def test_both_arms_of_a_pair_reuse_alike(byte_model: Path) -> None:

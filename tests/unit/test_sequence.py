@@ -117,6 +117,7 @@ def test_bookkeeping_by_hand() -> None:
         num_prompt_tokens=2,
         num_reused_tokens=0,
         num_tokens=7,
+        num_looped_tokens=0,
         num_forwards=4,
         num_prefill_tokens=1,
         drafts={"context": DraftCounts(2, 5, 4)},

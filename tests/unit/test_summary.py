@@ -44,7 +44,8 @@ def test_every_metric_by_hand() -> None:
         *("baseline_tokens_per_second", "speedup", "identical", "near_tie", "diverged"),
         *("speedup_low", "speedup_high"),
         *("speedup_median", "speedup_median_low", "speedup_median_high"),
-        *("model_accepted_per_attempt", "earlier_share", "recycled_share"),
+        *("model_accepted_per_attempt", "earlier_share", "recycled_share", "looped_share"),
+        *("store_accepted_per_attempt", "earlier_accepted_per_attempt"),
     }
     assert {name: value for name, value in values.items() if name not in without} == pytest.approx(
         {
@@ -55,10 +56,12 @@ def test_every_metric_by_hand() -> None:
             "latency_seconds": 5.0,
             "tokens": 20,
             "forwards": 17.5,
+            "cut_share": 0,
             "tokens_per_forward": 40 / 35,
             "copied_share": 5 / 40,
             "drafted_per_token": 20 / 40,
             "accepted_per_attempt": 2.5,
+            "context_accepted_per_attempt": 2.5,
         }
     )
     assert figures(other)["accepted_per_attempt"] is None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
+from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.errors import OptionError
 from copyspec_eval.types import Attempt, DraftCounts, DraftSource, FinishReason, Span, TurnCounts
 
@@ -151,6 +152,7 @@ def with_tokens(
         counts,
         num_prompt_tokens=num_prompt_tokens,
         num_tokens=len(token_ids),
+        num_looped_tokens=looped_tokens(token_ids) if finish_reason == "length" else 0,
         finish_reason=finish_reason,
     )
     return TimedAnswer(counts, tuple(token_ids))

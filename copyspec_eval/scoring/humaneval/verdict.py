@@ -95,14 +95,25 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
     """Whether EvalPlus's `tests`, "base" or "plus", pass."""
     # The sandbox limits the memory. EvalPlus takes a limit that it may not set for a failed test.
     os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"
+    from evalplus.data.mbpp import mbpp_deserialize_inputs
     from evalplus.eval import FAIL, PASS, untrusted_check
+    from evalplus.eval._special_oracle import MBPP_OUTPUT_NOT_NONE_TASKS
     from evalplus.gen.util import trusted_exec
 
     # EvalPlus relies on fork, and the other start methods need sockets.
     multiprocessing.set_start_method("fork", force=True)
     reference = problem["prompt"] + problem["canonical_solution"]
     inputs, entry_point = problem[f"{tests}_input"], problem["entry_point"]
-    expected, seconds = trusted_exec(reference, inputs, entry_point, record_time=True)
+    is_mbpp = problem["task_id"].startswith("Mbpp/")
+    if is_mbpp:
+        inputs = mbpp_deserialize_inputs(problem["task_id"], inputs)
+    expected, seconds = trusted_exec(
+        reference,
+        inputs,
+        entry_point,
+        record_time=True,
+        output_not_none=is_mbpp and entry_point in MBPP_OUTPUT_NOT_NONE_TASKS,
+    )
     try:
         solution = Solution(channel, [source], entry_point)
     except SolutionError:
@@ -112,7 +123,7 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
     setattr(elsewhere, entry_point, solution.call)
     sys.modules["elsewhere"] = elsewhere
     status, details = untrusted_check(
-        "humaneval",
+        "mbpp" if is_mbpp else "humaneval",
         f"from elsewhere import {entry_point}",
         inputs,
         entry_point,

@@ -1,0 +1,23 @@
+"""The `copyspec-eval` command: the only code that parses argv, prints and sets exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from copyspec_eval.cli.parser import parser
+from copyspec_eval.errors import CopySpecError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: its own, or 1 after a one-line error.
+
+    Wrong usage exits with 2, as argparse does.
+    """
+    arguments = parser().parse_args(argv)
+    try:
+        code: int | None = arguments.command(arguments)
+    except CopySpecError as error:
+        print(f"copyspec-eval: error: {error}", file=sys.stderr)
+        return 1
+    return code or 0

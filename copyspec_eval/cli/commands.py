@@ -1,0 +1,236 @@
+"""What each command does: functions of the parsed arguments, which return the exit code or None.
+
+A new command is a function here and its arguments in `parser`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from copyspec_eval.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from copyspec_eval.reports.runs import ComparedRuns
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Hand everything after `run` to lm-eval's command line, our model and tasks registered."""
+    from copyspec_eval.harness import autoload
+
+    autoload.register_model()
+    autoload.register_tasks()
+    from lm_eval.__main__ import cli_evaluate
+
+    # lm-eval inserts a missing `run` only before two or more arguments, so it is always given.
+    sys.argv = ["lm-eval", "run", *arguments.lm_eval_arguments]
+    cli_evaluate()
+
+
+def replay(arguments: argparse.Namespace) -> None:
+    """Print what a drafter makes of recorded answers: forwards, copied share, and so on."""
+    from copyspec_eval.decoding import earlier_runs
+    from copyspec_eval.decoding.replay import Trace, read_traces, replay_turn
+    from copyspec_eval.drafters.registry import drafter_factory, longest_draft
+    from copyspec_eval.drafters.thresholds import acceptance_thresholds
+    from copyspec_eval.reports.replayed import replay_figures, replay_table
+
+    if not 0 <= arguments.token_cost < math.inf:
+        raise OptionError(f"--token-cost {arguments.token_cost} is no cost; usual is 0.01")
+    options = earlier_runs.draft_options(arguments.drafter_args, arguments.drafter)
+    if options.recycle:
+        raise OptionError("recycle=true is of a model's logits, which no trace has; leave it out")
+    drafter_factory(options)  # refuses a drafter without a store before one is read
+    traces: Iterable[Trace] = read_traces(arguments.traces)
+    earlier = earlier_runs.EarlierAnswers()
+    if options.store_paths:
+        notes: list[str] = []
+        earlier = earlier_runs.recorded_tokens(options.store_paths, arguments.traces, notes)
+        traces = list(traces)
+        earlier_runs.check_shared(traces, earlier, options.store_paths)
+        _print_notes(notes)
+    make_drafter = drafter_factory(options, earlier.in_order)
+    longest, cost = longest_draft(options), arguments.token_cost
+    thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
+    turns = [
+        replay_turn(trace, make_drafter(), thresholds, earlier=earlier.to("", trace.id, trace.turn))
+        for trace in traces
+    ]
+    figures = replay_figures(turns, cost)
+    print(json.dumps(figures, indent=2) if arguments.json else replay_table(figures).rstrip())
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Print where two runs' answers and scores differ, or the arms of one; 1 if answers do."""
+    from copyspec_eval.reports import comparison, equivalence, runs
+
+    if arguments.run_b is None:
+        pairs = runs.read_arms(arguments.run_a)
+    else:
+        two = runs.read_run(arguments.run_a), runs.read_run(arguments.run_b)
+        pairs = [runs.ComparedRuns("", *two)]
+    compared = {pair.name: _compared(pair, arguments.rescore) for pair in pairs}
+    if arguments.json:
+        figures = {name: comparison.comparison_figures(*of) for name, of in compared.items()}
+        [only] = figures.values() if len(figures) == 1 else [figures]
+        print(json.dumps(only, indent=2))
+    else:
+        for name, of in compared.items():
+            print(f"{name}:\n" if len(compared) > 1 else "", end="")
+            print(comparison.comparison_tables(*of), end="")
+    _print_notes(dict.fromkeys(note for pair in pairs for run in pair[1:] for note in run.notes))
+    return int(any(equivalence.fails(answers) for answers, *_ in compared.values()))
+
+
+def _compared(pair: ComparedRuns, model: str | None) -> tuple[Any, Any, Any]:
+    """Answers, reordered documents and scores of two runs."""
+    from copyspec_eval.reports import equivalence
+
+    _, a, b = pair
+    answers = equivalence.compare_answers(a, b)
+    if model:
+        from copyspec_eval.harness.rescoring import rescore
+
+        answers = rescore(answers, model, {run.dtype for run in (a, b) if run.dtype})
+    scores = equivalence.compare_scores(a, b)
+    if not answers and not any(score.num_documents for score in scores):
+        raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
+    return answers, equivalence.reordered_documents(a, b), scores
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Print runs' scores, speed and equality, and write them with a page for the browser."""
+    from copyspec_eval.reports import (
+        files,
+        leaderboard,
+        leaderboard_forms,
+        overview,
+        recorded,
+        shards,
+    )
+
+    runs = [recorded.read_recorded(folder) for folder in arguments.runs]
+    board = leaderboard.leaderboard(shards.joined(runs))
+    if arguments.out:
+        written = files.write(board, arguments.out)
+    if arguments.format == "table":
+        print(overview.overview(board), end="")
+        if len(arguments.runs) == 1:
+            print(f"\n{overview.files(arguments.runs[0])}", end="")
+    else:
+        print(leaderboard_forms.FORMS[arguments.format](board), end="")
+    if arguments.out:
+        print("".join(f"{path}\n" for path in written), end="", file=sys.stderr)
+
+
+def merge(arguments: argparse.Namespace) -> None:
+    """Write shards of one run as that run."""
+    from copyspec_eval.reports.merging import merge_shards
+
+    _print_notes(merge_shards(arguments.runs, arguments.out))
+    print(arguments.out)
+
+
+def exactness(arguments: argparse.Namespace) -> None:
+    """Print which widths of step have the same bits on this machine."""
+    from copyspec_eval.harness.width_classes import class_lines
+
+    given = {"dtype": arguments.dtype, "device": arguments.device}
+    options = {name: value for name, value in given.items() if value is not None}
+    for line in class_lines(arguments.model, options, arguments.widest, arguments.batch_sizes):
+        print(line, flush=True)
+
+
+def tiny(arguments: argparse.Namespace) -> None:
+    """Print the folder of the embedded model, for backends that do not know its name."""
+    from copyspec_eval.paths import TINY, model_path
+
+    print(model_path(TINY))
+
+
+def judge(arguments: argparse.Namespace) -> int:
+    """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
+    from copyspec_eval.reports import judged, runs
+    from copyspec_eval.scoring.judge import Judge
+
+    rater = Judge(arguments.model, arguments.base_url)
+    run, how = runs.read_run(arguments.run), (arguments.concurrency, arguments.all_references)
+    if arguments.against:
+        pairs = judged.judge_two_runs(run, runs.read_run(arguments.against), rater, *how)
+        print(judged.verdicts_table(pairs), end="")
+        return int(any(result.reasons for result in pairs.values()))
+    results = judged.judge_run(run, rater, *how)
+    print(judged.ratings_table(results), end="")
+    return int(any(result.reasons for result in results.values()))
+
+
+def redundant(arguments: argparse.Namespace) -> int:
+    """Write a redundant variant of a question file; 1 if a question has none."""
+    from copyspec_eval.paper.redundant import write_redundant
+    from copyspec_eval.scoring.chat import ChatModel
+    from copyspec_eval.sources import read_questions
+
+    questions = read_questions(arguments.questions)
+    model = ChatModel(arguments.model, arguments.base_url)
+    reasons = write_redundant(model, questions, arguments.out, arguments.concurrency)
+    _print_notes(f"question {number} has none: {reason}" for number, reason in reasons.items())
+    print(arguments.out)
+    return int(bool(reasons))
+
+
+def paper(arguments: argparse.Namespace) -> None:
+    """Make the runs of a table of the paper, and print it; or print their commands alone."""
+    from copyspec_eval import journal
+    from copyspec_eval.paper import running, tables
+    from copyspec_eval.paper.plan import Request
+
+    request = Request(
+        model=arguments.model,
+        out=arguments.out,
+        limit=arguments.limit,
+        draft_model=arguments.draft_model,
+        model_args=arguments.model_args,
+        batch_size=arguments.batch_size,
+    )
+    table = tables.table_named(arguments.table, request)
+    if arguments.plan:
+        print(tables.planned(table, request, arguments.tokens_per_second), end="")
+        return
+    running.make(table.runs(request), request)
+    text = tables.render(table, request)
+    journal.replace(arguments.out / f"{arguments.table}.md", text)
+    print(text, end="")
+
+
+def export_fastchat(arguments: argparse.Namespace) -> None:
+    """Write a run's conversations as FastChat's answer files."""
+    from copyspec_eval.reports import export, runs
+
+    folder = arguments.out or arguments.run / "fastchat"
+    for path in export.write_fastchat(runs.read_run(arguments.run), folder):
+        print(path)
+
+
+def export_evalplus(arguments: argparse.Namespace) -> None:
+    """Write a run's programs as EvalPlus's samples."""
+    from copyspec_eval.reports import export, runs
+
+    folder = arguments.out or arguments.run / "evalplus"
+    print(export.write_evalplus(runs.read_run(arguments.run), folder))
+
+
+def export_turns(arguments: argparse.Namespace) -> None:
+    """Write a run's turns, counts and settings as parquet."""
+    from copyspec_eval.reports import export
+
+    folder = arguments.out or arguments.run / "turns"
+    print(export.write_turns(arguments.run, folder / "turns.parquet"))
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)

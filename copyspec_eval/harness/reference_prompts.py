@@ -1,0 +1,180 @@
+"""The prompts of the paper's own evaluation, for tasks with `prompts: reference`.
+
+Those of GSM8K and CNN/DailyMail stand in the paper's scripts, as constants within functions, so
+they are taken out of the syntax tree of the published files: nothing of these is run. HumanEval and
+MBPP were asked through EvalPlus, whose prompts are taken from its installed package in the same
+way. MT-Bench's and MT-Redundant's questions are the same files here and there.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from copyspec_eval.errors import DataError, OptionError, unknown_option
+from copyspec_eval.harness.multiturn import ChatTemplate
+from copyspec_eval.sources import read_as_published
+
+Wording = Literal["ours", "reference"]
+
+GSM8K_FILE, CNN_DAILYMAIL_FILE = "reference/cp_gsm.py", "reference/evaluate_cnn.py"
+
+
+def wording(dataset_kwargs: Mapping[str, Any] | None) -> Wording:
+    """Whose prompts a task asks in: `prompts` in its `dataset_kwargs`, by default ours.
+
+    Raises:
+        OptionError: it is neither of the two.
+    """
+    chosen = (dataset_kwargs or {}).get("prompts", "ours")
+    if chosen not in ("ours", "reference"):
+        raise unknown_option("value of prompts", str(chosen), ("ours", "reference"))
+    return "reference" if chosen == "reference" else "ours"
+
+
+@functools.cache
+def gsm8k_prompts() -> tuple[str, ...]:
+    """The user's messages of the three rounds, with `{question}` where the problem stands.
+
+    Raises:
+        DataError: as `read_as_published`.
+    """
+    function = _function(read_as_published(GSM8K_FILE), GSM8K_FILE, "multi_round_program")
+    assigned = {
+        node.targets[0].id: node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.JoinedStr)
+    }
+    contents = [
+        assigned[content.id] if isinstance(content, ast.Name) else content
+        for content in _contents_of_users(function)
+    ]
+    return tuple(_text(content, {"input_question": "question"}) for content in contents)
+
+
+@functools.cache
+def summary_prompt() -> str:
+    """The user's message of the summarisation, with `{article}` where the article stands.
+
+    Raises:
+        DataError: as `read_as_published`.
+    """
+    source = read_as_published(CNN_DAILYMAIL_FILE)
+    function = _function(source, CNN_DAILYMAIL_FILE, "extractive_prompt")
+    [returned] = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+    return _text(returned.value, {"article_text": "article"})
+
+
+def evalplus_prompt(problem: str, chat_template: ChatTemplate, system: str = "") -> str:
+    """EvalPlus's rendered prompt for a chat model, which ends within the model's answer.
+
+    Args:
+        problem: the beginning of the program, as EvalPlus has it.
+        chat_template: the model's, as of lm-eval.
+        system: a system message, "" for none, as EvalPlus has it.
+
+    Raises:
+        OptionError: the backend takes messages, in which an answer cannot be begun.
+    """
+    from evalplus.provider.utility import make_raw_chat_prompt
+
+    tokenizer = _Template(chat_template, system)
+    return str(make_raw_chat_prompt(problem, *evalplus_prefixes(), tokenizer))
+
+
+def chat_stops() -> list[str]:
+    """Where EvalPlus ends the answer of a chat model."""
+    from evalplus.provider.utility import EOS
+
+    return [*EOS, "\n```\n"]
+
+
+def completion_stops(benchmark: str) -> list[str]:
+    """Where EvalPlus ends a completion of a problem of its `benchmark`, "humaneval" or "mbpp"."""
+    from evalplus.provider.utility import EOS, extra_eos_for_direct_completion
+
+    return [*EOS, *extra_eos_for_direct_completion(benchmark)]
+
+
+@functools.cache
+def evalplus_prefixes() -> tuple[str, str]:
+    """What EvalPlus says before the problem, and how it begins the answer for the model.
+
+    Raises:
+        DataError: the installed EvalPlus keeps them elsewhere.
+    """
+    place = importlib.util.find_spec("evalplus.codegen")
+    name = "evalplus/codegen.py"
+    source = Path(place.origin).read_text(encoding="utf-8") if place and place.origin else ""
+    function = _function(source, name, "run_codegen")
+    # Later ones, within branches, are of other benchmarks.
+    texts = {
+        node.targets[0].id: node.value
+        for node in function.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    try:
+        return _text(texts["instruction_prefix"]), _text(texts["response_prefix"])
+    except KeyError as error:
+        raise DataError(
+            f"{name}: no {error} in run_codegen; pip install 'copyspec-eval[humaneval]' for the "
+            "EvalPlus that has it"
+        ) from error
+
+
+class _Template(NamedTuple):
+    """What EvalPlus asks of a tokenizer, by lm-eval's chat template."""
+
+    chat_template: ChatTemplate
+    system: str
+
+    def apply_chat_template(self, messages: list[dict[str, str]], tokenize: bool) -> str:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        rendered = self.chat_template([*system, *messages], add_generation_prompt=False)
+        if not isinstance(rendered, str):
+            raise OptionError(
+                "prompts of EvalPlus begin the answer, which a chat server does not let anyone do; "
+                "take a backend that renders the chat template itself, or the task without _paper"
+            )
+        return rendered
+
+
+def _function(source: str, file: str, name: str) -> ast.FunctionDef:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+    raise DataError(f"{file}: no function {name}; copy the published file again")
+
+
+def _contents_of_users(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """The contents of the messages of role user, in the order in which they stand."""
+    dictionaries = [node for node in ast.walk(function) if isinstance(node, ast.Dict)]
+    for node in sorted(dictionaries, key=lambda node: node.lineno):
+        fields = {
+            key.value: value
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant)
+        }
+        role = fields.get("role")
+        if isinstance(role, ast.Constant) and role.value == "user":
+            yield fields["content"]
+
+
+def _text(node: ast.expr | None, fields: Mapping[str, str] | None = None) -> str:
+    """The text of a literal; the variables in an f-string become fields of these names."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part, fields) for part in parts)
+        case ast.FormattedValue(value=ast.Name(id=name), conversion=-1, format_spec=None):
+            return f"{{{(fields or {})[name]}}}"
+        case _:
+            kind = type(node).__name__
+            raise DataError(f"a prompt of the reference is a {kind}; copy its files again")

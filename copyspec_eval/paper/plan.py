@@ -1,0 +1,160 @@
+"""Which runs a table of the paper needs, as commands of lm-eval."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+GAMMAS = tuple(range(2, 11))
+NUM_COPIED = (0, 1, 5, 10, 50, 100)
+DELTAS = (3, 5, 10)
+
+MT_REDUNDANT, MT_BENCH = "mt_redundant_paper", "mt_bench_paper"
+GSM8K = "gsm8k_self_correction_paper"
+CNN_DAILYMAIL = "cnn_dailymail_extractive_paper"
+HUMANEVAL = "humaneval_evalplus_paper"
+
+NUM_TURNS = {MT_REDUNDANT: 2, MT_BENCH: 2, GSM8K: 3, CNN_DAILYMAIL: 1, HUMANEVAL: 1}
+
+# The paper's code answers the first 104 problems and 101 articles.
+_NUM_DOCUMENTS = {MT_REDUNDANT: 80, MT_BENCH: 80, GSM8K: 104, CNN_DAILYMAIL: 101, HUMANEVAL: 164}
+_WHOLE = {MT_REDUNDANT, MT_BENCH, HUMANEVAL}
+_TOKENS_PER_ANSWER = {MT_REDUNDANT: 410, MT_BENCH: 430, GSM8K: 100, CNN_DAILYMAIL: 100}
+"""About so many did Qwen2.5-7B give to an answer; 300 where it is not here."""
+
+_USUAL = "copyspec+gamma=3"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        model: name or folder.
+        out: where the runs go, a folder each, and the tables.
+        limit: documents of each task; None for as many as the paper has.
+        draft_model: for the tables that have one.
+        model_args: more of lm-eval's `--model_args`, such as "dtype=bfloat16".
+        batch_size: as of lm-eval.
+    """
+
+    model: str
+    out: Path
+    limit: int | None = None
+    draft_model: str | None = None
+    model_args: str = ""
+    batch_size: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A task, answered by several arms in turn.
+
+    Attributes:
+        name: of its folder.
+        task: see there.
+        arms: as of `--model_args arms=…`, without the baseline, which is there in any case.
+        exact: whether steps have the bits of plain decoding.
+    """
+
+    name: str
+    task: str
+    arms: tuple[str, ...]
+    exact: bool = True
+
+    def num_documents(self, request: Request) -> int:
+        """How many are asked."""
+        return min(_NUM_DOCUMENTS[self.task], request.limit or _NUM_DOCUMENTS[self.task])
+
+    def num_tokens(self, request: Request) -> int:
+        """About how many all arms and the baseline generate."""
+        per_answer = _TOKENS_PER_ANSWER.get(self.task, 300)
+        answers = self.num_documents(request) * NUM_TURNS[self.task]
+        return answers * per_answer * (len(self.arms) + 1)
+
+    def folder(self, request: Request) -> Path:
+        """Where lm-eval writes."""
+        return request.out / self.name
+
+    def command(self, request: Request) -> list[str]:
+        """lm-eval's command line, from `run` on.
+
+        The answers are kept in a cache, so that a run that was killed goes on where it ended.
+        """
+        folder = self.folder(request)
+        arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
+        arguments += [] if self.exact else ["exact=false"]
+        arguments += [request.model_args] if request.model_args else []
+        command = ["run", "--model", "copyspec", "--model_args", ",".join(arguments)]
+        command += ["--tasks", self.task, "--apply_chat_template", "--confirm_run_unsafe_code"]
+        if request.limit or self.task not in _WHOLE:
+            command += ["--limit", str(self.num_documents(request))]
+        command += ["--batch_size", request.batch_size, "--log_samples"]
+        command += ["--output_path", str(folder), "--use_cache", str(folder / "answers")]
+        return command
+
+
+def in_shell(command: Sequence[str]) -> str:
+    """A command of `PlannedRun` as it is typed."""
+    return shlex.join(["copyspec-eval", *command])
+
+
+def main_results(request: Request) -> list[PlannedRun]:
+    """All tasks, copying and not."""
+    return [_run(task, [_USUAL]) for task in NUM_TURNS]
+
+
+def conversations(request: Request) -> list[PlannedRun]:
+    """Both sets of conversations, copying and not."""
+    return [_run(task, [_USUAL]) for task in (MT_REDUNDANT, MT_BENCH)]
+
+
+def gammas(request: Request) -> list[PlannedRun]:
+    """MT-Redundant at every γ."""
+    return [_run(MT_REDUNDANT, [f"copyspec+gamma={gamma}" for gamma in GAMMAS])]
+
+
+def numbers_copied(request: Request) -> list[PlannedRun]:
+    """MT-Redundant by how many tokens are copied; exact steps do not hold a hundred."""
+    arms = [f"{_USUAL}+num_draft_tokens={number}" for number in NUM_COPIED]
+    return [_run(MT_REDUNDANT, arms, exact=False)]
+
+
+def draft_models(request: Request) -> list[PlannedRun]:
+    """MT-Redundant with a draft model, alone and behind copying, at every δ."""
+    return [_run(MT_REDUNDANT, with_draft_model(request, delta)) for delta in DELTAS]
+
+
+def self_correction(request: Request) -> list[PlannedRun]:
+    """GSM8K at two γ, and with a draft model if there is one."""
+    arms = [_USUAL, "copyspec+gamma=5"]
+    if request.draft_model:
+        arms += with_draft_model(request, DELTAS[0])
+    return [_run(GSM8K, arms)]
+
+
+def with_draft_model(request: Request, delta: int) -> list[str]:
+    """The draft model alone, and behind copying at two γ."""
+    drafting = f"draft_model={request.draft_model}+delta={delta}"
+    return [f"none+{drafting}", f"{_USUAL}+{drafting}", f"copyspec+gamma=5+{drafting}"]
+
+
+def _run(task: str, arms: Iterable[str], exact: bool = True) -> PlannedRun:
+    """Tables that need the same run share its folder."""
+    arms = tuple(arms)
+    brief = [re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm) for arm in arms]
+    name = f"{task.removesuffix('_paper')}-{_slug(brief)}"
+    return PlannedRun(name, task, arms, exact)
+
+
+def _slug(arms: Sequence[str]) -> str:
+    """A folder's name of arms; what the first ones share is said once.
+
+    >>> _slug(["copyspec+gamma=3"]), _slug(["copyspec+gamma=2", "copyspec+gamma=10"])
+    ('copyspec-gamma3', 'copyspec-gamma2-to-copyspec-gamma10')
+    """
+    ends = [arms[0]] if len(arms) == 1 else [arms[0], arms[-1]]
+    return "-to-".join(re.sub(r"[^\w.]+", "-", arm.replace("=", "")) for arm in ends)

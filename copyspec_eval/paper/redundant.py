@@ -1,0 +1,79 @@
+"""Redundant variants of question files, made by a chat model as MT-Redundant was.
+
+The first questions stay; each second one asks for the first answer once more, with a change to it,
+so that much of the second answer repeats the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from copyspec_eval import journal
+from copyspec_eval.errors import DataError
+from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_all
+from copyspec_eval.sources import Question, read_questions
+
+_SYSTEM = "You write the user's part of conversations that a language model is tested with."
+_INSTRUCTION = """\
+This is the first thing that a user asks an assistant. It is of the category "{category}".
+
+{question}
+
+Write what the user asks next: to be given the whole answer again with one change, so that most of \
+its text stays as it is. Choose a change that fits, such as another name, number, place, order, \
+format, tone or an additional sentence. The request has to make sense whatever the answer was, and \
+must not repeat the first question. Reply with the request alone, one or two sentences of it."""
+
+
+def write_redundant(
+    model: ChatModel, questions: Sequence[Question], path: Path, concurrency: int
+) -> dict[int, str]:
+    """Append the redundant variant of each question to `path`, but of those that it has already.
+
+    Returns:
+        why a question has none, by question_id; empty if all have one. Once all are there, the file
+        is in the order of `questions`.
+
+    Raises:
+        DataError: `path` has other questions, or cannot be written.
+    """
+    with journal.alone(path):
+        written = _written(path, questions)
+        reasons: dict[int, str] = {}
+
+        def ask(question: Question) -> None:
+            number, first = question["question_id"], question["turns"][0]
+            asked = _INSTRUCTION.format(category=question["category"], question=first)
+            try:
+                request = model.ask(_SYSTEM, asked).strip().strip('"').strip()
+                if not request:
+                    raise UnansweredError("an empty answer")
+            except UnansweredError as error:
+                reasons[number] = str(error)
+                return
+            row = Question(
+                question_id=number, category=question["category"], turns=[first, request]
+            )
+            journal.append(path, json.dumps(row, ensure_ascii=False).encode())
+            written[number] = row
+
+        todo = [question for question in questions if question["question_id"] not in written]
+        ask_all(todo, ask, concurrency, "Asking")
+        if not reasons:
+            rows = (written[question["question_id"]] for question in questions)
+            journal.replace(path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
+    return reasons
+
+
+def _written(path: Path, questions: Sequence[Question]) -> dict[int, Question]:
+    """The rows of an earlier start."""
+    if not path.exists() or not path.stat().st_size:
+        return {}
+    firsts = {question["question_id"]: question["turns"][0] for question in questions}
+    rows = {row["question_id"]: row for row in read_questions(path)}
+    for number, row in rows.items():
+        if firsts.get(number) != row["turns"][0]:
+            raise DataError(f"{path}: question {number} is of another file; give another --out")
+    return rows

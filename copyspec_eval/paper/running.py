@@ -1,0 +1,61 @@
+"""Makes the runs of a table, one after the other; what is done is kept, whatever ends it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from copyspec_eval import journal
+from copyspec_eval.errors import DataError
+from copyspec_eval.paper.plan import PlannedRun, Request, in_shell
+
+_COMMAND = "command.json"
+
+
+def make(runs: Iterable[PlannedRun], request: Request) -> None:
+    """Run what is not there yet.
+
+    Raises:
+        DataError: a folder has a run of another command; or a run fails.
+    """
+    runs = list(runs)
+    for run in runs:
+        _check_folder(run, request)
+    for run in runs:
+        folder, command = run.folder(request), run.command(request)
+        if is_done(folder):
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        journal.replace(folder / _COMMAND, json.dumps(command) + "\n")
+        print(in_shell(command), file=sys.stderr, flush=True)
+        # What lm-eval prints is not the table.
+        code = subprocess.run(
+            [sys.executable, "-m", "copyspec_eval", *command], stdout=2
+        ).returncode
+        if code:
+            raise DataError(
+                f"{folder}: its run failed (exit code {code}); the same command goes on"
+            )
+
+
+def is_done(folder: Path) -> bool:
+    """Whether a run there reached its end: lm-eval writes results last."""
+    return any(folder.glob("*/results_*.json"))
+
+
+def _check_folder(run: PlannedRun, request: Request) -> None:
+    path = run.folder(request) / _COMMAND
+    if not path.exists():
+        return
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
+    if made != run.command(request):
+        raise DataError(
+            f"{run.folder(request)}: has a run of another command ({path.name} there); give "
+            "another --out"
+        )

@@ -1,0 +1,109 @@
+"""The paper's tables by name: what each needs, and how it is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.paper import layouts, plan
+from copyspec_eval.paper.plan import PlannedRun, Request
+from copyspec_eval.paper.similarity import similarity_table
+from copyspec_eval.redaction import shareable
+from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.leaderboard_forms import in_words
+from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.tables import terminal
+
+Layout = Callable[[Sequence[layouts.Answered]], layouts.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """A table or figure of the paper.
+
+    Attributes:
+        title: what it shows.
+        runs: the runs that it needs.
+        layout: its cells, of those runs in their order.
+        needs_draft_model: see there.
+    """
+
+    title: str
+    runs: Callable[[Request], list[PlannedRun]]
+    layout: Layout
+    needs_draft_model: bool = False
+
+
+TABLES = {
+    "main": PaperTable("Main results, per task and turn", plan.main_results, layouts.main_results),
+    "categories": PaperTable(
+        "MT-Redundant and MT-Bench by category", plan.conversations, layouts.categories
+    ),
+    "gamma": PaperTable("MT-Redundant by γ", plan.gammas, layouts.gammas),
+    "copied-tokens": PaperTable(
+        "MT-Redundant by the number of copied tokens", plan.numbers_copied, layouts.numbers_copied
+    ),
+    "draft-model": PaperTable(
+        "MT-Redundant with a draft model, alone and behind copying",
+        plan.draft_models,
+        layouts.draft_models,
+        needs_draft_model=True,
+    ),
+    "self-correction": PaperTable(
+        "GSM8K with self-correction", plan.self_correction, layouts.self_correction
+    ),
+    "context-length": PaperTable(
+        "Speed by the length of the prompt", plan.conversations, layouts.context_lengths
+    ),
+    "similarity": PaperTable(
+        "γ by the cosine similarity of a word and the γ before it",
+        plan.conversations,
+        similarity_table,
+    ),
+}
+
+
+def table_named(name: str, request: Request) -> PaperTable:
+    """The table of that name.
+
+    Raises:
+        OptionError: there is none, or it needs a draft model and none is given.
+    """
+    if name not in TABLES:
+        raise unknown_option("table of the paper", name, TABLES)
+    if TABLES[name].needs_draft_model and not request.draft_model:
+        raise OptionError(f"the table {name} needs a draft model; give --draft-model NAME")
+    return TABLES[name]
+
+
+def render(table: PaperTable, request: Request) -> str:
+    """The table as Markdown: its cells, what it is to be read with, conditions and commands.
+
+    Raises:
+        DataError: a run is missing or broken.
+    """
+    runs = table.runs(request)
+    answered = [
+        layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
+        for run in runs
+        for folder in [run.folder(request)]
+    ]
+    headers, rows, notes = table.layout(answered)
+    of_runs = [note for each in answered for note in each.board.notes]
+    parts = [f"# {table.title}\n", terminal(headers, rows)]
+    parts.append("".join(f"* {note}\n" for note in dict.fromkeys([*notes, *of_runs])))
+    for each in answered:
+        conditions = "".join(f"{line}\n" for line in in_words(each.board))
+        parts.append(f"## Conditions of {each.run.name}\n\n{conditions}")
+    commands = "".join(f"{shareable(plan.in_shell(run.command(request)))}\n" for run in runs)
+    parts.append(f"## Commands\n\n```\n{commands}```\n")
+    return "\n".join(parts)
+
+
+def planned(table: PaperTable, request: Request, tokens_per_second: float) -> str:
+    """The commands, and how long they take at most at the speed of plain decoding."""
+    runs = table.runs(request)
+    hours = sum(run.num_tokens(request) for run in runs) / tokens_per_second / 3600
+    lines = [plan.in_shell(run.command(request)) for run in runs]
+    return "\n".join([*lines, f"# about {hours:.1f} hours at {tokens_per_second:g} tokens/s", ""])

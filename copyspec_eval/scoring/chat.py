@@ -1,0 +1,161 @@
+"""A chat model behind an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from tqdm import tqdm
+
+from copyspec_eval.errors import OptionError
+from copyspec_eval.redaction import redacted_text
+
+_Asked = TypeVar("_Asked")
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+# The client doubles its wait before each retry, or waits as long as the server asks.
+MAX_RETRIES = 5
+# Of an answer, retries included, however slowly a server sends it; --help of `judge` names it.
+TIMEOUT_SECONDS = 300.0
+MAX_BYTES = 2**20
+MAX_TOKENS = 2048  # as FastChat
+
+
+class UnansweredError(Exception):
+    """There is no usable answer; the message, one line, is the reason."""
+
+
+class ChatModel:
+    """A chat model.
+
+    Args:
+        name: of the model, as the server knows it.
+        base_url: of the server; None for `$OPENAI_BASE_URL`, by default OpenAI's.
+
+    Raises:
+        OptionError: `openai` is not installed, `base_url` is not an HTTP URL, or there is no key
+            for OpenAI's server.
+    """
+
+    def __init__(self, name: str, base_url: str | None = None) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise OptionError(
+                "asking a chat model needs the package openai; pip install 'copyspec-eval[judge]'"
+            ) from error
+        self.name = name
+        self._key = _key()
+        if not self._key and not base_url:
+            raise OptionError(f"{KEY_VARIABLE} is not set; set it, or give --base-url of a server")
+        if base_url:
+            _check_url(base_url)
+        self._openai = openai
+        self._base_url = base_url
+
+    def ask(self, system: str, user: str) -> str:
+        """The answer at temperature 0; "" if the completion has none.
+
+        Raises:
+            UnansweredError: all retries failed.
+        """
+        try:
+            return self._without_key(_content(asyncio.run(self._completion(system, user))))
+        except asyncio.TimeoutError:
+            raise UnansweredError(f"no answer in {TIMEOUT_SECONDS:g} s, retries included") from None
+        except self._openai.APIStatusError as error:
+            raise UnansweredError(
+                self._line(f"HTTP {error.status_code}: {error.response.text}")
+            ) from None
+        except UnansweredError:
+            raise
+        except Exception as error:  # of the client, and of its transport, whichever it uses
+            reason = self._line(str(error)) or type(error).__name__
+            raise UnansweredError(reason) from None
+
+    async def _completion(self, system: str, user: str) -> bytes:
+        """The server's answer, JSON if all is well."""
+        client = self._openai.AsyncOpenAI(
+            api_key=self._key or "EMPTY",  # the client requires one
+            base_url=self._base_url,
+            timeout=TIMEOUT_SECONDS,
+            max_retries=MAX_RETRIES,
+        )
+
+        async def body() -> bytes:
+            async with client.chat.completions.with_streaming_response.create(
+                model=self.name,
+                messages=[
+                    {"role": "system", "content": system},
+                    {"role": "user", "content": user},
+                ],
+                temperature=0,
+                max_tokens=MAX_TOKENS,
+            ) as response:
+                content = bytearray()
+                async for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > MAX_BYTES:
+                        raise UnansweredError(f"an answer of over {MAX_BYTES} bytes")
+                return bytes(content)
+
+        async with client:
+            return await asyncio.wait_for(body(), TIMEOUT_SECONDS)
+
+    def _line(self, text: str) -> str:
+        """`text` as one line of at most 200 characters, without secrets, which servers may echo."""
+        return " ".join(redacted_text(self._without_key(text)).split())[:200]
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, f"${KEY_VARIABLE}") if self._key else text
+
+
+def ask_all(
+    asked: Sequence[_Asked], ask: Callable[[_Asked], None], concurrency: int, label: str
+) -> None:
+    """Call `ask` of each, `concurrency` at a time, with a progress bar.
+
+    Raises:
+        OptionError: `concurrency` is below 1.
+    """
+    if concurrency < 1:
+        raise OptionError(f"concurrency {concurrency}; give 1 or more")
+    pool = ThreadPoolExecutor(concurrency)
+    try:
+        futures = [pool.submit(ask, each) for each in asked]
+        for future in tqdm(as_completed(futures), label, len(futures), unit="answer"):
+            future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _content(completion: bytes) -> str:
+    """The text of a chat completion; "" if there is none, or if it is none."""
+    try:
+        content = json.loads(completion)["choices"][0]["message"]["content"]
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return ""
+    return content if isinstance(content, str) else ""
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise OptionError(f"base URL {url!r}; give one such as http://localhost:8000/v1")
+
+
+def _key() -> str:
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise OptionError(f"{KEY_VARIABLE} has characters that no key has; set it again")
+    return key

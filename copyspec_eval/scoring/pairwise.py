@@ -1,0 +1,201 @@
+"""Pairwise judging by FastChat's own code: which of two models' answers a judge prefers.
+
+Every pair is judged twice, in both orders. FastChat builds the prompts, reads the verdicts and
+decides who wins; only the request goes through `chat`, since FastChat's client needs openai < 1 and
+knows a fixed list of judges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from os import devnull
+from pathlib import Path
+from typing import Any
+
+from copyspec_eval import journal
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_all
+from copyspec_eval.scoring.judge import AnswerTurn
+from copyspec_eval.scoring.mt_bench import Conversation, Guide, reference_of
+
+_KNOWN_JUDGE = "gpt-4"
+"""A judge's name that FastChat knows; its own is put into the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two models' answers to one question; `turn` counts from 1."""
+
+    a: Conversation
+    b: Conversation
+    turn: int
+    reference: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPairs:
+    """What became of the pairs of one task.
+
+    Attributes:
+        pairs: all of them.
+        rows: FastChat's, of those that have a verdict in both orders.
+        reasons: why each other one has none.
+    """
+
+    pairs: Sequence[Pair]
+    rows: dict[AnswerTurn, dict[str, Any]]
+    reasons: dict[AnswerTurn, str]
+
+    def verdicts(self, turn: int) -> Counter[str]:
+        """How often `a` wins, `b` wins, or neither, on a turn; as FastChat counts them."""
+        return Counter(_winner(row) for (_, of), row in self.rows.items() if of == turn)
+
+
+def pairs_of(
+    task: str,
+    a: Sequence[Conversation],
+    b: Sequence[Conversation],
+    guide: Guide,
+    all_references: bool,
+) -> list[Pair]:
+    """Both turns of every question that two runs answered, with what the judge is shown.
+
+    Raises:
+        DataError: there is none.
+    """
+    others = {each.question_id: each for each in b}
+    pairs = [
+        Pair(each, others[each.question_id], turn, reference)
+        for each in a
+        if each.question_id in others and each.questions == others[each.question_id].questions
+        for turn in (1, 2)
+        for reference in [reference_of(task, each, turn, guide, all_references)]
+    ]
+    if not pairs:
+        raise DataError(f"{task}: no question that both runs answered; give two runs of one task")
+    return pairs
+
+
+def judge_pairs(
+    model: ChatModel,
+    pairs: Sequence[Pair],
+    prompts: Sequence[Mapping[str, Any]],
+    path: Path,
+    names: tuple[str, str],
+    concurrency: int,
+) -> JudgedPairs:
+    """Judge those of `pairs` that `path` has no verdict of yet; each is appended to it at once.
+
+    Args:
+        model: the judge.
+        pairs: of one task.
+        prompts: the rows of FastChat's `judge_prompts.jsonl`.
+        path: FastChat's `model_judgment/<judge>_pair.jsonl`.
+        names: of the two models.
+        concurrency: parallel requests.
+
+    Raises:
+        OptionError: FastChat is not installed, or `concurrency` is below 1.
+        DataError: `path` has verdicts of other answers, or cannot be written.
+    """
+    with journal.alone(path), _fastchat(model) as (common, gen_judgment):
+        judges = gen_judgment.make_judge_pairwise(
+            _KNOWN_JUDGE, {row["name"]: dict(row) for row in prompts}
+        )
+        rows = _read(path, pairs, names, model.name)
+        reasons: dict[AnswerTurn, str] = {}
+
+        def judge(pair: Pair) -> None:
+            key = pair.a.question_id, pair.turn
+            kind = ("math" if pair.reference else "default") + ("-mt" if pair.turn == 2 else "")
+            match = common.MatchPair(
+                {"question_id": pair.a.question_id, "turns": list(pair.a.questions)},
+                *names,
+                _answers(pair.a.answers),
+                _answers(pair.b.answers),
+                judges[kind],
+                ref_answer=_answers(pair.reference) if pair.reference else None,
+                multi_turn=pair.turn == 2,
+            )
+            try:
+                row = common.play_a_match_pair(match, None)
+            except UnansweredError as error:
+                reasons[key] = str(error)
+                return
+            if "error" in (row["g1_winner"], row["g2_winner"]):
+                reasons[key] = "no verdict in a judgement"
+                return
+            row["judge"] = [model.name, judges[kind].prompt_template["name"]]
+            journal.append(path, json.dumps(row).encode())
+            rows[key] = row
+
+        todo = [pair for pair in pairs if (pair.a.question_id, pair.turn) not in rows]
+        # FastChat prints a line of each.
+        with Path(devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            ask_all(todo, judge, concurrency, "Judging pairs")
+    return JudgedPairs(pairs, rows, reasons)
+
+
+@contextmanager
+def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
+    """FastChat's modules, whose judge is `model` meanwhile."""
+    try:
+        from fastchat.llm_judge import common, gen_judgment
+    except ImportError as error:
+        raise OptionError(
+            f"judging pairs needs FastChat ({error}); pip install 'copyspec-eval[judge]'"
+        ) from error
+
+    def complete(name: str, conversation: Any, **_: Any) -> str:
+        system, user = conversation.to_openai_api_messages()
+        return model.ask(system["content"], user["content"])
+
+    own = common.chat_completion_openai
+    common.chat_completion_openai = complete
+    try:
+        yield common, gen_judgment
+    finally:
+        common.chat_completion_openai = own
+
+
+def _answers(turns: Sequence[str]) -> dict[str, Any]:
+    """A row of FastChat's answer files, as far as a judge reads it."""
+    return {"choices": [{"turns": list(turns)}]}
+
+
+def _winner(row: Mapping[str, Any]) -> str:
+    first, second = row["g1_winner"], row["g2_winner"]
+    if first == "tie" or first != second:
+        return "tie"
+    return "a" if first == "model_1" else "b"
+
+
+def _read(
+    path: Path, pairs: Sequence[Pair], names: tuple[str, str], judge: str
+) -> dict[AnswerTurn, dict[str, Any]]:
+    """The verdicts in a file; torn lines are judged anew."""
+    by_key = {(pair.a.question_id, pair.turn): pair for pair in pairs}
+    rows: dict[AnswerTurn, dict[str, Any]] = {}
+    for number, line in journal.lines(path) if path.exists() else ():
+        try:
+            row = json.loads(line)
+            key = row["question_id"], row["turn"]
+            pair, prompt = by_key[key], row["g1_user_prompt"]
+            texts = (pair.a.answers[pair.turn - 1], pair.b.answers[pair.turn - 1])
+            is_ours = (row["model_1"], row["model_2"]) == names and row["judge"][0] == judge
+            is_ours = is_ours and all(text in prompt for text in texts)
+            winners = {row["g1_winner"], row["g2_winner"]}
+        except ValueError:
+            continue
+        except (LookupError, TypeError) as error:
+            raise DataError(
+                f"{path}:{number}: no verdict ({error!r}); move the file away"
+            ) from error
+        if not is_ours or not winners <= {"model_1", "model_2", "tie"}:
+            raise DataError(f"{path}:{number}: judges other answers than these; move the file away")
+        rows[key] = row
+    return rows

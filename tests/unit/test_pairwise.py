@@ -1,0 +1,137 @@
+"""Which of two runs' answers a judge prefers, as FastChat plays and counts it."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from judge_server import JudgeServer, Reply, write_judge_data
+from run_folders import write_conversations
+
+from copyspec_eval.cli import main
+from copyspec_eval.scoring import chat
+
+QUESTIONS = [
+    {"question_id": number, "category": category, "turns": [f"Q{number}", f"R{number}"]}
+    for number, category in ((1, "writing"), (2, "math"), (3, "writing"))
+]
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastchat.llm_judge.common")
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[Path, Path]:
+    for name in ("good", "bad"):
+        write_conversations(tmp_path / name, "mt_redundant", QUESTIONS, name)
+    return tmp_path / "good", tmp_path / "bad"
+
+
+def prefers_good(prompt: str, _: int) -> Reply:
+    """Whichever place it has; question 1 goes to the first place, turn 2 of 3 is a tie."""
+    if "Q1" in prompt:
+        return Reply("[[A]]")
+    if "Q3|R3" in prompt:
+        return Reply("[[C]]")
+    return Reply("[[A]]" if prompt.index("good") < prompt.index("bad") else "[[B]]")
+
+
+def judge(runs: tuple[Path, Path], server: JudgeServer, *more: str) -> int:
+    first, second = map(str, runs)
+    command = ["judge", first, "--against", second, "--model", "org/judge"]
+    return main([*command, "--base-url", server.url, *more])
+
+
+def file_of(run: Path) -> Path:
+    return run / "fastchat" / "mt_redundant" / "model_judgment" / "org__judge_pair-bad.jsonl"
+
+
+def test_both_orders_are_judged_and_counted_as_fastchat_does(
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_result = pytest.importorskip("fastchat.llm_judge.show_result")
+    with JudgeServer(prefers_good) as server:
+        assert judge(runs, server) == 0
+        assert sum(server.asked.values()) == 12, "six pairs in both orders"
+        printed = capsys.readouterr().out
+        assert judge(runs, server) == 0
+        assert sum(server.asked.values()) == 12, "nothing twice"
+    rows = [line.split("|")[1:-1] for line in printed.splitlines()[2:]]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["mt_redundant", "1", "3", "0", "2", "0", "1", "83.3%"],
+        ["mt_redundant", "2", "3", "0", "1", "0", "2", "66.7%"],
+    ]
+    capsys.readouterr()
+    names = Namespace(
+        input_file=str(file_of(runs[0])), model_list=None, baseline_model=None, bench_name=""
+    )
+    show_result.display_result_pairwise(names)
+    shown = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("good"))
+    assert shown.split()[1:4] == ["3", "0", "3"]
+    assert float(shown.split()[-1]) == 0.75
+
+
+def test_references_are_shown_where_they_hold(runs: tuple[Path, Path]) -> None:
+    with JudgeServer(prefers_good) as server:
+        judge(runs, server)
+        math = {prompt for prompt in server.asked if "Q2" in prompt}
+        assert {"|ref R1" in prompt for prompt in math if "|R2|" not in prompt} == {True}
+        assert not any("ref" in prompt for prompt in math if "|R2|" in prompt)
+        judge(runs, server, "--all-references")
+        assert any("|ref R1, R2" in prompt for prompt in server.asked)
+    assert file_of(runs[0]).with_name("org__judge_pair-all-references-bad.jsonl").exists()
+
+
+def test_what_has_no_verdict_is_asked_again(
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def at_first(prompt: str, times: int) -> Reply:
+        if "Q2" in prompt and times == 1:
+            return Reply("I cannot say.")
+        if "Q3" in prompt and times == 1:
+            return Reply("busy", 500)
+        return prefers_good(prompt, times)
+
+    with JudgeServer(at_first) as server:
+        assert judge(runs, server) == 1
+        printed = capsys.readouterr().out
+        assert "- unjudged: no verdict in a judgement" in printed
+        assert "- unjudged: HTTP 500: busy" in printed
+        for _ in range(3):
+            code = judge(runs, server)
+        assert code == 0
+
+
+def test_verdicts_on_other_answers_are_refused(
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with JudgeServer(prefers_good) as server:
+        assert judge(runs, server) == 0
+        file = file_of(runs[0])
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for change in (
+            {"g1_user_prompt": "another"},
+            {"g1_winner": "model_3"},
+            {"model_1": "other"},
+            {"question_id": 9},
+        ):
+            file.write_text("".join(json.dumps(row | change) + "\n" for row in rows[:1]))
+            assert judge(runs, server) == 1
+            assert "move the file away" in capsys.readouterr().err
+
+
+def test_runs_of_other_questions_are_refused(
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = [{**question, "question_id": 50} for question in QUESTIONS]
+    write_conversations(runs[1] / "x", "mt_redundant", other, "bad")
+    with JudgeServer(prefers_good) as server:
+        assert judge((runs[0], runs[1] / "x"), server) == 1
+    assert "no question that both runs answered" in capsys.readouterr().err

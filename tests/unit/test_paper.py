@@ -1,0 +1,188 @@
+"""The paper's tables: their runs, and their cells computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_runs import manifest, write_run
+from sample_rows import PAIRED_ROW, SPEC
+
+from copyspec_eval.cli import main
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.paper import layouts, plan, running, tables
+from copyspec_eval.paper.plan import Request
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.types import DraftCounts, DraftOptions, TurnCounts
+
+REQUEST = Request("org/model", Path("runs"), draft_model="org/small")
+
+
+def row(
+    run_id: str, drafter: str, doc: int, turn: int, seconds: float, **counts: Any
+) -> TurnRecord:
+    """A turn of ten tokens, which plain decoding gives in ten seconds."""
+    baseline = PAIRED_ROW.baseline
+    assert baseline is not None
+    of_turn = TurnCounts(num_prompt_tokens=100, num_tokens=10, num_prefill_tokens=1, num_forwards=5)
+    drafts = counts.pop("drafts", {"context": DraftCounts(2, 20, 5)})
+    return replace(
+        PAIRED_ROW,
+        run_id=run_id,
+        task="mt_redundant_paper",
+        drafter=drafter,
+        doc_id=doc,
+        turn=turn,
+        category=("math", "writing")[doc],
+        counts=replace(of_turn, seconds=seconds, decode_seconds=seconds, drafts=drafts, **counts),
+        baseline=replace(
+            baseline,
+            counts=replace(of_turn, seconds=10.0, decode_seconds=9.0, drafts={}),
+            difference=None,
+        ),
+    )
+
+
+def answered(
+    folder: Path, run: plan.PlannedRun, arms: list[tuple[DraftOptions, list[TurnRecord]]]
+) -> layouts.Answered:
+    """The figures of a run whose arms drafted so."""
+    manifests = [
+        manifest(
+            rows[0].run_id,
+            drafting=SPEC.drafting
+            | {name: getattr(options, name) for name in options.__slots__}
+            | {"arms": ["several"]},
+        )
+        for options, rows in arms
+    ]
+    write_run(folder, [row for _, rows in arms for row in rows], *manifests)
+    return layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
+
+
+def test_the_draft_model_alone_and_behind_copying(tmp_path: Path) -> None:
+    """Sums by hand: 20 tokens a turn and arm; seconds 4 and 2, then 5 and 1, of two documents."""
+    [run, *_] = plan.draft_models(REQUEST)
+    of_model = {"model": DraftCounts(3, 9, 6)}
+    both = of_model | {"context": DraftCounts(2, 20, 7)}
+    seconds = {  # by drafter and γ, turn, document
+        ("none", 3): ({1: (4.0, 2.0), 2: (4.0, 4.0)}, of_model),
+        ("copyspec", 3): ({1: (3.0, 2.0), 2: (3.0, 2.0)}, both),
+        ("copyspec", 5): ({1: (4.0, 1.0), 2: (2.0, 2.0)}, both),
+    }
+    arms = []
+    for number, ((drafter, gamma), (by_turn, drafts)) in enumerate(seconds.items()):
+        options = DraftOptions(drafter, gamma=gamma, draft_model="org/small", delta=3)
+        rows = [
+            row(f"20260101-a-{number}", options.label, doc, turn, taken[doc], drafts=drafts)
+            for turn, taken in by_turn.items()
+            for doc in (0, 1)
+        ]
+        arms.append((options, rows))
+    headers, rows_, notes = layouts.draft_models([answered(tmp_path, run, arms)])
+    assert headers[:4] == ["δ", "category", "turn 1: base tokens/s", "draft model"]
+    assert rows_ == [
+        ["3", "math", "1.00", "2.50", "3.33", "2.50", "1.00", "2.50", "3.33", "5.00"],
+        ["3", "writing", "1.00", "5.00", "5.00", "10.00", "1.00", "2.50", "5.00", "5.00"],
+        ["3", "average", "1.00", "3.33", "4.00", "4.00", "1.00", "2.50", "4.00", "5.00"],
+    ]
+    assert notes[:2] == [
+        "δ = 3, turn 1: copying (γ = 3) + draft model is +20% over the draft model alone",
+        "δ = 3, turn 2: copying (γ = 3) + draft model is +60% over the draft model alone",
+    ]
+
+
+def test_tau_and_copied_share_per_turn(tmp_path: Path) -> None:
+    """Turn 1: 5 + 2 of 20 tokens in 2 + 1 attempts; turn 2: 8 + 4 of 20 in 1 + 2."""
+    [run] = plan.gammas(REQUEST)
+    drafts = {
+        (0, 1): DraftCounts(2, 20, 5),
+        (1, 1): DraftCounts(1, 10, 2),
+        (0, 2): DraftCounts(1, 10, 8),
+        (1, 2): DraftCounts(2, 20, 4),
+    }
+    options = DraftOptions("copyspec", gamma=2)
+    rows = [
+        row("20260101-a", "copyspec", doc, turn, 5.0, drafts={"context": counts})
+        for (doc, turn), counts in drafts.items()
+    ]
+    of_run = answered(tmp_path, run, [(options, rows)])
+    by_turn = of_run.board.by_turn
+    assert by_turn["copied_share"].tolist() == [7 / 20, 12 / 20]
+    assert by_turn["accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
+    assert by_turn["context_accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
+    headers, cells, _ = layouts.gammas([of_run])
+    base, gamma = (dict(zip(headers, line, strict=False)) for line in cells)
+    assert (base[""], base["tokens/s"], base["paper (×)"]) == ("base model", "1.00", "35.5")
+    assert (gamma[""], gamma["tokens/s"]) == ("γ = 2", "2.00")
+    assert (gamma["% copied"], gamma["τ"]) == ("47.50%", "3.17")
+
+
+def test_prompt_lengths_share_out_the_turns(tmp_path: Path) -> None:
+    run, _ = plan.conversations(REQUEST)
+    rows = [
+        row("20260101-a", "copyspec", doc, turn, 5.0 / turn, num_prompt_tokens=length)
+        for doc, turn, length in ((0, 1, 100), (1, 1, 128), (0, 2, 3000), (1, 2, 200))
+    ]
+    table = layouts.context_lengths([answered(tmp_path, run, [(DraftOptions("copyspec"), rows)])])
+    assert [line[:4] for line in table.rows] == [
+        ["0 to 127", "1", "1.00", "2.00"],
+        ["128 to 255", "2", "1.00", "2.67"],
+        ["2048 up", "1", "1.00", "4.00"],
+    ]
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_every_table_has_a_plan(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["paper", name, "--model", "org/model", "--draft-model", "org/small", "--plan"]
+    assert main([*command, "--limit", "8", "--tokens-per-second", "10"]) == 0
+    *commands, estimate = capsys.readouterr().out.splitlines()
+    runs = tables.TABLES[name].runs(replace(REQUEST, limit=8))
+    assert len(commands) == len(runs)
+    for line, run in zip(commands, runs, strict=True):
+        assert line.startswith(
+            "copyspec-eval run --model copyspec --model_args pretrained=org/model"
+        )
+        assert f"--tasks {run.task}" in line
+        assert "--limit 8" in line
+    tokens = sum(run.num_tokens(replace(REQUEST, limit=8)) for run in runs)
+    assert estimate == f"# about {tokens / 36000:.1f} hours at 10 tokens/s"
+
+
+def test_samples_are_the_papers() -> None:
+    runs = {run.task: run for run in plan.main_results(REQUEST)}
+    assert runs["gsm8k_self_correction_paper"].num_documents(REQUEST) == 104
+    assert runs["cnn_dailymail_extractive_paper"].num_documents(REQUEST) == 101
+    assert "--limit" not in runs["mt_redundant_paper"].command(REQUEST)
+
+
+def test_tables_that_need_the_same_run_share_it() -> None:
+    names = {run.name for run in plan.main_results(REQUEST)}
+    assert {run.name for run in plan.conversations(REQUEST)} <= names
+    [gammas], [copied] = plan.gammas(REQUEST), plan.numbers_copied(REQUEST)
+    assert not {gammas.name, copied.name} & names
+    assert len({run.name for run in plan.draft_models(REQUEST)}) == 3
+
+
+def test_wrong_requests_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"unknown table of the paper 'gama' \(did you mean 'gam"):
+        tables.table_named("gama", REQUEST)
+    with pytest.raises(OptionError, match="needs a draft model; give --draft-model NAME"):
+        tables.table_named("draft-model", replace(REQUEST, draft_model=None))
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    request = replace(REQUEST, out=tmp_path)
+    runs = plan.gammas(request)
+    folder = runs[0].folder(request)
+    folder.mkdir()
+    (folder / "command.json").write_text("[]")
+    with pytest.raises(DataError, match=r"has a run of another command .* give another --out"):
+        running.make(runs, request)
+    (folder / "command.json").write_text("[")
+    with pytest.raises(DataError, match=r"cannot be read .* remove the folder"):
+        running.make(runs, request)

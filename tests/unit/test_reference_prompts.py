@@ -1,0 +1,213 @@
+"""The tasks `*_paper` ask as the paper's own code does, character by character."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lm_eval.tasks import TaskManager
+from transformers import AutoTokenizer
+
+from copyspec_eval import sources
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.harness import reference_prompts
+from copyspec_eval.harness.multiturn import MultiTurnTask
+from copyspec_eval.paths import tasks_dir
+
+DOCUMENTS = 20
+
+
+@pytest.fixture(scope="module")
+def tokenizer(data_dir: Path) -> Any:
+    return AutoTokenizer.from_pretrained(data_dir / "tokenizers" / "qwen2.5")
+
+
+@pytest.fixture
+def fresh() -> Any:
+    """What was read of other files is forgotten, before and after."""
+    caches = (reference_prompts.gsm8k_prompts, reference_prompts.summary_prompt)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def task_named(name: str) -> MultiTurnTask:
+    manager = TaskManager(include_path=str(tasks_dir()), include_defaults=False)
+    task: MultiTurnTask = manager.load([name])["tasks"][name]
+    return task
+
+
+def prompts_of(task: MultiTurnTask, tokenizer: Any, answers: Any) -> list[list[str]]:
+    """The rendered prompts of each document, its earlier turns answered as `answers` says."""
+
+    def template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        text: str = tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+        return text
+
+    task.build_all_requests(limit=DOCUMENTS, apply_chat_template=True, chat_template=template)
+    by_document: dict[int, list[str]] = defaultdict(list)
+    for instance in task.instances:
+        by_document[instance.doc_id].append(instance.args[0])
+        instance.resps = [answers(instance.doc_id, instance.turn)]
+    return [by_document[number] for number in range(DOCUMENTS)]
+
+
+def traces_of(path: Path, tokenizer: Any) -> list[list[tuple[str, str]]]:
+    """Prompt and answer of each turn, of as many documents, from recorded token ids."""
+    by_document: dict[Any, list[tuple[str, str]]] = defaultdict(list)
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        prompt, answer = (tokenizer.decode(row[name]) for name in ("prompt_ids", "answer_ids"))
+        by_document[row["id"]].append((prompt, answer.removesuffix("<|im_end|>")))
+    return list(by_document.values())[:DOCUMENTS]
+
+
+@pytest.mark.parametrize(
+    ("task", "traces"),
+    [
+        ("mt_bench_paper", "mt_bench"),
+        ("mt_redundant_paper", "mt_redundant"),
+        ("gsm8k_self_correction_paper", "gsm8k_self_correction"),
+    ],
+)
+def test_prompts_are_those_of_recorded_answers(
+    data_dir: Path, tokenizer: Any, task: str, traces: str
+) -> None:
+    recorded = traces_of(data_dir / "traces" / f"{traces}__qwen2.5-7b.jsonl", tokenizer)
+    asked = prompts_of(task_named(task), tokenizer, lambda doc, turn: recorded[doc][turn - 1][1])
+    if task == "mt_redundant_paper":
+        # The answers were given before the published file had another name in this question.
+        assert asked[1][1].count("Dionysus") == recorded[1][1][0].count("Duck") == 1
+        asked[1][1] = asked[1][1].replace("Dionysus", "Duck")
+    assert asked == [[prompt for prompt, _ in turns] for turns in recorded]
+
+
+def function_of(data_dir: Path, file: str, name: str, names: dict[str, Any]) -> Any:
+    """A function of the reference's, on its own, with `names` for what it finds around it."""
+    tree = ast.parse((data_dir / file).read_text())
+    [found] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+    exec(compile(ast.Module([found], []), file, "exec"), names)
+    return names[name]
+
+
+def test_rounds_are_those_of_the_references_own_function(data_dir: Path) -> None:
+    """Its function is run with a decoder that answers by a fixed text."""
+    asked: list[list[dict[str, str]]] = []
+
+    def template(messages: list[dict[str, str]], **_: Any) -> str:
+        asked.append([dict(message) for message in messages])
+        return "PROMPT"
+
+    tokenizer = SimpleNamespace(
+        bos_token=None, apply_chat_template=template, encode=lambda text: list(text)
+    )
+    decoder = SimpleNamespace(
+        tokenizer=tokenizer,
+        target_generate_greedy=lambda prompt, **_: f"{prompt}ANSWER",
+        **dict.fromkeys(("turn_tau", "dec_tau", "dec_attempted", "turn_attempted"), 0),
+    )
+    names: dict[str, Any] = {
+        "use_copy": False,
+        "time": SimpleNamespace(time=lambda: 0.0),
+        "execute_python_code": lambda code: (None, None),
+    }
+    rounds = function_of(data_dir, reference_prompts.GSM8K_FILE, "multi_round_program", names)
+    task = task_named("gsm8k_self_correction_paper")
+    for doc in list(task.task_docs)[:DOCUMENTS]:
+        asked.clear()
+        rounds(doc["question"], decoder)
+        users = [[m["content"] for m in messages if m["role"] == "user"] for messages in asked]
+        assert users[2] == task.user_turns(doc)
+        assert users[:2] == [task.user_turns(doc)[:1], task.user_turns(doc)[:2]]
+
+
+def test_summaries_are_asked_as_the_references_own_function_does(data_dir: Path) -> None:
+    prompt = function_of(data_dir, reference_prompts.CNN_DAILYMAIL_FILE, "extractive_prompt", {})
+    task = task_named("cnn_dailymail_extractive_paper")
+    for doc in list(task.task_docs)[:DOCUMENTS]:
+        assert task.user_turns(doc) == [prompt(doc["article"])]
+    assert task.config.generation_kwargs["max_gen_toks"] == 1024
+
+
+def test_problems_are_asked_as_evalplus_does(data_dir: Path, tokenizer: Any) -> None:
+    from evalplus.provider.base import DecoderBase
+    from evalplus.provider.utility import EOS, make_raw_chat_prompt
+
+    task = task_named("humaneval_evalplus_paper")
+    asked = prompts_of(task, tokenizer, lambda doc, turn: "")
+    source = inspect.getsource(__import__("evalplus.codegen", fromlist=["run_codegen"]))
+    prefixes = [
+        ast.literal_eval(line.split(" = ", 1)[1])
+        for name in ("instruction_prefix", "response_prefix")
+        for line in source.splitlines()
+        if line.startswith(f"    {name} = ")
+    ]
+    for doc, [prompt] in zip(task.task_docs, asked, strict=False):
+        problem = doc["prompt"].strip() + "\n"
+        assert prompt == make_raw_chat_prompt(problem, *prefixes, tokenizer)
+        assert prompt.endswith("```python\n")
+    _, settings = task.instances[0].args
+    assert settings["until"] == [*EOS, "\n```\n"]
+    usual = inspect.signature(DecoderBase.__init__).parameters["max_new_tokens"].default
+    assert settings["max_gen_toks"] == usual
+
+
+def test_a_server_that_takes_messages_is_refused(data_dir: Path) -> None:
+    task = task_named("humaneval_evalplus_paper")
+    messages: Any = lambda messages, add_generation_prompt: list(messages)  # noqa: E731
+    task.build_all_requests(limit=1, apply_chat_template=True, chat_template=messages)
+    with pytest.raises(OptionError, match="a chat server does not let anyone do"):
+        _ = task.instances[0].args
+
+
+@pytest.mark.usefixtures("fresh")
+def test_another_file_is_refused(local_data: Path) -> None:
+    file = local_data / reference_prompts.GSM8K_FILE
+    with pytest.raises(DataError, match=r"cp_gsm\.py: no such file"):
+        reference_prompts.gsm8k_prompts()
+    file.parent.mkdir()
+    file.write_text("def multi_round_program(): pass\n")
+    with pytest.raises(DataError, match=r"its SHA-256 is \w{12}…, not the published dd6630b7a961…"):
+        reference_prompts.gsm8k_prompts()
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def other(): pass", "no function extractive_prompt; copy the published file again"),
+        ("def extractive_prompt(a): return a + 'x'", "a prompt of the reference is a BinOp"),
+    ],
+)
+def test_what_is_no_prompt_is_named(
+    monkeypatch: pytest.MonkeyPatch, source: str, message: str
+) -> None:
+    monkeypatch.setattr(reference_prompts, "read_as_published", lambda path: source)
+    with pytest.raises(DataError, match=message):
+        reference_prompts.summary_prompt()
+
+
+def test_other_wordings_are_refused() -> None:
+    assert reference_prompts.wording(None) == "ours"
+    with pytest.raises(OptionError, match=r"unknown value of prompts 'referense'.*'reference'"):
+        reference_prompts.wording({"prompts": "referense"})
+
+
+def test_published_files_are_pinned(data_dir: Path) -> None:
+    for path in sources.FILES:
+        if path.startswith("reference/"):
+            assert "RazvanDu/CopySpec/8797be8" in sources.FILES[path].url
+            assert sources.read_as_published(path)
