@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -68,8 +69,10 @@ def table_named(name: str, request: Request) -> PaperTable:
     """The table of that name.
 
     Raises:
-        OptionError: there is none, or it needs a draft model and none is given.
+        OptionError: there is none, it needs a draft model and none is given, or the limit is wrong.
     """
+    if request.limit is not None and request.limit < 1:
+        raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
     if name not in TABLES:
         raise unknown_option("table of the paper", name, TABLES)
     if TABLES[name].needs_draft_model and not request.draft_model:
@@ -102,7 +105,13 @@ def render(table: PaperTable, request: Request) -> str:
 
 
 def planned(table: PaperTable, request: Request, tokens_per_second: float) -> str:
-    """The commands, and how long they take at most at the speed of plain decoding."""
+    """The commands, and how long they take at most at the speed of plain decoding.
+
+    Raises:
+        OptionError: it is no speed.
+    """
+    if not 0 < tokens_per_second < math.inf:
+        raise OptionError(f"--tokens-per-second {tokens_per_second} is no speed; usual is 35.5")
     runs = table.runs(request)
     hours = sum(run.num_tokens(request) for run in runs) / tokens_per_second / 3600
     lines = [plan.in_shell(run.command(request)) for run in runs]

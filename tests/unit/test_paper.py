@@ -171,6 +171,10 @@ def test_tables_that_need_the_same_run_share_it() -> None:
 def test_wrong_requests_are_refused() -> None:
     with pytest.raises(OptionError, match=r"unknown table of the paper 'gama' \(did you mean 'gam"):
         tables.table_named("gama", REQUEST)
+    with pytest.raises(OptionError, match="--limit 0 is not a number of documents"):
+        tables.table_named("gamma", replace(REQUEST, limit=0))
+    with pytest.raises(OptionError, match=r"--tokens-per-second 0\.0 is no speed"):
+        tables.planned(tables.TABLES["gamma"], REQUEST, 0.0)
     with pytest.raises(OptionError, match="needs a draft model; give --draft-model NAME"):
         tables.table_named("draft-model", replace(REQUEST, draft_model=None))
 
