@@ -137,7 +137,6 @@ class DraftOptions:
             value = getattr(self, name)
             if name == "num_draft_tokens" and value is None:
                 continue
-            # The paper's copying of no token is what looking alone costs.
             least = 0 if (name, self.drafter) == ("num_draft_tokens", "copyspec") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(
@@ -311,8 +310,7 @@ class TurnCounts:
             values.
         num_tokens: generated tokens, the EOS token included if the answer ended on one.
         num_forwards: target forwards, the prefill counted as one.
-        num_looped_tokens: of an answer that the token budget ended, the tokens at its end that
-            repeat those before them over and over.
+        num_looped_tokens: tokens that an answer repeats over and over until the budget ends it.
         num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
             accepted part of a draft behind the prompt.
         drafts: by the source of the draft tokens; empty if nothing was drafted.
