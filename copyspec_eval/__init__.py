@@ -1,1 +1,30 @@
-"""CopySpec decoding for lm-evaluation-harness: faster answers, the same bits."""
+"""CopySpec decoding for lm-evaluation-harness and for Python: faster answers, the same tokens."""
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from copyspec_eval.api.answers import Answer
+    from copyspec_eval.api.custom_generate import custom_generate
+    from copyspec_eval.api.generation import generate
+
+__all__ = ["Answer", "__version__", "custom_generate", "generate"]
+
+_MODULES = {
+    "Answer": "copyspec_eval.api.answers",
+    "custom_generate": "copyspec_eval.api.custom_generate",
+    "generate": "copyspec_eval.api.generation",
+}
+
+
+# Not before they are asked for: the command line and lm-eval's hook need no torch.
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("copyspec-eval")
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module 'copyspec_eval' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 
-from copyspec_eval.decoding.random_numbers import uniforms
+from copyspec_eval.decoding.random_numbers import BITS, Integers, numbers, uniform
 from copyspec_eval.types import first_difference
 
 _BISECTIONS = 50
+_LUCKY = 256
+"""About so many tokens with the largest random numbers are looked at first."""
 _ROOM = 1024
 """Tokens by which the prefix grows on the device."""
 
@@ -33,11 +35,19 @@ class TokenChooser:
         processors: transformers' logits processors (and warpers) of this request.
         do_sample: draw instead of taking the argmax.
         seed: of this request's random numbers.
+        draw: draws a token from its scores, `[vocabulary]` float32, and its position in the output,
+            in another way than the one above; `do_sample` then says nothing.
     """
 
-    def __init__(self, processors: LogitsProcessorList, do_sample: bool, seed: int = 0) -> None:
+    def __init__(
+        self,
+        processors: LogitsProcessorList,
+        do_sample: bool,
+        seed: int = 0,
+        draw: Callable[[torch.Tensor, int], int] | None = None,
+    ) -> None:
         self._processors = LogitsProcessorList(map(_without_sorting_all, processors))
-        self._do_sample = do_sample
+        self._draw = draw or (self._gumbel_max if do_sample else None)
         self._seed = seed
         self._prefix = _Prefix()
         self._position = 0
@@ -45,7 +55,7 @@ class TokenChooser:
     @property
     def is_argmax(self) -> bool:
         """Whether the choice is the argmax of the bare logits."""
-        return not self._do_sample and not self._processors
+        return self._draw is None and not self._processors
 
     def restart(self, position: int = 0) -> None:
         """Be ready to choose output token `position`, as if those before had just been chosen."""
@@ -98,13 +108,19 @@ class TokenChooser:
     def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, position: int) -> int:
         prefix = self._prefix.on(logits.device, prefix_ids)
         scores: torch.Tensor = self._processors(prefix, logits[None].float())[0]  # type: ignore[arg-type]
-        if not self._do_sample:
-            return int(scores.argmax())
+        if self._draw is None:
+            return argmax_tokens(scores[None], [slice(1)])[0][0]
+        return self._draw(scores, position)
+
+    def _gumbel_max(self, scores: torch.Tensor, position: int) -> int:
         # On the host: not every device has float64, and the sums are the same bits for all of them.
         values = scores.cpu().numpy()
-        possible = numpy.flatnonzero(values > -math.inf)
-        drawn = uniforms(self._seed, position, possible)
-        return int(possible[gumbel_max(values[possible].astype(numpy.float64), drawn)])
+        is_possible = values > -math.inf
+        if 2 * numpy.count_nonzero(is_possible) > len(values):
+            return gumbel_max(values, numbers(self._seed, position, len(values)))
+        possible = numpy.flatnonzero(is_possible)
+        drawn = numbers(self._seed, position, possible)
+        return int(possible[gumbel_max(values[possible], drawn)])
 
 
 class _Prefix:
@@ -183,21 +199,29 @@ def _least(suffices: Callable[[float], bool], enough: float) -> float:
     return enough
 
 
-def gumbel_max(scores: NDArray[numpy.float64], drawn: NDArray[numpy.float64]) -> int:
-    """Argmax of score - log(-log(uniform)), all `[n]`, float64.
+def gumbel_max(scores: NDArray[numpy.float32], drawn: Integers) -> int:
+    """Argmax of score - log(-log(uniform)) in float64.
 
-    The logarithms are taken only where the sum can be the largest.
+    The logarithms are taken only where the sum can be the largest: none that the luckiest number
+    would not lift over the sums of the likeliest token and of those with the largest numbers.
+
+    Args:
+        scores: `[n]`, float32; -inf is never chosen, and one of them at least is finite.
+        drawn: `[n]`, of `random_numbers.BITS` bits.
     """
-    best = scores.argmax()
-    at_least = scores[best] + _gumbel(drawn[best])
-    candidates = numpy.flatnonzero(scores + _gumbel(drawn.max()) >= at_least)
-    sums = scores[candidates] + _gumbel(drawn[candidates])
-    return int(candidates[sums.argmax()])
 
+    def sums(tokens: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
+        gumbel = -numpy.log(-numpy.log(uniform(drawn[tokens])))
+        total: NDArray[numpy.float64] = scores[tokens].astype(numpy.float64) + gumbel
+        return total
 
-def _gumbel(drawn: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
-    numbers: NDArray[numpy.float64] = -numpy.log(-numpy.log(drawn))
-    return numbers
+    largest = numpy.uint64(2**BITS - 2**BITS * min(_LUCKY, len(drawn)) // len(drawn))
+    tried = numpy.append(numpy.flatnonzero(drawn >= largest), scores.argmax())
+    luckiest = -math.log(-math.log(uniform(drawn.max())))
+    # Rounding must not leave the winner out.
+    bound = numpy.nextafter(numpy.float32(sums(tried).max() - luckiest), numpy.float32(-math.inf))
+    candidates = numpy.flatnonzero(scores >= bound)
+    return int(candidates[sums(candidates).argmax()])
 
 
 def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int]]:

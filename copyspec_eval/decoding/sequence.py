@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec_eval.decoding.loops import looped_tokens
-from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.stopping import Ending
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
 from copyspec_eval.types import (
@@ -42,6 +42,7 @@ class Sequence:
         stop_rule: when the output ends; its budget is never exceeded.
         chooser: how the model chooses its tokens; only a replay needs none.
         earlier: answers of earlier runs to the same request, the latest last.
+        on_commit: called with the tokens of every step as soon as they are committed.
 
     Attributes:
         prompt_ids, stop_rule, earlier: as above.
@@ -63,10 +64,12 @@ class Sequence:
     def __init__(
         self,
         prompt_ids: Iterable[int],
-        stop_rule: StopRule,
+        stop_rule: Ending,
         chooser: TokenChooser | None = None,
         earlier: abc.Sequence[abc.Sequence[int]] = (),
+        on_commit: Callable[[list[int]], None] = lambda token_ids: None,
     ) -> None:
+        self._on_commit = on_commit
         self.prompt_ids = tuple(prompt_ids)
         self.stop_rule = stop_rule
         self.earlier = earlier
@@ -92,7 +95,9 @@ class Sequence:
 
     def restarted(self) -> Sequence:
         """The same request, not yet begun; it shares the chooser, which starts anew with it."""
-        return Sequence(self.prompt_ids, self.stop_rule, self._chooser, self.earlier)
+        return Sequence(
+            self.prompt_ids, self.stop_rule, self._chooser, self.earlier, self._on_commit
+        )
 
     @property
     def chooser(self) -> TokenChooser:
@@ -186,6 +191,7 @@ class Sequence:
         self.num_prefill_tokens = self.num_prefill_tokens or len(committed_ids)
         if draft.token_ids:
             self._record(draft, list(path[: len(committed_ids)]), start)
+        self._on_commit(committed_ids)
         self.drafter.observe(committed_ids, verdict)
         if self.finish_reason is not None:
             self.drafter.finish()

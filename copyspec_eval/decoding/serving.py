@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from copyspec_eval.errors import ModelError, RequestError
 
 REMEDY = "use --model hf for it"
 
+_SAMPLED = 16
+"""Values per weight that are hashed."""
 _MOVING_ROPES = {"dynamic", "longrope"}
 _SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
@@ -121,6 +124,18 @@ def weights_state(model: torch.nn.Module) -> Hashable:
         (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
         for weight in model.parameters()
     )
+
+
+def weights_hash(model: torch.nn.Module) -> str:
+    """Hash of the first values of every weight, which takes milliseconds."""
+    digest = hashlib.sha256()
+    # Quantised weights can be buffers.
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        # Offloaded weights are elsewhere, and some packed ones cannot be cut.
+        with suppress(NotImplementedError, RuntimeError):
+            digest.update(repr(weight.detach().flatten()[:_SAMPLED].tolist()).encode())
+    return digest.hexdigest()[:12]
 
 
 def input_device(model: PreTrainedModel) -> torch.device:

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from copyspec_eval.types import FinishReason
+
+
+class Ending(Protocol):
+    """What a sequence asks after every token.
+
+    Attributes:
+        max_new_tokens: the budget, which drafts keep to.
+    """
+
+    max_new_tokens: int
+
+    def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
+        """Why the output ends with its last token, or None if it continues."""
+        ...
 
 
 class StopRule:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.earlier_runs import setting_value
-from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
+from copyspec_eval.decoding.engines import Drafting
+from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness.recorder import RunRecorder
 from copyspec_eval.types import DraftOptions
@@ -22,21 +21,20 @@ _SETTINGS = {field.name for field in fields(DraftOptions)} - {"drafter"}
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way of drafting, loaded.
+    """A way of drafting, and the records of its answers.
 
     Attributes:
-        options: how it drafts.
-        make_drafter: makes each request's drafter.
-        prefix_cache: what it read before; None for none.
-        draft_model: that of `options`.
+        drafting: how it drafts.
         recorder: of its rows; every arm is a run of its own there.
     """
 
-    options: DraftOptions
-    make_drafter: DrafterFactory
-    prefix_cache: PrefixCache | None
-    draft_model: DraftModel | None
+    drafting: Drafting
     recorder: RunRecorder
+
+    @property
+    def options(self) -> DraftOptions:
+        """The settings of its drafts."""
+        return self.drafting.options
 
 
 def options_of_arms(shared: DraftOptions, arms: object) -> tuple[DraftOptions, ...]:

@@ -17,21 +17,22 @@ from lm_eval.models.utils import postprocess_generated_text
 from copyspec_eval.decoding import kernels, serving
 from copyspec_eval.decoding.compiling import compile_layers
 from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option
+from copyspec_eval.decoding.engines import Drafting, Engines
 from copyspec_eval.decoding.own_probe import choose_cache
 from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.sizes import bytes_of
+from copyspec_eval.decoding.span_characters import span_characters
 from copyspec_eval.drafters.registry import default_drafter, drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import draft_models, earlier, options
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
 from copyspec_eval.harness.arms import Arm, options_of_arms
-from copyspec_eval.harness.engines import Engines
 from copyspec_eval.harness.progress import Progress
 from copyspec_eval.harness.ranks import split_documents_over_ranks
 from copyspec_eval.harness.recorder import RunRecorder, check_output_folder, request_fields
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
 from copyspec_eval.harness.run_spec import run_spec
-from copyspec_eval.harness.span_characters import span_characters
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
@@ -141,7 +142,7 @@ class CopySpecLM(HFLM):
         self._compile = options.check_bool("compile", compile)
         if compile:
             options.check_compile(kwargs)
-        self._prefix_bytes = options.bytes_of("prefix_cache", prefix_cache)
+        self._prefix_bytes = bytes_of("prefix_cache", prefix_cache)
         self._store_paths = shared.store_paths
         earlier_answers = earlier.answers_of(self._store_paths)
         self._longest = max(map(longest_draft, self._options))
@@ -193,11 +194,12 @@ class CopySpecLM(HFLM):
             earlier.check_asked(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         batch_size = self._batch_size(jobs)
+        draftings = [arm.drafting for arm in self._arms]
         with self._autocast():
             engine = (
-                self._engines.paired(self._arms, batch_size, self._baseline_cache)
+                self._engines.paired(draftings, batch_size, self._baseline_cache)
                 if self._paired
-                else self._engines.of(self._arms[0], batch_size)
+                else self._engines.of(draftings[0], batch_size)
             )
         engine.check([job.sequence for job in jobs])
         steps = self._engines.steps(batch_size)
@@ -264,10 +266,7 @@ class CopySpecLM(HFLM):
         load = draft_models.loader(self.model.dtype, self.device, arguments)
         return [
             Arm(
-                each,
-                drafter_factory(each, self._earlier.in_order),
-                cache,
-                load(each),
+                Drafting(each, drafter_factory(each, self._earlier.in_order), cache, load(each)),
                 RunRecorder(self.rank, self.world_size),
             )
             for each, cache in zip(self._options, caches, strict=False)

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from accelerate.utils import convert_file_size_to_int
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
@@ -66,21 +65,6 @@ def check_bool(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name}={value!r} is neither true nor false")
     return value
-
-
-def bytes_of(name: str, value: object) -> int:
-    """A size in bytes, given as a number of them or such as "2GB".
-
-    Raises:
-        OptionError: it is none.
-    """
-    try:
-        if isinstance(value, int | str) and not isinstance(value, bool):
-            size: int = convert_file_size_to_int(value)
-            return size
-    except (OverflowError, ValueError):
-        pass
-    raise OptionError(f"{name}={value!r} is no size; pass such as 2GB, or 0 to switch it off")
 
 
 def check_compile(options: Mapping[str, Any]) -> None:

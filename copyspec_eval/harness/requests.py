@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
-from collections import Counter, abc
+from collections import abc
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +12,17 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import GenerationConfig, LogitsProcessorList
-from transformers.generation.configuration_utils import GenerationMode
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.earlier_runs import EarlierAnswers
+from copyspec_eval.decoding.generation_settings import (
+    as_ids,
+    logits_processors,
+    prepared_config,
+    served_config,
+)
+from copyspec_eval.decoding.random_numbers import RequestSeeds
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import input_device
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError
 from copyspec_eval.harness.evaluation import document_number
@@ -30,7 +34,6 @@ _INSTEAD = {
     "num_return_sequences": "the task's repeats",
     "stop_strings": "until",
 }
-_SERVED_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class RequestBuilder:
     def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
         self._lm = lm
         self._earlier = earlier or EarlierAnswers()
-        self._times_seen: Counter[bytes] = Counter()
+        self._seeds = RequestSeeds()
 
     def build(self, instance: Instance, repeat: int) -> Prepared:
         """Tokenise and configure one instance.
@@ -80,12 +83,13 @@ class RequestBuilder:
         prompt_ids = self._encode(context, max_gen_toks)
         try:
             config = self._served_config(settings)
-            processors = self._processors(config, len(prompt_ids), max_gen_toks)
+            processors = logits_processors(self._lm.model, config, len(prompt_ids), max_gen_toks)
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RequestError(f"gen_kwargs {settings} are not possible: {reason}") from error
         stop_rule = self.stop_rule(until, max_gen_toks, config.eos_token_id)
-        chooser = TokenChooser(processors, bool(config.do_sample), self._seed(prompt_ids))
+        seed = self._seeds.of(torch.initial_seed(), prompt_ids)
+        chooser = TokenChooser(processors, bool(config.do_sample), seed)
         turn = getattr(instance, "turn", 1)
         task = instance.task_name or ""
         earlier = self._earlier.to(task, document_number(task, instance.doc_id), turn)
@@ -96,15 +100,15 @@ class RequestBuilder:
         self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
     ) -> StopRule:
         """When an output ends; the EOS text among `until` is known by its id."""
-        eos_ids = _as_ids(eos_token_id) | {self._lm.eot_token_id}
+        eos_ids = as_ids(eos_token_id) | {self._lm.eot_token_id}
         stops = [text for text in until if text and text != self._eos_text]
         return StopRule(max_gen_toks, eos_ids, stops, self._decode)
 
     def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...]:
         """Names of the logits processors that `model.generate` applies, in modes not served too."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
-        config, _ = self._config(settings)
-        return _names(self._processors(config, 1, max_gen_toks))
+        config, _ = prepared_config(self._lm.model, settings, self._lm.tokenizer.pad_token_id)
+        return _names(logits_processors(self._lm.model, config, 1, max_gen_toks))
 
     @property
     def _eos_text(self) -> str:
@@ -139,57 +143,14 @@ class RequestBuilder:
         # lm-eval warns of a truncation itself. An empty prompt still needs a token to start from.
         return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
 
-    def _config(self, settings: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
-        """What `model.generate` makes of the settings, and those that it does not know."""
-        prepared: tuple[GenerationConfig, dict[str, Any]] = (
-            self._lm.model._prepare_generation_config(
-                None, **settings, pad_token_id=self._lm.tokenizer.pad_token_id
-            )
-        )
-        return prepared
-
     def _served_config(self, settings: dict[str, Any]) -> GenerationConfig:
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
-        config, unknown = self._config(settings)
-        if unknown:
-            raise RequestError(
-                f"unknown generation setting {', '.join(sorted(unknown))} in gen_kwargs; "
-                "see transformers.GenerationConfig for those that exist"
-            )
-        mode = config.get_generation_mode()
-        if mode not in _SERVED_MODES or (config.guidance_scale or 1) != 1:
-            raise RequestError(
-                f"gen_kwargs ask for {mode.value.replace('_', ' ')} or guidance, but copyspec "
-                "decodes greedily or samples one sequence; use --model hf for anything else"
-            )
-        return config
-
-    def _processors(
-        self, config: GenerationConfig, num_prompt_tokens: int, max_gen_toks: int
-    ) -> LogitsProcessorList:
-        model = self._lm.model
-        config.max_length = num_prompt_tokens + max_gen_toks
-        model._prepare_special_tokens(config, True, device=input_device(model))
-        processors: LogitsProcessorList = model._get_logits_processor(
-            config, input_ids_seq_length=num_prompt_tokens, device=input_device(model)
-        )
-        return processors
+        return served_config(self._lm.model, settings, self._lm.tokenizer.pad_token_id)
 
     def _decode(self, token_ids: abc.Sequence[int]) -> str:
         text: str = self._lm.tok_decode(list(token_ids), skip_special_tokens=False)
         return text
-
-    def _seed(self, prompt_ids: tuple[int, ...]) -> int:
-        """A seed from lm-eval's `--seed`, the prompt, and how often it was asked before.
-
-        So it depends on neither the batch nor the other documents.
-        """
-        asked = hashlib.sha256(f"{torch.initial_seed()}:{prompt_ids}".encode())
-        key = asked.digest()
-        self._times_seen[key] += 1
-        asked.update(f":{self._times_seen[key]}".encode())
-        return int.from_bytes(asked.digest()[:8], "big", signed=True)
 
 
 def _check_text(context: object, instance: Instance) -> None:
@@ -211,9 +172,3 @@ def _check_until(gen_kwargs: abc.Mapping[str, Any]) -> None:
 
 def _names(processors: LogitsProcessorList) -> tuple[str, ...]:
     return tuple(type(processor).__name__ for processor in processors)
-
-
-def _as_ids(eos_token_id: int | list[int] | None) -> set[int]:
-    if eos_token_id is None:
-        return set()
-    return {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id)

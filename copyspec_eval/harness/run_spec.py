@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from copyspec_eval import provenance
+from copyspec_eval.decoding.serving import weights_hash
 from copyspec_eval.harness.evaluation import evaluation_settings, task_settings
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.redaction import redacted, redacted_text
 
 # Fields of their own in a `RunSpec`.
 _ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}
-_SAMPLED = 16
-"""Values per weight that are hashed."""
 
 
 def run_spec(
@@ -67,18 +64,6 @@ def run_spec(
             _plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests})
         ),
     )
-
-
-def weights_hash(model: torch.nn.Module) -> str:
-    """Hash of the first values of every weight, which takes milliseconds."""
-    digest = hashlib.sha256()
-    # Quantised weights can be buffers.
-    for name, weight in (*model.named_parameters(), *model.named_buffers()):
-        digest.update(f"{name} {tuple(weight.shape)}".encode())
-        # Offloaded weights are elsewhere, and some packed ones cannot be cut.
-        with suppress(NotImplementedError, RuntimeError):
-            digest.update(repr(weight.detach().flatten()[:_SAMPLED].tolist()).encode())
-    return digest.hexdigest()[:12]
 
 
 def _resolved(lm: Any, arguments: Mapping[str, Any], without: Collection[str]) -> dict[str, Any]:

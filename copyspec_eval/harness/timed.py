@@ -14,6 +14,7 @@ from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import simple_parse_args_string
 
+from copyspec_eval.decoding.span_characters import span_characters
 from copyspec_eval.errors import OptionError, report_errors_in_one_line, unknown_option
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
 from copyspec_eval.harness.autoload import MODELS
@@ -29,7 +30,6 @@ from copyspec_eval.harness.recorder import (
     request_fields,
 )
 from copyspec_eval.harness.run_spec import run_spec
-from copyspec_eval.harness.span_characters import span_characters
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, SpanCharacters, TurnRecord

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from copyspec_eval.decoding.exact_steps import text_tokens
 from copyspec_eval.decoding.exactness import measure_block_lengths, width_classes
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.widths import ladder
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness.exact_steps import text_tokens
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import StepKind
 

@@ -12,8 +12,8 @@ from copyspec_eval import records
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.leaderboard_forms import as_json, as_markdown, csv_files
 from copyspec_eval.reports.overview import overview
-from copyspec_eval.reports.page.segments import segments
 from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.segments import segments
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
@@ -73,7 +73,7 @@ def test_every_copied_piece_is_the_text_of_its_source() -> None:
         notes: list[str] = []
         for row in records.read(path, notes):
             context = row.prompt + row.answer
-            for text, *source in segments(row):
+            for text, *source in segments(row.answer or row.text, row.span_characters):
                 if source and source[0] >= 0:
                     assert context[slice(*source)] == text
                     copied += 1

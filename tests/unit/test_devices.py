@@ -320,7 +320,7 @@ def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
 
 
 MIXES: dict[str, tuple[str, Any, str, str, str]] = {
-    "a draw": ("sampling", TokenChooser, "_pick", "scores.cpu()", "scores"),
+    "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "a tree": ("one row, suffix+tree", forward, "_step", ".to(slots.device)", ""),
     "a packed tree": ("batch, suffix+tree", forward, "_step", ".to(slots.device)", ""),
     "packed tokens": ("batch, copyspec", steps, "forward_packed", ".to(input_device(model))", ""),

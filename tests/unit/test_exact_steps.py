@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from copyspec_eval.decoding import exact_steps as kept
 from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
 from copyspec_eval.errors import ModelError, OptionError
-from copyspec_eval.harness import exact_steps as kept
 from copyspec_eval.harness.width_classes import class_lines, format_widths, step_kind
 from copyspec_eval.types import ExactSteps
 

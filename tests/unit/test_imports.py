@@ -19,7 +19,7 @@ FLOORS = (
     ("__init__", "__main__"),
     ("cli",),
     ("paper",),
-    ("harness",),
+    ("api", "harness"),
     ("serving",),
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "manifest", "sources"),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_rows import ROW
 
-from copyspec_eval.harness.span_characters import span_characters, text_and_offsets
-from copyspec_eval.reports.page.segments import Segment, segments
+from copyspec_eval.decoding.span_characters import span_characters, text_and_offsets
+from copyspec_eval.reports.segments import Segment, segments
 from copyspec_eval.types import OF_EARLIER, Span
 
 
@@ -24,7 +22,7 @@ def pieces_of(
 ) -> tuple[str, str, list[Segment]]:
     """The texts of prompt and answer, and the answer in pieces."""
     prompt_text, answer, places = span_characters(decode, list(prompt), list(output), spans)
-    return prompt_text, answer, segments(replace(ROW, answer=answer, span_characters=places))
+    return prompt_text, answer, segments(answer, places)
 
 
 def test_by_hand() -> None:

@@ -18,7 +18,7 @@ from copyspec_eval.reports.leaderboard import Leaderboard, conditions
 from copyspec_eval.reports.leaderboard_forms import cells, in_words
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
-from copyspec_eval.reports.page.segments import segments
+from copyspec_eval.reports.segments import segments
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import number
 from copyspec_eval.types import COPIED, first_difference
@@ -184,7 +184,7 @@ def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
         "baseline_seconds": round(baseline.counts.seconds or 0.0, 4) if baseline else None,
         "agreement": baseline.agreement if baseline else None,
         "prompt": record.prompt,
-        "pieces": segments(record),
+        "pieces": segments(record.answer or record.text, record.span_characters),
         "baseline": record.text if baseline and baseline.difference else None,
     }
     return {name: value for name, value in fields.items() if value not in (None, "")}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from copyspec_eval.records import TurnRecord
+from collections.abc import Iterable
+
+from copyspec_eval.records import SpanCharacters
 
 Segment = tuple[str] | tuple[str, int, int]
 """A piece of an answer: its text and, if it was copied, where its source starts and ends in the
@@ -10,14 +12,14 @@ characters of prompt and answer together; both negative for a copy from another 
 was recycled, see `types.OF_STORE`."""
 
 
-def segments(record: TurnRecord) -> list[Segment]:
+def segments(answer: str, places: Iterable[SpanCharacters]) -> list[Segment]:
     """The answer with drafts in copied and generated pieces, none of them empty.
 
-    An answer "abcd" whose "bc" was copied from the prompt's characters 5 and 6 is
-    `[("a",), ("bc", 5, 7), ("d",)]`.
+    >>> segments("abcd", [SpanCharacters(1, 3, source_start=5, source_end=7)])
+    [('a',), ('bc', 5, 7), ('d',)]
     """
-    answer, pieces, done = record.answer or record.text, list[Segment](), 0
-    for start, end, source_start, source_end in record.span_characters:
+    pieces, done = list[Segment](), 0
+    for start, end, source_start, source_end in places:
         pieces += [(answer[done:start],), (answer[start:end], source_start, source_end)]
         done = end
     return [piece for piece in [*pieces, (answer[done:],)] if piece[0]]

@@ -16,7 +16,7 @@ import pooch
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval import decoding, journal, provenance
+from copyspec_eval import journal, provenance
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.compiling import is_compiled
 from copyspec_eval.decoding.exactness import (
@@ -24,10 +24,9 @@ from copyspec_eval.decoding.exactness import (
     fixed_steps,
     measure_exact_steps,
 )
-from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.serving import input_device, weights_hash
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import ModelError
-from copyspec_eval.harness.run_spec import weights_hash
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.sources import read_jsonl
 from copyspec_eval.types import EXACT_MEANS, ExactSteps
@@ -121,7 +120,7 @@ def _path(model: PreTrainedModel, widest: int, batch_size: int) -> Path:
 def _code_hash() -> str:
     """Of the files that compute a step."""
     digest = hashlib.sha256()
-    folder = Path(decoding.__file__).parent
+    folder = Path(__file__).parent
     for file in sorted([*folder.rglob("*.py"), *folder.rglob("*.cpp")]):
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -1,0 +1,197 @@
+"""transformers' own door: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`.
+
+transformers does all of its preparation and hands over a decoding loop. This one decodes with
+drafts and gives what its own would: the same sequences, random numbers included.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from copyspec_eval.api.engines import draft_options, engine_of, has_own_cache
+from copyspec_eval.api.generation import Streamer, to_streamer
+from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.generation_settings import check_mode
+from copyspec_eval.decoding.sequence import Sequence as Request
+from copyspec_eval.errors import RequestError
+
+_READ = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
+"""What transformers prepares for the model that is heeded here."""
+_FOR_THE_FORWARD = {"cache_position", "logits_to_keep", "use_cache"}
+"""What it prepares for its own forwards."""
+
+
+def custom_generate(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    synced_gpus: bool = False,
+    streamer: Streamer | None = None,
+    drafter: str | None = None,
+    gamma: int | None = None,
+    num_draft_tokens: int | None = None,
+    store: bool = False,
+    tree: bool = False,
+    recycle: bool = False,
+    **model_kwargs: Any,
+) -> GenerateDecoderOnlyOutput | torch.Tensor:
+    """Decode as `model.generate` does, greedily or by sampling, with drafts.
+
+    It is handed to `generate`, never called: `model.generate(**inputs, custom_generate=
+    copyspec_eval.custom_generate, gamma=3)`.
+
+    The sequences are those of plain `generate`, and sampling takes the same random numbers from
+    torch's generator, as long as rounding turns no near-tie of two logits: forwards of several
+    tokens round otherwise than those of one. Stopping criteria are asked of every row alone. Scores
+    and logits of a row that has ended are zeros.
+
+    Args:
+        model, logits_processor, stopping_criteria, generation_config, synced_gpus: transformers'.
+        input_ids: `[rows, tokens]`, padded on the left.
+        streamer: gets a single row's tokens as they come.
+        drafter, gamma, num_draft_tokens, store, tree, recycle: as in `copyspec_eval.generate`.
+        **model_kwargs: what transformers prepared for the model's forward.
+
+    Returns:
+        `[rows, tokens]`, prompts included and padded on the right; with `return_dict_in_generate`
+        an output without attentions, hidden states and cache.
+
+    Raises:
+        RequestError, OptionError, ModelError: something is asked for that is not served.
+    """
+    check_mode(generation_config)
+    _check_outputs(generation_config)
+    _check_inputs(model_kwargs)
+    prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
+    # `generate` hands no streamer to a callable, but it is a local variable of its.
+    streamer = streamer or _streamer_of_caller()
+    if streamer is not None and len(prompts) > 1:
+        raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
+    options = draft_options(
+        drafter,
+        gamma,
+        num_draft_tokens=num_draft_tokens,
+        store=store,
+        tree=tree,
+        recycle=recycle,
+    )
+    noise = Noise(len(prompts), input_ids.device) if generation_config.do_sample else None
+    keeps = bool(generation_config.output_scores or generation_config.output_logits)
+    processors = [
+        RowProcessor(logits_processor, input_ids[:, : input_ids.shape[1] - len(prompt)], row, keeps)
+        for row, prompt in enumerate(prompts)
+    ]
+    requests = [
+        Request(
+            prompt,
+            CriteriaRule(stopping_criteria, input_ids[row : row + 1]),
+            TokenChooser(
+                LogitsProcessorList([processors[row]] if logits_processor or keeps else []),
+                do_sample=False,
+                draw=noise.draw_for(row) if noise else None,
+            ),
+            on_commit=to_streamer(streamer),
+        )
+        for row, prompt in enumerate(prompts)
+    ]
+    batch_size = 1 if has_own_cache(model) else len(prompts)
+    engine = engine_of(model, None, options, exact=False, batch_size=batch_size)
+    outputs = [generation.token_ids for generation in engine.generate(requests)]
+    if noise is not None:
+        noise.rewind(max(map(len, outputs)))
+    if streamer is not None:
+        streamer.end()
+    return _output(input_ids, outputs, processors, generation_config)
+
+
+def _check_outputs(config: GenerationConfig) -> None:
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(config, name) and config.return_dict_in_generate:
+            raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
+
+
+def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
+    for name, value in model_kwargs.items():
+        if name not in _READ | _FOR_THE_FORWARD and value is not None:
+            raise RequestError(f"{name} is not read by copyspec; leave custom_generate out for it")
+    for name in ("past_key_values", "cache_params"):
+        cache = model_kwargs.get(name)
+        if cache is not None and hasattr(cache, "get_seq_length") and cache.get_seq_length():
+            raise RequestError(
+                f"{name} holds tokens already, and copyspec begins with the prompt; leave it out"
+            )
+
+
+def _prompts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:
+    """Each row's tokens without the padding on their left."""
+    rows: list[list[int]] = input_ids.tolist()
+    if not rows or not rows[0]:
+        raise RequestError("input_ids are empty; copyspec begins with a prompt of at least a token")
+    if mask is None:
+        return rows
+    lengths = mask.long().sum(-1)
+    from_right = torch.arange(mask.shape[1], 0, -1, device=mask.device)
+    if mask.shape != input_ids.shape or not torch.equal(
+        mask.bool(), from_right <= lengths[:, None]
+    ):
+        raise RequestError("attention_mask has zeros behind a token; pad prompts on the left")
+    return [row[len(row) - int(length) :] for row, length in zip(rows, lengths, strict=True)]
+
+
+def _streamer_of_caller() -> Streamer | None:
+    caller = sys._getframe(2)
+    return caller.f_locals.get("streamer") if caller.f_code.co_name == "generate" else None
+
+
+def _output(
+    input_ids: torch.Tensor,
+    outputs: Sequence[tuple[int, ...]],
+    processors: Sequence[RowProcessor],
+    config: GenerationConfig,
+) -> GenerateDecoderOnlyOutput | torch.Tensor:
+    most = max(map(len, outputs))
+    token = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    rows = [[*output, *[token] * (most - len(output))] for output in outputs]
+    tokens = torch.tensor(rows, dtype=input_ids.dtype, device=input_ids.device)
+    sequences = torch.cat([input_ids, tokens], dim=-1)
+    if not config.return_dict_in_generate:
+        return sequences
+    lengths = list(map(len, outputs))
+    output: Any = GenerateDecoderOnlyOutput
+    return output(  # type: ignore[no-any-return]
+        sequences=sequences,
+        scores=_steps([each.scores for each in processors], lengths, config.output_scores),
+        logits=_steps([each.logits for each in processors], lengths, config.output_logits),
+    )
+
+
+def _steps(
+    of_rows: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], is_asked: bool | None
+) -> tuple[torch.Tensor, ...] | None:
+    """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
+    if not is_asked:
+        return None
+    nothing = torch.zeros_like(of_rows[0][0])
+    return tuple(
+        torch.stack(
+            [
+                row[step] if step < length else nothing
+                for row, length in zip(of_rows, lengths, strict=True)
+            ]
+        )
+        for step in range(max(lengths))
+    )

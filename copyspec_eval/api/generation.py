@@ -1,0 +1,244 @@
+"""`generate`: answers of a loaded model, faster where they repeat what is in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from copyspec_eval.api.answers import Answer
+from copyspec_eval.api.engines import draft_options, engine_of
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.generation_settings import as_ids, logits_processors, served_config
+from copyspec_eval.decoding.random_numbers import RequestSeeds
+from copyspec_eval.decoding.sequence import Sequence as Request
+from copyspec_eval.decoding.sizes import bytes_of
+from copyspec_eval.decoding.span_characters import span_characters
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.errors import OptionError, RequestError
+from copyspec_eval.types import PAPER_DELTA, Generation
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[Message]
+"""A text as it is, or a conversation for the chat template."""
+
+_INSTEAD = {
+    "max_length": "max_new_tokens",
+    "max_time": "max_new_tokens",
+    "num_return_sequences": "the prompt several times",
+    "stop_strings": "stop",
+}
+
+
+class Streamer(Protocol):
+    """What transformers calls a streamer, such as its `TextStreamer`."""
+
+    def put(self, value: torch.Tensor) -> None: ...
+    def end(self) -> None: ...
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    max_new_tokens: int = 512,
+    stop: str | Sequence[str] = (),
+    drafter: str | None = None,
+    gamma: int | None = None,
+    num_draft_tokens: int | None = None,
+    store: bool = False,
+    tree: bool = False,
+    recycle: bool = False,
+    draft_model: PreTrainedModel | None = None,
+    delta: int = PAPER_DELTA,
+    exact: bool = True,
+    batch_size: int = 1,
+    prefix_cache: int | str = "2GB",
+    seed: int = 0,
+    streamer: Streamer | None = None,
+    **settings: Any,
+) -> list[Answer]:
+    """Answer prompts with a loaded model, greedily or by sampling, as its own settings say.
+
+    The first call for a model tries its cache and measures its steps, which takes seconds; what was
+    found is kept for the next ones as long as the model's weights stay what they are.
+
+    Args:
+        model: a decoder-only model of transformers, loaded and in evaluation mode.
+        tokenizer: the model's.
+        prompts: a text, which is read as it is; a conversation, a list of messages such as
+            `{"role": "user", "content": "…"}`, which gets the tokenizer's chat template; or a list
+            of such prompts.
+        max_new_tokens: the most tokens of an answer.
+        stop: a text, or several, that end an answer and are cut off its `text`.
+        drafter: `suffix`, `copyspec` (the paper's rule) or `none`; by default `suffix`, or
+            `copyspec` where `gamma` is given.
+        gamma: the paper's γ: how many trailing tokens must have occurred before.
+        num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
+        store: whether to copy from the call's earlier answers, too.
+        tree: draft several continuations at once; needs `exact=False`.
+        recycle: fill such trees with the runners-up of the model's own logits.
+        draft_model: a smaller loaded model of the same tokenizer, which drafts where the drafter
+            does not.
+        delta: how many tokens the draft model proposes at a time.
+        exact: whether the tokens are those of plain decoding, bit for bit, whatever was drafted.
+        batch_size: prompts answered side by side.
+        prefix_cache: the most memory, in bytes or such as "2GB", for keys and values of earlier
+            prompts and answers, so that a conversation goes on where it was; 0 for none.
+        seed: of the random numbers, if the answers are sampled.
+        streamer: gets a single prompt's tokens as they come, such as transformers' `TextStreamer`.
+        **settings: of transformers' `GenerationConfig`, over the model's own: `do_sample`,
+            `temperature`, `repetition_penalty`, …
+
+    Returns:
+        one answer per prompt, in their order; a single prompt gives a list of one.
+
+    Raises:
+        OptionError, ModelError, RequestError: an option is not possible, the model cannot be
+            served, or a prompt is empty or leaves no room for an answer. Each is one line.
+    """
+    options = draft_options(
+        drafter,
+        gamma,
+        num_draft_tokens=num_draft_tokens,
+        store=store,
+        tree=tree,
+        recycle=recycle,
+        draft_model=None if draft_model is None else type(draft_model).__name__,
+        delta=delta,
+    )
+    prefix_bytes = bytes_of("prefix_cache", prefix_cache)
+    builder = _Requests(
+        model, tokenizer, max_new_tokens, [stop] if isinstance(stop, str) else list(stop), settings
+    )
+    requests = [
+        builder.build(prompt_ids, seed, streamer) for prompt_ids in _token_ids(tokenizer, prompts)
+    ]
+    if streamer is not None and len(requests) != 1:
+        raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
+    engine = engine_of(
+        model,
+        tokenizer,
+        options,
+        exact=exact,
+        batch_size=batch_size,
+        prefix_bytes=prefix_bytes,
+        draft_model=draft_model,
+    )
+    engine.check(requests)
+    if streamer is not None:
+        streamer.put(torch.tensor([requests[0].prompt_ids]))
+    generations = engine.generate(requests)
+    if streamer is not None:
+        streamer.end()
+    return list(map(builder.answer, requests, generations))
+
+
+class _Requests:
+    """From prompts to the engine's requests, and from what it generated to answers."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_new_tokens: int,
+        stops: list[str],
+        settings: Mapping[str, Any],
+    ) -> None:
+        for name in settings.keys() & _INSTEAD.keys():
+            raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise RequestError(f"max_new_tokens={max_new_tokens!r} is not a number of at least 1")
+        self._model = model
+        self._tokenizer = tokenizer
+        self._max_new_tokens = max_new_tokens
+        self._stops = stops
+        self._settings = settings
+        self._seeds = RequestSeeds()
+
+    def build(self, prompt_ids: list[int], seed: int, streamer: Streamer | None) -> Request:
+        """A request of `prompt_ids`; its tokens go to `streamer` as they come."""
+        self._check_room(len(prompt_ids))
+        try:
+            config = served_config(self._model, self._settings, self._tokenizer.pad_token_id)
+            processors = logits_processors(
+                self._model, config, len(prompt_ids), self._max_new_tokens
+            )
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise RequestError(f"{dict(self._settings)} are not possible: {reason}") from error
+        chooser = TokenChooser(processors, bool(config.do_sample), self._seeds.of(seed, prompt_ids))
+        eos_ids = as_ids(config.eos_token_id)
+        rule = StopRule(self._max_new_tokens, eos_ids, self._stops, self._decode)
+        return Request(prompt_ids, rule, chooser, on_commit=to_streamer(streamer))
+
+    def answer(self, request: Request, generation: Generation) -> Answer:
+        """What the engine generated, with its texts."""
+        text = str(self._tokenizer.decode(list(generation.token_ids), skip_special_tokens=True))
+        for stop in self._stops:
+            text = text.partition(stop)[0]
+        prompt, whole_text, places = span_characters(
+            self._decode, request.prompt_ids, generation.token_ids, generation.spans
+        )
+        return Answer(
+            text=text,
+            token_ids=generation.token_ids,
+            spans=generation.spans,
+            counts=generation.counts,
+            attempts=generation.attempts,
+            prompt=prompt,
+            whole_text=whole_text,
+            span_characters=places,
+        )
+
+    def _check_room(self, num_prompt_tokens: int) -> None:
+        most = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        if most is not None and num_prompt_tokens + self._max_new_tokens > most:
+            raise RequestError(
+                f"a prompt of {num_prompt_tokens} tokens and max_new_tokens="
+                f"{self._max_new_tokens} are over the model's {most} positions; shorten one of them"
+            )
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+
+def _texts(
+    tokenizer: PreTrainedTokenizerBase, prompts: Prompt | Sequence[Prompt]
+) -> Iterator[tuple[str, bool]]:
+    """Each prompt's text, and whether the tokenizer adds special tokens to it."""
+    one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping))
+    for prompt in [prompts] if one else prompts:
+        if isinstance(prompt, str):
+            yield prompt, True
+        elif not getattr(tokenizer, "chat_template", None):
+            raise OptionError("the tokenizer has no chat template; pass texts, not messages")
+        else:
+            messages: Any = list(prompt)
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+            yield str(text), False
+
+
+def _token_ids(
+    tokenizer: PreTrainedTokenizerBase, prompts: Prompt | Sequence[Prompt]
+) -> Iterator[list[int]]:
+    for number, (text, add_special_tokens) in enumerate(_texts(tokenizer, prompts)):
+        token_ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        if not token_ids:
+            raise RequestError(f"prompt {number} is empty; a model needs a token to go on from")
+        yield token_ids
+
+
+def to_streamer(streamer: Streamer | None) -> Callable[[list[int]], None]:
+    """What a request calls with the tokens of every step."""
+
+    def put(token_ids: list[int]) -> None:
+        if streamer is not None:
+            streamer.put(torch.tensor(token_ids))
+
+    return put

@@ -1,0 +1,141 @@
+"""One row of a batch as transformers decodes it: processors, criteria, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+from copyspec_eval.errors import RequestError
+from copyspec_eval.types import FinishReason
+
+
+class RowProcessor(LogitsProcessor):
+    """A batch's processors, for the tokens of one row.
+
+    Args:
+        processors: as transformers applies them to the batch.
+        padding: `[rows, tokens]`, what stands before the row's prompt, which they see as well.
+        row: which row this is; some processors go by its number.
+        keeps: whether to keep what goes in and comes out.
+
+    Attributes:
+        logits, scores: `[vocabulary]` of each choice, before and after; empty unless kept.
+    """
+
+    def __init__(
+        self, processors: LogitsProcessorList, padding: torch.Tensor, row: int, keeps: bool
+    ) -> None:
+        self._processors = processors
+        self._padding = padding
+        self._row = row
+        self._keeps = keeps
+        self.logits: list[torch.Tensor] = []
+        self.scores: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores `[1, vocabulary]` after `input_ids`, `[1, tokens]`, of the row."""
+        num_rows = len(self._padding)
+        # Repeated, for they may write into what they are given.
+        input_ids = torch.cat(
+            [self._padding, input_ids.to(self._padding.device).expand(num_rows, -1)], dim=-1
+        )
+        processed = self._processors(input_ids, scores.repeat(num_rows, 1))  # type: ignore[arg-type]
+        chosen: torch.Tensor = processed[self._row : self._row + 1]
+        if self._keeps:
+            self.logits.append(scores[0].clone())
+            self.scores.append(chosen[0].clone())
+        return chosen
+
+
+class CriteriaRule:
+    """When a row's output ends, by transformers' criteria, which are asked of it alone.
+
+    Args:
+        criteria: of the batch, a longest length among them.
+        input_ids: `[1, tokens]`, the row's prompt with its padding.
+
+    Attributes:
+        max_new_tokens: the budget.
+
+    Raises:
+        RequestError: nothing limits the length.
+    """
+
+    def __init__(self, criteria: StoppingCriteriaList, input_ids: torch.Tensor) -> None:
+        if criteria.max_length is None:
+            raise RequestError("nothing limits the answer's length; pass max_new_tokens")
+        self.max_new_tokens = int(criteria.max_length) - input_ids.shape[1]
+        self._eos_ids: set[int] = set()
+        self._others = StoppingCriteriaList()
+        for each in criteria:
+            if isinstance(each, EosTokenCriteria):
+                self._eos_ids.update(each.eos_token_id.flatten().tolist())
+            elif not isinstance(each, MaxLengthCriteria):
+                self._others.append(each)
+        self._input_ids = input_ids
+
+    def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
+        """Why the output ends with its last token, or None if it continues."""
+        if output_ids[-1] in self._eos_ids:
+            return "eos"
+        if self._others:
+            output = self._input_ids.new_tensor([list(output_ids)])
+            if bool(self._others(torch.cat([self._input_ids, output], dim=-1), None).any()):
+                return "stop"
+        return "length" if len(output_ids) >= self.max_new_tokens else None
+
+
+class Noise:
+    """The random numbers that `torch.multinomial` would take from torch's generator, step by step.
+
+    It draws one token of each row's probabilities as the argmax of probability / noise, the noise
+    being exponentially distributed, `[rows, vocabulary]` a step. Rows that are at unlike steps get
+    the same numbers so. (`multinomial_out` in ATen's Distributions.cpp.)
+
+    Args:
+        num_rows: of the batch.
+        device: of its input ids, where the numbers are drawn.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device) -> None:
+        self._num_rows = num_rows
+        self._device = device
+        self._steps: list[dict[int, torch.Tensor]] = []
+        self._states: list[torch.Tensor] = []
+
+    def draw_for(self, row: int) -> Callable[[torch.Tensor, int], int]:
+        """Draws a token of a row from its scores, `[vocabulary]`, at a position of the output."""
+
+        def draw(scores: torch.Tensor, position: int) -> int:
+            while len(self._steps) <= position:
+                self._draw_step(len(scores))
+            probabilities = scores.to(self._device).softmax(-1)
+            return int((probabilities / self._steps[position].pop(row)).argmax())
+
+        return draw
+
+    def rewind(self, num_steps: int) -> None:
+        """Leave torch's generator as after that many steps; some may have been drawn beyond."""
+        if num_steps < len(self._states):
+            self._set_state(self._states[num_steps])
+
+    def _draw_step(self, vocabulary: int) -> None:
+        self._states.append(self._state())
+        noise = torch.empty(self._num_rows, vocabulary, device=self._device).exponential_(1)
+        self._steps.append(dict(enumerate(noise)))
+
+    def _state(self) -> torch.Tensor:
+        if self._device.type == "cpu":
+            return torch.get_rng_state()
+        module = torch.get_device_module(self._device)
+        state: torch.Tensor = module.get_rng_state(self._device)
+        return state
+
+    def _set_state(self, state: torch.Tensor) -> None:
+        if self._device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(self._device).set_rng_state(state, self._device)
