@@ -24,6 +24,7 @@ from copyspec_eval.api.generation import Streamer, to_streamer
 from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.generation_settings import check_mode
+from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.errors import RequestError
 
@@ -108,9 +109,10 @@ def custom_generate(
         )
         for row, prompt in enumerate(prompts)
     ]
-    batch_size = 1 if has_own_cache(model) else len(prompts)
-    engine = engine_of(model, None, options, exact=False, batch_size=batch_size)
-    outputs = [generation.token_ids for generation in engine.generate(requests)]
+    with one_at_a_time(model):
+        batch_size = 1 if has_own_cache(model) else len(prompts)
+        engine = engine_of(model, None, options, exact=False, batch_size=batch_size)
+        outputs = [generation.token_ids for generation in engine.generate(requests)]
     if noise is not None:
         noise.rewind(max(map(len, outputs)))
     if streamer is not None:

@@ -13,6 +13,7 @@ from copyspec_eval.decoding import serving
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.engines import Drafting, Engines, Measured
+from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.own_probe import CacheChoice, choose_cache
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.probe import probe
@@ -23,17 +24,16 @@ from copyspec_eval.types import PAPER_GAMMA, DraftOptions
 
 @dataclass(slots=True)
 class _Kept:
-    """Of one model, as long as its weights stay what they are.
+    """Of one model, as long as it computes the same function of its weights.
 
     Attributes:
-        weights: their state when this was measured.
+        structure: of the model when this was measured.
         caches: whose cache serves it, by exactness and batch size.
         measured: by ways of drafting and exactness.
         prefix_caches: what was read, by budget.
-        draft_models: those that were tried beside it.
     """
 
-    weights: Hashable
+    structure: Hashable
     caches: dict[tuple[bool, int], CacheChoice] = field(default_factory=dict)
     measured: dict[tuple[DraftOptions, bool], Measured] = field(default_factory=dict)
     prefix_caches: dict[int, PrefixCache] = field(default_factory=dict)
@@ -74,7 +74,8 @@ def engine_of(
     """An engine that drafts as `options` say.
 
     The first one of a model, of a batch size or of options takes the time to try the model's cache
-    and to measure its steps.
+    and to measure its steps. It decodes with a copy of the model, so call this and use the engine
+    within `one_at_a_time`.
 
     Args:
         model: in evaluation mode.
@@ -93,7 +94,7 @@ def engine_of(
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size={batch_size!r} is not a number of at least 1")
     make_drafter = drafter_factory(options)
-    kept = _kept(model)
+    model, kept = _kept(model)
     choice = _cache_of(model, kept, exact, batch_size)
     if choice.reason:
         _check_own_cache(choice.reason, options, exact, batch_size)
@@ -103,6 +104,8 @@ def engine_of(
         prefix_cache = kept.prefix_caches.setdefault(prefix_bytes, PrefixCache(prefix_bytes))
     drafts = None
     if draft_model is not None:
+        serving.check_uncompiled(draft_model)
+        draft_model = model_copy(draft_model).model
         probe(draft_model, exact=False)
         drafts = DraftModel(draft_model, options.delta)
     measured = kept.measured.setdefault((options, exact), Measured())
@@ -116,18 +119,20 @@ def has_own_cache(model: PreTrainedModel) -> bool:
     Raises:
         ModelError: it cannot be served at all.
     """
-    return bool(_cache_of(model, _kept(model), exact=False, batch_size=2).reason)
+    return bool(_cache_of(*_kept(model), exact=False, batch_size=2).reason)
 
 
-def _kept(model: PreTrainedModel) -> _Kept:
+def _kept(model: PreTrainedModel) -> tuple[PreTrainedModel, _Kept]:
     if model.training:
         raise ModelError("the model is in training mode; call model.eval() first")
-    weights = serving.weights_state(model)
+    serving.check_uncompiled(model)
+    decoding_model, structure = model_copy(model)
+    structure = structure, model.dtype, model.device
     kept = _KEPT.get(model)
-    if kept is None or kept.weights != weights:
+    if kept is None or kept.structure != structure:
         serving.check_config(model.config)
-        kept = _KEPT[model] = _Kept(weights)
-    return kept
+        kept = _KEPT[model] = _Kept(structure)
+    return decoding_model, kept
 
 
 def _cache_of(model: PreTrainedModel, kept: _Kept, exact: bool, batch_size: int) -> CacheChoice:

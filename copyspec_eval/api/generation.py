@@ -12,6 +12,7 @@ from copyspec_eval.api.answers import Answer
 from copyspec_eval.api.engines import draft_options, engine_of
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.generation_settings import as_ids, logits_processors, served_config
+from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.random_numbers import RequestSeeds
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.decoding.sizes import bytes_of
@@ -119,19 +120,20 @@ def generate(
     ]
     if streamer is not None and len(requests) != 1:
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
-    engine = engine_of(
-        model,
-        tokenizer,
-        options,
-        exact=exact,
-        batch_size=batch_size,
-        prefix_bytes=prefix_bytes,
-        draft_model=draft_model,
-    )
-    engine.check(requests)
-    if streamer is not None:
-        streamer.put(torch.tensor([requests[0].prompt_ids]))
-    generations = engine.generate(requests)
+    with one_at_a_time(model, draft_model):
+        engine = engine_of(
+            model,
+            tokenizer,
+            options,
+            exact=exact,
+            batch_size=batch_size,
+            prefix_bytes=prefix_bytes,
+            draft_model=draft_model,
+        )
+        engine.check(requests)
+        if streamer is not None:
+            streamer.put(torch.tensor([requests[0].prompt_ids]))
+        generations = engine.generate(requests)
     if streamer is not None:
         streamer.end()
     return list(map(builder.answer, requests, generations))

@@ -24,7 +24,8 @@ from copyspec_eval.decoding.exactness import (
     fixed_steps,
     measure_exact_steps,
 )
-from copyspec_eval.decoding.serving import input_device, weights_hash
+from copyspec_eval.decoding.model_copy import weights_hash
+from copyspec_eval.decoding.serving import input_device
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import ModelError
 from copyspec_eval.paths import tasks_dir

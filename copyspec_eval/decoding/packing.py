@@ -8,7 +8,7 @@ query, key and value, are multiplied as one, for every call takes time of its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,15 +18,13 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.model_copy import weights_state
 
-_State = tuple[bool, tuple[tuple[int, int], ...]]
-"""Whose kernel it is for, and what changes with the weights."""
-
-_packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[_State, torch.Tensor]] = (
+_packed_weights: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, dict[str, torch.Tensor]]] = (
     WeakKeyDictionary()
 )
-"""By the first of the layers; kept as long as that, beside their own weights, which log-likelihoods
-keep reading."""
+"""Of each model: the state of its weights, and those that were packed, by the first layer's name.
+They lie beside the model's own weights, which log-likelihoods read."""
 
 _siblings: WeakKeyDictionary[torch.nn.Module, list[list[str]]] = WeakKeyDictionary()
 
@@ -40,10 +38,11 @@ _own_kernels: dict[tuple[object, ...], bool] = {}
 @contextmanager
 def packed(
     model: torch.nn.Module, exact: bool = False, siblings: Sequence[Sequence[str]] = ()
-) -> Iterator[None]:
+) -> Iterator[Hashable]:
     """Run the linear layers of `model` that gain by it on packed weights, then restore them.
 
-    The first time takes as much memory again as those layers' weights.
+    It gives the state of the weights; if they have changed, they are packed anew. Packed weights
+    take as much memory again as those layers' own.
 
     Args:
         model: the model.
@@ -62,8 +61,11 @@ def packed(
     together: dict[str, list[Any]] = {}
     for name, layer in gaining.items():
         together.setdefault(first_of.get(name, name), []).append(layer)
-    for layers in together.values():
-        weight = _packed_weight(layers)
+    weights = weights_state(model)
+    if _packed_weights.get(model, (None,))[0] != weights:
+        _packed_weights[model] = weights, {}
+    for name, layers in together.items():
+        weight = _packed_weight(_packed_weights[model][1], name, layers)
         linear_layer = PackedLinear(
             weight,
             _together([layer.bias for layer in layers]),
@@ -73,7 +75,7 @@ def packed(
         for index, layer in enumerate(layers):
             layer.forward = PackedForward(linear_layer, index)
     try:
-        yield
+        yield weights
     finally:
         for layer in gaining.values():
             del layer.forward
@@ -166,19 +168,15 @@ class PackedForward:
         return self.layers.output(self.index, hidden)
 
 
-def _packed_weight(layers: Sequence[Any]) -> torch.Tensor:
-    # A model may be trained on between two evaluations.
-    first = layers[0]
-    weights_state = tuple(
-        (layer.weight.data_ptr(), 0 if layer.weight.is_inference() else layer.weight._version)
-        for layer in layers
-    )
-    state = kernels.packs(_matrix(first)), weights_state
-    if first not in _packed_weights or _packed_weights[first][0] != state:
+def _packed_weight(
+    packed_weights: dict[str, torch.Tensor], name: str, layers: Sequence[Any]
+) -> torch.Tensor:
+    is_ours = kernels.packs(_matrix(layers[0]))
+    if name not in packed_weights or packed_weights[name].is_mkldnn == is_ours:
         together = _together([_matrix(layer) for layer in layers])
         assert together is not None
-        _packed_weights[first] = state, _pack(together)
-    return _packed_weights[first][1]
+        packed_weights[name] = _pack(together)
+    return packed_weights[name]
 
 
 def _together(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.model_copy import model_configs
 from copyspec_eval.decoding.serving import (
     REMEDY,
     check_uncompiled,
@@ -248,10 +249,9 @@ class _Trial:
 @contextmanager
 def short_windows(model: PreTrainedModel) -> Iterator[None]:
     """Shorten the model's attention windows, wherever they are kept, to a few tokens."""
-    configs = {id(config): config for config in _configs(model)}
     found = [
         (holder, name, vars(holder)[name])
-        for holder in (*model.modules(), *configs.values())
+        for holder in (*model.modules(), *model_configs(model))
         for name in _WINDOW_NAMES
         if type(vars(holder).get(name)) is int and vars(holder)[name] > _WINDOW
     ]
@@ -262,13 +262,6 @@ def short_windows(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for holder, name, window in found:
             setattr(holder, name, window)
-
-
-def _configs(model: PreTrainedModel) -> Iterator[PreTrainedConfig]:
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if isinstance(config, PreTrainedConfig):
-            yield config
 
 
 def _coarsest_dtype(model: PreTrainedModel) -> torch.dtype:

@@ -14,7 +14,7 @@ from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import input_device, served, weights_state
+from copyspec_eval.decoding.serving import input_device, served
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
 from copyspec_eval.decoding.widths import padded
 from copyspec_eval.types import Draft, ExactSteps, Verdict
@@ -64,11 +64,11 @@ class RowRunner:
         """As of `Runner`."""
         self._set_extents(sequences, beside)
         self._cache = RowCache(self._batch_size, max(sequence.extent for sequence in sequences))
-        if self._prefix_cache is not None:
-            computed_by = weights_state(self._model), self._exact
-            self._prefix_cache.begin(computed_by, self._prefill.block_length)
         try:
-            with served(self._model, exact=self._exact is not None):
+            with served(self._model, exact=self._exact is not None) as weights:
+                if self._prefix_cache is not None:
+                    computed_by = self._model, weights, self._exact
+                    self._prefix_cache.begin(computed_by, self._prefill.block_length)
                 yield
         finally:
             self._cache = RowCache(0, 0)

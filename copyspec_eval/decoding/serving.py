@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,8 +17,6 @@ from copyspec_eval.errors import ModelError, RequestError
 
 REMEDY = "use --model hf for it"
 
-_SAMPLED = 16
-"""Values per weight that are hashed."""
 _MOVING_ROPES = {"dynamic", "longrope"}
 _SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
@@ -118,26 +115,6 @@ def has_experts(model: torch.nn.Module) -> bool:
     )
 
 
-def weights_state(model: torch.nn.Module) -> Hashable:
-    """What changes when the model's weights do: a model may be trained on between evaluations."""
-    return tuple(
-        (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-        for weight in model.parameters()
-    )
-
-
-def weights_hash(model: torch.nn.Module) -> str:
-    """Hash of the first values of every weight, which takes milliseconds."""
-    digest = hashlib.sha256()
-    # Quantised weights can be buffers.
-    for name, weight in (*model.named_parameters(), *model.named_buffers()):
-        digest.update(f"{name} {tuple(weight.shape)}".encode())
-        # Offloaded weights are elsewhere, and some packed ones cannot be cut.
-        with suppress(NotImplementedError, RuntimeError):
-            digest.update(repr(weight.detach().flatten()[:_SAMPLED].tolist()).encode())
-    return digest.hexdigest()[:12]
-
-
 def input_device(model: PreTrainedModel) -> torch.device:
     """Where the model takes its token ids, also where accelerate keeps weights elsewhere."""
     embeddings = model.get_input_embeddings()
@@ -191,11 +168,10 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
 
 @contextmanager
-def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
+def served(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
     """Run `model` with the engine's attention and packed weights, and in exact mode its experts.
 
-    Outside, the model is as it was loaded, so that log-likelihood tasks give the numbers of
-    `--model hf`.
+    Outside, the model is as it was loaded. It gives the state of the weights.
     """
     loaded_attention = model.config._attn_implementation
     loaded_experts = model.config._experts_implementation
@@ -205,8 +181,8 @@ def served(model: PreTrainedModel, exact: bool) -> Iterator[None]:
     try:
         siblings = linear_siblings(model, lambda: _forward_of_two(model))
         model.set_attn_implementation(attention.NAME)
-        with packed(model, exact, siblings), compiled(model):
-            yield
+        with packed(model, exact, siblings) as weights, compiled(model):
+            yield weights
     finally:
         model.set_attn_implementation(loaded_attention)
         if switch_experts:

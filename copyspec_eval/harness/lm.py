@@ -18,6 +18,7 @@ from copyspec_eval.decoding import kernels, serving
 from copyspec_eval.decoding.compiling import compile_layers
 from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option
 from copyspec_eval.decoding.engines import Drafting, Engines
+from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
 from copyspec_eval.decoding.own_probe import choose_cache
 from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
@@ -168,15 +169,7 @@ class CopySpecLM(HFLM):
         split_documents_over_ranks(self)
         if exact:
             serving.check_exact(self.model)
-        if compile:
-            compile_layers(self.model)
-        with self._autocast():
-            self.cache_kind = self._choose_cache()
-            self._engines = Engines(
-                self.model, self.tokenizer, self._options, self._exact, self.cache_kind
-            )
-            if self._rows:
-                self._engines.steps(self._rows)
+        self._make_engines()
         self._earlier = EarlierAnswers()
         if earlier_answers:
             self._earlier = earlier.tokenised(earlier_answers, self, self._store_paths)
@@ -186,6 +179,12 @@ class CopySpecLM(HFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer `requests`, longest prompt first; each answer is a `RecordedText`."""
+        with one_at_a_time(self.model):
+            return self._generate_until(requests, disable_tqdm)
+
+    def _generate_until(self, requests: list[Instance], disable_tqdm: bool) -> list[str]:
+        if model_copy(self.model).model is not self._model_copy:
+            self._make_engines()
         keys = request_keys(requests)
         distinct = dict(zip(keys, requests, strict=True))
         jobs = [self._builder.build(request, key.repeat) for key, request in distinct.items()]
@@ -272,9 +271,22 @@ class CopySpecLM(HFLM):
             for each, cache in zip(self._options, caches, strict=False)
         ]
 
+    def _make_engines(self) -> None:
+        """Engines for the model as it is now; users may put adapters into it between tasks."""
+        self._model_copy = model_copy(self.model).model
+        if self._compile:
+            compile_layers(self._model_copy)
+        with self._autocast():
+            self.cache_kind = self._choose_cache()
+            self._engines = Engines(
+                self._model_copy, self.tokenizer, self._options, self._exact, self.cache_kind
+            )
+            if self._rows:
+                self._engines.steps(self._rows)
+
     def _choose_cache(self) -> CacheKind:
         """Whose cache passes its trial; the prefix cache is off with the model's own."""
-        choice = choose_cache(self.model, exact=self._exact, batch_size=self._rows or 2)
+        choice = choose_cache(self._model_copy, exact=self._exact, batch_size=self._rows or 2)
         self._check_own_cache(choice.reason)
         if choice.reason:
             logger.warning("%s: %s", choice.reason, _OWN_CACHE)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from copyspec_eval import provenance
-from copyspec_eval.decoding.serving import weights_hash
+from copyspec_eval.decoding.model_copy import weights_hash
 from copyspec_eval.harness.evaluation import evaluation_settings, task_settings
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.redaction import redacted, redacted_text

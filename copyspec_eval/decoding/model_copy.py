@@ -1,0 +1,187 @@
+"""A copy of a model for the engine to change: it shares the weights, and nothing else.
+
+Decoding replaces a model's attention, the forwards of its layers, and for a moment its windows. On
+a copy of the modules, the user's model stays as it is: other threads may run it at the same time.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from types import MethodType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from copyspec_eval.errors import RequestError
+
+_REBUILT = (torch.nn.Module, PreTrainedConfig, dict, list, tuple, set, partial, MethodType)
+"""Attributes that may refer to modules or configs, so that the copy needs ones that refer to its
+own. All others are shared."""
+
+_SMALL = 1 << 16
+"""Values of a weight that are all hashed."""
+
+_locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary()
+_in_use: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
+_table_lock = threading.Lock()
+
+
+class ModelCopy(NamedTuple):
+    """A copy of a model, and the structure that the model had then.
+
+    Attributes:
+        model: the copy.
+        structure: as of `model_structure`.
+    """
+
+    model: PreTrainedModel
+    structure: Hashable
+
+
+_copies: WeakKeyDictionary[PreTrainedModel, ModelCopy] = WeakKeyDictionary()
+
+
+def model_copy(model: PreTrainedModel) -> ModelCopy:
+    """A copy of `model` that shares its parameters and buffers.
+
+    The same copy is returned for as long as the model computes the same function of its weights,
+    which other values of the weights do not change. Hooks and replaced forwards can change what
+    they do unnoticed, so a model that has any gets a new copy each time.
+
+    Args:
+        model: not compiled.
+    """
+    structure = model_structure(model)
+    current = _copies.get(model)
+    if current is None or current.structure != structure:
+        # An old copy goes first, and with it its packed weights.
+        current = _copies.pop(model, None)
+        current = ModelCopy(copy.deepcopy(model, _shared(model)), structure)
+        if not _runs_unknown_code(model):
+            _copies[model] = current
+    return current
+
+
+def model_structure(model: torch.nn.Module) -> Hashable:
+    """What decides the function that a model computes, but for the values of its weights.
+
+    These are its modules, their plain attributes (adapters' names and switches, say), which
+    parameters, buffers and hooks they have, and the configs.
+    """
+    return tuple(
+        (name, type(module), type(module).forward, _token(vars(module)))
+        for name, module in model.named_modules()
+    ) + tuple(_token(vars(config)) for config in model_configs(model))
+
+
+def model_configs(model: torch.nn.Module) -> list[PreTrainedConfig]:
+    """The configs of all of a model's modules, and the configs in them, each once."""
+    configs: dict[int, PreTrainedConfig] = {}
+
+    def add(attributes: dict[str, Any]) -> None:
+        for value in attributes.values():
+            if isinstance(value, PreTrainedConfig) and id(value) not in configs:
+                configs[id(value)] = value
+                add(vars(value))
+
+    for module in model.modules():
+        add(vars(module))
+    return [*configs.values()]
+
+
+def weights_state(model: torch.nn.Module) -> Hashable:
+    """What changes when the model's weights do, also if they are written to behind torch's back.
+
+    torch counts the writes that it knows of. Of others, through `.data` or numpy, only those are
+    noticed that change a value in the sample of `weights_hash`.
+    """
+    counts = tuple(
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        for weight in (*model.parameters(), *model.buffers())
+    )
+    return counts, weights_hash(model)
+
+
+def weights_hash(model: torch.nn.Module) -> str:
+    """Hash of a sample of every parameter and buffer: all of small ones, else a value of each row.
+
+    It takes some milliseconds, a tenth of a forward.
+    """
+    digest = hashlib.blake2b(digest_size=6)
+    samples: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    # Quantised weights can be buffers.
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        # Offloaded weights are elsewhere, and some packed ones cannot be cut.
+        with suppress(NotImplementedError, RuntimeError):
+            values = weight.detach().flatten()
+            # One less than a row, so that all columns have their turn.
+            values = values[:: max(1, weight.shape[-1] - 1)] if len(values) > _SMALL else values
+            samples.setdefault((values.device, values.dtype), []).append(values)
+    for some in samples.values():
+        with suppress(NotImplementedError, RuntimeError):
+            digest.update(torch.cat(some).view(torch.uint8).cpu().numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
+    """Wait until no other thread is within it for one of these models.
+
+    Raises:
+        RequestError: this thread is: a streamer or criterion called back.
+    """
+    with _table_lock:
+        locks = {
+            id(model): (model, _locks.setdefault(model, threading.RLock()))
+            for model in models
+            if model is not None
+        }
+    with ExitStack() as stack:
+        # In one order, so that no two threads wait for each other.
+        for _, (model, lock) in sorted(locks.items(), key=lambda item: item[0]):
+            stack.enter_context(lock)
+            if _in_use.get(model):
+                raise RequestError(
+                    "the model is generating already, in this very thread; call it after that"
+                )
+            _in_use[model] = True
+            stack.callback(_in_use.pop, model)
+        yield
+
+
+def _shared(model: torch.nn.Module) -> dict[int, Any]:
+    """For `deepcopy`: what is not copied, by its id."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    for module in model.modules():
+        for value in vars(module).values():
+            if not isinstance(value, _REBUILT):
+                shared[id(value)] = value
+    return shared
+
+
+def _runs_unknown_code(model: torch.nn.Module) -> bool:
+    """Whether something else than the model's classes takes part, accelerate's hooks apart."""
+    return any(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or ("forward" in vars(module) and not hasattr(module, "_hf_hook"))
+        for module in model.modules()
+    )
+
+
+def _token(value: Any) -> Hashable:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, dict):
+        return tuple((key, _token(each)) for key, each in value.items())
+    if isinstance(value, (list, tuple, set)):
+        return tuple(map(_token, value))
+    return id(value)

@@ -1,0 +1,209 @@
+"""What users do to a model between two calls of `generate`, each a function of model and seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from transformers.pytorch_utils import Conv1D
+
+Change = Callable[[Any, random.Random], None]
+
+
+def _linear_layers(model: Any) -> list[Any]:
+    return [each for each in model.modules() if isinstance(each, (torch.nn.Linear, Conv1D))]
+
+
+def _norms(model: Any) -> list[Any]:
+    return [each for each in model.modules() if "Norm" in type(each).__name__]
+
+
+def _noise(tensor: torch.Tensor, choose: random.Random, scale: float = 0.3) -> torch.Tensor:
+    source = torch.Generator().manual_seed(choose.randrange(1 << 30))
+    return scale * torch.randn(tensor.shape, generator=source)
+
+
+def swap_all_weights(model: Any, choose: random.Random) -> None:
+    """An exponential moving average takes the weights' place."""
+    for weight in model.parameters():
+        weight.data.copy_(weight.data + _noise(weight, choose, 0.1))
+
+
+def zero_a_layer(model: Any, choose: random.Random) -> None:
+    choose.choice(_linear_layers(model)).weight.data.zero_()
+
+
+def add_to_a_layer(model: Any, choose: random.Random) -> None:
+    layer = choose.choice(_linear_layers(model))
+    layer.weight.data += _noise(layer.weight, choose)
+
+
+def write_through_numpy(model: Any, choose: random.Random) -> None:
+    layer = choose.choice(_linear_layers(model))
+    layer.weight.detach().numpy()[:] += _noise(layer.weight, choose).numpy()
+
+
+def write_a_row_through_numpy(model: Any, choose: random.Random) -> None:
+    weight = model.get_output_embeddings().weight
+    weight.detach().numpy()[choose.randrange(len(weight))] *= 30
+
+
+def put_other_storage(model: Any, choose: random.Random) -> None:
+    layer = choose.choice(_linear_layers(model))
+    layer.weight.data = layer.weight.data + _noise(layer.weight, choose)
+
+
+def put_another_parameter(model: Any, choose: random.Random) -> None:
+    layer = choose.choice(_linear_layers(model))
+    layer.weight = torch.nn.Parameter(layer.weight.data + _noise(layer.weight, choose))
+
+
+def step_of_training(model: Any, choose: random.Random) -> None:
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += _noise(weight, choose, 0.05)
+
+
+def change_a_norm(model: Any, choose: random.Random) -> None:
+    norm = choose.choice(_norms(model))
+    norm.weight.data *= 1 + _noise(norm.weight, choose, 1.0)
+
+
+def change_a_buffer(model: Any, choose: random.Random) -> None:
+    for buffer in model.buffers():
+        buffer.data *= choose.uniform(0.2, 3)
+
+
+def change_an_attribute(model: Any, choose: random.Random) -> None:
+    norm = choose.choice(_norms(model))
+    name = "variance_epsilon" if hasattr(norm, "variance_epsilon") else "eps"
+    setattr(norm, name, choose.uniform(0.5, 3))
+
+
+def change_the_scale_of_attention(model: Any, choose: random.Random) -> None:
+    layers = [module for module in model.modules() if hasattr(module, "scaling")]
+    for layer in layers:
+        if isinstance(layer.scaling, float):
+            layer.scaling = choose.uniform(0.1, 3)
+
+
+def replace_a_module(model: Any, choose: random.Random) -> None:
+    layers = [each for each in model.modules() if hasattr(each, "act_fn") or hasattr(each, "act")]
+    layer = choose.choice(layers)
+    name = "act_fn" if hasattr(layer, "act_fn") else "act"
+    setattr(layer, name, choose.choice([torch.nn.GELU(), torch.nn.Tanh(), torch.nn.ReLU()]))
+
+
+def hook_a_layer(model: Any, choose: random.Random) -> None:
+    factor = choose.uniform(-2, 2)
+    layer = choose.choice(_linear_layers(model))
+    layer.register_forward_hook(lambda layer, given, output: output * factor)
+
+
+def hook_with_a_state(model: Any, choose: random.Random) -> None:
+    """Its first call registers it; later ones change what it does."""
+    if not hasattr(model, "steering"):
+        model.steering = [0.0]
+        state = model.steering
+        model.get_input_embeddings().register_forward_hook(
+            lambda layer, given, output: output + state[0]
+        )
+    model.steering[0] = choose.uniform(-1, 1)
+
+
+def replace_a_forward(model: Any, choose: random.Random) -> None:
+    layer = choose.choice(_linear_layers(model))
+    factor = choose.uniform(-2, 2)
+    forward = type(layer).forward
+    layer.forward = lambda hidden: factor * forward(layer, hidden)
+
+
+def remove_hooks(model: Any, choose: random.Random) -> None:
+    for module in model.modules():
+        module._forward_hooks.clear()
+        vars(module).pop("forward", None)
+
+
+def add_an_adapter(model: Any, choose: random.Random) -> None:
+    name = f"adapter{len(getattr(model, 'peft_config', {}))}"
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    modules = choose.choice([{"q_proj", "v_proj", "c_attn"}, {"down_proj", "c_fc"}]) & names
+    torch.manual_seed(choose.randrange(1 << 30))
+    model.add_adapter(
+        LoraConfig(
+            r=4,
+            lora_alpha=16,
+            target_modules=sorted(modules),
+            init_lora_weights=False,
+            fan_in_fan_out="c_fc" in names,
+        ),
+        name,
+    )
+    model.set_adapter(name)
+
+
+def set_an_adapter(model: Any, choose: random.Random) -> None:
+    if names := [*getattr(model, "peft_config", {})]:
+        model.enable_adapters()
+        model.set_adapter(choose.choice(names))
+
+
+def disable_adapters(model: Any, choose: random.Random) -> None:
+    if getattr(model, "peft_config", {}):
+        model.disable_adapters()
+
+
+def merge_adapters(model: Any, choose: random.Random) -> None:
+    """As PEFT's `merge_adapter`: into the weights, in place."""
+    for module in model.modules():
+        if hasattr(module, "merge") and hasattr(module, "lora_A") and not module.merged:
+            module.merge()
+
+
+def unmerge_adapters(model: Any, choose: random.Random) -> None:
+    for module in model.modules():
+        if hasattr(module, "unmerge") and hasattr(module, "lora_A") and module.merged:
+            module.unmerge()
+
+
+def merge_and_unload(model: Any, choose: random.Random) -> None:
+    """As PEFT's: the layers are plain ones again, with the adapter in their weights."""
+    for name, module in [*model.named_modules()]:
+        if hasattr(module, "merge") and hasattr(module, "lora_A"):
+            if not module.merged:
+                module.merge()
+            parent, _, own_name = name.rpartition(".")
+            setattr(model.get_submodule(parent), own_name, module.base_layer)
+    if hasattr(model, "peft_config"):
+        model.peft_config.clear()
+        model._hf_peft_config_loaded = False
+
+
+CHANGES: list[Change] = [
+    swap_all_weights,
+    zero_a_layer,
+    add_to_a_layer,
+    write_through_numpy,
+    write_a_row_through_numpy,
+    put_other_storage,
+    put_another_parameter,
+    step_of_training,
+    change_a_norm,
+    change_a_buffer,
+    change_an_attribute,
+    change_the_scale_of_attention,
+    replace_a_module,
+    hook_a_layer,
+    hook_with_a_state,
+    replace_a_forward,
+    remove_hooks,
+    add_an_adapter,
+    set_an_adapter,
+    disable_adapters,
+    merge_adapters,
+    unmerge_adapters,
+    merge_and_unload,
+]
