@@ -11,7 +11,6 @@ import msgspec
 
 from copyspec_eval import journal, provenance
 from copyspec_eval.errors import DataError
-from copyspec_eval.types import ExactSteps
 
 MANIFEST_VERSION = 2
 _FILE = "manifest.json"
@@ -113,7 +112,6 @@ class RunManifest:
         command: the command line, secrets blanked.
         spec: what it was asked to do.
         step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
-        exact_steps: those in use; None without exact mode.
         num_answers: how many it was asked for; None where that is not known.
     """
 
@@ -122,7 +120,6 @@ class RunManifest:
     command: str
     spec: RunSpec
     step_seconds: dict[int, float] | None = None
-    exact_steps: ExactSteps | None = None
     num_answers: int | None = None
     schema_version: int = MANIFEST_VERSION
 
@@ -131,13 +128,11 @@ def new_manifest(
     run_id: str,
     spec: RunSpec,
     step_seconds: dict[int, float] | None = None,
-    exact_steps: ExactSteps | None = None,
     num_answers: int | None = None,
 ) -> RunManifest:
     """The manifest of a run of this process."""
     started_at, command = provenance.started_at(), provenance.command()
-    measured = step_seconds, exact_steps
-    return RunManifest(run_id, started_at, command, spec, *measured, num_answers)
+    return RunManifest(run_id, started_at, command, spec, step_seconds, num_answers)
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:

@@ -27,73 +27,52 @@ OF_STORE, OF_EARLIER, OF_RECYCLED = -1, -2, -3
 """The place in prompt + output of what was copied from an earlier answer of the run, from an answer
 of an earlier run, and of what was recycled: none."""
 
-StepKind = Literal["one row", "two rows", "fixed width"]
-"""What plain decoding is in exact mode, whose bits every step has: a token a step; two rows, the
-second of them padding, where a single row has a kernel of its own; or steps of one width for
-everything, where widths do not agree. The bits are then not those of one-token decoding."""
 
 CacheKind = Literal["copyspec", "model, cropped", "model, copied"]
 """Whose keys, values and attention decode: the engine's; or the model's own, where the rejected
 tokens of a draft are cropped from the cache, or, of one that cannot be cropped (recurrent states),
 a copy from before the draft takes its place."""
 
-EXACT_MEANS: dict[StepKind, str] = {
+EXACT_MEANS = {
+    "invariant": "the bits of plain one-token decoding",
+    "fixed width": "the same bits for every drafter, and for plain decoding in steps of that width",
     "one row": "the bits of plain one-token decoding",
     "two rows": "the bits of plain decoding in steps of a token and a row of padding, because here "
     "a single row has other bits than several",
-    "fixed width": "the same bits for every drafter, but not those of plain decoding: here wider "
-    "steps have other bits than those of one or two rows",
 }
-"""What exact mode gives, by kind of step."""
+"""What exact mode gives, by its name in a run's settings. The last two are of earlier versions."""
 
 FIXED_WIDTHS = (8, 16, 32)
-"""Step widths in tokens, of steps of a fixed width."""
+"""Step widths in tokens, of fixed width."""
 
 PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5
 """The paper's usual γ, number of copied tokens and δ, all in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExactSteps:
-    """The widths of step that exact mode uses.
+class ExactMode:
+    """How exact mode makes a token's bits independent of the draft.
 
     Attributes:
-        kind: what plain decoding is.
-        widths: in tokens, ascending; the first is that of plain decoding.
-        block_lengths: in keys, ascending: the attention takes keys in blocks, and with a last block
-            of these lengths the bits are those of a whole one, which the last of them is. Empty
-            where masked keys change bits; a sequence then attends to equally many throughout.
-        any_batch: whether they are those of a batch of one, too, at all positions measured.
-        prefill_widths: in tokens, ascending, of forwards of one row, for prefills, that have the
-            same bits; empty where a prefill has bits of its own.
-        totals: in tokens, ascending, of steps whose rows are of unlike widths; empty where such
-            steps have other bits, and for a batch of one.
+        width: None if every token is computed alone, in the same order of sums whatever is beside
+            it: steps may then have any width. Else the tokens per row of every step, padding
+            included, in plain decoding as with drafts.
+
+    >>> ExactMode().name, ExactMode(16).name, ExactMode(16).num_draft_tokens
+    ('invariant', 'fixed width', 15)
     """
 
-    kind: StepKind
-    widths: tuple[int, ...]
-    block_lengths: tuple[int, ...]
-    any_batch: bool
-    prefill_widths: tuple[int, ...] = ()
-    totals: tuple[int, ...] = ()
+    width: int | None = None
 
     @property
-    def num_draft_tokens(self) -> int:
-        """The longest draft that a step holds."""
-        return self.widths[-1] - 1
+    def name(self) -> str:
+        """For people, and a run's settings."""
+        return "fixed width" if self.width else "invariant"
 
-    def check_holds(self, num_draft_tokens: int) -> None:
-        """Refuse drafts that no step holds.
-
-        Raises:
-            OptionError: `num_draft_tokens` is more than that.
-        """
-        if num_draft_tokens > self.num_draft_tokens:
-            raise OptionError(
-                f"num_draft_tokens={num_draft_tokens} is over {self.num_draft_tokens}, the most "
-                "that exact mode verifies of this model on this machine; pass a smaller one or "
-                "exact=false"
-            )
+    @property
+    def num_draft_tokens(self) -> int | None:
+        """The longest draft that a step holds; None if there is no limit."""
+        return self.width - 1 if self.width else None
 
 
 @dataclass(frozen=True, slots=True)

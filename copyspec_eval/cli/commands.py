@@ -136,12 +136,12 @@ def merge(arguments: argparse.Namespace) -> None:
 
 
 def exactness(arguments: argparse.Namespace) -> None:
-    """Print which widths of step have the same bits on this machine."""
-    from copyspec_eval.harness.width_classes import class_lines
+    """Print which ways of exact mode hold for a model on this machine."""
+    from copyspec_eval.harness.exactness import exactness_lines
 
     given = {"dtype": arguments.dtype, "device": arguments.device}
     options = {name: value for name, value in given.items() if value is not None}
-    for line in class_lines(arguments.model, options, arguments.widest, arguments.batch_sizes):
+    for line in exactness_lines(arguments.model, options, arguments.batch_sizes):
         print(line, flush=True)
 
 

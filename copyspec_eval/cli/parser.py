@@ -111,16 +111,13 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_exactness(choices: _Commands) -> None:
     command = choices.add_parser(
-        "exactness", help="measure which widths of step have the same bits on this machine"
+        "exactness", help="check on this machine how outputs are those of plain decoding"
     )
     command.add_argument("model", metavar="MODEL", help="a Hub name or a folder")
     command.add_argument("--dtype", metavar="NAME", help="such as bfloat16 (the checkpoint's)")
     command.add_argument("--device", metavar="NAME", help="such as cuda:0")
     command.add_argument(
-        "--widest", type=int, default=97, metavar="N", help="tokens of the widest step (97)"
-    )
-    command.add_argument(
-        "--batch-sizes", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="(1 2 4 8)"
+        "--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="(1 8)"
     )
     command.set_defaults(command=commands.exactness)
 

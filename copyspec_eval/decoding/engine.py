@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.choosing import TopTokens, top_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from copyspec_eval.decoding.own_cache import OwnCacheRunner
+from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.decoding.runner import Runner
@@ -24,7 +24,7 @@ from copyspec_eval.decoding.stopwatch import Stopwatch
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
 from copyspec_eval.drafters.thresholds import acceptance_thresholds, draft_prices, share
-from copyspec_eval.types import CacheKind, Draft, ExactSteps, Generation
+from copyspec_eval.types import CacheKind, Draft, ExactMode, Generation
 
 _WARM_UP_TOKENS = 4
 _NO_DRAFT = Draft()
@@ -33,17 +33,16 @@ _NO_DRAFT = Draft()
 class Engine:
     """Decodes sequences with a model, `batch_size` side by side, refilling rows as they finish.
 
-    Steps are padded to the next of a few widths. In exact mode these are `ExactSteps`, whose logits
-    are the same bits; a prefill carries no draft, the batch keeps its size where smaller ones
-    were not measured, and where masked keys matter, the sequences' longest lengths alone decide how
-    many there are. So the outputs are the same bits for every drafter. Otherwise all widths are
-    used, and batch and keys follow need.
+    Steps are padded to the next of a few widths, and batch and keys follow need. In exact mode the
+    outputs are the same bits for every drafter: because every token is computed alone; or at a
+    fixed width, because the shapes do not depend on drafts. There a prefill carries none, the batch
+    keeps its size, and the sequences' longest lengths alone decide how many keys are attended to.
 
     Args:
         model: a model that the trial of `cache` accepts: `probe.probe`, `own_probe.probe_own`.
         make_drafter: makes each sequence's drafter.
         num_draft_tokens: the longest draft that is verified; `exact` holds it.
-        exact: the widths of exact mode, measured for this batch size; None decodes without it.
+        exact: the way of exact mode, checked for this batch size; None decodes without it.
         batch_size: rows decoded side by side.
         step_costs: time of a step by its number of draft tokens, from which the acceptance
             thresholds follow. At a fixed width, and if None, draft tokens cost nothing.
@@ -63,7 +62,7 @@ class Engine:
         make_drafter: DrafterFactory,
         *,
         num_draft_tokens: int,
-        exact: ExactSteps | None,
+        exact: ExactMode | None,
         batch_size: int = 1,
         step_costs: Mapping[int, float] | None = None,
         draft_model: DraftModel | None = None,
@@ -84,8 +83,8 @@ class Engine:
         self.batch_size = batch_size
         self.cache: CacheKind = cache
         self.widths = self._runner.widths
-        is_fixed = exact is not None and exact.kind == "fixed width"
-        costs = None if is_fixed else step_costs
+        self._is_fixed = exact is not None and exact.width is not None
+        costs = None if self._is_fixed else step_costs
         free = {0: 1.0, num_draft_tokens: 1.0}
         self._thresholds = acceptance_thresholds(costs or free)[:num_draft_tokens]
         most = batch_size * num_draft_tokens
@@ -182,7 +181,7 @@ class Engine:
         rows: Rows = [None] * self.batch_size
         while True:
             yield from self._fill(rows, waiting)
-            if self.exact is None or self._runner.totals:
+            if not self._is_fixed:
                 self._compact(rows)
             if not any(rows):
                 return

@@ -9,12 +9,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exact_steps import exact_steps
+from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
-from copyspec_eval.types import CacheKind, DraftOptions, ExactSteps
+from copyspec_eval.types import CacheKind, DraftOptions, ExactMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Measured:
     """What was measured of a model for some ways of drafting; it holds no reference to the model.
 
     Attributes:
-        steps: the exact steps, by batch size.
+        modes: the way of exact mode, by batch size.
         costs: seconds of a step by its number of draft tokens; by batch size and longest draft.
     """
 
-    steps: dict[int, ExactSteps] = field(default_factory=dict)
+    modes: dict[int, ExactMode] = field(default_factory=dict)
     costs: dict[tuple[int, int], dict[int, float]] = field(default_factory=dict)
 
 
@@ -77,12 +77,11 @@ class Engines:
 
     def of(self, drafting: Drafting, batch_size: int) -> Engine:
         """An engine that drafts in one of those ways."""
-        steps = self.steps(batch_size)
         return Engine(
             self._model,
             drafting.make_drafter,
             num_draft_tokens=self._longest(drafting.options, batch_size),
-            exact=steps,
+            exact=self.mode(batch_size),
             batch_size=batch_size,
             step_costs=self.costs(drafting.options, batch_size),
             draft_model=drafting.draft_model,
@@ -97,43 +96,44 @@ class Engines:
         engines = [self.of(drafting, batch_size) for drafting in draftings]
         return PairedEngine(self._model, engines, prefix_cache)
 
-    def steps(self, batch_size: int) -> ExactSteps | None:
-        """The exact steps of a batch size, which hold all drafts; None without exact mode.
+    def mode(self, batch_size: int) -> ExactMode | None:
+        """The way of exact mode at a batch size; None without exact mode.
 
         Raises:
-            OptionError, ModelError: as `exact_steps`.
+            OptionError, ModelError: as `exact_mode`.
         """
         if not self._exact:
             return None
-        if batch_size not in self._measured.steps:
+        if batch_size not in self._measured.modes:
             needed = [0]
             for options in self._options:
                 needed.append(options.num_draft_tokens or 0)
                 needed.append(options.delta if options.draft_model else 0)
-            self._measured.steps[batch_size] = exact_steps(
+            self._measured.modes[batch_size] = exact_mode(
                 self._model,
                 self._tokenizer,
                 longest=max(map(longest_draft, self._options)),
                 needed=max(needed),
                 batch_size=batch_size,
             )
-        return self._measured.steps[batch_size]
+        return self._measured.modes[batch_size]
 
     def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:
         """Seconds of a step by its number of draft tokens; None where no drafter asks for it."""
-        steps = self.steps(batch_size)
+        mode = self.mode(batch_size)
         goes_by_costs = drafter_kind(options.drafter).num_draft_tokens is None
-        if not goes_by_costs or (steps and steps.kind == "fixed width"):
+        if not goes_by_costs or (mode and mode.width):
             return None
         longest = self._longest(options, batch_size)
         costs = self._measured.costs
         if (batch_size, longest) not in costs:
             costs[batch_size, longest] = step_costs(
-                self._model, batch_size, longest, steps, self._cache
+                self._model, batch_size, longest, mode, self._cache
             )
         return costs[batch_size, longest]
 
     def _longest(self, options: DraftOptions, batch_size: int) -> int:
-        """Tokens of the longest draft, within what exact steps hold."""
-        steps, longest = self.steps(batch_size), longest_draft(options)
-        return min(longest, steps.num_draft_tokens) if steps else longest
+        """Tokens of the longest draft, within what an exact step holds."""
+        mode, longest = self.mode(batch_size), longest_draft(options)
+        most = mode.num_draft_tokens if mode else None
+        return longest if most is None else min(longest, most)

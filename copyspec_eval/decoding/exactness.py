@@ -1,378 +1,345 @@
-"""Steps whose logits are the same bits however wide they are, measured on the model itself.
+"""Exact mode: which way it takes for a model, and the check that it holds.
 
-A library chooses its kernels by shape, so that a position's last bits depend on how many tokens
-share its step. Shapes fall into classes of equal bits; which ones depends on model, dtype, device,
-threads and processor. Exact mode keeps to one class.
+Where our kernels compute every token alone, a step may have any width (`ExactMode()`). A library
+chooses its kernels by shape, so that a token's last bits depend on what shares its step: there,
+every step has one width, in plain decoding as with drafts (`ExactMode(width)`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import product
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from itertools import cycle, islice
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.forced_text import KEY_BLOCK, PREFILL_CHUNK, ForcedText
+from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.forward import Part
+from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.serving import served
-from copyspec_eval.decoding.widths import exact_extent, filling, ladder, padded
-from copyspec_eval.types import FIXED_WIDTHS, ExactSteps, StepKind
+from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.widths import padded
+from copyspec_eval.errors import ModelError, OptionError
+from copyspec_eval.paths import tasks_dir
+from copyspec_eval.sources import read_jsonl
+from copyspec_eval.types import EXACT_MEANS, FIXED_WIDTHS, ExactMode
 
-CONTEXTS = (48, 560)
-"""Tokens in front of the measured steps: in the first block of keys, and in the second."""
+logger = logging.getLogger("lm_eval.copyspec")
 
-_LONG_CONTEXT = 1900
+_TEXT_TOKENS = 4096
+_USUAL_DRAFT = 15
+"""Tokens of the longest draft at a fixed width where no longer one is needed."""
 
-_PLAIN = 64
-"""Positions that are read in plain decoding's steps; wider steps go on from there."""
-_FEWEST = 24
-"""Positions at least that are read in steps of each width."""
-_USUAL = 8
-"""A class that does not reach this width is not worth having."""
-
-PREFILL_WIDTHS = (8, 16, 32, 48, 64, 96, 128, PREFILL_CHUNK)
-"""Of a prefill's chunks in exact mode. A prefill has one row, and steps may have several."""
-_MOST_TOKENS = 256
-"""Of a packed step in exact mode."""
-_FILLED = 256
-"""Tokens that are read in packed steps of each total."""
-
-_BLOCK_LENGTHS = tuple(range(64, KEY_BLOCK, 64))
-_AT_THE_END = 4
-"""Positions that are read at the end of a short block, in narrow steps."""
+_CONTEXTS, _CONTEXTS_FIXED = (48, 250), (48, 506)
+"""Tokens in front of those that are compared: few, and so many that a block of keys ends among
+them, of our attention or of torch's."""
+_COUNT = 12
+"""Tokens that are compared."""
+_WIDTHS = (2, 3, 5, _COUNT)
+"""Of the steps in which they are read again."""
+_MASKED_KEYS = 64
 
 
-def fixed_steps(num_draft_tokens: int) -> ExactSteps:
-    """Steps of one width that holds a draft and the token before it, or else the widest there is.
+class Mismatch(NamedTuple):
+    """Two ways of reading the same text whose bits differ.
 
-    >>> fixed_steps(10).widths
-    (16,)
+    Attributes:
+        what: the second way, for people.
+        module: the first module whose outputs differ.
     """
-    width = next((width for width in FIXED_WIDTHS if num_draft_tokens < width), FIXED_WIDTHS[-1])
-    return ExactSteps("fixed width", (width,), block_lengths=(), any_batch=False)
+
+    what: str
+    module: str
 
 
-@torch.inference_mode()
-def measure_exact_steps(
-    model: PreTrainedModel, token_ids: Sequence[int], widest: int, batch_size: int
-) -> ExactSteps | None:
-    """Find the widths whose bits are those of plain decoding: one-token steps, else two rows.
-
-    A text is teacher-forced through the model: every row of every step is compared, with junk
-    behind the right tokens and then written over, after contexts of 48 and 560 tokens, at the
-    extent that holds them and with a block of masked keys more. Where that block changes nothing,
-    it is measured how short a last block may be, and whether a prefill can take such steps, too.
+def exact_mode(
+    model: PreTrainedModel, tokenizer: Any, *, longest: int, needed: int, batch_size: int
+) -> ExactMode:
+    """The way that exact mode takes, after a check of some seconds on this model.
 
     Args:
-        model: a model that `probe.probe` accepts.
-        token_ids: real text in the model's tokens.
-        widest: tokens of the widest step that is wanted.
+        model: the model, loaded.
+        tokenizer: its tokenizer, which turns a text of ours into tokens for it.
+        longest: tokens of the longest draft that is wanted.
+        needed: tokens of a draft that a step must hold.
         batch_size: rows side by side.
 
-    Returns:
-        the steps; None where those of eight tokens do not agree either, so that there is no class
-        worth having.
+    Raises:
+        OptionError: no step holds a draft of `needed` tokens.
+        ModelError: neither way holds.
     """
-    # The next one at the top, too: an odd width among even ones may differ rarely.
-    widest = max(widest, _USUAL)
-    widths = tuple(width for width in ladder(widest) if width in ladder(2 * widest))
-    contexts = fitting_contexts(model, _length(widths))
-    with served(model, exact=True):
-        texts = [
-            ForcedText(model, token_ids, batch_size, context, _length(widths))
-            for context in contexts
-        ]
-        kinds: tuple[tuple[int, StepKind], ...] = ((1, "one row"), (2, "two rows"))
-        for narrowest, kind in kinds:
-            steps = _steps(kind, texts, [w for w in widths if w >= narrowest])
-            if steps is not None and steps.block_lengths:
-                some = {steps.widths[0], padded(steps.widths, _USUAL), steps.widths[-1]}
-                lengths = measure_block_lengths(model, token_ids, sorted(some), batch_size)
-                steps = replace(steps, block_lengths=lengths)
-                if not steps.any_batch:
-                    return steps
-                wide = _prefill_widths(model, token_ids, steps, PREFILL_CHUNK)
-                steps = replace(steps, prefill_widths=wide)
-                if batch_size == 1:
-                    return steps
-                # A single token has kernels of its own; it takes one of padding.
-                among = ladder(_MOST_TOKENS)[1:]
-                wider = steps.widths[1:]
-                totals = _totals(model, token_ids, steps, batch_size, among, wider)
-                return replace(steps, totals=totals)
-            if steps is not None:
-                return steps
-    return None
-
-
-@torch.inference_mode()
-def measure_block_lengths(
-    model: PreTrainedModel, token_ids: Sequence[int], widths: Sequence[int], batch_size: int
-) -> tuple[int, ...]:
-    """How long a last block of keys may be, so that the bits are those of a whole one.
-
-    Measured within `served`, at the ends of first and second blocks of 64 to 448 keys.
-
-    Args:
-        model, token_ids, batch_size: as for `measure_exact_steps`.
-        widths: in tokens, of the steps that are read; a block takes those that fit.
-
-    Returns:
-        lengths in keys, ascending; the last is a whole block.
-    """
-    limit = _most_positions(model)
-    lengths = [*_BLOCK_LENGTHS]
-    for block in (0, KEY_BLOCK):
-        if block < limit:
-            lengths = [length for length in lengths if block + length <= limit]
-            text = ForcedText(model, token_ids, batch_size, block + max(lengths, default=1), 0)
-            lengths = [n for n in lengths if _is_as_whole(text, block, n, widths, batch_size)]
-    return (*lengths, KEY_BLOCK)
-
-
-@torch.inference_mode()
-def check_exact_steps(
-    model: PreTrainedModel, token_ids: Sequence[int], steps: ExactSteps, batch_size: int
-) -> bool:
-    """Whether `steps` hold, by a look at one context: each width once, every row of it.
-
-    Of a fixed width, whether a token's bits are the same with junk behind it in the step.
-    Of a last block of keys, whether its length matters in a step of eight tokens.
-    Of a prefill's chunks, each width once; of packed steps, the fewest and the most tokens.
-
-    Args:
-        model, token_ids, batch_size: as for `measure_exact_steps`.
-        steps: measured before, or fixed.
-    """
-    widths = steps.widths
-    widest = widths[-1]
-    useful = padded(widths, _USUAL)
-    with served(model, exact=True):
-        [context, *_] = fitting_contexts(model, widest + useful)
-        text = ForcedText(model, token_ids, batch_size, context, widest + useful)
-        reference = text.read(widest, widest)
-        if not agree(text, reference, useful, useful):
-            return False
-        if not all(torch.equal(text.read(w, w), reference[:, :w]) for w in widths[1:-1]):
-            return False
-        if not torch.equal(text.read(widths[0], useful), reference[:, :useful]):
-            return False
-        lengths = steps.block_lengths[:-1]
-        blocks = ForcedText(model, token_ids, batch_size, max(lengths, default=1), 0)
-        if not all(_is_as_whole(blocks, 0, n, (useful,), batch_size) for n in lengths):
-            return False
-        wide = steps.prefill_widths
-        if wide and wide != _prefill_widths(model, token_ids, steps, 1):
-            return False
-        some = steps.totals[:: max(1, len(steps.totals) - 1)]
-        return some == (_totals(model, token_ids, steps, batch_size, some, ()) if some else ())
-
-
-@torch.inference_mode()
-def width_classes(
-    model: PreTrainedModel, token_ids: Sequence[int], widest: int, batch_size: int
-) -> Iterator[tuple[int, ...]]:
-    """All widths up to `widest` in classes of the same bits, the one of the narrowest first.
-
-    Measured as in `measure_exact_steps`, of every width, after a context of 1,900 tokens, too.
-
-    Args:
-        model, token_ids, batch_size: see there.
-        widest: in tokens.
-    """
-    remaining: tuple[int, ...] = tuple(range(1, widest + 1))
-    length = max(widest, _FEWEST)
-    with served(model, exact=True):
-        texts = [
-            ForcedText(model, token_ids, batch_size, context, length + widest)
-            for context in fitting_contexts(model, length + widest, (*CONTEXTS, _LONG_CONTEXT))
-        ]
-        while remaining:
-            agreeing = remaining
-            for text, spare in product(texts, (False, True)):
-                extent = text.capacity if spare else None
-                reference = text.read(remaining[0], length, extent=extent)
-                agreeing = tuple(
-                    width
-                    for width in agreeing
-                    if width == remaining[0]
-                    or agree(text, reference, width, max(width, _FEWEST), extent)
+    token_ids = text_tokens(tokenizer)
+    width = fixed_width(max(needed, min(longest, _USUAL_DRAFT)))
+    found: Mismatch | None = None
+    for mode in (ExactMode(), ExactMode(width)):
+        if mode.width is None and not kernels.serve(model):
+            continue
+        found = check_exact(model, token_ids, mode, longest, batch_size)
+        if found is None:
+            if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:
+                raise OptionError(
+                    f"num_draft_tokens={needed} is over {mode.num_draft_tokens}, the most that "
+                    "exact mode verifies here; pass a smaller one or exact=false"
                 )
-            yield agreeing
-            remaining = tuple(width for width in remaining if width not in agreeing)
+            logger.info("exact mode gives %s", EXACT_MEANS[mode.name])
+            return mode
+        logger.info("exact mode %s does not hold: %s in %s", mode.name, *found)
+    assert found is not None
+    raise ModelError(
+        f"model type {model.config.model_type!r} computes a token from what else is in its step "
+        f"({found.what}, first in {found.module}); pass exact=false"
+    )
 
 
-def _prefill_widths(
-    model: PreTrainedModel, token_ids: Sequence[int], steps: ExactSteps, count: int
-) -> tuple[int, ...]:
-    """Those of `PREFILL_WIDTHS` that have the bits of `steps`, as a prefill takes them: alone.
+def fixed_width(num_draft_tokens: int) -> int:
+    """The narrowest of the fixed widths that holds a draft and a token before it, else the widest.
 
-    Of each, at least `count` positions are read.
+    >>> fixed_width(10), fixed_width(96)
+    (16, 32)
     """
-    [context, *_] = fitting_contexts(model, PREFILL_CHUNK)
-    text = ForcedText(model, token_ids, 1, context, PREFILL_CHUNK)
-    reference = text.read(padded(steps.widths, _USUAL), PREFILL_CHUNK)
-
-    def agrees(width: int) -> bool:
-        length = max(width, count // width * width)
-        extent = exact_extent(context + length, steps.block_lengths)
-        return torch.equal(text.read(width, length, extent=extent), reference[:, :length])
-
-    return tuple(filter(agrees, PREFILL_WIDTHS))
+    return next((width for width in FIXED_WIDTHS if num_draft_tokens < width), FIXED_WIDTHS[-1])
 
 
-def _totals(
+def check_exact(
     model: PreTrainedModel,
     token_ids: Sequence[int],
-    steps: ExactSteps,
+    mode: ExactMode,
+    longest: int,
     batch_size: int,
-    among: Sequence[int],
-    widths: Sequence[int],
-) -> tuple[int, ...]:
-    """Those of the totals `among` at which packed steps have the bits of `steps`.
+) -> Mismatch | None:
+    """The first of `mismatches`; None if there is none."""
+    return next(mismatches(model, token_ids, mode, longest, batch_size), None)
 
-    Each is filled, small ones at several positions; and each of `widths` is once wider than the
-    rows beside it: if that has other bits, there are none.
+
+@torch.inference_mode()
+def mismatches(
+    model: PreTrainedModel,
+    token_ids: Sequence[int],
+    mode: ExactMode,
+    longest: int,
+    batch_size: int,
+) -> Iterator[Mismatch]:
+    """Read a real text in several ways and compare the logits bit for bit with plain decoding's.
+
+    The same tokens are read in steps of other widths (at a fixed width, at other places in the
+    step), in a prefill, with the largest embeddings behind them and in the rows beside them, with
+    more masked keys, and in a batch in rows of equal and of unlike widths.
+
+    Args:
+        model: the model, as decoding runs it.
+        token_ids: the text; it is repeated if it is short.
+        mode: what is checked.
+        longest: tokens of the longest draft.
+        batch_size: rows side by side.
     """
-    [context, *_] = fitting_contexts(model, steps.widths[-1])
-    text = ForcedText(model, token_ids, batch_size, context, steps.widths[-1])
-    reference = text.read(steps.widths[-1], steps.widths[-1])
-
-    def agrees(total: int, lengths: Sequence[int], first: int = 0) -> bool:
-        attended = sorted({steps.widths[0], padded(steps.widths, max(lengths))})
-        rows = text.read_packed(lengths, attended, total, first)
-        return all(
-            torch.equal(row, own[first : first + len(row)])
-            for row, own in zip(rows, reference, strict=False)
-        )
-
-    def holds(total: int) -> bool:
-        lengths = filling(total, steps.widths, batch_size)
-        ends = range(max(lengths), reference.shape[1] + 1, max(lengths))
-        return all(
-            agrees(total, lengths, end - max(lengths)) for end in ends[: -(-_FILLED // total)]
-        )
-
-    totals = tuple(filter(holds, among))
-    for width in widths:
-        # In another row each time.
-        lengths = [1] * batch_size
-        lengths[width % batch_size] = width
-        total = next((total for total in totals if total >= sum(lengths)), 0)
-        if not total or not agrees(total, lengths):
-            return ()
-    return totals
+    for context in _CONTEXTS_FIXED if mode.width else _CONTEXTS:
+        with served(model, exact=True):
+            text = _Text(model, token_ids, mode, longest, batch_size, context)
+            if not text.fits:
+                continue
+            plain = text.plain()
+            for name, read in text.readings():
+                reading = read()
+                if not torch.equal(reading.logits, plain.logits[reading.positions]):
+                    what = f"{name}, after {text.context} tokens"
+                    yield Mismatch(what, _first_module(model, text, read))
 
 
-def fitting_contexts(
-    model: PreTrainedModel, length: int, contexts: Sequence[int] = CONTEXTS
-) -> list[int]:
-    """Those after which the model has `length` positions left; at least one."""
-    return [c for c in contexts if c + length <= _most_positions(model)] or [1]
+class _Reading(NamedTuple):
+    """Logits of the first row after tokens that are counted from the context's end.
 
-
-def agree(
-    text: ForcedText,
-    reference: torch.Tensor,
-    width: int,
-    count: int,
-    extent: int | None = None,
-) -> bool:
-    """Whether steps of `width` tokens give the first `count` positions of `reference`, bit for bit.
-
-    First one step of which half is junk, then all of them, written over the junk.
+    Attributes:
+        positions: which tokens.
+        logits: `[positions, vocabulary]`.
+        lengths: how many of them each forward read.
     """
-    before_junk = width - width // 2
-    return torch.equal(
-        text.read(width, before_junk, extent=extent), reference[:, :before_junk]
-    ) and torch.equal(text.read(width, count, extent=extent), reference[:, :count])
+
+    positions: slice
+    logits: torch.Tensor
+    lengths: Sequence[int]
 
 
-def _steps(kind: StepKind, texts: Sequence[ForcedText], widths: Sequence[int]) -> ExactSteps | None:
-    """The class of `widths[0]`; None if no step of a useful width is in it."""
-    agreeing = list(widths)
-    readings = []
-    for text in texts:
-        reference = _reference(text, widths)
-        if reference is None:
-            return None
-        agreeing = [widths[0], *_agreeing(text, reference, agreeing[1:])]
-        readings.append((text, reference))
-    any_batch = all(is_as_alone(text, reference) for text, reference in readings)
-    some = sorted({widths[0], _USUAL, agreeing[-1]})
-    any_extent = all(
-        _agreeing(text, reference, some, text.capacity) == some for text, reference in readings
-    )
-    if not any_extent:
-        # Steps then attend to so many keys, and all widths have to agree there.
-        for text in texts:
-            reference = _reference(text, widths, text.capacity)
-            if reference is None:
-                return None
-            agreeing = [widths[0], *_agreeing(text, reference, agreeing[1:], text.capacity)]
-            any_batch = any_batch and is_as_alone(text, reference)
-    return ExactSteps(kind, tuple(agreeing), (KEY_BLOCK,) if any_extent else (), any_batch)
+class _Text:
+    """A text in the rows of a cache, and ways of reading on from its context.
+
+    All rows have the same context. In the rows beside the first one, and behind it if `is_loud`,
+    the largest embedding follows, which is the least alike to anything.
+
+    Attributes:
+        context: tokens in front of those that are read.
+        fits: whether the model has positions enough.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        token_ids: Sequence[int],
+        mode: ExactMode,
+        longest: int,
+        batch_size: int,
+        context: int,
+    ) -> None:
+        self._model, self._is_fixed, self._batch_size = model, mode.width is not None, batch_size
+        self._steps = Steps(model, longest, mode.width, batch_size)
+        self._prefill = Prefill(self._is_fixed)
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        length = context + _COUNT + self._steps.widths[-1]
+        self.fits = limit is None or length <= limit or context == _CONTEXTS[0]
+        self.context = context if limit is None or length <= limit else 1
+        self._ids = list(islice(cycle(token_ids), length))
+        self._loud = _largest_embedding(model)
+        self._extent = self._steps.extent_of(length)
+        self._cache = RowCache(batch_size, self._extent + _MASKED_KEYS)
+        if self.fits:
+            self._prefill.read(model, self._cache, 0, self._ids[: self.context])
+            for row in range(1, batch_size):
+                self._cache.copy_row(0, row)
+
+    def plain(self) -> _Reading:
+        """As plain decoding reads: a token a step."""
+        return self._in_steps(1)
+
+    def readings(self) -> Iterator[tuple[str, Callable[[], _Reading]]]:
+        """Other ways, with their names."""
+        half = [_COUNT // 2]
+        if self._is_fixed:
+            for count in (2, 5, min(self._steps.widths[-1], _COUNT)):
+                yield f"at {count} places of the step", partial(self._in_steps, count)
+        else:
+            for count in (*_WIDTHS, self._steps.widths[-1]):
+                yield f"in steps of {count}", partial(self._in_steps, count)
+            yield "in a prefill", self._in_prefill
+            yield "with more masked keys", partial(self._step, half, num_masked=_MASKED_KEYS)
+        yield "with other tokens behind them", partial(self._step, half, is_loud=True)
+        if self._batch_size > 1:
+            yield "beside other rows", partial(self._step, half * self._batch_size)
+            if not self._is_fixed:
+                unlike = [3, *[1, 9, 2] * self._batch_size][: self._batch_size]
+                yield "beside rows of other widths", partial(self._step, unlike)
+
+    def _in_steps(self, count: int) -> _Reading:
+        """Whole steps of `count` tokens, as many as hold what is compared."""
+        steps = [self._step([count], at) for at in range(0, _COUNT, count)]
+        logits = torch.cat([step.logits for step in steps])
+        return _Reading(slice(_COUNT), logits[:_COUNT], [count] * len(steps))
+
+    def _in_prefill(self) -> _Reading:
+        cache = RowCache(1, self._extent)
+        logits = self._prefill.read(self._model, cache, 0, self._ids[: self.context + _COUNT])
+        return _Reading(slice(_COUNT - 1, _COUNT), logits[0], [])
+
+    def _step(
+        self,
+        lengths: Sequence[int],
+        at: int = 0,
+        is_loud: bool = False,
+        num_masked: int = 0,
+    ) -> _Reading:
+        """The first row's tokens from `at` on, in a step of so many tokens per row.
+
+        Args:
+            lengths: of the first rows; the others stand still.
+            at: counted from the end of the context.
+            is_loud: whether as many tokens of the largest embedding follow.
+            num_masked: keys attended to beyond those needed, all masked.
+        """
+        start, num_compared = self.context + at, min(lengths[0], _COUNT)
+        lengths = [*lengths, *[0] * (self._batch_size - len(lengths))]
+        lengths[0] *= 1 + (is_loud and not self._is_fixed)
+        total = self._steps.packed_total(lengths)
+        width = 0 if total else padded(self._steps.widths, max(lengths))
+        parts = []
+        for row, length in enumerate(lengths):
+            real = [] if row else self._ids[start:]
+            real = real[:num_compared] if is_loud else real
+            tokens = [*real, *[self._loud] * max(length, width)][: width or length]
+            if tokens:
+                parts.append(Part(row, start, tokens))
+        extent = self._steps.tight(max(part.start + len(part.token_ids) for part in parts))
+        extent = self._extent if self._is_fixed else extent + num_masked
+        logits = self._steps.run(self._cache, parts, total, extent)[:num_compared]
+        return _Reading(slice(at, at + num_compared), logits, [num_compared])
 
 
-def _reference(
-    text: ForcedText, widths: Sequence[int], extent: int | None = None
-) -> torch.Tensor | None:
-    """Logits of all positions in the bits of `widths[0]`; None if those of eight tokens differ."""
-    reference = text.read(widths[0], _USUAL, extent=extent)
-    if not agree(text, reference, _USUAL, _USUAL, extent):
+def _first_module(model: PreTrainedModel, text: _Text, read: Callable[[], _Reading]) -> str:
+    """The first module whose inputs or outputs differ between plain reading and `read`."""
+    seen = []
+    for reading in (text.plain, read):
+        with _states(model) as states:
+            lengths = reading().lengths
+        seen.append({name: _of_first_row(each, lengths) for name, each in states.items()})
+    for (name, is_input), plain in seen[0].items():
+        other = seen[1].get((name, is_input))
+        if plain is not None and other is not None:
+            count = min(len(plain), len(other))
+            if not torch.equal(plain[:count], other[:count]):
+                return f"{name.rpartition('.')[0]}, before {name}" if is_input else name
+    return "what follows its modules"
+
+
+@contextmanager
+def _states(model: PreTrainedModel) -> Iterator[dict[tuple[str, bool], list[torch.Tensor]]]:
+    """The tensors that go into modules and come out of them, of every forward, in their order."""
+    states: dict[tuple[str, bool], list[torch.Tensor]] = {}
+
+    def keep(key: tuple[str, bool], values: Any) -> None:
+        value = values[0] if isinstance(values, tuple) and values else values
+        if isinstance(value, torch.Tensor):
+            states.setdefault(key, []).append(value.detach().clone())
+
+    hooks = []
+    module: Any
+    for name, module in model.named_modules():
+        hooks += [
+            module.register_forward_pre_hook(
+                lambda module, given, name=name: keep((name, True), given)
+            ),
+            module.register_forward_hook(
+                lambda module, given, output, name=name: keep((name, False), output)
+            ),
+        ]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _of_first_row(states: Sequence[torch.Tensor], lengths: Sequence[int]) -> torch.Tensor | None:
+    """What belongs to the first row's tokens, `[tokens, …]`; None if that cannot be told."""
+    if len(states) != len(lengths):
         return None
-    reference = text.read(widths[0], _PLAIN, extent=extent)
-    if not agree(text, reference, _USUAL, _PLAIN, extent):
+    rows = [each[0] if each.dim() > 2 else each for each in states]
+    if any(row.dim() != 2 or len(row) < length for row, length in zip(rows, lengths, strict=True)):
         return None
-    # Positions further on are read in steps that were just seen to agree.
-    further = text.read(_USUAL, _length(widths) - _PLAIN, _PLAIN, extent)
-    return torch.cat([reference, further], dim=1)
+    return torch.cat([row[:length] for row, length in zip(rows, lengths, strict=True)])
 
 
-def _agreeing(
-    text: ForcedText, reference: torch.Tensor, widths: Sequence[int], extent: int | None = None
-) -> list[int]:
-    return [width for width in widths if agree(text, reference, width, max(width, _FEWEST), extent)]
+def _largest_embedding(model: PreTrainedModel) -> int:
+    """The token of the largest embedding: the least alike to what is beside it."""
+    weight = model.get_input_embeddings().weight
+    if weight.device.type == "meta" or not weight.is_floating_point():
+        return 1
+    return int(weight.detach().float().nan_to_num().norm(dim=-1).argmax())
 
 
-def is_as_alone(text: ForcedText, reference: torch.Tensor) -> bool:
-    """Whether every row of `reference`, `[rows, positions, vocabulary]`, has the bits that it has
-    in a batch of one, be they read in steps of eight tokens, or of one, or two.
-    """
-    if len(reference) == 1:
-        return True
-    narrow = text.row(0)
-    return any(
-        torch.equal(narrow.read(width, _FEWEST)[0], reference[0, :_FEWEST]) for width in (1, 2)
-    ) and all(
-        torch.equal(text.row(row).read(_USUAL, reference.shape[1])[0], reference[row])
-        for row in range(len(reference))
+def text_tokens(tokenizer: Any) -> list[int]:
+    """A text of ours in a tokenizer's tokens."""
+    token_ids: list[int] = tokenizer(
+        _text(), add_special_tokens=False, truncation=True, max_length=_TEXT_TOKENS
+    )["input_ids"]
+    return token_ids
+
+
+@cache
+def _text() -> str:
+    """The conversations that come with the package: prose, code and figures."""
+    rows = read_jsonl(tasks_dir() / "copyspec_quickstart" / "redundant.jsonl")
+    return "\n".join(
+        text for row in rows for text in (*row.fields["turns"], *row.fields["answers"])
     )
-
-
-def _most_positions(model: PreTrainedModel) -> float:
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
-
-
-def _is_as_whole(
-    text: ForcedText, block: int, length: int, widths: Sequence[int], batch_size: int
-) -> bool:
-    """Whether, at the end of `length` keys from `block` on, the bits are those of a whole block."""
-    # Each row of the text is a position behind the one before.
-    room = length - (batch_size - 1)
-    for width in (width for width in widths if width <= room):
-        count = max(width, min(room, _AT_THE_END)) // width * width
-        first = block + length - count - text.context
-        whole, short = (
-            text.read(width, count, first, block + keys) for keys in (KEY_BLOCK, length)
-        )
-        if not torch.equal(whole, short):
-            return False
-    return room >= widths[0]
-
-
-def _length(widths: Sequence[int]) -> int:
-    """Positions that are read."""
-    return _PLAIN + widths[-1]

@@ -38,8 +38,8 @@ class PairedEngine:
     Sequences are taken in groups as large as the batch, so a batch is compared with a batch; a
     group is answered by every arm before the next begins, and the arm that goes first changes with
     every group, so that drift of the machine affects all alike. The baseline commits one token per
-    row and step. In exact mode it takes the narrowest exact steps, so that its answers are the same
-    bits; never those of a fixed width, since padding would flatter the arms that draft.
+    row and step. In exact mode its answers are the same bits; at a fixed width its steps have that
+    width, too.
 
     Args:
         model: as for the engines.
@@ -55,14 +55,11 @@ class PairedEngine:
     ) -> None:
         self._engines = list(engines)
         first = self._engines[0]
-        steps = first.exact
-        if steps is not None and steps.kind == "fixed width":
-            steps = None
         self._baseline = Engine(
             model,
             NoDrafter,
             num_draft_tokens=0,
-            exact=steps,
+            exact=first.exact,
             batch_size=first.batch_size,
             prefix_cache=prefix_cache,
             cache=first.cache,

@@ -17,7 +17,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import input_device, served
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
 from copyspec_eval.decoding.widths import padded
-from copyspec_eval.types import Draft, ExactSteps, Verdict
+from copyspec_eval.types import Draft, ExactMode, Verdict
 
 
 class RowRunner:
@@ -26,7 +26,7 @@ class RowRunner:
     Args:
         model: a model that `probe.probe` accepts.
         num_draft_tokens: of the longest draft.
-        exact: the widths of exact mode; None decodes without it.
+        exact: the way of exact mode; None decodes without it.
         batch_size: rows side by side.
         prefix_cache: what was read before; nothing is kept if None.
 
@@ -38,7 +38,7 @@ class RowRunner:
         self,
         model: PreTrainedModel,
         num_draft_tokens: int,
-        exact: ExactSteps | None,
+        exact: ExactMode | None,
         batch_size: int,
         prefix_cache: PrefixCache | None,
     ) -> None:
@@ -46,11 +46,12 @@ class RowRunner:
         self._exact = exact
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
-        self._steps = Steps(model, num_draft_tokens, exact, batch_size)
-        self._prefill = Prefill(exact)
+        fixed_width = exact.width if exact else None
+        self._steps = Steps(model, num_draft_tokens, fixed_width, batch_size)
+        self._prefill = Prefill(is_fixed=fixed_width is not None)
         self._cache = RowCache(0, 0)
         self.widths, self.totals = self._steps.widths, self._steps.totals
-        self.drafts_in_prefill = exact is None
+        self.drafts_in_prefill = fixed_width is None
 
     @property
     def padding(self) -> int:

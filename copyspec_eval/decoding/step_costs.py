@@ -13,10 +13,12 @@ from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.own_cache import OwnCacheRunner
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import Steps
-from copyspec_eval.types import CacheKind, ExactSteps
+from copyspec_eval.types import CacheKind, ExactMode
 
 _CONTEXT = 512
 _ROUNDS = 5
+_TIMED_ONCE = 128
+"""Tokens of a step beyond which it is timed once."""
 
 _Shape = tuple[int, ...]
 """Tokens of each row."""
@@ -26,13 +28,13 @@ def step_costs(
     model: PreTrainedModel,
     batch_size: int,
     num_draft_tokens: int,
-    exact: ExactSteps | None,
+    exact: ExactMode | None,
     cache: CacheKind,
 ) -> dict[int, float]:
     """Measure the steps of an engine that is made with these arguments."""
     if cache != "copyspec":
         return measure_own_step_costs(model, num_draft_tokens, cache)
-    steps = Steps(model, num_draft_tokens, exact, batch_size)
+    steps = Steps(model, num_draft_tokens, exact.width if exact else None, batch_size)
     return measure_step_costs(model, batch_size, steps, exact=exact is not None)
 
 
@@ -43,7 +45,8 @@ def measure_step_costs(
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and as many as fit.
 
     After one warm-up, every shape is timed five times in turn with the others, in a context of 512
-    tokens; the median counts.
+    tokens; the median counts. Wide steps take long and vary little: from 128 tokens on they are
+    timed once, and from 256 on not at all, since there they cost what their tokens do.
 
     Where rows have widths of their own, a draft token lengthens the step for all rows and is worth
     something to one: it counts as many times as there are rows.
@@ -59,14 +62,20 @@ def measure_step_costs(
     cache = RowCache(batch_size, _CONTEXT + steps.widths[-1])
     seconds: dict[_Shape, list[float]] = {shape: [] for shape in shapes.values()}
     with served(model, exact):
-        for _ in range(1 + _ROUNDS):
+        for number in range(1 + _ROUNDS):
             # The longest first: after one of a thousand tokens, a step finds nothing in the caches.
             for lengths, of_shape in reversed(seconds.items()):
+                if number > 1 and sum(lengths) >= _TIMED_ONCE:
+                    continue
                 started = perf_counter()
                 logits = steps.take_empty(cache, _CONTEXT, lengths)
                 argmax_tokens(logits, [slice(len(logits))])
                 of_shape.append(perf_counter() - started)
     costs = {count: median(seconds[shape][1:]) for count, shape in shapes.items()}
+    most = _most_draft_tokens(steps, batch_size)
+    if most not in costs:
+        (before, earlier), (last, latest) = sorted(costs.items())[-2:]
+        costs[most] = latest + (most - last) * (latest - earlier) / (last - before)
     times = batch_size if steps.totals else 1
     return {count: costs[0] + times * (cost - costs[0]) for count, cost in costs.items()}
 
@@ -112,6 +121,11 @@ def _seconds_of_two(runner: OwnCacheRunner, token_ids: list[int], count: int) ->
     return perf_counter() - started
 
 
+def _most_draft_tokens(steps: Steps, batch_size: int) -> int:
+    longest = steps.widths[-1] - 1
+    return min(batch_size * longest, steps.totals[-1] - 2 * batch_size) if steps.totals else longest
+
+
 def _counts(most: int) -> list[int]:
     """Numbers of draft tokens that are timed: 0, 1, 3, 7, … and the most."""
     return sorted({*((1 << power) - 1 for power in range(max(1, most).bit_length())), most})
@@ -120,10 +134,7 @@ def _counts(most: int) -> list[int]:
 def _shapes(steps: Steps, batch_size: int) -> dict[int, _Shape]:
     """Shapes of steps, by their number of draft tokens."""
     longest = steps.widths[-1] - 1
-    most = longest
-    if steps.totals:
-        most = min(batch_size * longest, steps.totals[-1] - 2 * batch_size)
-    counts = _counts(most)
+    counts = [count for count in _counts(_most_draft_tokens(steps, batch_size)) if count < 256]
     shapes: dict[int, _Shape] = {}
     for count in counts:
         drafted = [count] * batch_size

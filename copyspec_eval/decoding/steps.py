@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from random import Random
 from typing import NamedTuple
 
 import torch
@@ -12,13 +13,15 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import sequence
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forced_text import KEY_BLOCK
 from copyspec_eval.decoding.forward import Part, forward, forward_packed, step_parents
 from copyspec_eval.decoding.serving import input_device
-from copyspec_eval.decoding.widths import exact_extent, filling, ladder, most_padding, padded
-from copyspec_eval.types import Draft, ExactSteps
+from copyspec_eval.decoding.widths import filling, ladder, most_padding, padded
+from copyspec_eval.types import Draft
 
 _EXTENT = 64
+_WARM_UP_KEYS = 512
+_HIGHEST_ID = 1000
+"""Multimodal models have the ids of their images far up."""
 _GROUP_TOKENS = 32
 """To take some rows apart costs the attention about as much as so many tokens."""
 
@@ -62,34 +65,34 @@ class StepLogits:
 class Steps:
     """The steps of an engine: how wide they are, and how many keys they attend to.
 
-    In a batch, rows are fed unlike numbers of tokens where that makes fewer of them, in exact mode
-    only if such steps were measured to have the bits of others.
+    In a batch, rows are fed unlike numbers of tokens where that makes fewer of them. At a fixed
+    width every row of every step has that many, and attends to equally many keys throughout.
 
     Args:
         model: within `served` when steps are taken.
         num_draft_tokens: of the longest draft.
-        exact: the steps of exact mode, None without it.
+        fixed_width: tokens per row of every step; None for steps of any width.
         batch_size: rows side by side.
 
     Attributes:
         widths: in tokens, of a row's part of a step; ascending.
         totals: in tokens, of steps whose rows are of unlike widths; empty if there are none.
+        fixes_extent: whether a sequence attends to equally many keys, masked or not, throughout.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         num_draft_tokens: int,
-        exact: ExactSteps | None,
+        fixed_width: int | None,
         batch_size: int,
     ) -> None:
         self._model = model
-        self._exact = exact
         self._batch_size = batch_size
-        self.widths = step_widths(num_draft_tokens, exact)
-        most = batch_size * self.widths[-1] if batch_size > 1 else 0
-        # A single token takes one of padding, as in exact mode.
-        self.totals = exact.totals if exact else ladder(most)[1:] if most else ()
+        self.fixes_extent = fixed_width is not None
+        self.widths = (fixed_width,) if fixed_width else ladder(1 + num_draft_tokens)
+        packs = batch_size > 1 and not fixed_width
+        self.totals = ladder(batch_size * self.widths[-1])[1:] if packs else ()
 
     def take(self, rows: Rows, drafts: Sequence[Draft], cache: RowCache) -> StepLogits:
         """Feed each row its last token and its draft."""
@@ -143,9 +146,7 @@ class Steps:
         """
         alike = len(lengths) * padded(self.widths, max(lengths))
         total = next((total for total in self.totals if total >= sum(lengths)), 0)
-        # Fewer rows, equally wide, were not measured.
-        is_packed = total < alike or (self._exact is not None and len(lengths) < self._batch_size)
-        return total if is_packed else 0
+        return total if total < alike else 0
 
     def run(self, cache: RowCache, parts: Sequence[Part], total: int, extent: int) -> torch.Tensor:
         """The logits of a step, `[tokens, vocabulary]`.
@@ -175,7 +176,7 @@ class Steps:
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Take steps of every shape, within `served`: a library prepares kernels for each."""
-        cache = RowCache(self._batch_size, KEY_BLOCK + self.widths[-1])
+        cache = RowCache(self._batch_size, _WARM_UP_KEYS + self.widths[-1])
         for width in self.widths:
             self.take_empty(cache, 0, [width] * self._batch_size)
         self.take_empty(cache, 0, [1])
@@ -185,6 +186,8 @@ class Steps:
     def take_empty(self, cache: RowCache, start: int, lengths: Sequence[int]) -> torch.Tensor:
         """A step whose tokens mean nothing: its logits, `[tokens, vocabulary]`.
 
+        They are drawn at random, so that a mixture reads as many experts as it does of a text.
+
         Args:
             cache: where it is taken.
             start: position of each row's first token.
@@ -193,34 +196,27 @@ class Steps:
         total = self.packed_total(lengths)
         if not total:
             lengths = [padded(self.widths, max(lengths))] * len(lengths)
-        parts = [Part(row, start, [0] * length) for row, length in enumerate(lengths)]
+        highest = int(self._model.config.get_text_config().vocab_size) - 1
+        tokens = Random(0).choices(range(min(highest, _HIGHEST_ID) + 1), k=sum(lengths))
+        parts = []
+        for row, length in enumerate(lengths):
+            parts.append(Part(row, start, tokens[:length]))
+            tokens = tokens[length:]
         return self.run(cache, parts, total, cache.capacity)
-
-    @property
-    def fixes_extent(self) -> bool:
-        """Whether a sequence attends to equally many keys, masked or not, from first to last."""
-        return self._exact is not None and not self._exact.block_lengths
 
     def tight(self, length: int) -> int:
         """The fewest keys that a step of positions under `length` attends to."""
-        if self._exact is not None:
-            return exact_extent(length, self._exact.block_lengths)
         return -(-length // _EXTENT) * _EXTENT
 
     def extent_of(self, max_length: int) -> int:
         """Cache positions that a sequence of at most so many tokens may need, padding included."""
-        # The same for every length of drafts, where it matters.
-        widths = self._exact.widths if self._exact else self.widths
-        return self.tight(max_length + self._padding(widths))
+        return self.tight(max_length + self.padding)
 
     @property
     def padding(self) -> int:
         """The most tokens that follow a row's own in a step."""
-        return self._padding(self.widths)
-
-    def _padding(self, widths: Sequence[int]) -> int:
         # A neighbour's draft widens the step of a row that has none.
-        return most_padding(widths) if self._batch_size == 1 else widths[-1] - 1
+        return most_padding(self.widths) if self._batch_size == 1 else self.widths[-1] - 1
 
     def _extent(self, rows: Rows, parts: Sequence[Part]) -> int:
         if self.fixes_extent:
@@ -259,10 +255,3 @@ def attention_widths(
     needed_most = max(needed)
     shared = min(sorted({*needed}), key=tokens)
     return (shared,) if shared == needed_most else (shared, needed_most)
-
-
-def step_widths(num_draft_tokens: int, exact: ExactSteps | None) -> tuple[int, ...]:
-    """The widths of an engine's steps, as far as drafts of that length need them."""
-    widths = exact.widths if exact else ladder(1 + num_draft_tokens)
-    widest = padded(widths, 1 + num_draft_tokens)
-    return tuple(width for width in widths if width <= widest)

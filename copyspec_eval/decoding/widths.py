@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from copyspec_eval.decoding.forced_text import KEY_BLOCK
-
 
 def ladder(widest: int) -> tuple[int, ...]:
     """Widths up to `widest` or a little more: few, and so dense that padding costs little.
@@ -25,16 +23,6 @@ def ladder(widest: int) -> tuple[int, ...]:
 def padded(widths: Sequence[int], width: int) -> int:
     """The narrowest of `widths`, ascending, that is at least `width`."""
     return next(wide for wide in widths if wide >= width)
-
-
-def exact_extent(length: int, block_lengths: Sequence[int]) -> int:
-    """The fewest keys that hold `length` positions, the last block of one of `block_lengths`.
-
-    >>> exact_extent(130, (192, 384, 512)), exact_extent(900, (192, 384, 512))
-    (192, 1024)
-    """
-    blocks, rest = divmod(length, KEY_BLOCK)
-    return blocks * KEY_BLOCK + (padded(block_lengths or (KEY_BLOCK,), rest) if rest else 0)
 
 
 def most_padding(widths: Sequence[int]) -> int:

@@ -42,7 +42,7 @@ from copyspec_eval.types import (
     PAPER_GAMMA,
     CacheKind,
     DraftOptions,
-    ExactSteps,
+    ExactMode,
     Generation,
 )
 
@@ -79,8 +79,8 @@ class CopySpecLM(HFLM):
         recycle: fill such trees with the runners-up of the model's own logits.
         draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
         delta: the paper's δ, how many tokens the draft model proposes at a time.
-        exact: steps are of widths that have the same bits on this model and machine, so that
-            outputs are those of plain one-token decoding, bit for bit, whatever was drafted.
+        exact: every step has the bits of plain decoding, whatever was drafted, so that outputs are
+            those of plain decoding, bit for bit.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
         arms: several ways of drafting that answer every request in turn, as with `paired`, each
@@ -201,10 +201,10 @@ class CopySpecLM(HFLM):
                 else self._engines.of(draftings[0], batch_size)
             )
         engine.check([job.sequence for job in jobs])
-        steps = self._engines.steps(batch_size)
+        mode = self._engines.mode(batch_size)
         for arm in self._arms:
             costs = self._engines.costs(arm.options, batch_size)
-            arm.recorder.begin(self._spec(arm, jobs, steps), costs, steps)
+            arm.recorder.begin(self._spec(arm, jobs, mode), costs)
         progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
         answers: dict[RequestKey, RecordedText] = {}
 
@@ -282,7 +282,7 @@ class CopySpecLM(HFLM):
                 self._model_copy, self.tokenizer, self._options, self._exact, self.cache_kind
             )
             if self._rows:
-                self._engines.steps(self._rows)
+                self._engines.mode(self._rows)
 
     def _choose_cache(self) -> CacheKind:
         """Whose cache passes its trial; the prefix cache is off with the model's own."""
@@ -367,7 +367,7 @@ class CopySpecLM(HFLM):
         )
         return cut
 
-    def _spec(self, arm: Arm, jobs: list[Prepared], steps: ExactSteps | None) -> RunSpec:
+    def _spec(self, arm: Arm, jobs: list[Prepared], mode: ExactMode | None) -> RunSpec:
         """The settings that decide the figures of an arm."""
         processors: dict[str, set[str]] = {}
         for job in jobs:
@@ -382,7 +382,7 @@ class CopySpecLM(HFLM):
             drafting=asdict(arm.options)
             | {
                 "num_draft_tokens": longest_draft(arm.options),
-                "steps": steps.kind if steps else "any",
+                "steps": mode.name if mode else "any",
             }
             | {"exact": self._exact, "paired": self._paired}
             | {"prefix_cache": self._prefix_bytes, "compile": self._compile}

@@ -23,7 +23,6 @@ from copyspec_eval.harness.evaluation import (
 from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.table import run_figures, run_table
-from copyspec_eval.types import ExactSteps
 
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
@@ -68,12 +67,7 @@ class RunRecorder:
         self._folder: Path | None = None
         self._spec: RunSpec | None = None
 
-    def begin(
-        self,
-        spec: RunSpec,
-        step_seconds: dict[int, float] | None = None,
-        exact_steps: ExactSteps | None = None,
-    ) -> None:
+    def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
         """Find the output folder of the evaluation under way and write the manifest there.
 
         A later call of the same evaluation adds its tasks.
@@ -86,7 +80,7 @@ class RunRecorder:
             else:
                 self.run_id, self.rows = provenance.new_run_id(), []
         if folder is not None and self._rank == 0 and (folder, spec) != (self._folder, earlier):
-            manifest = new_manifest(self.run_id, spec, step_seconds, exact_steps, num_answers())
+            manifest = new_manifest(self.run_id, spec, step_seconds, num_answers())
             write_manifest(folder, manifest)
         self._folder, self._spec = folder, spec
 

@@ -12,13 +12,12 @@ from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import fixed_steps
 from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
-from copyspec_eval.types import DraftOptions, Generation
+from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 BUDGET = 40
 """Tokens of an answer."""
@@ -54,7 +53,7 @@ def engine_of(
         model,
         make_drafter,
         num_draft_tokens=10,
-        exact=fixed_steps(10) if exact else None,
+        exact=ExactMode(16) if exact else None,
         batch_size=batch_size,
     )
 

@@ -1,4 +1,4 @@
-"""The exact steps of the models that tests make."""
+"""The way of exact mode of the models that tests make."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Any
 from tiny_models import VOCABULARY
 
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
-from copyspec_eval.types import ExactSteps
+from copyspec_eval.decoding.exactness import check_exact, fixed_width
+from copyspec_eval.types import ExactMode
 
 TEXT = tuple((7 * index * index + 3 * index) % (VOCABULARY - 1) + 1 for index in range(211))
-_WIDEST = 33
+_LONGEST = 32
 
-_measured: dict[tuple[int, int, bool], tuple[Any, ExactSteps]] = {}
+_checked: dict[tuple[int, int, bool], tuple[Any, ExactMode]] = {}
 
 
-def exact_steps(model: Any, batch_size: int = 1, num_draft_tokens: int = 10) -> ExactSteps:
-    """Those of `model`, measured once per batch size; of a fixed width where none agree."""
+def exact_mode_of(model: Any, batch_size: int = 1, num_draft_tokens: int = 10) -> ExactMode:
+    """That of `model`, checked once per batch size."""
     key = id(model), batch_size, kernels.is_available()
-    if key not in _measured:
+    if key not in _checked:
         text = [token % model.config.vocab_size for token in TEXT]
-        steps = measure_exact_steps(model, text, _WIDEST, batch_size)
-        _measured[key] = model, steps or fixed_steps(num_draft_tokens)  # ids of live models alone
-    return _measured[key][1]
+        mode = ExactMode()
+        if not kernels.serve(model) or check_exact(model, text, mode, _LONGEST, batch_size):
+            mode = ExactMode(fixed_width(num_draft_tokens))
+            assert check_exact(model, text, mode, _LONGEST, batch_size) is None
+        _checked[key] = model, mode  # ids of live models alone
+    return _checked[key][1]

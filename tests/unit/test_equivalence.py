@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
-from steps import exact_steps
+from steps import exact_mode_of
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, skip_if_refused, tiny_model
 from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogitsWarper
 from ways import WAYS
@@ -124,7 +124,7 @@ def answer(
         model,
         make_drafter,
         num_draft_tokens=10,
-        exact=exact_steps(model, batch_size) if exact else None,
+        exact=exact_mode_of(model, batch_size) if exact else None,
         batch_size=batch_size,
     )
     return dict(zip(prompts(), engine.generate(sequences), strict=True))
@@ -154,8 +154,9 @@ def test_same_tokens_as_generate(
         accepted = sum(attempt.num_accepted for attempt in generation.attempts)
         assert generation.counts.num_forwards == len(generation.token_ids) - accepted
         if drafter == "OracleDrafter":
-            # In exact mode the prefill carries no draft and gives one token.
-            assert generation.counts.num_forwards == exact + -(-(BUDGET - exact) // 11)
+            # At a fixed width the prefill carries no draft and gives one token.
+            is_fixed = exact and exact_mode_of(tiny_model(model_type), batch_size).width is not None
+            assert generation.counts.num_forwards == is_fixed + -(-(BUDGET - is_fixed) // 11)
         if drafter in EARLIER:
             assert generation.counts.num_forwards < BUDGET / 2
             assert "earlier" in (generation.counts.drafts or {})
@@ -229,8 +230,9 @@ def test_penalty_eos_and_stop_string_inside_drafts(
     assert answers[prompts()[0]].counts.finish_reason == "eos"
     assert answers[prompts()[1]].counts.finish_reason == "stop"
     if drafter == "OracleDrafter":
+        is_fixed = exact and exact_mode_of(tiny_model(model_type), batch_size).width is not None
         for prompt in prompts()[:2]:
-            assert answers[prompt].counts.num_forwards == 1 + exact, (
+            assert answers[prompt].counts.num_forwards == 1 + is_fixed, (
                 "it ended inside the first draft"
             )
 
@@ -257,7 +259,7 @@ def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> No
             model,
             drafter_factory(DraftOptions("none")),
             num_draft_tokens=10,
-            exact=exact_steps(model, batch_size=2) if exact else None,
+            exact=exact_mode_of(model, batch_size=2) if exact else None,
             batch_size=2,
         )
 

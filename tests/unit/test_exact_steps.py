@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from copyspec_eval.harness.width_classes import class_lines, format_widths, step_kind
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from copyspec_eval.decoding import exact_steps as kept
 from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
 from copyspec_eval.errors import ModelError, OptionError
-from copyspec_eval.harness.width_classes import class_lines, format_widths, step_kind
 from copyspec_eval.types import ExactSteps
 
 _measurements: dict[tuple[int, int], ExactSteps | None] = {}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from doubles import RecordingChooser
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from copyspec_eval.decoding.prefill import exact_chunks, grid_chunks
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence

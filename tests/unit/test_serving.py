@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import disk_offload
+from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from matrix.outcomes import Outcome, outcome
 from matrix.shapes import tiny_config as tiny_shape
 from matrix.shapes import tiny_model as tiny_architecture
@@ -31,7 +32,6 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import fixed_steps
-from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule

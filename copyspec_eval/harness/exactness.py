@@ -1,0 +1,49 @@
+"""Which ways of exact mode hold for a model, as lm-eval loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.exactness import mismatches, text_tokens
+from copyspec_eval.decoding.model_copy import model_copy
+from copyspec_eval.drafters.registry import LONGEST_DRAFT
+from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.types import FIXED_WIDTHS, ExactMode
+
+
+def exactness_lines(
+    pretrained: str, options: Mapping[str, Any], batch_sizes: Sequence[int]
+) -> Iterator[str]:
+    """Lines of text: the model, then of each batch size and way what differs, as it is checked.
+
+    Args:
+        pretrained: as for `CopySpecLM`.
+        options: further arguments of it.
+        batch_sizes: rows side by side.
+
+    Raises:
+        ModelError: as `CopySpecLM`.
+    """
+    lm = CopySpecLM(pretrained, drafter="none", exact=False, **options)
+    dtype = str(lm.model.dtype).removeprefix("torch.")
+    yield f"{pretrained}, {dtype}, {lm.device}, {torch.get_num_threads()} threads"
+    modes = [ExactMode(width) for width in FIXED_WIDTHS]
+    if kernels.serve(lm.model):
+        modes = [ExactMode(), *modes]
+    else:
+        yield "invariant: our kernels do not serve this model here"
+    model, token_ids = model_copy(lm.model).model, text_tokens(lm.tokenizer)
+    for batch_size in batch_sizes:
+        for mode in modes:
+            name = f"batch {batch_size}, {mode.name}{f' {mode.width}' if mode.width else ''}"
+            longest = mode.num_draft_tokens or LONGEST_DRAFT
+            differs = False
+            for what, module in mismatches(model, token_ids, mode, longest, batch_size):
+                yield f"{name}: differs {what}, first in {module}"
+                differs = True
+            if not differs:
+                yield f"{name}: holds"
