@@ -23,7 +23,7 @@ from copyspec_eval.decoding.forward import Part
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import Steps
-from copyspec_eval.decoding.widths import padded
+from copyspec_eval.decoding.widths import key_extent, padded
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.sources import read_jsonl
@@ -260,7 +260,7 @@ class _Text:
             tokens = [*real, *[self._loud] * max(length, width)][: width or length]
             if tokens:
                 parts.append(Part(row, start, tokens))
-        extent = self._steps.tight(max(part.start + len(part.token_ids) for part in parts))
+        extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
         extent = self._extent if self._is_fixed else extent + num_masked
         logits = self._steps.run(self._cache, parts, total, extent)[:num_compared]
         return _Reading(slice(at, at + num_compared), logits, [num_compared])

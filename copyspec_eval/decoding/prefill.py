@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import forward, step_parents
 from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.widths import key_extent
 from copyspec_eval.types import Draft
 
 PREFILL_CHUNK = 256
@@ -69,7 +70,7 @@ class Prefill:
         *chunks, (last, _) = grid_chunks(start, len(prompt_ids))
         ids = torch.tensor([[*prompt_ids, *draft.token_ids]], device=input_device(model))
         for begin, end in chunks:
-            forward(model, cache, row, ids[:, begin:end], begin, end, logits_to_keep=1)
+            forward(model, cache, row, ids[:, begin:end], begin, key_extent(end), logits_to_keep=1)
         width = ids.shape[1] - last
         parents = [step_parents(draft, len(prompt_ids) - last, width)] if draft.parents else None
         return forward(
@@ -78,7 +79,7 @@ class Prefill:
             row,
             ids[:, last:],
             last,
-            ids.shape[1],
+            key_extent(ids.shape[1]),
             logits_to_keep=1 + len(draft.token_ids),
             parents=parents,
         )

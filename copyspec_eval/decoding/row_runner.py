@@ -16,7 +16,7 @@ from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import input_device, served
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
-from copyspec_eval.decoding.widths import padded
+from copyspec_eval.decoding.widths import key_extent, padded
 from copyspec_eval.types import Draft, ExactMode, Verdict
 
 
@@ -139,7 +139,7 @@ class RowRunner:
                 step = torch.tensor([chunk + [0] * (width - len(chunk))])
                 step = step.to(input_device(self._model))
                 first = len(prompt_ids) + start
-                extent = cache.capacity if steps.fixes_extent else steps.tight(first + width)
+                extent = cache.capacity if steps.fixes_extent else key_extent(first + width)
                 logits = forward(
                     self._model, cache, 0, step.expand(self._batch_size, width), first, extent
                 )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from copyspec_eval.decoding import attention, experts
-from copyspec_eval.decoding.compiling import compiled
+from copyspec_eval.decoding import attention, experts, kernels
+from copyspec_eval.decoding.compiling import compiled, is_compiled
+from copyspec_eval.decoding.invariance import invariant
 from copyspec_eval.decoding.packing import linear_siblings, packed
 from copyspec_eval.errors import ModelError, RequestError
 
@@ -181,7 +182,12 @@ def served(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
     try:
         siblings = linear_siblings(model, lambda: _forward_of_two(model))
         model.set_attn_implementation(attention.NAME)
-        with packed(model, exact, siblings) as weights, compiled(model):
+        computes_alone = exact and kernels.serve(model) and not is_compiled(model)
+        with ExitStack() as stack:
+            weights = stack.enter_context(packed(model, exact, siblings))
+            if computes_alone:
+                stack.enter_context(invariant(model, weights))
+            stack.enter_context(compiled(model))
             yield weights
     finally:
         model.set_attn_implementation(loaded_attention)

@@ -15,10 +15,9 @@ from copyspec_eval.decoding import sequence
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, forward_packed, step_parents
 from copyspec_eval.decoding.serving import input_device
-from copyspec_eval.decoding.widths import filling, ladder, most_padding, padded
+from copyspec_eval.decoding.widths import filling, key_extent, ladder, most_padding, padded
 from copyspec_eval.types import Draft
 
-_EXTENT = 64
 _WARM_UP_KEYS = 512
 _HIGHEST_ID = 1000
 """Multimodal models have the ids of their images far up."""
@@ -131,7 +130,7 @@ class Steps:
                 parents = step_parents(draft, prompt.num_left, len(token_ids))
             parts.append(Part(running.row, start, token_ids, parents))
         begins = [0, *accumulate(len(part.token_ids) for part in parts)]
-        extent = self.tight(max(part.start + len(part.token_ids) for part in parts))
+        extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
         logits = self.run(cache, parts, padded(self.totals, begins[-1]), extent)
         lasts = [
             begin + prompt.num_left - 1 for begin, prompt in zip(begins, prompts, strict=False)
@@ -204,13 +203,9 @@ class Steps:
             tokens = tokens[length:]
         return self.run(cache, parts, total, cache.capacity)
 
-    def tight(self, length: int) -> int:
-        """The fewest keys that a step of positions under `length` attends to."""
-        return -(-length // _EXTENT) * _EXTENT
-
     def extent_of(self, max_length: int) -> int:
         """Cache positions that a sequence of at most so many tokens may need, padding included."""
-        return self.tight(max_length + self.padding)
+        return key_extent(max_length + self.padding)
 
     @property
     def padding(self) -> int:
@@ -221,7 +216,7 @@ class Steps:
     def _extent(self, rows: Rows, parts: Sequence[Part]) -> int:
         if self.fixes_extent:
             return max(running.extent for running in rows if running is not None)
-        return self.tight(max(part.start + len(part.token_ids) for part in parts))
+        return key_extent(max(part.start + len(part.token_ids) for part in parts))
 
 
 def _part(row: int, running: sequence.Sequence | None, draft: Draft, width: int) -> Part:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+_KEYS = 64
+
 
 def ladder(widest: int) -> tuple[int, ...]:
     """Widths up to `widest` or a little more: few, and so dense that padding costs little.
@@ -23,6 +25,15 @@ def ladder(widest: int) -> tuple[int, ...]:
 def padded(widths: Sequence[int], width: int) -> int:
     """The narrowest of `widths`, ascending, that is at least `width`."""
     return next(wide for wide in widths if wide >= width)
+
+
+def key_extent(length: int) -> int:
+    """The fewest keys that are attended to where `length` are needed, masked ones included.
+
+    >>> key_extent(1), key_extent(128)
+    (64, 128)
+    """
+    return -(-length // _KEYS) * _KEYS
 
 
 def most_padding(widths: Sequence[int]) -> int:

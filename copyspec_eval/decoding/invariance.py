@@ -1,0 +1,170 @@
+"""Forwards that compute every token alone, for modules that have no linear layer of torch's class.
+
+torch computes the values behind the last whole vector of a tensor, or of a thread's share of it, by
+other code than the rest. In a sigmoid or a cosine that can be another last bit, and where it falls
+depends on how many tokens there are. And routers and experts multiply by matrices of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+from transformers.activations import ACT2CLS
+from transformers.pytorch_utils import Conv1D
+
+from copyspec_eval.decoding import kernels
+
+Packs = dict[Hashable, torch.Tensor]
+"""Packed matrices, by what they were packed of."""
+
+_packs: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, Packs]] = WeakKeyDictionary()
+"""Of each model: the state of its weights, and what was packed of them."""
+
+_VECTORS = 64
+"""Values: two vectors of the widest kind, in bfloat16; torch's loops take as many at a time."""
+_PIECE = 511 * _VECTORS
+"""Values that torch leaves to one thread: under 32,768."""
+_POSITIONS = 256
+"""By so many a table of a rotary embedding grows."""
+
+_ACTIVATIONS = {
+    torch.nn.Softplus,
+    *(kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()),
+} - {torch.nn.PReLU}
+_FUNCTIONS = {torch.sigmoid, torch.tanh, torch.exp, F.silu, F.gelu, F.softplus, F.sigmoid, F.tanh}
+_MATRIX_CLASSES = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
+
+
+@contextmanager
+def invariant(model: torch.nn.Module, weights: Hashable) -> Iterator[None]:
+    """Have activations, rotary embeddings, routers and experts compute every token alone.
+
+    Args:
+        model: on a CPU, with weights that our kernels take, and not compiled.
+        weights: their state, as of `weights_state`.
+    """
+    if _packs.get(model, (None,))[0] != weights:
+        _packs[model] = weights, {}
+    replaced: list[Any] = []
+    for module in model.modules():
+        forward = _forward(module, _packs[model][1])
+        if forward is not None and "forward" not in vars(module):
+            vars(module)["forward"] = forward
+            replaced.append(module)
+    try:
+        yield
+    finally:
+        for module in replaced:
+            del module.forward
+
+
+def _forward(module: torch.nn.Module, packs: Packs) -> Callable[..., Any] | None:
+    if type(module) in _ACTIVATIONS:
+        return _Activation(module)
+    if "RotaryEmbedding" in type(module).__name__:
+        return _Rotary(module)
+    weights = [weight for weight in module._parameters.values() if weight is not None]
+    if any(weight.dim() > 1 for weight in weights) and not isinstance(module, _MATRIX_CLASSES):
+        return _MatrixHolder(module, packs)
+    return None
+
+
+def in_whole_vectors(
+    function: Callable[..., torch.Tensor], values: torch.Tensor, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """`function(values)`, of a function of single values; their number does not matter to the bits.
+
+    >>> in_whole_vectors(torch.exp, torch.zeros(2, 3)).shape
+    torch.Size([2, 3])
+    """
+    count = values.numel()
+    if count % _VECTORS == 0 and count <= _PIECE and values.is_contiguous():
+        return function(values, *args, **kwargs)
+    flat = F.pad(values.reshape(-1), (0, -count % _VECTORS))
+    pieces = [function(piece, *args, **kwargs) for piece in torch.split(flat, _PIECE)]
+    return torch.cat(pieces)[:count].view(values.shape)
+
+
+class _Activation:
+    def __init__(self, module: Any) -> None:
+        self._forward = type(module).forward.__get__(module)
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        return in_whole_vectors(self._forward, values)
+
+
+class _Rotary:
+    """Takes cosines and sines from a table by position, which whole vectors were computed for."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._forward = type(module).forward.__get__(module)
+        self._tables: dict[Any, tuple[torch.Tensor, ...]] = {}
+
+    def __call__(self, x: torch.Tensor, position_ids: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(position_ids, torch.Tensor) or position_ids.dim() != 2:
+            return self._forward(x, position_ids, *args, **kwargs)
+        key = x.dtype, args, tuple(kwargs.items())
+        needed = int(position_ids.max()) + 1
+        if key not in self._tables or len(self._tables[key][0]) < needed:
+            self._tables[key] = self._table(x, needed, args, kwargs)
+        return tuple(table[position_ids] for table in self._tables[key])
+
+    def _table(self, x: torch.Tensor, needed: int, args: Any, kwargs: Any) -> Any:
+        # Some change their frequencies past a length that decoding keeps to.
+        limit = max(needed, getattr(self._module, "max_seq_len_cached", 0) or needed)
+        length = min(limit, -(-needed // _POSITIONS) * _POSITIONS)
+        parts = []
+        for start in range(0, length, _VECTORS):
+            positions = torch.arange(start, start + _VECTORS).clamp(max=length - 1)[None]
+            parts.append(self._forward(x[:1, :1], positions, *args, **kwargs))
+        tables = zip(*parts, strict=True)
+        return tuple(torch.cat([part[0] for part in table])[:length] for table in tables)
+
+
+class _MatrixHolder(TorchFunctionMode):
+    """A module whose own products go through our kernel."""
+
+    def __init__(self, module: Any, packs: Packs) -> None:
+        super().__init__()
+        self._forward = type(module).forward.__get__(module)
+        self._packs = packs
+        weights = [weight for weight in module._parameters.values() if weight is not None]
+        self._storages = {weight.untyped_storage().data_ptr() for weight in weights}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self:
+            return self._forward(*args, **kwargs)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return self._linear(*args, **kwargs)
+        if func in _FUNCTIONS:
+            return in_whole_vectors(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _linear(
+        self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if not kernels.packs(weight) or input.dtype != weight.dtype:
+            return F.linear(input, weight, bias)
+        # A tensor of its own is a cast one, which lives no longer than this call.
+        if weight.untyped_storage().data_ptr() not in self._storages:
+            packed = kernels.pack(weight)
+        else:
+            key = weight.data_ptr(), weight.shape, weight.stride()
+            if key not in self._packs:
+                self._packs[key] = kernels.pack(weight)
+            packed = self._packs[key]
+        bias = None if bias is None else bias.contiguous()
+        output: torch.Tensor = torch.ops.copyspec.linear(input, packed, bias, len(weight))
+        return output
