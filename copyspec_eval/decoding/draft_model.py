@@ -15,10 +15,10 @@ from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import input_device, served
+from copyspec_eval.decoding.widths import key_extent
 from copyspec_eval.types import Draft
 
 _CHUNK = 512
-_EXTENT = 64
 
 
 class DraftModel:
@@ -113,7 +113,7 @@ class DraftModel:
         width = max(map(len, last_chunks))
         ids = self._ids([tokens + [0] * (width - len(tokens)) for tokens in last_chunks])
         starts = [len(token_ids) for token_ids in cached]
-        extent = -(-(max(starts) + width) // _EXTENT) * _EXTENT
+        extent = key_extent(max(starts) + width)
         logits = forward(
             self._model,
             self._cache,

@@ -201,8 +201,10 @@ class _Text:
                 self._cache.copy_row(0, row)
 
     def plain(self) -> _Reading:
-        """As plain decoding reads: a token a step."""
-        return self._in_steps(1)
+        """As plain decoding reads: a token of each row a step."""
+        steps = [self._step([1] * self._batch_size, at) for at in range(_COUNT)]
+        logits = torch.cat([step.logits for step in steps])
+        return _Reading(slice(_COUNT), logits, [1] * _COUNT)
 
     def readings(self) -> Iterator[tuple[str, Callable[[], _Reading]]]:
         """Other ways, with their names."""
@@ -211,7 +213,7 @@ class _Text:
             for count in (2, 5, min(self._steps.widths[-1], _COUNT)):
                 yield f"at {count} places of the step", partial(self._in_steps, count)
         else:
-            for count in (*_WIDTHS, self._steps.widths[-1]):
+            for count in (1, *_WIDTHS, self._steps.widths[-1]):
                 yield f"in steps of {count}", partial(self._in_steps, count)
             yield "in a prefill", self._in_prefill
             yield "with more masked keys", partial(self._step, half, num_masked=_MASKED_KEYS)
@@ -279,7 +281,7 @@ def _first_module(model: PreTrainedModel, text: _Text, read: Callable[[], _Readi
             count = min(len(plain), len(other))
             if not torch.equal(plain[:count], other[:count]):
                 return f"{name.rpartition('.')[0]}, before {name}" if is_input else name
-    return "what follows its modules"
+    return "none of its modules alone"
 
 
 @contextmanager
@@ -289,12 +291,12 @@ def _states(model: PreTrainedModel) -> Iterator[dict[tuple[str, bool], list[torc
 
     def keep(key: tuple[str, bool], values: Any) -> None:
         value = values[0] if isinstance(values, tuple) and values else values
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
             states.setdefault(key, []).append(value.detach().clone())
 
     hooks = []
-    module: Any
-    for name, module in model.named_modules():
+    modules: list[tuple[str, Any]] = [*model.named_modules()]
+    for name, module in modules:
         hooks += [
             module.register_forward_pre_hook(
                 lambda module, given, name=name: keep((name, True), given)
@@ -322,7 +324,8 @@ def _of_first_row(states: Sequence[torch.Tensor], lengths: Sequence[int]) -> tor
 
 def _largest_embedding(model: PreTrainedModel) -> int:
     """The token of the largest embedding: the least alike to what is beside it."""
-    weight = model.get_input_embeddings().weight
+    embeddings: Any = model.get_input_embeddings()
+    weight = embeddings.weight
     if weight.device.type == "meta" or not weight.is_floating_point():
         return 1
     return int(weight.detach().float().nan_to_num().norm(dim=-1).argmax())

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +14,28 @@ import torch
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingChooser
 from hypothesis import given
 from hypothesis import strategies as st
-from steps import TEXT, exact_steps
-from tiny_models import VOCABULARY, larger_model, prompts, tiny_model
-from transformers import LogitsProcessorList
+from steps import TEXT, exact_mode_of
+from tiny_models import (
+    ARCHITECTURES,
+    VOCABULARY,
+    larger_model,
+    prompts,
+    skip_if_refused,
+    tiny_model,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from ways import EXACT_WAYS
 
-from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import check_exact_steps, fixed_steps, measure_exact_steps
+from copyspec_eval.decoding.exactness import check_exact, exact_mode
+from copyspec_eval.decoding.invariance import in_whole_vectors
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.widths import exact_extent, ladder, most_padding, padded
+from copyspec_eval.decoding.widths import ladder, most_padding, padded
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
-from copyspec_eval.errors import OptionError
-from copyspec_eval.types import DraftOptions, ExactSteps
+from copyspec_eval.errors import ModelError, OptionError
+from copyspec_eval.types import DraftOptions, ExactMode
 
 BUDGET = 24
 
@@ -51,7 +57,7 @@ def logits_of(
         model,
         make_drafter,
         num_draft_tokens=num_draft_tokens,
-        exact=exact_steps(model, batch_size),
+        exact=exact_mode_of(model, batch_size, num_draft_tokens),
         batch_size=batch_size,
     )
     answers = engine.generate(sequences)
@@ -102,19 +108,15 @@ def test_logits_are_the_same_bits_for_experts_windows_and_caps(
 
 @pytest.mark.usefixtures("threads", "either_kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_neither_neighbours_nor_spare_capacity_matter(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A resumed run has other requests left, so other neighbours and another largest request."""
+def test_neighbours_do_not_matter(dtype: torch.dtype) -> None:
+    """A resumed run has other requests left, so other neighbours."""
     model = larger_model(dtype)
     tokens, logits = logits_of(model, no_drafter, 4)
     reversed_tokens, reversed_logits = logits_of(model, no_drafter, 4, order=slice(None, None, -1))
-    monkeypatch.setattr(Steps, "tight", lambda self, length: 1536)
-    wide_tokens, wide_logits = logits_of(model, no_drafter, 4)
-    assert reversed_tokens[::-1] == wide_tokens == tokens
-    for wanted, *others in zip(logits, reversed_logits[::-1], wide_logits, strict=True):
+    assert reversed_tokens[::-1] == tokens
+    for wanted, other in zip(logits, reversed_logits[::-1], strict=True):
         for position, bits in wanted.items():
-            assert all(torch.equal(other[position], bits) for other in others)
+            assert torch.equal(other[position], bits)
 
 
 @pytest.mark.usefixtures("torchs_kernels")
@@ -143,193 +145,164 @@ def no_drafter() -> Drafter:
     return drafter_factory(DraftOptions("none"))()
 
 
-class OwnKernel:
-    """Gives some rows of steps of some shapes other bits, as a library's other kernel does."""
-
-    def __init__(self, is_other: Callable[[int], bool], row: int = -1) -> None:
-        self.is_other, self.row = is_other, row
-        self.widths: set[int] = set()
-
-    def __call__(self, module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
-        width = logits.shape[1]
-        self.widths.add(width)
-        if self.is_other(width):
-            logits = logits.clone()
-            bits = logits.view(torch.int32)
-            bits[:, self.row] ^= 1
-        return logits
+Defect = Callable[[torch.Tensor], torch.Tensor]
+"""Of a layer's output, `[rows, tokens, size]`; all but one are right."""
 
 
 @contextmanager
-def kernel(model: Any, is_other: Callable[[int], bool], row: int = -1) -> Iterator[OwnKernel]:
-    own = OwnKernel(is_other, row)
-    hook = model.lm_head.register_forward_hook(own)
+def defect(model: Any, name: str, change: Defect) -> Iterator[None]:
+    """Within it, a layer's outputs are changed."""
+    layer = model.get_submodule(name)
+    hook = layer.register_forward_hook(lambda layer, given, output: change(output))
     try:
-        yield own
+        yield
     finally:
         hook.remove()
 
 
-def measured(model: Any, batch_size: int = 1) -> ExactSteps | None:
-    return measure_exact_steps(model, TEXT, 33, batch_size)
+def flipped(output: torch.Tensor, place: int) -> torch.Tensor:
+    """The last bits of a token are others."""
+    output = output.clone()
+    output[:, place] = torch.nextafter(output[:, place], torch.tensor(torch.inf))
+    return output
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "row"),
-    [
-        (1, -1),
-        (4, 5),
-        pytest.param(1, 0, marks=pytest.mark.slow),
-        pytest.param(1, 5, marks=pytest.mark.slow),
-        pytest.param(4, 0, marks=pytest.mark.slow),
-        pytest.param(4, -1, marks=pytest.mark.slow),
-    ],
-)
-def test_a_kernel_that_changes_one_row_is_left_out(batch_size: int, row: int) -> None:
-    model = larger_model(torch.float32)
-    usual = measured(model, batch_size)
-    assert usual is not None
-    assert {6, 10, 14} < set(usual.widths)
-    with kernel(model, lambda width: width in (6, 14), row):
-        steps = measured(model, batch_size)
-        widths, totals = (
-            tuple(number for number in numbers if number not in (6, 14))
-            for numbers in (usual.widths, usual.totals)
-        )
-        assert steps == replace(usual, widths=widths, totals=totals)
-        assert check_exact_steps(model, TEXT, steps, batch_size)
-        assert not check_exact_steps(model, TEXT, usual, batch_size), "kept, and no longer true"
-
-
-def test_where_one_row_has_its_own_kernel_plain_decoding_takes_two() -> None:
-    model = larger_model(torch.bfloat16)
-    copied = copy.deepcopy(model)
-    with kernel(copied, lambda width: width == 1) as own:
-        steps = measured(copied)
-        assert steps is not None
-        assert (steps.kind, steps.widths[:3]) == ("two rows", (2, 3, 4))
-        own.widths.clear()
-        engine = Engine(copied, no_drafter, num_draft_tokens=0, exact=steps)
-        [answer] = engine.generate([greedy_sequence()])
-        assert own.widths == {1, 2}, "the prefill keeps one row of logits, each step has two"
-    [wanted] = Engine(model, no_drafter, num_draft_tokens=0, exact=steps).generate(
-        [greedy_sequence()]
-    )
-    assert answer.token_ids == wanted.token_ids
-
-
-def test_where_no_widths_agree_there_is_no_class() -> None:
-    model = larger_model(torch.float32)
-    with kernel(model, lambda width: width in (1, 2)):
-        assert measured(model) is None
+DEFECTS: dict[str, tuple[str, Defect]] = {
+    "a token in a wide tile": (
+        "model.layers.1.mlp.up_proj",
+        lambda output: flipped(output, 2) if output.shape[1] > 2 else output,
+    ),
+    "the last token of an odd number": (
+        "lm_head",
+        lambda output: flipped(output, -1) if output.shape[1] % 2 else output,
+    ),
+    "another order of sums in wide steps": (
+        "model.layers.0.self_attn.o_proj",
+        lambda output: (output * 3 / 3) if output.shape[1] > 4 else output,
+    ),
+    "a single token": (
+        "model.norm",
+        lambda output: flipped(output, 0) if output.shape[1] == 1 else output,
+    ),
+    "what is beside a token": (
+        "model.layers.0.mlp.down_proj",
+        lambda output: output + output.mean() * 1e-6,
+    ),
+}
+"""By what they depend on; where they are, and what they do."""
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_no_width_outside_the_class_is_ever_run(batch_size: int) -> None:
-    model = larger_model(torch.float32)
-    with kernel(model, lambda width: width in (3, 7, 8 + 2)) as own:
-        steps = measured(model, batch_size)
-        assert steps is not None
-        assert not {3, 7, 10} & set(steps.widths)
-        own.widths.clear()
-        answers: dict[tuple[int, ...], tuple[int, ...]] = dict.fromkeys(prompts(), (5,) * BUDGET)
-        engine = Engine(
-            model,
-            functools.partial(RandomDrafter, answers, model.config.vocab_size),
-            num_draft_tokens=14,
-            exact=steps,
-            batch_size=batch_size,
-        )
-        engine.warm_up(greedy_sequence())
-        engine.generate([greedy_sequence(prompt) for prompt in prompts()])
-        assert own.widths <= {1, *steps.widths, *steps.totals}
-        assert bool(own.widths & {*steps.totals} - {*steps.widths}) == (batch_size > 1)
-        assert len(own.widths) > 5
-
-
-@contextmanager
-def attention_kernel(is_other: Callable[[int], bool]) -> Iterator[list[int]]:
-    """Other bits where `is_other` of the number of keys attended to; gives the numbers seen."""
-    extents: list[int] = []
-    kernel = torch.nn.functional.scaled_dot_product_attention
-
-    def attend(query: Any, key: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        extents.append(key.shape[2])
-        output: torch.Tensor = kernel(query, key, *arguments, **options)
-        return output * 1.001 if is_other(key.shape[2]) else output
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.nn.functional.scaled_dot_product_attention", attend)
-        yield extents
-
-
-@pytest.mark.usefixtures("torchs_kernels")
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_length_of_a_block_of_keys_with_other_bits_is_left_out(batch_size: int) -> None:
-    model = larger_model(torch.float32)
-    usual = measured(model, batch_size)
-    assert usual is not None
-    assert usual.block_lengths[0] < 192 < usual.block_lengths[-1] == 512
-    with attention_kernel(lambda extent: 0 < extent % 512 < 192) as extents:
-        steps = measured(model, batch_size)
-        assert steps is not None
-        assert min(steps.block_lengths) == 192
-        assert steps.widths == usual.widths
-        assert check_exact_steps(model, TEXT, steps, batch_size)
-        assert not check_exact_steps(model, TEXT, usual, batch_size), "kept, and no longer true"
-        engine = Engine(model, no_drafter, num_draft_tokens=0, exact=steps, batch_size=batch_size)
-        extents.clear()
-        engine.generate([greedy_sequence((3, 1, 4) * 30), greedy_sequence((3, 1, 4) * 60)])
-        assert set(extents) == {*steps.block_lengths[:2]}, "of the prefill, too"
-
-
-@pytest.mark.usefixtures("torchs_kernels")
-def test_where_masked_keys_matter_a_sequence_attends_to_equally_many_throughout() -> None:
-    model = larger_model(torch.float32)
-    with attention_kernel(lambda extent: extent > 512) as extents:
-        steps = measured(model)
-        assert steps is not None
-        assert steps.block_lengths == ()
-        engine = Engine(model, no_drafter, num_draft_tokens=0, exact=steps)
-        extents.clear()
-        engine.generate([greedy_sequence((3, 1, 4) * 170)])
-        assert set(extents) == {256, 510, 1024}, "a prefill's two chunks, and all steps"
-
-
-@given(st.integers(1, 2000), st.sets(st.sampled_from([64, 192, 384])))
-def test_blocks_of_keys_hold_every_position(length: int, short: set[int]) -> None:
-    lengths = (*sorted(short), 512)
-    extent = exact_extent(length, lengths)
-    assert length <= extent < length + 512
-    assert extent % 512 in {0, *lengths}
-    assert exact_extent(extent, lengths) == extent <= exact_extent(length, ())
-
-
-@pytest.mark.parametrize("width", [8, 16, 32])
-def test_a_fixed_width_is_refused_where_later_tokens_matter(width: int) -> None:
-    """As with a quantisation whose scale is taken over all tokens of a step."""
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_seen_and_its_module_named(name: str, batch_size: int) -> None:
     model = copy.deepcopy(larger_model(torch.float32))
-    steps = fixed_steps(width - 1)
-    assert steps.widths == (width,)
-    assert check_exact_steps(model, TEXT, steps, batch_size=1)
-    linear = torch.nn.Linear.forward
-
-    class Scaled(torch.nn.Linear):
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            scale = hidden.abs().max() / 127
-            return linear(self, (hidden / scale).round() * scale)
-
-    for layer in model.model.layers:
-        layer.mlp.up_proj.__class__ = Scaled
-    assert not check_exact_steps(model, TEXT, steps, batch_size=1)
-    assert measured(model) is None
+    assert check_exact(model, TEXT, ExactMode(), 32, batch_size) is None
+    layer, change = DEFECTS[name]
+    with defect(model, layer, change):
+        found = check_exact(model, TEXT, ExactMode(), 32, batch_size)
+        assert found is not None
+        assert found.module == layer
+    assert check_exact(model, TEXT, ExactMode(), 32, batch_size) is None
 
 
-def test_a_draft_that_no_step_holds_is_refused() -> None:
-    steps = ExactSteps("one row", (1, 2, 4), block_lengths=(), any_batch=True)
-    steps.check_holds(3)
-    with pytest.raises(OptionError, match=r"num_draft_tokens=4 is over 3.*exact=false"):
-        steps.check_holds(4)
+@pytest.mark.usefixtures("our_kernels")
+@pytest.mark.parametrize("mode", [ExactMode(), ExactMode(16)], ids=str)
+def test_a_masked_key_that_counts_is_seen(mode: ExactMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = larger_model(torch.float32)
+    attend = torch.ops.copyspec.attend
+
+    def leaking(query: Any, key: Any, value: Any, mask: torch.Tensor, *others: Any) -> Any:
+        # Each token sees the one behind it, too.
+        return attend(query, key, value, mask | mask.roll(1, dims=-1), *others)
+
+    monkeypatch.setattr(torch.ops.copyspec, "attend", leaking)
+    assert check_exact(model, TEXT, mode, 15, 1) is not None
+
+
+@pytest.mark.usefixtures("our_kernels")
+def test_masked_keys_that_are_rounded_otherwise_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    attend = torch.ops.copyspec.attend
+
+    def rounding(query: Any, key: torch.Tensor, *others: Any) -> Any:
+        output = attend(query, key, *others)
+        return output * 3 / 3 if key.shape[2] > 64 else output
+
+    monkeypatch.setattr(torch.ops.copyspec, "attend", rounding)
+    found = check_exact(larger_model(torch.float32), TEXT, ExactMode(), 15, 1)
+    assert found is not None
+    assert found.what.startswith("with more masked keys")
+
+
+@pytest.mark.parametrize("place", [1, 3, 7, 11])
+def test_at_a_fixed_width_a_place_with_other_bits_is_seen(place: int) -> None:
+    model = copy.deepcopy(larger_model(torch.float32))
+    assert check_exact(model, TEXT, ExactMode(16), 15, 2) is None
+    with defect(model, "model.layers.1.mlp.down_proj", lambda output: flipped(output, place)):
+        found = check_exact(model, TEXT, ExactMode(16), 15, 2)
+        assert found is not None
+        assert found.module == "model.layers.1.mlp.down_proj"
+
+
+def test_where_widths_differ_every_step_has_one_and_else_the_model_is_refused(
+    byte_model: Path,
+) -> None:
+    auto: Any = AutoModelForCausalLM
+    model, words = auto.from_pretrained(byte_model).eval(), AutoTokenizer
+    tokenizer: Any = words.from_pretrained(byte_model)
+    ways = functools.partial(exact_mode, model, tokenizer, longest=10, batch_size=1)
+    assert ways(needed=0).width in (None, 16)
+    with defect(model, *DEFECTS["a single token"]):
+        assert ways(needed=0) == ExactMode(16)
+        assert ways(needed=20) == ExactMode(32)
+        with pytest.raises(OptionError, match=r"num_draft_tokens=40 is over 31.*exact=false"):
+            ways(needed=40)
+    with (
+        defect(model, *DEFECTS["what is beside a token"]),
+        pytest.raises(ModelError, match=r"first in model.layers.0.mlp.down_proj\); pass exact=fa"),
+    ):
+        ways(needed=0)
+
+
+@pytest.mark.usefixtures("our_kernels", "threads")
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_our_kernels_compute_every_token_alone(
+    model_type: str, dtype: torch.dtype, batch_size: int
+) -> None:
+    """Sizes are such that torch's own code for the last values would be met."""
+    skip_if_refused(model_type)
+    assert check_exact(tiny_model(model_type, dtype), TEXT, ExactMode(), 32, batch_size) is None
+
+
+FUNCTIONS = [torch.sigmoid, torch.nn.functional.silu, torch.nn.functional.gelu, torch.tanh]
+
+
+@given(
+    st.integers(1, 70), st.integers(1, 70), st.sampled_from(FUNCTIONS), st.sampled_from([1, 2, 3])
+)
+def test_values_have_the_same_bits_among_any_number(
+    size: int, count: int, function: Callable[..., torch.Tensor], num_threads: int
+) -> None:
+    values = torch.randn(count, size, generator=torch.Generator().manual_seed(count))
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        together = in_whole_vectors(function, values)
+        alone = [in_whole_vectors(function, row) for row in values]
+        many = in_whole_vectors(function, values.repeat(40, 1))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(together, torch.stack(alone))
+    assert torch.equal(together, many[-count:])
+    torch.testing.assert_close(together, function(values))
+
+
+def test_torchs_own_functions_are_not_such() -> None:
+    """Else the wrapper is needless, and the test above shows nothing."""
+    values = torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
+    alone = torch.stack([torch.sigmoid(row) for row in values])
+    assert not torch.equal(torch.sigmoid(values), alone)
 
 
 @given(st.integers(1, 700))
@@ -341,7 +314,3 @@ def test_the_ladder_reaches_every_width_with_little_padding(widest: int) -> None
     for needed in range(1, widest + 1):
         assert needed <= padded(widths, needed) <= 1.25 * needed
     assert most_padding(widths) < 0.2 * widths[-1] or widest < 6
-
-
-def greedy_sequence(prompt: tuple[int, ...] = (3, 1, 4, 1, 5, 9, 2, 6)) -> Sequence:
-    return Sequence(prompt, StopRule(BUDGET), TokenChooser(LogitsProcessorList(), False))
