@@ -17,7 +17,7 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
-from copyspec_eval.types import DraftOptions, ExactSteps, TurnCounts
+from copyspec_eval.types import DraftOptions, ExactMode, TurnCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +84,17 @@ def engine_arm(
     model: Any,
     forced: ForcedModel,
     options: DraftOptions,
-    exact: ExactSteps | None,
+    exact: ExactMode | None,
     step_costs: dict[int, float],
 ) -> Arm:
     """A drafter on our engine; `step_costs` count where its thresholds follow from them."""
     by_cost = drafter_kind(options.drafter).num_draft_tokens is None
     longest = longest_draft(options)
+    most = exact.num_draft_tokens if exact else None
     engine = Engine(
         model,
         drafter_factory(options),
-        num_draft_tokens=min(longest, exact.num_draft_tokens) if exact else longest,
+        num_draft_tokens=longest if most is None else min(longest, most),
         exact=exact,
         step_costs=step_costs if by_cost else None,
     )

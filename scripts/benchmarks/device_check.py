@@ -11,7 +11,7 @@ import statistics
 import sys
 from collections import abc
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -23,14 +23,14 @@ from benchmarks.models import MEDIUM, QWEN_05B, SMALL, Shape, random_model
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
+from copyspec_eval.decoding.exactness import mismatches
 from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
-from copyspec_eval.types import FIXED_WIDTHS, Draft, DraftOptions, ExactSteps, Generation, Verdict
+from copyspec_eval.types import FIXED_WIDTHS, Draft, DraftOptions, ExactMode, Generation, Verdict
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _BATCH_SIZES = (1, 4)
@@ -74,17 +74,17 @@ def check_device(device: str) -> Result:
        wrong, partly right and junk, and with each drafter of the registry. Every verified logit has
        to be the same bits. `none` against itself is among them: if that differs, the kernels are
        not reproducible at all. The control, `exact=false` with right drafts, is expected to differ.
-    2. Which widths have the same bits, as exact mode measures it.
+    2. Where reading a text in several ways differs in bits, as exact mode checks it.
     3. Median seconds of a step's forward by width, on a GPU on the shape of Qwen2.5-0.5B, in
        bfloat16.
     """
-    equality, control, exact_steps = _check_equality(_SIZES[device], device)
+    equality, control, exactness = _check_equality(_SIZES[device], device)
     return {
         "ok": all(map(_is_equal, equality)),
         "equality": equality,
         "control_differs": any(row["equal"] < row["compared"] for row in control),
         "control": control,
-        "exact_steps": exact_steps,
+        "exactness": exactness,
         "float32_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "step_cost": _time_steps(_SIZES[device], device),
     }
@@ -144,7 +144,7 @@ class _Setting:
     budget: int
     longest: int  # draft, in tokens
     batch_size: int
-    exact: ExactSteps | None
+    exact: ExactMode | None
 
     def compare_with_none(self, drafters: abc.Sequence[str]) -> list[Result]:
         baseline, logits = self._record(drafter_factory(DraftOptions("none")))
@@ -166,7 +166,7 @@ class _Setting:
         tokens = list(answers.values())
         return {
             "dtype": str(self.model.dtype).removeprefix("torch."),
-            "steps": self.exact.kind if self.exact else "any",
+            "steps": self.exact.name if self.exact else "any",
             "longest_draft": self.longest,
             "batch_size": self.batch_size,
             "drafter": drafter,
@@ -224,21 +224,21 @@ def _prompts(lengths: abc.Sequence[int], vocabulary: int) -> list[_Prompt]:
 
 
 def _check_equality(sizes: _Sizes, device: str) -> tuple[list[Result], ...]:
-    """Rows of exact mode, which have to be equal, of the control, which should not be, and of the
-    widths that were measured to have the same bits.
+    """Rows of exact mode, which have to be equal, of the control, which should not be, and of what
+    differs where a text is read in several ways.
     """
     prompts = _prompts(sizes.prompt_lengths, sizes.shape["vocab_size"])
-    equality, control, measured = [], [], []
+    equality, control, exactness = [], [], []
     for dtype in _DTYPES:
         model = random_model(sizes.shape, dtype, device)
         for batch_size in _BATCH_SIZES:
-            steps = measure_exact_steps(model, prompts[2], _LONGEST + 1, batch_size)
-            measured.append(_measured(model, batch_size, steps))
-            _log("widths of the same bits", measured[-1])
-            of_drafts = [(width - 1, fixed_steps(width - 1)) for width in FIXED_WIDTHS]
-            if steps is not None:
-                of_drafts.append((min(_LONGEST, steps.num_draft_tokens), steps))
-            for longest, exact in of_drafts:
+            modes = [ExactMode(), *map(ExactMode, FIXED_WIDTHS)]
+            for exact in modes:
+                longest = exact.num_draft_tokens or _LONGEST
+                exactness.append(_exactness(model, prompts[2], exact, longest, batch_size))
+                _log("exactness", exactness[-1])
+                if exact.width is None and exactness[-1]["differs"]:
+                    continue
                 setting = _Setting(model, prompts, sizes.budget, longest, batch_size, exact)
                 for row in setting.compare_with_none([*_SCRIPTED, *DRAFTERS]):
                     equality.append(row)
@@ -246,14 +246,18 @@ def _check_equality(sizes: _Sizes, device: str) -> tuple[list[Result], ...]:
             inexact = _Setting(model, prompts, sizes.budget, 7, batch_size, exact=None)
             control += inexact.compare_with_none(["right"])
             _log("control", control[-1])
-    return equality, control, measured
+    return equality, control, exactness
 
 
-def _measured(model: Any, batch_size: int, steps: ExactSteps | None) -> Result:
+def _exactness(
+    model: Any, token_ids: _Prompt, exact: ExactMode, longest: int, batch_size: int
+) -> Result:
+    found = mismatches(model, token_ids, exact, longest, batch_size)
     return {
         "dtype": str(model.dtype).removeprefix("torch."),
         "batch_size": batch_size,
-        **(asdict(steps) if steps else {"kind": "none: a fixed width is taken"}),
+        "width": exact.width,
+        "differs": [f"{what}, first in {module}" for what, module in found],
     }
 
 

@@ -11,13 +11,14 @@ import torch
 from benchmarks.arms import Arm, BenchAnswer, engine_arm, transformers_arms
 from benchmarks.forced import ForcedModel
 from benchmarks.memory import PeakMemory
-from copyspec_eval.decoding.exactness import fixed_steps, measure_exact_steps
+from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.replay import Trace
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import CopySpecError
-from copyspec_eval.types import DraftOptions, ExactSteps
+from copyspec_eval.types import DraftOptions, ExactMode
 
 _WARM_UP_TOKENS = 8
 _CONTEXT, _CONTEXT_ANSWER = 4096, 64
@@ -42,24 +43,24 @@ class Bench:
     Attributes:
         arms: by name.
         step_costs: seconds of a step by its number of draft tokens.
-        exact_steps: those of exact mode.
+        exact: the way of exact mode.
     """
 
     arms: Mapping[str, Arm]
     step_costs: dict[int, float]
-    exact_steps: ExactSteps
+    exact: ExactMode
 
 
 def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     """Force `model` to the traces' answers, and warm every arm up."""
     recorded = [(*trace.prompt_ids, *trace.answer_ids) for trace in traces]
-    widest = 1 + LONGEST_DRAFT
     # Before its answers are forced: forced logits would agree at every width.
-    steps = measure_exact_steps(model, recorded[0], widest, batch_size=1) or fixed_steps(15)
+    differs = check_exact(model, recorded[0], ExactMode(), LONGEST_DRAFT, batch_size=1)
+    mode = ExactMode(16 if differs or not kernels.serve(model) else None)
     forced = ForcedModel(model, [*recorded, _long_context(traces)])
     exact_costs, step_costs = (
-        measure_step_costs(model, 1, Steps(model, LONGEST_DRAFT, of, batch_size=1), exact=bool(of))
-        for of in (steps, None)
+        measure_step_costs(model, 1, Steps(model, LONGEST_DRAFT, width, batch_size=1), exact=exact)
+        for width, exact in ((mode.width, True), (None, False))
     )
     arms = transformers_arms(model, forced)
     for name, (options, exact) in ENGINE_ARMS.items():
@@ -67,12 +68,12 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
             model,
             forced,
             options,
-            steps if exact else None,
+            mode if exact else None,
             exact_costs if exact else step_costs,
         )
     for arm in arms.values():
         arm(traces[0].prompt_ids, min(_WARM_UP_TOKENS, len(traces[0].answer_ids)))
-    return Bench(arms, step_costs, steps)
+    return Bench(arms, step_costs, mode)
 
 
 def answer_all(bench: Bench, traces: Sequence[Trace]) -> Iterator[tuple[str, BenchAnswer]]:

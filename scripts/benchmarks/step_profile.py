@@ -15,12 +15,18 @@ from transformers import LogitsProcessorList
 from benchmarks.models import QWEN_05B, random_model
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import fixed_steps
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
-from copyspec_eval.types import PAPER_DRAFT_TOKENS, PAPER_GAMMA, Draft, DraftOptions, Generation
+from copyspec_eval.types import (
+    PAPER_DRAFT_TOKENS,
+    PAPER_GAMMA,
+    Draft,
+    DraftOptions,
+    ExactMode,
+    Generation,
+)
 
 _PROMPT_TOKENS = 600
 _WIDEST_STEP = 64
@@ -74,7 +80,7 @@ def profile_steps(num_tokens: int) -> Iterator[dict[str, Any]]:
             model,
             makers[drafter],
             num_draft_tokens=PAPER_DRAFT_TOKENS,
-            exact=fixed_steps(PAPER_DRAFT_TOKENS) if exact else None,
+            exact=ExactMode(16) if exact else None,
             batch_size=batch_size,
         )
         sequences = [

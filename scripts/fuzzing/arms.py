@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,16 +12,16 @@ from transformers import GenerationConfig, LogitsProcessorList
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import fixed_steps
+from copyspec_eval.decoding.exactness import fixed_width
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory, longest_draft
-from copyspec_eval.types import Draft, ExactSteps, Generation, Verdict
+from copyspec_eval.types import Draft, ExactMode, Generation, Verdict
 from fuzzing.cases import Case, Request, text_of
 from fuzzing.doubles import ScriptedDrafter
-from fuzzing.models import VOCABULARY, draft_model_of, model_of, steps_of
+from fuzzing.models import VOCABULARY, draft_model_of, is_invariant, model_of
 
 
 @dataclass(slots=True)
@@ -89,31 +89,28 @@ class RecordingChooser(TokenChooser):
         return super().choose(prefix_ids, logits)
 
 
-def exact_steps(case: Case, batch_size: int) -> ExactSteps | None:
-    """The steps of the case's mode; those of a fixed width where none were measured."""
-    if case.steps is None:
+def exact_mode(case: Case, batch_size: int) -> ExactMode | None:
+    """The case's mode; a fixed width where the model is not invariant."""
+    if case.exact is None:
         return None
-    measured = steps_of(case.model, batch_size) if case.steps == "measured" else None
-    if measured is None:
-        return fixed_steps(longest_draft(case.options))
-    if case.fixes_extent:
-        return replace(measured, block_lengths=(), prefill_widths=(), totals=())
-    return measured
+    if case.exact == "invariant" and is_invariant(case.model, batch_size):
+        return ExactMode()
+    return ExactMode(fixed_width(longest_draft(case.options)))
 
 
 def answer_plainly(
-    case: Case, requests: Sequence[Request], steps: ExactSteps | None, batch_size: int
+    case: Case, requests: Sequence[Request], exact: ExactMode | None, batch_size: int
 ) -> list[Answer]:
     """Answers of plain decoding, in order."""
     watched = [WatchedDrafter(NoDrafter()) for _ in requests]
-    engine = plain_engine(case, steps, batch_size, iter(watched).__next__)
+    engine = plain_engine(case, exact, batch_size, iter(watched).__next__)
     sequences = [sequence_of(case, request) for request in requests]
     return _answers(engine.generate(sequences), sequences, watched)
 
 
 def plain_engine(
     case: Case,
-    steps: ExactSteps | None,
+    exact: ExactMode | None,
     batch_size: int,
     make_drafter: DrafterFactory = NoDrafter,
 ) -> Engine:
@@ -123,14 +120,14 @@ def plain_engine(
         model,
         make_drafter,
         num_draft_tokens=0,
-        exact=steps,
+        exact=exact,
         batch_size=batch_size,
         cache=case.model.cache,
     )
 
 
 def answer_with_drafts(
-    case: Case, steps: ExactSteps | None, plain: Sequence[Answer]
+    case: Case, exact: ExactMode | None, plain: Sequence[Answer]
 ) -> tuple[Engine, list[Answer]]:
     """The engine that the case asks for, and its answers in the order of the requests."""
     order = list(range(len(case.requests)))
@@ -143,7 +140,7 @@ def answer_with_drafts(
         watched.append(WatchedDrafter(make_unwatched()))
         return watched[-1]
 
-    engine = _drafting_engine(case, steps, make_drafter)
+    engine = _drafting_engine(case, exact, make_drafter)
     sequences = [sequence_of(case, case.requests[index]) for index in order]
     middle = len(order) // 2 if case.splits else len(order)
     parts = sequences[:middle], sequences[middle:]
@@ -165,7 +162,7 @@ def sequence_of(case: Case, request: Request) -> Decoded:
     processors: LogitsProcessorList = model._get_logits_processor(
         config, input_ids_seq_length=length, device=model.device
     )
-    is_recorded = case.records_logits and case.steps is not None
+    is_recorded = case.records_logits and case.exact is not None
     make_chooser = RecordingChooser if is_recorded else TokenChooser
     chooser = make_chooser(processors, case.settings["do_sample"], request.seed)
     rule = StopRule(request.budget, case.eos_ids, case.stop_strings, text_of)
@@ -185,12 +182,13 @@ def _drafter_factory(case: Case, plain: Sequence[Answer]) -> DrafterFactory:
     return iter(doubles).__next__
 
 
-def _drafting_engine(case: Case, steps: ExactSteps | None, make_drafter: DrafterFactory) -> Engine:
+def _drafting_engine(case: Case, exact: ExactMode | None, make_drafter: DrafterFactory) -> Engine:
     options, draft_model = case.options, None
     if options.draft_model is not None:
         draft_model = DraftModel(draft_model_of(case.model, options.draft_model), options.delta)
     longest = longest_draft(options)
-    longest = min(longest, steps.num_draft_tokens) if steps else longest
+    most = exact.num_draft_tokens if exact else None
+    longest = longest if most is None else min(longest, most)
     costs = None
     if case.slope is not None:
         costs = {0: 1.0, longest: 1.0 + case.slope * longest}
@@ -198,7 +196,7 @@ def _drafting_engine(case: Case, steps: ExactSteps | None, make_drafter: Drafter
         model_of(case.model),
         make_drafter,
         num_draft_tokens=longest,
-        exact=steps,
+        exact=exact,
         batch_size=case.batch_size,
         step_costs=costs,
         draft_model=draft_model,

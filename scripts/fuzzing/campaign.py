@@ -44,7 +44,6 @@ class Totals:
             diverged=found.agreements["diverged"],
             equal_logits=found.num_logits,
             alone=found.num_alone,
-            other_alone=found.num_other_alone,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -55,8 +55,7 @@ class Case:
     Attributes:
         seed, number: what it was drawn from.
         model, batch_size: see above.
-        steps: "measured" or "fixed" widths; None decodes without exact mode.
-        fixes_extent: whether exact steps are used as if the number of masked keys mattered.
+        exact: "invariant" or "fixed width"; None decodes without exact mode.
         double: a drafter that knows the answer, of `doubles`; None takes the one of `options`.
         options: how to draft; `draft_model` is one of `LIKENESSES`.
         slope: by how much a draft token lengthens a step; None names no costs.
@@ -74,8 +73,7 @@ class Case:
     number: int
     model: ModelName
     batch_size: int
-    steps: str | None
-    fixes_extent: bool
+    exact: str | None
     double: str | None
     options: DraftOptions
     slope: float | None
@@ -110,20 +108,19 @@ def draw(seed: int, number: int, among: Range | None = None) -> Case:
     """Case `number` of `seed`."""
     among = among or Range()
     source = random.Random(f"{seed} {number}")
-    steps = source.choice(("measured", "measured", "fixed", None, None))
+    exact = source.choice(("invariant", "invariant", "fixed width", None, None))
     double = None
     if source.random() < 0.5:
-        double = source.choice(CHAINS if steps else (*CHAINS, TREE, TREE))
+        double = source.choice(CHAINS if exact else (*CHAINS, TREE, TREE))
     eos_ids = tuple(source.sample(range(VOCABULARY), source.choice((0, 0, 1, 3))))
     case = Case(
         seed=seed,
         number=number,
         model=source.choice(among.models),
         batch_size=source.choice(among.batch_sizes),
-        steps=steps,
-        fixes_extent=source.random() < 0.3,
+        exact=exact,
         double=double,
-        options=_draw_options(source, among, steps is not None, double is not None),
+        options=_draw_options(source, among, exact is not None, double is not None),
         slope=source.choice((None, None, 0.0, 0.02, 0.2)),
         settings=_draw_settings(source, eos_ids),
         eos_ids=eos_ids,
@@ -145,7 +142,7 @@ def _within_own_cache(case: Case) -> Case:
     return replace(
         case,
         batch_size=1,
-        steps=None,
+        exact=None,
         double="junk" if case.double == TREE else case.double,
         options=replace(case.options, tree=False, recycle=False, draft_model=likeness),
         prefix_cache=0,

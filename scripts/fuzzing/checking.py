@@ -10,12 +10,12 @@ import torch
 
 from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.types import Agreement
+from copyspec_eval.types import Agreement, ExactMode
 from fuzzing.arms import (
     Answer,
     answer_plainly,
     answer_with_drafts,
-    exact_steps,
+    exact_mode,
     plain_engine,
     sequence_of,
 )
@@ -33,14 +33,12 @@ class Finding:
 
     Attributes:
         case: see above.
-        mode: the kind of its exact steps, or "inexact", or which of the model's own caches.
+        mode: the name of its exact mode, or "inexact", or which of the model's own caches.
         failures: in words; none if all is as it should be.
         agreements: of its answers with plain decoding.
         num_tokens, num_drafted, num_accepted: of its drafted answers together.
         num_logits: positions whose logits were compared bit for bit.
-        num_alone: answers that were compared with those of a batch of one.
-        num_other_alone: of these, with other bits or tokens. No failure: a batch is held to plain
-            decoding in a batch of its size, and `ExactSteps.any_batch` is of some positions.
+        num_alone: answers of an invariant batch that were compared with those of a batch of one.
     """
 
     case: Case
@@ -52,7 +50,6 @@ class Finding:
     num_accepted: int = 0
     num_logits: int = 0
     num_alone: int = 0
-    num_other_alone: int = 0
 
     def __str__(self) -> str:
         return f"seed={self.case.seed} case={self.case.number}: {'; '.join(self.failures)}"
@@ -60,11 +57,11 @@ class Finding:
 
 def check(case: Case) -> Finding:
     """Answer the requests of a case in both ways, and compare."""
-    steps = exact_steps(case, case.batch_size)
+    exact = exact_mode(case, case.batch_size)
     inexact = "inexact" if case.model.cache == "copyspec" else case.model.cache
-    found = Finding(case, steps.kind if steps else inexact)
-    plain = answer_plainly(case, case.requests, steps, case.batch_size)
-    engine, drafted = answer_with_drafts(case, steps, plain)
+    found = Finding(case, exact.name if exact else inexact)
+    plain = answer_plainly(case, case.requests, exact, case.batch_size)
+    engine, drafted = answer_with_drafts(case, exact, plain)
     for index, (answer, wanted) in enumerate(zip(drafted, plain, strict=True)):
         _count(found, answer)
         failures = [*_differences(found, engine, index, answer, wanted)]
@@ -72,8 +69,8 @@ def check(case: Case) -> Finding:
             wrong = miscounts(case, case.requests[index], made, is_plain=made is wanted)
             failures += [f"{arm} {what}" for what in wrong]
         found.failures += [f"request {index}: {failure}" for failure in failures]
-    if steps and steps.any_batch and case.batch_size > 1:
-        _compare_alone(found, plain)
+    if exact == ExactMode() and case.batch_size > 1:
+        found.failures += _compare_alone(found, plain)
     return found
 
 
@@ -106,16 +103,14 @@ def _differences(
         yield "another finish reason"
 
 
-def _compare_alone(found: Finding, plain: Sequence[Answer]) -> None:
-    """Compare a batch's answers with those of a batch of one, where their bits were the same."""
+def _compare_alone(found: Finding, plain: Sequence[Answer]) -> Iterator[str]:
+    """Where a batch's answers are not those of a batch of one."""
     case = found.case
-    steps = exact_steps(case, 1)
-    if steps is None or steps.kind == "fixed width":
-        return
-    alone = answer_plainly(case, case.requests[:_MOST_ALONE], steps, 1)
+    alone = answer_plainly(case, case.requests[:_MOST_ALONE], ExactMode(), 1)
     for index, answer in enumerate(alone):
         found.num_alone += 1
-        found.num_other_alone += any(_unequal(found, plain[index], answer))
+        for failure in _unequal(found, plain[index], answer):
+            yield f"request {index} in a batch: {failure}"
 
 
 def _unequal(found: Finding, answer: Answer, wanted: Answer) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from copyspec_eval.types import Generation, Span
-from fuzzing.arms import Answer
+from fuzzing.arms import Answer, exact_mode
 from fuzzing.cases import Case, Request, text_of
 
 
@@ -60,15 +60,20 @@ def _reused_add_up(case: Case, request: Request, made: Generation, is_plain: boo
 
 
 def _forwards_add_up(case: Case, answer: Answer) -> bool:
-    """The forwards committed the answer; in exact mode, the first of them one token."""
+    """The forwards committed the answer; at a fixed width, the first of them one token."""
     counts, committed = answer.generation.counts, answer.forwards
     return (
         tuple(chain.from_iterable(committed)) == answer.generation.token_ids
         and counts.num_forwards == len(committed)
         and counts.num_prefill_tokens == len(committed[0])
         and all(committed)
-        and not (case.steps is not None and len(committed[0]) > 1)
+        and not (_is_fixed(case) and len(committed[0]) > 1)
     )
+
+
+def _is_fixed(case: Case) -> bool:
+    mode = exact_mode(case, case.batch_size)
+    return mode is not None and mode.width is not None
 
 
 def _attempts_add_up(case: Case, answer: Answer) -> bool:
@@ -78,7 +83,7 @@ def _attempts_add_up(case: Case, answer: Answer) -> bool:
     own = len(made.token_ids) - accepted
     ended_within = len(answer.forwards) - own
     may_end_within = made.counts.finish_reason != "length" and bool(accepted)
-    most = len(answer.forwards) - (case.steps is not None)
+    most = len(answer.forwards) - _is_fixed(case)
     return (
         0 <= ended_within <= may_end_within
         and len(made.attempts) <= most

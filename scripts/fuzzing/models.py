@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from copyspec_eval.decoding.exactness import measure_exact_steps
-from copyspec_eval.types import CacheKind, ExactSteps
+from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.exactness import check_exact
+from copyspec_eval.types import CacheKind, ExactMode
 
 VOCABULARY = 64
 """Small, so that what the models say repeats itself, and there is something to copy."""
 
 LONGEST = 50
-"""Draft tokens at the most where exact steps are measured."""
+"""Draft tokens at the most."""
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -141,11 +142,11 @@ def draft_model_of(name: ModelName, likeness: str) -> Any:
 
 
 @functools.cache
-def steps_of(name: ModelName, batch_size: int) -> ExactSteps | None:
-    """The exact steps of a model, measured; None where no widths agree."""
-    source = random.Random(0)
+def is_invariant(name: ModelName, batch_size: int) -> bool:
+    """Whether our kernels compute every token of a model alone."""
+    source, model = random.Random(0), model_of(name)
     text = [source.randrange(VOCABULARY) for _ in range(211)]
-    return measure_exact_steps(model_of(name), text, 1 + LONGEST, batch_size)
+    return kernels.serve(model) and not check_exact(model, text, ExactMode(), LONGEST, batch_size)
 
 
 def _random_model(kind: str, dtype: str, **changes: Any) -> Any:

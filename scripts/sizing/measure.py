@@ -68,7 +68,7 @@ def _timed(model: Any, copy: _Copy) -> Iterator[dict[str, float]]:
 
     A shared machine's memory is not equally fast at all times.
     """
-    steps = Steps(model, num_draft_tokens=0, exact=None, batch_size=1)
+    steps = Steps(model, num_draft_tokens=0, fixed_width=None, batch_size=1)
     with served(model, exact=False):
         for context in _CONTEXTS:
             cache = RowCache(1, context + 1)

@@ -63,8 +63,8 @@ def test_every_dtype_width_and_batch_is_equal() -> None:
         assert row["drafted"] > 0 or row["drafter"] == "none"
         assert row["accepted"] > 0 or row["drafter"] not in ("right", "partly_right")
     assert result["control_differs"]
-    assert {(row["dtype"], row["batch_size"]) for row in result["exact_steps"]} == set(
-        itertools.product(("float32", "bfloat16"), (1, 4))
+    assert {(row["dtype"], row["batch_size"], row["width"]) for row in result["exactness"]} == set(
+        itertools.product(("float32", "bfloat16"), (1, 4), (None, 8, 16, 32))
     )
     timed = {(row["batch_size"], row["width"]) for row in result["step_cost"]}
     assert timed == set(itertools.product((1, 4), (1, 2, 4, 8, 11, 16, 32, 64)))

@@ -19,7 +19,7 @@ from copyspec_eval.decoding import compiling, kernels
 from copyspec_eval.decoding.cache import write
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import check_exact_steps, measure_exact_steps
+from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.forward import forward, forward_packed
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.serving import served
@@ -27,6 +27,7 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.options import check_compile
+from copyspec_eval.types import ExactMode
 
 pytestmark = pytest.mark.skipif(
     not kernels.has_compiler(), reason="NOT TESTED without a C++ compiler: apt-get install g++"
@@ -138,15 +139,14 @@ def test_a_graph_computes_what_the_layer_does_in_a_batch(model_type: str) -> Non
 def test_drafts_change_no_bit_of_compiled_layers(batch_size: int, dtype: torch.dtype) -> None:
     model = fresh_model("qwen2", dtype)
     compiling.compile_layers(model)
-    steps = measure_exact_steps(model, TEXT, 17, batch_size)
-    assert steps is not None
-    assert check_exact_steps(model, TEXT, steps, batch_size)
+    mode = ExactMode()
+    if check_exact(model, TEXT, mode, 16, batch_size):
+        mode = ExactMode(16)
+        assert check_exact(model, TEXT, mode, 15, batch_size) is None
     asked = [tuple(tokens(row, 0, 9 + 30 * row)) for row in range(4)]
 
     def answers(make_drafter: Any) -> list[tuple[tuple[int, ...], torch.Tensor]]:
-        engine = Engine(
-            model, make_drafter, num_draft_tokens=10, exact=steps, batch_size=batch_size
-        )
+        engine = Engine(model, make_drafter, num_draft_tokens=10, exact=mode, batch_size=batch_size)
         choosers = [RecordingChooser() for _ in asked]
         generations = engine.generate(
             [Sequence(ids, StopRule(30), own) for ids, own in zip(asked, choosers, strict=True)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.forced import ForcedModel
-from steps import exact_steps
+from steps import exact_mode_of
 from tiny_models import tiny_config, tiny_model
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 from ways import EXACT_WAYS, WAYS
@@ -57,7 +57,7 @@ def answered(
         model,
         drafter_factory(options),
         num_draft_tokens=10 if exact else longest_draft(options),
-        exact=exact_steps(model) if exact else None,
+        exact=exact_mode_of(model) if exact else None,
         step_costs=step_costs,
     )
     chooser = TokenChooser(LogitsProcessorList(), do_sample=False)

@@ -36,7 +36,7 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, TopP
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import check_exact_steps, fixed_steps
+from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
@@ -47,19 +47,12 @@ from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.harness.lm import CopySpecLM
-from copyspec_eval.types import DraftOptions, ExactSteps, Generation
+from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 slow = pytest.mark.slow
 DEVICES = ("cuda", "mps", "xpu")
-PACKED = ExactSteps(
-    "two rows",
-    widths=(2, 4, 8, 12),
-    block_lengths=(64, 512),
-    any_batch=True,
-    prefill_widths=(8, 16, 32),
-    totals=(4, 8, 12, 16, 24, 32),
-)
-"""As if they had been measured: nothing here looks at bits."""
+FIXED, INVARIANT = ExactMode(16), ExactMode()
+"""As if it had been checked: nothing here looks at bits."""
 
 
 def sampling() -> TokenChooser:
@@ -84,7 +77,7 @@ class Case:
     model_type: str = "qwen2"
     options: DraftOptions = field(default_factory=lambda: WAYS["suffix+tree"])
     batch_size: int = 3
-    exact: ExactSteps | None = None
+    exact: ExactMode | None = None
     chooser: Callable[[], TokenChooser] = greedy
     delta: int = 0
     keeps_prefixes: bool = False
@@ -127,16 +120,16 @@ CASES: dict[str, Case] = {
     "sampling": Case(chooser=sampling),
     "draft model": Case(options=WAYS["copyspec"], delta=4),
     "prefix cache": Case(keeps_prefixes=True),
-    "exact": Case(options=WAYS["suffix"], exact=fixed_steps(10)),
-    "exact, packed": Case(options=WAYS["suffix"], exact=PACKED, keeps_prefixes=True),
+    "exact": Case(options=WAYS["suffix"], exact=FIXED),
+    "exact, packed": Case(options=WAYS["suffix"], exact=INVARIANT, keeps_prefixes=True),
     "recycling": Case(options=WAYS["suffix+recycle+tree"]),
-    "gpt_oss": Case("gpt_oss", WAYS["suffix"], exact=fixed_steps(10)),
+    "gpt_oss": Case("gpt_oss", WAYS["suffix"], exact=FIXED),
     "processors": Case(chooser=penalised),
     "sampling with a draft model": Case(options=WAYS["copyspec"], delta=3, chooser=sampling),
     **{f"batch, {name}": Case(options=way) for name, way in WAYS.items()},
     **{f"one row, {name}": Case(options=way, batch_size=1) for name, way in WAYS.items()},
     **{
-        model_type: Case(model_type, WAYS["suffix"], exact=fixed_steps(10))
+        model_type: Case(model_type, WAYS["suffix"], exact=FIXED)
         for model_type in ("gemma2", "gpt2", "mixtral")
     },
 }
@@ -225,11 +218,9 @@ def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
     with PretendedDevice("mps") as pretended:
         model = on("mps", tiny_model("mixtral"))
         probe(model, exact=exact, batch_size=2)
-        fixed = fixed_steps(3) if exact else None
-        costs = measure_step_costs(model, 2, Steps(model, 3, fixed, 2), exact)
+        costs = measure_step_costs(model, 2, Steps(model, 3, 8 if exact else None, 2), exact)
         if exact:
-            assert fixed is not None
-            check_exact_steps(model, prompts()[1], fixed, 2)
+            assert check_exact(model, prompts()[1], ExactMode(8), 3, 2) is None
         assert pretended.events
     assert all(cost > 0 for cost in costs.values())
 
@@ -276,7 +267,6 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(device_check, "_DTYPES", (torch.float32,))
     monkeypatch.setattr(device_check, "_BATCH_SIZES", (4,))
     monkeypatch.setattr(device_check, "FIXED_WIDTHS", (8,))
-    monkeypatch.setattr(device_check, "measure_exact_steps", lambda *_: None)
     with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
         result = device_check.check_device("cuda")
     assert result["ok"]

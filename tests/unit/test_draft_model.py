@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from steps import exact_steps
+from steps import exact_mode_of
 from tiny_models import VOCABULARY, prompts, tiny_config, tiny_model
 from transformers import (
     AutoModelForCausalLM,
@@ -69,7 +69,7 @@ def answers(
         model,
         drafter_factory(DraftOptions(drafter, gamma=2)),
         num_draft_tokens=10,
-        exact=exact_steps(model, batch_size) if exact else None,
+        exact=exact_mode_of(model, batch_size) if exact else None,
         batch_size=batch_size,
         draft_model=draft_model,
     )

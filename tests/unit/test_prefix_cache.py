@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from doubles import RecordingChooser
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
-from steps import exact_steps
+from steps import exact_mode_of
 from tiny_models import larger_model
 from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.prefill import exact_chunks, grid_chunks
+from copyspec_eval.decoding.prefill import PREFILL_CHUNK, grid_chunks
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.records import TurnRecord, record_of
-from copyspec_eval.types import ExactSteps, Generation, TurnCounts
+from copyspec_eval.types import ExactMode, Generation, TurnCounts
 
 FIRST = tuple((5 * index * index + index) % 119 + 1 for index in range(70))
 QUESTION = (9, 8, 7, 9, 8)
@@ -146,27 +144,7 @@ def test_chunks_cover_what_is_to_be_read(start: int, length: int) -> None:
     assert grid_chunks(0, start + length)[-len(chunks) :] == chunks, "the same as from the start"
 
 
-@given(
-    st.integers(0, 900),
-    st.integers(1, 900),
-    st.sets(st.integers(2, 300), max_size=8),
-    st.booleans(),
-)
-def test_exact_chunks_have_the_widths(start: int, length: int, others: set[int], one: bool) -> None:
-    end = start + length
-    widths = sorted({1 if one else 2, *others})
-    widths = [width for width in widths if width <= end]
-    if not widths:
-        return
-    chunks = exact_chunks(start, end, widths)
-    assert all(begin >= 0 and stop - begin in widths for begin, stop in chunks)
-    assert chunks[-1][1] == end
-    read = sorted({position for chunk in chunks for position in range(*chunk)} - {*range(start)})
-    assert read == list(range(start, end))
-    assert all(a[1] >= b[0] for a, b in pairwise(chunks))
-
-
-def ways_of(exact: ExactSteps | None) -> dict[str, DrafterFactory]:
+def ways_of(exact: ExactMode | None) -> dict[str, DrafterFactory]:
     options = WAYS if exact is None else EXACT_WAYS
     return {name: drafter_factory(of) for name, of in options.items()}
 
@@ -174,7 +152,7 @@ def ways_of(exact: ExactSteps | None) -> dict[str, DrafterFactory]:
 def conversation(
     model: Any,
     make_drafter: DrafterFactory,
-    exact: ExactSteps | None,
+    exact: ExactMode | None,
     prefix_cache: PrefixCache | None,
     batch_size: int = 1,
 ) -> list[tuple[Generation, dict[int, torch.Tensor]]]:
@@ -201,26 +179,23 @@ def conversation(
     return answered
 
 
-def exact_steps_of(model: Any, batch_size: int, kind: str) -> ExactSteps | None:
+def mode_of(model: Any, batch_size: int, kind: str) -> ExactMode | None:
     if kind == "inexact":
         return None
-    steps = exact_steps(model, batch_size)
-    if kind == "in steps" and not steps.prefill_widths:
-        pytest.skip("NOT TESTED: here a prefill has bits of its own")
-    return steps if kind == "in steps" else replace(steps, prefill_widths=())
+    return exact_mode_of(model, batch_size) if kind == "invariant" else ExactMode(16)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("kind", ["in steps", "in chunks", "inexact"])
+@pytest.mark.parametrize("kind", ["invariant", "fixed width", "inexact"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_every_drafter_gives_what_it_gives_without(
     dtype: torch.dtype, kind: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In exact mode every logit is the same bits; else, in float32, the tokens are the same."""
-    for module in ("prefill", "forced_text"):
-        monkeypatch.setattr(f"copyspec_eval.decoding.{module}.PREFILL_CHUNK", 32)
+    monkeypatch.setattr("copyspec_eval.decoding.prefill.PREFILL_CHUNK", 32)
     model = larger_model(dtype)
-    exact = exact_steps_of(model, batch_size, kind)
+    exact = mode_of(model, batch_size, kind)
+    is_fixed = exact is not None and exact.width is not None
     if exact is None and dtype != torch.float32:
         pytest.skip("near-ties are possible")
     for name, make_drafter in ways_of(exact).items():
@@ -235,7 +210,7 @@ def test_every_drafter_gives_what_it_gives_without(
         assert [turn.counts.num_reused_tokens for turn, _ in first] == [0, *[64] * (batch_size - 1)]
         for turn, _ in second:
             # The first turn's prompt; and its answer where that was read as a prompt would be.
-            whole = (len(FIRST) if kind == "in chunks" else len(FIRST) + BUDGET - 1) // 32 * 32
+            whole = (len(FIRST) if is_fixed else len(FIRST) + BUDGET - 1) // 32 * 32
             assert turn.counts.num_reused_tokens == whole, name
 
 

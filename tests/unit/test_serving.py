@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import disk_offload
-from copyspec_eval.decoding.forced_text import PREFILL_CHUNK
 from matrix.outcomes import Outcome, outcome
 from matrix.shapes import tiny_config as tiny_shape
 from matrix.shapes import tiny_model as tiny_architecture
@@ -31,19 +30,19 @@ from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import fixed_steps
+from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import ModelError, RequestError
-from copyspec_eval.types import DraftOptions
+from copyspec_eval.types import DraftOptions, ExactMode
 
 
 def engine(model: Any, exact: bool = True) -> Engine:
     factory = drafter_factory(DraftOptions("copyspec", gamma=1))
-    steps = fixed_steps(num_draft_tokens=10) if exact else None
-    return Engine(model, factory, num_draft_tokens=10, exact=steps)
+    mode = ExactMode(16) if exact else None
+    return Engine(model, factory, num_draft_tokens=10, exact=mode)
 
 
 def sequence(prompt: tuple[int, ...], budget: int) -> Sequence:
