@@ -15,13 +15,12 @@ from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import fixed_steps
 from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.replay import Trace, read_traces
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.types import DraftOptions, Generation
+from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 TRACES = 6
 
@@ -72,7 +71,7 @@ def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: 
     model = random_model(QWEN_05B, torch.bfloat16)
     ForcedModel(model, [(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
     drafter = drafter_factory(DraftOptions())
-    engine = Engine(model, drafter, num_draft_tokens=10, exact=fixed_steps(10) if exact else None)
+    engine = Engine(model, drafter, num_draft_tokens=10, exact=ExactMode(16) if exact else None)
     paired = PairedEngine(model, [engine])
     sequences = [
         Sequence(
@@ -99,7 +98,9 @@ def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: 
     ratios = []
     for answer, baseline in zip(drafted, plain, strict=True):
         widths = [16] * num_steps(answer) if exact else widths_of(answer)
-        expected = num_steps(baseline) * costs.cost(1) / sum(map(costs.cost, widths))
+        expected = (
+            num_steps(baseline) * costs.cost(16 if exact else 1) / sum(map(costs.cost, widths))
+        )
         seconds = [one.counts.decode_seconds for one in (baseline, answer)]
         measured = float(seconds[0] or 0) / float(seconds[1] or 0)
         ratios.append(measured / expected)

@@ -49,21 +49,19 @@ def many_prompts(every: int = 4) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("change", [every_other, at_random, runner_up])
 @pytest.mark.parametrize(
-    ("dtype", "exact"),
+    "dtype",
     [
-        (torch.float32, True),
-        (torch.bfloat16, False),
-        pytest.param(torch.bfloat16, True, marks=pytest.mark.slow),
-        pytest.param(torch.float32, False, marks=pytest.mark.slow),
-        pytest.param(torch.float16, False, marks=pytest.mark.slow),
-        pytest.param(torch.float64, False, marks=pytest.mark.slow),
+        torch.float32,
+        torch.bfloat16,
+        pytest.param(torch.float16, marks=pytest.mark.slow),
+        pytest.param(torch.float64, marks=pytest.mark.slow),
     ],
 )
 def test_a_defect_of_wide_steps_does_not_excuse_itself(
-    monkeypatch: pytest.MonkeyPatch, change: Change, dtype: torch.dtype, exact: bool
+    monkeypatch: pytest.MonkeyPatch, change: Change, dtype: torch.dtype
 ) -> None:
     change_wide_steps(monkeypatch, defect(change))
-    found = pairs_of(tiny_model("qwen2", dtype), copying(), exact, asked=many_prompts(12))
+    found = pairs_of(tiny_model("qwen2", dtype), copying(), False, asked=many_prompts(12))
     agreements = [pair.agreement for pair in found]
     assert agreements.count("diverged") > 3
     assert "near_tie" not in agreements
@@ -96,7 +94,7 @@ def test_a_near_tie_is_told_from_a_divergence(
 ) -> None:
     """The rounding is injected, since not every processor rounds wide steps differently."""
     change_wide_steps(monkeypatch, lambda logits: 2e-7 * every_other(logits) * logits)
-    found = pairs_of(with_twins(tiny_model("phi3")), copying(), True, batch_size)
+    found = pairs_of(with_twins(tiny_model("phi3")), copying(), False, batch_size)
     different = [pair.baseline.difference for pair in found if pair.baseline.difference]
     assert len(different) > 3, "else this test shows nothing"
     for difference in different:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +25,7 @@ from copyspec_eval.decoding.differences import NOISE_WINDOW
 from copyspec_eval.decoding.forward import forward, forward_packed
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
 
@@ -46,7 +47,7 @@ def test_every_drafter_is_identical_to_its_baseline(
         assert pair.agreement == "identical"
         plain = pair.baseline.generation
         assert pair.drafted.token_ids == plain.token_ids == wanted.token_ids
-        assert plain.counts.num_forwards == len(plain.token_ids), "one token a forward"
+        assert plain.counts.num_forwards == len(plain.token_ids), "one token counts of a forward"
         assert plain.batch_size == batch_size
 
 
@@ -66,18 +67,25 @@ def test_both_arms_draw_the_same_tokens_after_the_same_processors(processor: Any
 def test_arms_take_turns_and_one_token_is_fed_to_the_baseline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log: list[tuple[int, int]] = []
+    log: list[object] = []
 
     def watched(model: Any, cache: Any, first_row: int, ids: Any, *args: Any, **kwargs: Any) -> Any:
         log.append(tuple(ids.shape))
         return forward(model, cache, first_row, ids, *args, **kwargs)
 
+    def drafter() -> Drafter:
+        log.append("draft")
+        return copying()()
+
     put_in_place(monkeypatch, watched, forward_packed)
-    pairs_of(tiny_model("qwen2"), copying(), batch_size=2, asked=[(3, 4, 5)] * 8)
-    widths = [width for _, width in log]
-    arms = [width for index, width in enumerate(widths) if index == 0 or widths[index - 1] != width]
-    assert arms == [16, 1, 16, 1, 16], "four groups of two: AB, BA, AB, BA"
-    assert {rows for rows, _ in log} == {2}
+    pairs_of(tiny_model("qwen2"), drafter, batch_size=2, asked=[(3, 4, 5)] * 8)
+    assert {*log} == {"draft", (2, 16)}, "at a fixed width, the baseline's steps have it, too"
+    begun = [index for index, each in enumerate(log) if each == "draft"][::2]
+    steps = [end - start - 2 for start, end in pairwise([*begun, len(log)])]
+    drafted, plain = steps[1], BUDGET - 1
+    assert drafted < plain
+    # Four groups of two: AB, BA, AB, BA.
+    assert steps == [drafted + 2 * plain, drafted] * 2
 
 
 def test_seconds_of_both_arms_are_within_the_wall_clock() -> None:

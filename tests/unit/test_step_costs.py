@@ -18,7 +18,7 @@ from copyspec_eval.types import DraftOptions
 
 def costs_of(model_type: str, batch_size: int, num_draft_tokens: int) -> dict[int, float]:
     model = tiny_model(model_type)
-    steps = Steps(model, num_draft_tokens, exact=None, batch_size=batch_size)
+    steps = Steps(model, num_draft_tokens, fixed_width=None, batch_size=batch_size)
     return measure_step_costs(model, batch_size, steps, exact=False)
 
 
