@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from copyspec_eval.decoding import serving
+from copyspec_eval.decoding import model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.engines import Drafting, Engines, Measured
@@ -104,7 +104,7 @@ def engine_of(
         prefix_cache = kept.prefix_caches.setdefault(prefix_bytes, PrefixCache(prefix_bytes))
     drafts = None
     if draft_model is not None:
-        serving.check_uncompiled(draft_model)
+        model_support.check_uncompiled(draft_model)
         draft_model = model_copy(draft_model).model
         probe(draft_model, exact=False)
         drafts = DraftModel(draft_model, options.delta)
@@ -125,12 +125,12 @@ def has_own_cache(model: PreTrainedModel) -> bool:
 def _kept(model: PreTrainedModel) -> tuple[PreTrainedModel, _Kept]:
     if model.training:
         raise ModelError("the model is in training mode; call model.eval() first")
-    serving.check_uncompiled(model)
+    model_support.check_uncompiled(model)
     decoding_model, structure = model_copy(model)
     structure = structure, model.dtype, model.device
     kept = _KEPT.get(model)
     if kept is None or kept.structure != structure:
-        serving.check_config(model.config)
+        model_support.check_config(model.config)
         kept = _KEPT[model] = _Kept(structure)
     return decoding_model, kept
 
@@ -138,7 +138,7 @@ def _kept(model: PreTrainedModel) -> tuple[PreTrainedModel, _Kept]:
 def _cache_of(model: PreTrainedModel, kept: _Kept, exact: bool, batch_size: int) -> CacheChoice:
     if (exact, batch_size) not in kept.caches:
         if exact:
-            serving.check_exact(model)
+            model_support.check_exact(model)
         kept.caches[exact, batch_size] = choose_cache(model, exact=exact, batch_size=batch_size)
     return kept.caches[exact, batch_size]
 

@@ -8,10 +8,10 @@ query head, as the stock masked path does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -28,9 +28,8 @@ _HARMLESS = {"position_ids", "cache_position"}
 """Tensors that layers pass on and no attention reads."""
 
 _QUERY_ROWS = 8
-"""On a CPU, query rows are padded to a multiple of this: other kernels, whose sums have another
-order, compute a few rows, or the row that is left over when blocks of 32 are full. There is always
-some padding, so that a compiled layer is one graph for all widths."""
+"""On a CPU, torch's query rows are padded to a multiple of this: other kernels, whose sums have
+another order, compute a few rows, or the row that is left over when blocks of 32 are full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +41,21 @@ class Step:
             ends with the token itself.
         positions: `[rows, width]`, int64, of the tokens in their contexts.
         key_positions: `[rows or 1, extent]`, int64, of the keys; anything where none is visible.
+        folded: masks as torch's kernel takes them, made once for all layers; by the mask's id, with
+            the mask itself, so that the id stays its own.
     """
 
     visible: torch.Tensor
     positions: torch.Tensor
     key_positions: torch.Tensor
-
-    def index_tensors(self, folds: bool) -> list[torch.Tensor]:
-        """What the attention reads beside the mask: nothing."""
-        return []
-
-    def with_index_tensors(self, tensors: Sequence[torch.Tensor]) -> Step:
-        """The same step."""
-        return self
+    folded: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rows whose tokens the attention takes together, as if they were equally many.
+class RowTokens(NamedTuple):
+    """Where a row of the cache has its tokens in a packed step."""
 
-    Attributes:
-        rows: of the cache, `[rows]` int64; None for the first ones.
-        tokens: `[rows, width]`, int64, where each row's tokens stand in the forward; what is behind
-            a row's own is any token.
-    """
-
-    rows: torch.Tensor | None
-    tokens: torch.Tensor
+    row: int
+    tokens: slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +69,14 @@ class Packed:
         positions: `[1, tokens]`, int64.
         key_positions: `[1, tokens, extent]`, int64, of the keys of each token's row.
         rows: `[tokens]`, int64, of the cache.
-        groups: what the attention takes at a time; all tokens are in one, but for padding.
-        order: `[tokens]`, int64, where each token is among those of all groups, of the last group
-            that has it; anything for padding.
+        parts: the same by row; together they are all tokens.
     """
 
     visible: torch.Tensor
     positions: torch.Tensor
     key_positions: torch.Tensor
     rows: torch.Tensor
-    groups: tuple[Group, ...]
-    order: torch.Tensor
-
-    def index_tensors(self, folds: bool) -> list[torch.Tensor]:
-        """What the attention reads beside the mask.
-
-        Args:
-            folds: whether it takes torch's kernel: then it is `order`, and tokens and rows of each
-                group; else `rows`.
-        """
-        if not folds:
-            return [self.rows]
-        of_groups = [index for group in self.groups for index in (group.tokens, group.rows)]
-        return [self.order, *(index for index in of_groups if index is not None)]
-
-    def with_index_tensors(self, tensors: Sequence[torch.Tensor]) -> Packed:
-        """The step with others in their place."""
-        first, *of_groups = tensors
-        if not of_groups:
-            return replace(self, rows=first)
-        indices = iter(of_groups)
-        groups = []
-        for group in self.groups:
-            tokens = next(indices)
-            groups.append(Group(None if group.rows is None else next(indices), tokens))
-        return replace(self, groups=tuple(groups), order=first)
+    parts: tuple[RowTokens, ...]
 
 
 _current: ContextVar[Step | Packed] = ContextVar("copyspec_step")
@@ -130,16 +90,6 @@ def masked_as(step: Step | Packed) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def current_step() -> Step | Packed:
-    """The step that masks are made for now."""
-    return _current.get()
-
-
-def is_mask(tensor: torch.Tensor) -> bool:
-    """Whether it is of `make_mask`."""
-    return "copyspec_folded" in vars(tensor)
 
 
 def make_mask(
@@ -158,18 +108,13 @@ def make_mask(
     current = _current.get()
     visible = current.visible.to(device)
     if mask_function is causal_mask_function:
-        return _marked(visible)
+        return visible
     rows = torch.arange(visible.shape[0], device=device)[:, None, None, None]
     queries = current.positions.to(device)[:, None, :, None]
     keys = current.key_positions.to(device)
     keys = keys[:, None] if isinstance(current, Packed) else keys[:, None, None]
     restricted: torch.Tensor = mask_function(rows, torch.zeros_like(rows), queries, keys)
-    return _marked(visible & restricted)
-
-
-def _marked(mask: torch.Tensor) -> torch.Tensor:
-    folded_masks(mask)
-    return mask
+    return visible & restricted
 
 
 def attend(
@@ -206,23 +151,32 @@ def attend(
     """
     _check_known(kwargs)
     current = _current.get(None)
-    if softcap is None and s_aux is None and kernels.attends(query, key, value, attention_mask):
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if kernels.attends(query, key, value, attention_mask):
         key_rows = current.rows if isinstance(current, Packed) else None
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        ours = torch.ops.copyspec.attend(query, key, value, attention_mask, key_rows, scale)
+        ours = kernels.attend(
+            query,
+            key,
+            value,
+            attention_mask,
+            scale,
+            key_rows=key_rows,
+            softcap=softcap,
+            sinks=s_aux,
+        )
         return ours, None
     if not isinstance(current, Packed):
-        output = _attend(query, key, value, attention_mask, 0, scaling, softcap, s_aux)
-        return output.contiguous(), None
+        mask = _folded_mask(current, attention_mask, query, key)
+        return _attend(query, key, value, mask, scale, softcap, s_aux), None
     outputs = []
-    for number, group in enumerate(current.groups):
-        rows = slice(group.tokens.shape[0]) if group.rows is None else group.rows.to(query.device)
-        part = query[0, :, group.tokens.to(query.device)].transpose(0, 1)
-        output = _attend(
-            part, key[rows], value[rows], attention_mask, number, scaling, softcap, s_aux
-        )
-        outputs.append(output.flatten(0, 1))
-    return torch.cat(outputs)[current.order.to(query.device)][None], None
+    # A mask that layers make of the values (Doge) has the rows of the keys.
+    by_row = len(attention_mask) > 1
+    for row, tokens in current.parts:
+        some, keys = query[:, :, tokens], slice(row, row + 1)
+        of_row = attention_mask[keys] if by_row else attention_mask
+        mask = _fold(of_row[:, :, tokens], some, key)
+        outputs.append(_attend(some, key[keys], value[keys], mask, scale, softcap, s_aux))
+    return torch.cat(outputs, dim=1), None
 
 
 def _attend(
@@ -230,35 +184,35 @@ def _attend(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor,
-    number: int,
-    scaling: float | None,
+    scale: float,
     softcap: float | None,
     s_aux: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention of rows of equally many tokens; `[rows, width, heads, dim]`."""
+    """By torch: attention of rows of equally many tokens; `[rows, width, heads, dim]`.
+
+    Args:
+        query, key, value, softcap, s_aux: as of `attend`.
+        mask: of `_fold`.
+        scale: factor of the scores.
+    """
     rows, heads, width, dim = query.shape
     kv_heads = key.shape[1]
     groups = heads // kv_heads
     # The query heads that share a key are stacked, as if they were more positions.
-    # A view would be fixed where a compiled layer is traced, and may be none where it is compiled.
-    contiguous = query.clone(memory_format=torch.contiguous_format)
-    folded = contiguous.view(rows, kv_heads, groups * width, dim)
-    added = _folded_mask(mask, FoldedMask(number, kv_heads, groups, folded.dtype))
-    padding = added.shape[2] - groups * width
-    if query.device.type == "cpu":
-        folded = F.pad(folded, (0, 0, 0, padding))
+    folded = query.contiguous().view(rows, kv_heads, groups * width, dim)
+    padding = mask.shape[2] - groups * width
+    folded = F.pad(folded, (0, 0, 0, padding))
     if softcap is None and s_aux is None:
-        output = F.scaled_dot_product_attention(folded, key, value, attn_mask=added, scale=scaling)
+        output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
     else:
         sinks = None
         if s_aux is not None:
             sinks = s_aux.reshape(1, kv_heads, groups, 1).expand(rows, -1, -1, width)
             sinks = sinks.reshape(rows, kv_heads, groups * width, 1)
             sinks = F.pad(sinks, (0, 0, 0, padding))
-        scale = dim**-0.5 if scaling is None else scaling
-        output = _explicit(folded, key, value, added, scale, softcap, sinks)
+        output = _explicit(folded, key, value, mask, scale, softcap, sinks)
     output = output[:, :, : groups * width]
-    return output.reshape(rows, heads, width, -1).transpose(1, 2)
+    return output.reshape(rows, heads, width, -1).transpose(1, 2).contiguous()
 
 
 def _check_known(kwargs: dict[str, Any]) -> None:
@@ -269,51 +223,32 @@ def _check_known(kwargs: dict[str, Any]) -> None:
             )
 
 
-class FoldedMask(NamedTuple):
-    """Which part of a mask, and how it is folded.
-
-    Attributes:
-        number: of the group in a packed step, else 0.
-        kv_heads, groups: heads of the keys, and query heads for each.
-        dtype: of the query.
-    """
-
-    number: int
-    kv_heads: int
-    groups: int
-    dtype: torch.dtype
+def _folded_mask(
+    step: Step | None, mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """As `_fold`, made once for all layers of a step."""
+    if step is None:
+        return _fold(mask, query, key)
+    if id(mask) not in step.folded:
+        step.folded[id(mask)] = mask, _fold(mask, query, key)
+    return step.folded[id(mask)][1]
 
 
-def folded_masks(mask: torch.Tensor) -> dict[FoldedMask, torch.Tensor]:
-    """Kept on the mask itself, which a model passes to all layers: each is made once."""
-    masks: dict[FoldedMask, torch.Tensor] = vars(mask).setdefault("copyspec_folded", {})
-    return masks
-
-
-def _folded_mask(mask: torch.Tensor, folded: FoldedMask) -> torch.Tensor:
+def _fold(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """The mask of the folded and padded query, to add to its scores."""
-    masks = folded_masks(mask)
-    if folded not in masks:
-        current = _current.get(None)
-        if isinstance(current, Packed):
-            tokens = current.groups[folded.number].tokens.to(mask.device)
-            mask = mask[0, :, tokens].transpose(0, 1)
-        masks[folded] = _fold(mask, folded)
-    return masks[folded]
-
-
-def _fold(mask: torch.Tensor, folded: FoldedMask) -> torch.Tensor:
     added = mask
     if mask.dtype == torch.bool:
-        added = torch.zeros(mask.shape, dtype=folded.dtype, device=mask.device)
+        added = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
         added.masked_fill_(~mask, -torch.inf)
     rows, heads, width, extent = mask.shape
+    kv_heads = key.shape[1]
+    groups = query.shape[1] // kv_heads
     if heads == 1:
-        added = added.repeat(1, 1, folded.groups, 1)
+        added = added.repeat(1, 1, groups, 1)
     else:
-        added = added.reshape(rows, folded.kv_heads, folded.groups * width, extent)
+        added = added.reshape(rows, kv_heads, groups * width, extent)
     if mask.device.type == "cpu":
-        added = F.pad(added, (0, 0, 0, _QUERY_ROWS - added.shape[2] % _QUERY_ROWS))
+        added = F.pad(added, (0, 0, 0, -added.shape[2] % _QUERY_ROWS))
     return added
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from transformers import Cache
+
+from copyspec_eval.decoding import kernels
 
 
 class States(NamedTuple):
@@ -22,31 +24,6 @@ class States(NamedTuple):
 
 LayerStates = dict[int, States]
 """By layer."""
-
-
-def write(
-    whole: torch.Tensor,
-    states: torch.Tensor,
-    rows: torch.Tensor,
-    positions: torch.Tensor,
-    is_packed: bool,
-) -> None:
-    """Write the keys or values of a forward into a layer's.
-
-    Args:
-        whole: `[rows, kv_heads, capacity, head_dim]`.
-        states: `[rows, kv_heads, width, head_dim]`; if packed, `[1, kv_heads, tokens, head_dim]`,
-            of which the last ones may be padding.
-        rows: `[rows]`, int64; if packed, `[tokens]`.
-        positions: `[rows, width]`, int64; if packed, `[tokens]`.
-        is_packed: see above.
-    """
-    # In place of scatter_, which takes 30 times as long on a CPU.
-    if is_packed:
-        # Not len(): it would be fixed where a compiled layer is traced.
-        whole[rows, :, positions] = states[0].transpose(0, 1)[: positions.shape[0]]
-    else:
-        whole[rows[:, None], :, positions] = states.transpose(1, 2)
 
 
 def num_bytes(states: LayerStates) -> int:
@@ -65,7 +42,6 @@ class RowCache(Cache):
 
     Attributes:
         num_rows, capacity: as above.
-        prepared: what is made once for all layers of the next forward.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -74,12 +50,10 @@ class RowCache(Cache):
         self.capacity = capacity
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
-        self._first_row = 0
-        self._is_packed = False
+        self._attended = slice(0, 0)
         self._rows = torch.empty(0, dtype=torch.long)
         self._positions = torch.empty(0, 0, dtype=torch.long)
         self._extent = 0
-        self.prepared: dict[Hashable, Any] = {}
 
     def place(self, first_row: int, positions: torch.Tensor, extent: int) -> None:
         """Set where the next forward writes and how far it attends.
@@ -89,10 +63,10 @@ class RowCache(Cache):
             positions: `[rows, width]`, int64; where each new token goes, under `capacity`.
             extent: the attention gets positions `0 … extent - 1`.
         """
-        self._first_row, self._is_packed = first_row, False
-        self._rows = torch.arange(len(positions), device=positions.device)
-        self._positions, self._extent = positions, extent
-        self.prepared = {}
+        end = first_row + len(positions)
+        self._attended = slice(first_row, end)
+        self._rows = torch.arange(first_row, end, device=positions.device)
+        self._positions, self._extent = positions.contiguous(), extent
 
     def place_packed(self, rows: torch.Tensor, positions: torch.Tensor, extent: int) -> None:
         """As `place`, of a forward that has the tokens of several rows in a single one.
@@ -102,39 +76,8 @@ class RowCache(Cache):
             positions: `[tokens]`, int64, of each token in its row.
             extent: as of `place`; the attention gets all rows.
         """
-        self._rows, self._is_packed = rows, True
+        self._attended, self._rows = slice(self.num_rows), rows
         self._positions, self._extent = positions, extent
-        self.prepared = {}
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the next forward has the tokens of several rows in a single one."""
-        return self._is_packed
-
-    @property
-    def written_at(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows and positions that the next forward writes, as for `write`."""
-        return self._rows, self._positions
-
-    @property
-    def layers_in_use(self) -> set[int]:
-        """The layers that were written."""
-        return set(self._keys)
-
-    def layer(
-        self, layer_idx: int, like: Sequence[torch.Tensor] = ()
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A layer's keys and values of the rows that the next forward attends to.
-
-        Args:
-            layer_idx: see above.
-            like: keys and values with its heads and their size, if it was not written yet.
-        """
-        keys, values = like or (self._keys[layer_idx], self._values[layer_idx])
-        return (
-            self._written(self._of_layer(self._keys, layer_idx, keys)),
-            self._written(self._of_layer(self._values, layer_idx, values)),
-        )
 
     def update(
         self,
@@ -149,9 +92,22 @@ class RowCache(Cache):
         Returns:
             views of the keys and values to the extent, for a packed step those of all rows.
         """
-        keys = self._write(self._keys, layer_idx, key_states)
-        values = self._write(self._values, layer_idx, value_states)
-        return keys, values
+        states = key_states, value_states
+        keys = self._of_layer(self._keys, layer_idx, key_states)
+        values = self._of_layer(self._values, layer_idx, value_states)
+        if keys.device.type == values.device.type == "cpu" and kernels.is_available():
+            kernels.write_states(states, (keys, values), self._rows, self._positions)
+        else:
+            for cache, new in zip((keys, values), states, strict=True):
+                rows, positions = (
+                    index.to(cache.device) for index in (self._rows, self._positions)
+                )
+                # In place of scatter_, which takes 30 times as long on a CPU.
+                if positions.dim() == 1:
+                    cache[rows, :, positions] = new[0].transpose(0, 1)[: len(positions)]
+                else:
+                    cache[rows[:, None], :, positions] = new.transpose(1, 2)
+        return keys[self._attended, :, : self._extent], values[self._attended, :, : self._extent]
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int) -> None:
@@ -205,27 +161,12 @@ class RowCache(Cache):
         """Length and offset of the keys that the attention gets."""
         return self._extent, 0
 
-    def _write(
-        self, store: dict[int, torch.Tensor], layer_idx: int, states: torch.Tensor
-    ) -> torch.Tensor:
-        written = self._written(self._of_layer(store, layer_idx, states))
-        rows, positions = (index.to(written.device) for index in (self._rows, self._positions))
-        write(written, states, rows, positions, self._is_packed)
-        return written[:, :, : self._extent]
-
-    def _written(self, whole: torch.Tensor) -> torch.Tensor:
-        """The rows that the next forward attends to."""
-        if self._is_packed:
-            return whole
-        return whole[self._first_row : self._first_row + len(self._rows)]
-
     def _of_layer(
         self, store: dict[int, torch.Tensor], layer_idx: int, like: torch.Tensor
     ) -> torch.Tensor:
         """A layer's keys or values, made at its first write, for `[…, heads, n, head_dim]`."""
         if layer_idx not in store:
             heads, _, head_dim = like.shape[-3:]
-            # One more, so that what is attended to is never all: a compiled layer would tell apart.
-            shape = self.num_rows, heads, self.capacity + 1, head_dim
+            shape = self.num_rows, heads, self.capacity, head_dim
             store[layer_idx] = like.new_zeros(shape)
         return store[layer_idx]

@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.model_support import has_experts, input_device
 from copyspec_eval.decoding.own_cache import OwnCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import has_experts, input_device
 from copyspec_eval.types import Difference, first_difference
 
 NOISE_WINDOW = 64

@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import input_device, served
 from copyspec_eval.decoding.widths import key_extent
 from copyspec_eval.types import Draft
 
@@ -51,7 +52,7 @@ class DraftModel:
         """Be ready for `num_rows` rows of at most `capacity` tokens, of the target's vocabulary."""
         self._target_vocabulary = vocabulary
         self._cache = RowCache(num_rows, capacity + _CHUNK + self.delta)
-        with served(self._model, exact=False):
+        with engine_kernels(self._model, exact=False):
             yield
 
     def copy_row(self, source: int, target: int) -> None:

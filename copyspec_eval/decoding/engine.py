@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.choosing import TopTokens, top_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.model_support import check_length
 from copyspec_eval.decoding.own_cache import OwnCacheRunner
 from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.decoding.runner import Runner
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import check_length
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import Prefill
-from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.widths import key_extent, padded
 from copyspec_eval.errors import ModelError, OptionError
@@ -138,7 +138,7 @@ def mismatches(
         batch_size: rows side by side.
     """
     for context in _CONTEXTS_FIXED if mode.width else _CONTEXTS:
-        with served(model, exact=True):
+        with engine_kernels(model, exact=True):
             text = _Text(model, token_ids, mode, longest, batch_size, context)
             if not text.fits:
                 continue

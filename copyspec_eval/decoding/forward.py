@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import numpy
 import torch
-import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import attention
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.types import Draft
 
 
@@ -33,7 +32,7 @@ def forward(
     alone, at the position that it has on its own branch.
 
     Args:
-        model: a model within `served`.
+        model: a model within `engine_kernels`.
         cache: where keys and values go; the rows written are `first_row …`.
         first_row: see above.
         input_ids: `[rows, width]`, int64.
@@ -70,94 +69,40 @@ class Part(NamedTuple):
 
 
 def forward_packed(
-    model: PreTrainedModel,
-    cache: RowCache,
-    parts: Sequence[Part],
-    widths: Sequence[int],
-    num_tokens: int,
-    extent: int,
+    model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], num_tokens: int, extent: int
 ) -> torch.Tensor:
     """One target forward of unlike numbers of tokens per row, none of them padded.
 
-    The tokens stand in one row, so that a linear layer sees no more of them than there are. The
-    attention takes all rows up to the last one as if they had `widths[0]` tokens, and those that
-    have more once again, as if they had `widths[1]`.
+    The tokens stand in one row, so that a linear layer sees no more of them than there are.
 
     Args:
         model, cache, extent: as for `forward`.
         parts: the rows' tokens, one row after the other.
-        widths: one or two, ascending; no part is longer than the last.
         num_tokens: of the forward, at least those of all parts; what is left over is padding.
 
     Returns:
         logits `[num_tokens, vocabulary]`, part after part.
     """
-    lengths = [len(part.token_ids) for part in parts]
-    # Two at least, as of their tokens, so that a compiled layer is one graph for all numbers.
-    num_rows = max(2, 1 + max(part.row for part in parts))
-    layout = _layout(parts, lengths, widths, num_rows, num_tokens)
-    # One copy to the device.
-    numbers = torch.tensor(layout.numbers).to(input_device(model))
-    split = iter(torch.split(numbers, layout.sizes))
-    ids, rows, slots, order = (next(split) for _ in range(4))
-    groups = [attention.Group(None, next(split).reshape(num_rows, -1))]
-    if layout.wide:
-        groups.append(attention.Group(next(split), next(split).reshape(len(layout.wide), -1)))
-    step = _packed_step(parts, rows, slots, extent, num_tokens, tuple(groups), order)
-    cache.place_packed(rows, slots, extent)
-    return _run(model, cache, ids[None], step, step.positions)[0]
-
-
-class _Layout(NamedTuple):
-    """Numbers for the device, one after the other, how many there are of each, and the wide parts.
-
-    They are the tokens, the rows and the slots of all parts' tokens, the order of `Packed`, the
-    tokens of the first group, and of the second its rows and tokens.
-    """
-
-    numbers: list[int]
-    sizes: list[int]
-    wide: list[int]
-
-
-def _layout(
-    parts: Sequence[Part],
-    lengths: Sequence[int],
-    widths: Sequence[int],
-    num_rows: int,
-    num_tokens: int,
-) -> _Layout:
-    begins = [0, *itertools.accumulate(lengths)]
-    padding = [0] * (num_tokens - begins[-1])
-    ids = [token for part in parts for token in part.token_ids] + padding
-    rows = [part.row for part, length in zip(parts, lengths, strict=True) for _ in range(length)]
-    slots = [
-        part.start + index
-        for part, length in zip(parts, lengths, strict=True)
-        for index in range(length)
-    ]
-    shared, widest = max(2, widths[0]), widths[-1]
-    tokens = [0] * (num_rows * shared)
-    order: list[int] = []
-    wide = [number for number, length in enumerate(lengths) if length > shared]
-    wide_tokens: list[int] = []
-    for number, (part, begin, length) in enumerate(zip(parts, begins, lengths, strict=False)):
-        own = range(begin, begin + length)
-        at = part.row * shared
-        tokens[at : at + shared] = _stretched(own, shared)
-        if number in wide:
-            at = len(tokens) + len(wide_tokens)
-            wide_tokens += _stretched(own, widest)
-        order += range(at, at + length)
-    numbers = [ids, rows, slots, order + padding, tokens]
-    if wide:
-        numbers += [[parts[number].row for number in wide], wide_tokens]
-    return _Layout([n for some in numbers for n in some], [len(some) for some in numbers], wide)
-
-
-def _stretched(own: Sequence[int], width: int) -> list[int]:
-    """The first `width` of them, the last one repeated if there are fewer."""
-    return [*own[:width], *([own[-1]] * (width - len(own)))]
+    ends = [*itertools.accumulate(len(part.token_ids) for part in parts)]
+    padding = num_tokens - ends[-1]
+    last = parts[-1]
+    ids = [token for part in parts for token in part.token_ids]
+    slots = [part.start + index for part in parts for index in range(len(part.token_ids))]
+    rows = [part.row for part in parts for _ in part.token_ids]
+    # One copy to the device. Padding repeats the last token, so that it is like any other.
+    numbers = torch.tensor(
+        [ids + ids[-1:] * padding, slots + slots[-1:] * padding, rows + rows[-1:] * padding]
+    ).to(input_device(model))
+    tokens, all_slots, all_rows = numbers.unbind()
+    places = tuple(
+        attention.RowTokens(part.row, slice(end - len(part.token_ids), end))
+        for part, end in zip(parts, ends, strict=True)
+    )
+    if padding:
+        places += (attention.RowTokens(last.row, slice(ends[-1], num_tokens)),)
+    step = _packed_step(parts, all_rows, all_slots, extent, places)
+    cache.place_packed(all_rows[: ends[-1]], all_slots[: ends[-1]], extent)
+    return _run(model, cache, tokens[None], step, step.positions)[0]
 
 
 def _packed_step(
@@ -165,33 +110,20 @@ def _packed_step(
     rows: torch.Tensor,
     slots: torch.Tensor,
     extent: int,
-    num_tokens: int,
-    groups: tuple[attention.Group, ...],
-    order: torch.Tensor,
+    places: tuple[attention.RowTokens, ...],
 ) -> attention.Packed:
-    # Padding sees the first key of the first row.
-    more = num_tokens - len(slots)
     keys = torch.arange(extent, device=slots.device)
-    visible = keys <= F.pad(slots, (0, more))[:, None]
+    visible = keys <= slots[:, None]
     positions, key_positions = slots, keys.expand(len(slots), extent)
     if any(part.parents for part in parts):
         positions, key_positions = positions.clone(), key_positions.clone()
-        end = 0
-        for part in parts:
-            begin, end = end, end + len(part.token_ids)
+        for part, (_, tokens) in zip(parts, places, strict=False):
             if part.parents:
-                tree = _step(slots[None, begin:end], extent, [part.parents])
-                visible[begin:end] = tree.visible[0, 0]
-                positions[begin:end] = tree.positions[0]
-                key_positions[begin:end] = tree.key_positions
-    return attention.Packed(
-        visible[None, None],
-        F.pad(positions, (0, more))[None],
-        F.pad(key_positions, (0, 0, 0, more))[None],
-        F.pad(rows, (0, more)),
-        groups,
-        order,
-    )
+                tree = _step(slots[None, tokens], extent, [part.parents])
+                visible[tokens] = tree.visible[0, 0]
+                positions[tokens] = tree.positions[0]
+                key_positions[tokens] = tree.key_positions
+    return attention.Packed(visible[None, None], positions[None], key_positions[None], rows, places)
 
 
 def _run(

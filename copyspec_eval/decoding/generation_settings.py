@@ -8,7 +8,7 @@ from typing import Any, cast
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
 
-from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.errors import RequestError
 
 _SERVED_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)

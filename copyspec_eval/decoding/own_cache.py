@@ -13,8 +13,8 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from copyspec_eval.decoding.model_support import REMEDY, input_device, model_type
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import REMEDY, input_device, model_type
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import CacheKind, Draft, Verdict

@@ -13,15 +13,15 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.own_cache import OwnCache, OwnCacheRunner
-from copyspec_eval.decoding.probe import Reading, compare, probe, short_windows
-from copyspec_eval.decoding.serving import (
+from copyspec_eval.decoding.model_support import (
     REMEDY,
     check_uncompiled,
     has_experts,
     model_type,
     needs_own_cache,
 )
+from copyspec_eval.decoding.own_cache import OwnCache, OwnCacheRunner
+from copyspec_eval.decoding.probe import Reading, compare, probe, short_windows
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import CacheKind
 

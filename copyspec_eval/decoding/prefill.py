@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import forward, step_parents
-from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.widths import key_extent
 from copyspec_eval.types import Draft
 
@@ -55,7 +55,7 @@ class Prefill:
         """Put a prompt into a row of the cache, and a draft behind it.
 
         Args:
-            model: a model within `served`.
+            model: a model within `engine_kernels`.
             cache: where keys and values go.
             row: of the cache.
             prompt_ids: the whole prompt.

@@ -17,13 +17,13 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.model_copy import model_configs
-from copyspec_eval.decoding.serving import (
+from copyspec_eval.decoding.model_support import (
     REMEDY,
     check_uncompiled,
     has_experts,
     input_device,
-    served,
 )
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.errors import ModelError
 
 _WIDTHS = (1, 2, 5, 16)
@@ -86,7 +86,7 @@ def probe(
     with short_windows(model):
         own = _own_logits(model, trial.ids([trial.text]))
         try:
-            with served(model, exact):
+            with engine_kernels(model, exact):
                 readings = list(trial.readings())
             for kind in ("a prefill", "a step", "a tree"):
                 compare(model, [of for of in readings if of.kind == kind], own)

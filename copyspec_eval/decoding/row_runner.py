@@ -11,10 +11,11 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import input_device, served
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
 from copyspec_eval.decoding.widths import key_extent, padded
 from copyspec_eval.types import Draft, ExactMode, Verdict
@@ -66,7 +67,7 @@ class RowRunner:
         self._set_extents(sequences, beside)
         self._cache = RowCache(self._batch_size, max(sequence.extent for sequence in sequences))
         try:
-            with served(self._model, exact=self._exact is not None) as weights:
+            with engine_kernels(self._model, exact=self._exact is not None) as weights:
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
                     self._prefix_cache.begin(computed_by, self._prefill.block_length)
@@ -129,14 +130,14 @@ class RowRunner:
         steps, prompt_ids = self._steps, sequence.prompt_ids
         widest = self.widths[-1]
         cache = RowCache(self._batch_size, steps.extent_of(sequence.max_length))
-        with served(self._model, exact=self._exact is not None):
+        with engine_kernels(self._model, exact=self._exact is not None):
             for row in range(self._batch_size):
                 logits = self._prefill.read(self._model, cache, row, prompt_ids)
             parts = deque([logits[0].float()], maxlen=keep // widest + 2)
             for start in range(0, len(output_ids), widest):
                 chunk = list(output_ids[start : start + widest])
                 width = padded(self.widths, len(chunk))
-                step = torch.tensor([chunk + [0] * (width - len(chunk))])
+                step = torch.tensor([chunk + chunk[-1:] * (width - len(chunk))])
                 step = step.to(input_device(self._model))
                 first = len(prompt_ids) + start
                 extent = cache.capacity if steps.fixes_extent else key_extent(first + width)
@@ -148,7 +149,7 @@ class RowRunner:
 
     def warm_up(self) -> None:
         """As of `Runner`."""
-        with served(self._model, exact=self._exact is not None):
+        with engine_kernels(self._model, exact=self._exact is not None):
             self._steps.warm_up()
 
     def _keep(self, sequence: Sequence) -> None:

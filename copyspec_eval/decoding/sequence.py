@@ -141,8 +141,9 @@ class Sequence:
 
     def step_ids(self, draft: Draft, width: int) -> list[int]:
         """What a step feeds: the last token, the draft, and padding that nobody reads."""
-        padding = [0] * (width - 1 - len(draft.token_ids))
-        return [self.output_ids[-1], *draft.token_ids, *padding]
+        fed = [self.output_ids[-1], *draft.token_ids]
+        # Padding is a token like any other: the embedding of id 0 may hold anything.
+        return fed + fed[-1:] * (width - len(fed))
 
     def choices(
         self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.own_cache import OwnCacheRunner
-from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.types import CacheKind, ExactMode
 
@@ -56,12 +56,12 @@ def measure_step_costs(
         batch_size: rows side by side.
         steps: the engine's; where all rows are equally wide, the number is of each row's tokens,
             else of all rows' together.
-        exact: as for `serving.served`.
+        exact: as for `modules.engine_kernels`.
     """
     shapes = _shapes(steps, batch_size)
     cache = RowCache(batch_size, _CONTEXT + steps.widths[-1])
     seconds: dict[_Shape, list[float]] = {shape: [] for shape in shapes.values()}
-    with served(model, exact):
+    with engine_kernels(model, exact):
         for number in range(1 + _ROUNDS):
             # The longest first: after one of a thousand tokens, a step finds nothing in the caches.
             for lengths, of_shape in reversed(seconds.items()):

@@ -11,18 +11,16 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding import sequence
+from copyspec_eval.decoding import kernels, sequence
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, forward_packed, step_parents
-from copyspec_eval.decoding.serving import input_device
+from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.widths import filling, key_extent, ladder, most_padding, padded
 from copyspec_eval.types import Draft
 
 _WARM_UP_KEYS = 512
 _HIGHEST_ID = 1000
 """Multimodal models have the ids of their images far up."""
-_GROUP_TOKENS = 32
-"""To take some rows apart costs the attention about as much as so many tokens."""
 
 Rows = list[sequence.Sequence | None]
 """What occupies each row of the cache."""
@@ -64,11 +62,12 @@ class StepLogits:
 class Steps:
     """The steps of an engine: how wide they are, and how many keys they attend to.
 
-    In a batch, rows are fed unlike numbers of tokens where that makes fewer of them. At a fixed
-    width every row of every step has that many, and attends to equally many keys throughout.
+    In a batch, rows are fed unlike numbers of tokens where our kernels serve the model and that
+    makes fewer of them. At a fixed width every row of every step has that many, and attends to
+    equally many keys throughout.
 
     Args:
-        model: within `served` when steps are taken.
+        model: within `engine_kernels` when steps are taken.
         num_draft_tokens: of the longest draft.
         fixed_width: tokens per row of every step; None for steps of any width.
         batch_size: rows side by side.
@@ -90,7 +89,7 @@ class Steps:
         self._batch_size = batch_size
         self.fixes_extent = fixed_width is not None
         self.widths = (fixed_width,) if fixed_width else ladder(1 + num_draft_tokens)
-        packs = batch_size > 1 and not fixed_width
+        packs = batch_size > 1 and not fixed_width and kernels.serve(model)
         self.totals = ladder(batch_size * self.widths[-1])[1:] if packs else ()
 
     def take(self, rows: Rows, drafts: Sequence[Draft], cache: RowCache) -> StepLogits:
@@ -102,13 +101,17 @@ class Steps:
         total = self.packed_total(lengths)
         if not total:
             width = padded(self.widths, max(lengths))
-            parts = [_part(row, rows[row], draft, width) for row, draft in enumerate(drafts)]
+            idle_token = next(running.output_ids[-1] for running in rows if running is not None)
+            parts = [
+                _part(row, running, draft, width, idle_token)
+                for row, (running, draft) in enumerate(zip(rows, drafts, strict=True))
+            ]
             logits = self.run(cache, parts, 0, self._extent(rows, parts))
             return StepLogits(logits, [row * width for row in range(len(rows))])
         parts = [
-            _part(row, rows[row], drafts[row], length)
-            for row, length in enumerate(lengths)
-            if length
+            _part(row, running, drafts[row], lengths[row], idle_token=0)
+            for row, running in enumerate(rows)
+            if running is not None
         ]
         logits = self.run(cache, parts, total, self._extent(rows, parts))
         return StepLogits(logits, [0, *accumulate(lengths)][:-1])
@@ -157,10 +160,7 @@ class Steps:
             extent: keys that are attended to.
         """
         if total:
-            lengths = [len(part.token_ids) for part in parts]
-            num_rows = 1 + max(part.row for part in parts)
-            widths = attention_widths(lengths, num_rows, self.widths)
-            return forward_packed(self._model, cache, parts, widths, total, extent)
+            return forward_packed(self._model, cache, parts, total, extent)
         # One copy to the device: each row's first position, then its tokens.
         numbers = torch.tensor([[part.start, *part.token_ids] for part in parts])
         numbers = numbers.to(input_device(self._model))
@@ -174,7 +174,7 @@ class Steps:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Take steps of every shape, within `served`: a library prepares kernels for each."""
+        """Take steps of every shape, since a library prepares kernels for each."""
         cache = RowCache(self._batch_size, _WARM_UP_KEYS + self.widths[-1])
         for width in self.widths:
             self.take_empty(cache, 0, [width] * self._batch_size)
@@ -219,34 +219,10 @@ class Steps:
         return key_extent(max(part.start + len(part.token_ids) for part in parts))
 
 
-def _part(row: int, running: sequence.Sequence | None, draft: Draft, width: int) -> Part:
+def _part(
+    row: int, running: sequence.Sequence | None, draft: Draft, width: int, idle_token: int
+) -> Part:
     if running is None:
-        return Part(row, 0, [0] * width)
+        return Part(row, 0, [idle_token] * width)
     parents = step_parents(draft, 1, width) if draft.parents else None
     return Part(row, running.length - 1, running.step_ids(draft, width), parents)
-
-
-def attention_widths(
-    lengths: Sequence[int], num_rows: int, widths: Sequence[int]
-) -> tuple[int, ...]:
-    """The width that the attention takes all rows at, and one for those that are longer.
-
-    Args:
-        lengths: tokens of the rows that are fed.
-        num_rows: up to the last of them.
-        widths: that there are, ascending.
-
-    >>> attention_widths([1, 1, 2, 1, 1, 1, 1, 30], 8, (1, 2, 4, 8, 16, 32))
-    (2, 32)
-    >>> attention_widths([16, 15], 2, (1, 2, 4, 8, 16, 32))
-    (16,)
-    """
-    needed = [padded(widths, length) for length in lengths]
-
-    def tokens(shared: int) -> int:
-        num_wide = sum(width > shared for width in needed)
-        return num_rows * shared + (num_wide * needed_most + _GROUP_TOKENS if num_wide else 0)
-
-    needed_most = max(needed)
-    shared = min(sorted({*needed}), key=tokens)
-    return (shared,) if shared == needed_most else (shared, needed_most)

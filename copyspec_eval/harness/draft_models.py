@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.model_support import check_config, needs_own_cache
 from copyspec_eval.decoding.probe import probe
-from copyspec_eval.decoding.serving import check_config, needs_own_cache
 from copyspec_eval.errors import ModelError
 from copyspec_eval.harness import options
 from copyspec_eval.paths import model_path

@@ -14,8 +14,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 
-from copyspec_eval.decoding import kernels, serving
-from copyspec_eval.decoding.compiling import compile_layers
+from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option
 from copyspec_eval.decoding.engines import Drafting, Engines
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
@@ -87,7 +86,6 @@ class CopySpecLM(HFLM):
             with its own settings behind `+`: `none:copyspec+gamma=5:suffix+store`.
         prefix_cache: the most host memory, in bytes or such as "2GB", for keys and values of
             earlier prompts and answers, so that what begins alike is read once; 0 for none.
-        compile: run the model's layers as compiled graphs, made before the first request.
         **kwargs: everything else that `hf` takes.
 
     Raises:
@@ -110,7 +108,6 @@ class CopySpecLM(HFLM):
         paired: bool = False,
         arms: str | list[str] | None = None,
         prefix_cache: int | str = "2GB",
-        compile: bool = False,
         **kwargs: Any,
     ) -> None:
         if pretrained is None:
@@ -140,9 +137,6 @@ class CopySpecLM(HFLM):
         if tree and exact:
             raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
         self._paired = options.check_bool("paired", paired) or arms is not None
-        self._compile = options.check_bool("compile", compile)
-        if compile:
-            options.check_compile(kwargs)
         self._prefix_bytes = bytes_of("prefix_cache", prefix_cache)
         self._store_paths = shared.store_paths
         earlier_answers = earlier.answers_of(self._store_paths)
@@ -151,11 +145,11 @@ class CopySpecLM(HFLM):
         source: Any = model_path(pretrained) if named else pretrained
         config = options.read_config(source, kwargs) if named else source.config
         options.check_names(kwargs, config)
-        serving.check_config(config)
+        model_support.check_config(config)
         self._check_own_cache = partial(
-            options.check_own_cache, exact=exact, tree=tree, compile=compile, batch_size=batch_size
+            options.check_own_cache, exact=exact, tree=tree, batch_size=batch_size
         )
-        self._check_own_cache(serving.needs_own_cache(config))
+        self._check_own_cache(model_support.needs_own_cache(config))
         for name in {each.draft_model for each in self._options if each.draft_model}:
             tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
             draft_models.check(name, tokenizer, kwargs)
@@ -168,7 +162,7 @@ class CopySpecLM(HFLM):
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
         if exact:
-            serving.check_exact(self.model)
+            model_support.check_exact(self.model)
         self._make_engines()
         self._earlier = EarlierAnswers()
         if earlier_answers:
@@ -274,8 +268,6 @@ class CopySpecLM(HFLM):
     def _make_engines(self) -> None:
         """Engines for the model as it is now; users may put adapters into it between tasks."""
         self._model_copy = model_copy(self.model).model
-        if self._compile:
-            compile_layers(self._model_copy)
         with self._autocast():
             self.cache_kind = self._choose_cache()
             self._engines = Engines(
@@ -385,7 +377,7 @@ class CopySpecLM(HFLM):
                 "steps": mode.name if mode else "any",
             }
             | {"exact": self._exact, "paired": self._paired}
-            | {"prefix_cache": self._prefix_bytes, "compile": self._compile}
+            | {"prefix_cache": self._prefix_bytes}
             | {"cache": self.cache_kind, "kernels": self._kernels}
             | ({"arms": [each.label for each in self._options]} if len(self._options) > 1 else {})
             | earlier.settings(self._store_paths, self._earlier),

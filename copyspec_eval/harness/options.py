@@ -14,13 +14,12 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from copyspec_eval.decoding import kernels
 from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
 from copyspec_eval.types import DraftOptions
 
 OWN_OPTIONS = (
     *(field.name for field in fields(DraftOptions)),
-    *("exact", "paired", "arms", "prefix_cache", "compile"),
+    *("exact", "paired", "arms", "prefix_cache"),
 )
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
@@ -67,26 +66,12 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
-def check_compile(options: Mapping[str, Any]) -> None:
-    """Refuse what no layer can be compiled with, before a model is loaded.
-
-    Raises:
-        OptionError: there is no C++ compiler, or the model would run under autocast.
-    """
-    if not kernels.is_available():
-        raise OptionError("compile=true needs a C++ compiler; install g++, or leave it out")
-    if options.get("mixed_precision_dtype"):
-        raise OptionError("compile=true is not for mixed_precision_dtype; pass dtype instead")
-
-
-def check_own_cache(
-    reason: str, *, exact: bool, tree: bool, compile: bool, batch_size: object
-) -> None:
+def check_own_cache(reason: str, *, exact: bool, tree: bool, batch_size: object) -> None:
     """Refuse what a model cannot do that is served by its own attention and cache.
 
     Args:
         reason: why it is, as of `serving.needs_own_cache`; nothing is refused if "".
-        exact, tree, compile, batch_size: as given.
+        exact, tree, batch_size: as given.
 
     Raises:
         OptionError: names what to pass instead.
@@ -94,7 +79,6 @@ def check_own_cache(
     remedies = {
         "exact=false": exact,
         "tree=false": tree,
-        "compile=false": compile,
         "--batch_size 1": not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size)),
     }
     needed = [remedy for remedy, is_needed in remedies.items() if is_needed]

@@ -41,15 +41,15 @@ ARMS = {
     "`generate`": Arm("hf", "", _ONE, once=True),
     "`generate`, prompt lookup": Arm("hf", "prompt_lookup_num_tokens=10", _ONE),
     "vLLM": Arm("vllm", ""),
+    "vLLM, eager": Arm("vllm", "enforce_eager=true", once=True),
     "vLLM, ngram": Arm("vllm", _NGRAM, _EIGHT),
     "vLLM, suffix": Arm("vllm", "method=suffix,num_speculative_tokens=15"),
     "vLLM, our `suffix` with a store": Arm(
         "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=31", _EIGHT
     ),
-    "ours, `none`": Arm("copyspec", "drafter=none", _ONE, once=True),
-    "ours, `suffix`": Arm("copyspec", "drafter=suffix", _ONE, once=True),
-    "ours, `none`, compiled": Arm("copyspec", "drafter=none,compile=true"),
-    "ours, `suffix`, compiled": Arm("copyspec", "drafter=suffix,compile=true"),
+    "ours, `none`": Arm("copyspec", "drafter=none"),
+    "ours, `suffix`": Arm("copyspec", "drafter=suffix"),
+    "ours, `suffix` with a store": Arm("copyspec", "drafter=suffix,store=true"),
 }
 
 

@@ -25,8 +25,8 @@ from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import mismatches
 from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import served
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
@@ -272,7 +272,7 @@ def _time_steps(sizes: _Sizes, device: str) -> list[Result]:
         ids = torch.randint(model.config.vocab_size, (batch_size, _CONTEXT), device=device)
         starts = torch.full((batch_size, 1), _CONTEXT, device=device)
         seconds: dict[int, list[float]] = {width: [] for width in _STEP_WIDTHS}
-        with served(model, exact=True):
+        with engine_kernels(model, exact=True):
             forward(model, cache, 0, ids, 0, _CONTEXT, logits_to_keep=1)
             for _, width in itertools.product(range(2 + sizes.rounds), _STEP_WIDTHS):
                 synchronize()

@@ -20,8 +20,7 @@ from transformers import (
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
-from copyspec_eval.decoding.compiling import compile_layers
-from copyspec_eval.decoding.serving import served
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.reports.tables import markdown
 
@@ -46,10 +45,10 @@ _CHOICES: dict[str, tuple[bool, Callable[[], list[Any]]]] = {
 }
 """Ways of choosing a token: whether it is drawn, and the logits processors."""
 
-Figures = dict[str, dict[str, float]]
-"""Of layers as they are and compiled: median milliseconds of a `step`, of a `copy` of as many bytes
-as the weights have, of each choice; and as `… of the step`, the median share of reading the weights
-(half of a copy, which reads and writes) and of each choice in the step of the same round."""
+Figures = dict[str, float]
+"""Median milliseconds of a `step`, of a `copy` of as many bytes as the weights have, and of each
+choice; and as `… of the step`, the median share of reading the weights (half of a copy, which reads
+and writes) and of each choice in the step of the same round."""
 
 
 @torch.inference_mode()
@@ -57,20 +56,16 @@ def measure(model: Any, rounds: int = 24) -> dict[str, Any]:
     """The bytes of the weights, those that are shared once, and `Figures`.
 
     In every round steps, copies and choices follow each other, so that a machine that is faster at
-    one time than at another is so for all. On a CPU the model's layers are compiled for good.
+    one time than at another is so for all.
     """
-    figures = {"none": _round_figures(model, rounds)}
-    if model.device.type == "cpu":
-        compile_layers(model)
-        figures["none, compile"] = _round_figures(model, rounds)
-    return {"weight_bytes": _num_bytes(model), "figures": figures}
+    return {"weight_bytes": _num_bytes(model), "figures": _round_figures(model, rounds)}
 
 
 def _num_bytes(model: Any) -> int:
     return sum(weight.nbytes for weight in model.parameters())
 
 
-def _round_figures(model: Any, rounds: int) -> dict[str, float]:
+def _round_figures(model: Any, rounds: int) -> Figures:
     source = torch.zeros(_num_bytes(model), dtype=torch.uint8, device=model.device)
     target = torch.empty_like(source)
     steps, cache = Steps(model, 0, None, batch_size=1), RowCache(1, _CONTEXT + 1)
@@ -84,7 +79,7 @@ def _round_figures(model: Any, rounds: int) -> dict[str, float]:
 
     choices = _choices(model.config.vocab_size)
     seconds: defaultdict[str, list[float]] = defaultdict(list)
-    with served(model, exact=False):
+    with engine_kernels(model, exact=False):
         for _ in range(1 + rounds):
             of_steps = [_seconds(step) for _ in range(_STEPS)][_UNTIMED:]
             seconds["step"].append(median(of_steps))
@@ -123,19 +118,15 @@ def _seconds(action: Callable[[], None]) -> float:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """A row per figure, a column for layers as they are, and one for compiled ones."""
+    """A row per figure."""
     figures: Figures = result["figures"]
-    names = list(next(iter(figures.values())))
-    times = [name for name in names if not name.endswith(" of the step")]
     rows = [
-        [f"{name}, ms", *(f"{of_mode[name]:.2f}" for of_mode in figures.values())] for name in times
+        [name, f"{figure:.1%}"]
+        if name.endswith(" of the step")
+        else [f"{name}, ms", f"{figure:.2f}"]
+        for name, figure in figures.items()
     ]
-    rows += [
-        [name, *(f"{of_mode[name]:.1%}" for of_mode in figures.values())]
-        for name in names
-        if name not in times
-    ]
-    return markdown(["", *figures], rows)
+    return markdown(["", "none"], rows)
 
 
 def render(result: Mapping[str, Any]) -> str:

@@ -13,11 +13,11 @@ from transformers import LogitsProcessorList, PreTrainedModel
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.model_support import check_config, check_exact, has_experts
 from copyspec_eval.decoding.own_cache import OwnCache
 from copyspec_eval.decoding.own_probe import choose_cache
 from copyspec_eval.decoding.probe import MOST_ROUNDING, probe
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import check_config, check_exact, has_experts
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import ModelError

@@ -154,7 +154,6 @@ def _checked(measured: Mapping[str, Any]) -> str:
         rows.append(
             [
                 row["dtype"],
-                "yes" if row["compiled"] else "no",
                 f"{row['context']:,}",
                 f"{row['copy_bytes_per_second'] / 1e9:.1f}",
                 f"{seconds * 1e3:.1f}",
@@ -162,5 +161,5 @@ def _checked(measured: Mapping[str, Any]) -> str:
                 f"{row['seconds'] / seconds:.2f}",
             ]
         )
-    headers = ["dtype", "`compile`", "context", "copies, GB/s", "predicted ms", "measured ms"]
+    headers = ["dtype", "context", "copies, GB/s", "predicted ms", "measured ms"]
     return markdown([*headers, "measured / predicted"], rows)

@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM
 from copyspec_eval import provenance
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
-from copyspec_eval.decoding.compiling import compile_layers
-from copyspec_eval.decoding.serving import served
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.redaction import shareable
 from sizing.shapes import shape_of
@@ -33,11 +32,7 @@ def measure(folder: Path) -> dict[str, Any]:
     copy, rows = _Copy(), []
     for dtype in ("bfloat16", "float32"):
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
-        for compiled in (False, True):
-            if compiled:
-                compile_layers(model)
-            for timed in _timed(model, copy):
-                rows.append({"dtype": dtype, "compiled": compiled, **timed})
+        rows += [{"dtype": dtype, **timed} for timed in _timed(model, copy)]
     return {
         "shape": asdict(shape_of(model.config)),
         "steps": rows,
@@ -69,7 +64,7 @@ def _timed(model: Any, copy: _Copy) -> Iterator[dict[str, float]]:
     A shared machine's memory is not equally fast at all times.
     """
     steps = Steps(model, num_draft_tokens=0, fixed_width=None, batch_size=1)
-    with served(model, exact=False):
+    with engine_kernels(model, exact=False):
         for context in _CONTEXTS:
             cache = RowCache(1, context + 1)
 

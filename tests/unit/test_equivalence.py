@@ -19,9 +19,9 @@ from ways import WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.model_support import check_config
 from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import check_config
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import drafter_factory

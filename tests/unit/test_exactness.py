@@ -26,9 +26,10 @@ from tiny_models import (
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from ways import EXACT_WAYS
 
+from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import check_exact, exact_mode
-from copyspec_eval.decoding.invariance import in_whole_vectors
+from copyspec_eval.decoding.modules.alone import in_whole_vectors
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.widths import ladder, most_padding, padded
@@ -209,25 +210,27 @@ def test_a_defect_is_seen_and_its_module_named(name: str, batch_size: int) -> No
 @pytest.mark.parametrize("mode", [ExactMode(), ExactMode(16)], ids=str)
 def test_a_masked_key_that_counts_is_seen(mode: ExactMode, monkeypatch: pytest.MonkeyPatch) -> None:
     model = larger_model(torch.float32)
-    attend = torch.ops.copyspec.attend
+    attend = kernels.attend
 
-    def leaking(query: Any, key: Any, value: Any, mask: torch.Tensor, *others: Any) -> Any:
+    def leaking(
+        query: Any, key: Any, value: Any, mask: torch.Tensor, *others: Any, **more: Any
+    ) -> Any:
         # Each token sees the one behind it, too.
-        return attend(query, key, value, mask | mask.roll(1, dims=-1), *others)
+        return attend(query, key, value, mask | mask.roll(1, dims=-1), *others, **more)
 
-    monkeypatch.setattr(torch.ops.copyspec, "attend", leaking)
+    monkeypatch.setattr(kernels, "attend", leaking)
     assert check_exact(model, TEXT, mode, 15, 1) is not None
 
 
 @pytest.mark.usefixtures("our_kernels")
 def test_masked_keys_that_are_rounded_otherwise_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = torch.ops.copyspec.attend
+    attend = kernels.attend
 
-    def rounding(query: Any, key: torch.Tensor, *others: Any) -> Any:
-        output = attend(query, key, *others)
+    def rounding(query: Any, key: torch.Tensor, *others: Any, **more: Any) -> Any:
+        output = attend(query, key, *others, **more)
         return output * 3 / 3 if key.shape[2] > 64 else output
 
-    monkeypatch.setattr(torch.ops.copyspec, "attend", rounding)
+    monkeypatch.setattr(kernels, "attend", rounding)
     found = check_exact(larger_model(torch.float32), TEXT, ExactMode(), 15, 1)
     assert found is not None
     assert found.what.startswith("with more masked keys")

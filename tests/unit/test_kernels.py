@@ -30,7 +30,7 @@ def check_close(actual: torch.Tensor, wanted: torch.Tensor, size: float = 1) -> 
 
 
 def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-    return torch.ops.copyspec.linear(hidden, kernels.pack(weight), bias, weight.shape[0])
+    return kernels.linear(hidden, kernels.pack([weight]), bias)[0]
 
 
 @DTYPES
@@ -74,7 +74,7 @@ def test_a_sum_is_rounded_as_torch_rounds_it() -> None:
 
 
 def test_hidden_states_of_another_dtype_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"hidden states are torch\.float32, the weights torch"):
+    with pytest.raises(ValueError, match=r"hidden of shape \(1, 4\), torch\.float32, cpu"):
         linear(torch.ones(1, 4), torch.ones(2, 4, dtype=torch.bfloat16), None)
 
 
@@ -85,7 +85,7 @@ def attend(
     mask: torch.Tensor,
     rows: torch.Tensor | None = None,
 ) -> Any:
-    return torch.ops.copyspec.attend(query, key, value, mask, rows, 0.3)
+    return kernels.attend(query, key, value, mask, 0.3, key_rows=rows)
 
 
 def by_definition(
@@ -174,16 +174,16 @@ def test_without_a_compiler_it_is_said_once(
             assert not kernels.is_available()
             assert not kernels.packs(torch.ones(2, 2))
         assert [record.getMessage() for record in caplog.records] == [
-            "no C++ compiler, so torch's slower kernels are taken; install g++"
+            "no C++ compiler, so torch's slower kernels are used; install g++"
         ]
         kernels.is_available.cache_clear()
         caplog.clear()
 
-        def fail(name: str, dtype: torch.dtype) -> None:
+        def fail() -> None:
             raise OSError("no space left\non the device")
 
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr(kernels, "_function", fail)
+            patch.setattr(kernels, "_library", fail)
             assert not kernels.is_available()
         [record] = caplog.records
         assert "ours do not compile (no space left)" in record.getMessage()

@@ -289,13 +289,12 @@ def test_costs_are_measured_up_to_the_longest_draft() -> None:
 
 
 def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
-    able: dict[str, Any] = {"exact": False, "tree": False, "compile": False, "batch_size": 1}
+    able: dict[str, Any] = {"exact": False, "tree": False, "batch_size": 1}
     for batch_size in (1, "1", "auto", "auto:4"):
         check_own_cache("it is so", **able | {"batch_size": batch_size})
     for given, remedy in (
         ({"exact": True}, "pass exact=false"),
         ({"tree": True}, "pass tree=false"),
-        ({"compile": True}, "pass compile=false"),
         ({"batch_size": "8"}, "pass --batch_size 1"),
         ({"exact": True, "batch_size": 8}, "pass exact=false and --batch_size 1"),
     ):

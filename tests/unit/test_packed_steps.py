@@ -16,15 +16,14 @@ from steps import exact_mode_of
 from tiny_models import ARCHITECTURES, VOCABULARY, tiny_model
 from unlike_rows import EXTENT, LENGTHS, filled, parts, tokens
 
+from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding import steps as steps_module
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import Part, forward, forward_packed
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.serving import served
-from copyspec_eval.decoding.steps import attention_widths
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.widths import ladder
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.thresholds import share
 from copyspec_eval.types import Draft
@@ -33,16 +32,13 @@ VARIED = ["qwen2", "gemma2", "gpt2", "mixtral", "gpt_oss"]
 OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
 
 
-@pytest.mark.parametrize("widths", [(2, 9), (1, 10), (6, 12), (12,)], ids=str)
 @pytest.mark.parametrize(
     "model_type", [*VARIED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
 @torch.inference_mode()
-def test_each_row_has_the_logits_that_it_has_alone(
-    model_type: str, widths: tuple[int, ...]
-) -> None:
+def test_each_row_has_the_logits_that_it_has_alone(model_type: str) -> None:
     model = tiny_model(model_type, torch.float64)
-    with served(model, exact=True):
+    with engine_kernels(model, exact=True):
         cache = filled(model)
         wanted = []
         for row, start, ids, parents in parts():
@@ -52,7 +48,7 @@ def test_each_row_has_the_logits_that_it_has_alone(
             )
         together = torch.cat(wanted)
         cache = filled(model)
-        packed = forward_packed(model, cache, parts(), widths, len(together) + 3, EXTENT)
+        packed = forward_packed(model, cache, parts(), len(together) + 3, EXTENT)
         assert packed.shape == (len(together) + 3, VOCABULARY)
         assert torch.allclose(packed[: len(together)], together, rtol=0, atol=1e-9)
         # What was written is what a step alone writes: the next one sees the same.
@@ -68,24 +64,15 @@ def test_rows_that_are_not_fed_stay_as_they_are() -> None:
     model = tiny_model("qwen2", torch.float64)
     some = [part for part in parts() if part.row in (1, 2)]
     count = sum(len(part.token_ids) for part in some)
-    with served(model, exact=True):
+    with engine_kernels(model, exact=True):
         all_cache, cache, before = filled(model), filled(model), filled(model)
-        everything = forward_packed(model, all_cache, parts(), (2, 9), sum(LENGTHS), EXTENT)
-        packed = forward_packed(model, cache, some, (2, 9), count, EXTENT)
+        everything = forward_packed(model, all_cache, parts(), sum(LENGTHS), EXTENT)
+        packed = forward_packed(model, cache, some, count, EXTENT)
     assert torch.allclose(packed, everything[1 : 1 + count], rtol=0, atol=1e-9)
     for store, same in ((cache._keys, before._keys), (cache._values, before._values)):
         for layer, tensor in store.items():
             for row in (0, 3):
                 assert torch.equal(tensor[row], same[layer][row])
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=16))
-def test_every_row_fits_what_the_attention_takes(lengths: list[int]) -> None:
-    widths = ladder(40)
-    attended = attention_widths(lengths, len(lengths), widths)
-    assert set(attended) <= set(widths)
-    assert list(attended) == sorted(set(attended))
-    assert max(lengths) <= attended[-1]
 
 
 chains = st.lists(st.floats(0.01, 1), max_size=12).map(lambda p: sorted(p, reverse=True))
@@ -128,8 +115,9 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(
     exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four rows one copies: the others are fed a token each, and all answers are right."""
-    packed = watch_packed(monkeypatch)
     model = tiny_model("qwen2")
+    mode = exact_mode_of(model, 4) if exact else None
+    packed = watch_packed(monkeypatch)
     asked = [tuple(tokens(row, 0, 9)) for row in range(4)]
     plain = Engine(model, NoDrafter, num_draft_tokens=0, exact=None).generate(
         [Sequence(ids, StopRule(30), greedy()) for ids in asked]
@@ -140,12 +128,12 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(
         model,
         lambda: OnlySome(answers, VOCABULARY),
         num_draft_tokens=20,
-        exact=exact_mode_of(model, 4) if exact else None,
+        exact=mode,
         batch_size=4,
     )
     drafted = engine.generate([Sequence(ids, StopRule(30), greedy()) for ids in asked])
     assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
-    if not exact or exact_mode_of(model, 4).width is None:
+    if kernels.is_available():
         assert {length for lengths in packed[1:] for length in lengths[:2]} == {1}
         assert max(lengths[2] for lengths in packed[1:]) >= 9
 

@@ -13,9 +13,10 @@ from tiny_models import skip_if_refused, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
-from copyspec_eval.decoding import attention, experts, probe, serving
+from copyspec_eval.decoding import attention, model_support, probe
 from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.modules import experts
 from copyspec_eval.errors import ModelError
 
 OTHER_LOGITS = "gives other logits through the engine's cache"
@@ -44,7 +45,7 @@ def windowed(window: int) -> Any:
 @pytest.mark.parametrize("model_type", ["qwen2", "gemma2", "mixtral", "gpt_oss"])
 def test_sound_models_pass(model_type: str, dtype: torch.dtype, batch_size: int) -> None:
     skip_if_refused(model_type)
-    if dtype == torch.float64 and serving.has_experts(tiny_model(model_type)):
+    if dtype == torch.float64 and model_support.has_experts(tiny_model(model_type)):
         return  # torch itself has no experts in float64
     for exact in (True, False):
         probe.probe(tiny_model(model_type, dtype), exact=exact, batch_size=batch_size)
@@ -175,6 +176,7 @@ def test_what_lies_behind_a_step_is_read(dtype: torch.dtype, monkeypatch: Patch)
         probe.probe(tiny_model("qwen2", dtype), exact=False)
 
 
+@pytest.mark.usefixtures("torchs_kernels")
 def test_an_attention_that_the_engine_does_not_know(monkeypatch: Patch) -> None:
     skip_if_refused("gemma2")
     explicit: Any = attention._explicit
@@ -190,6 +192,7 @@ def test_an_attention_that_the_engine_does_not_know(monkeypatch: Patch) -> None:
         probe.probe(altered("gemma2", cap_low), exact=True)
 
 
+@pytest.mark.usefixtures("torchs_kernels")
 def test_experts_that_exact_mode_does_not_know(monkeypatch: Patch) -> None:
     expert: Any = experts._expert
     # As if each expert's output were normalised and that were unknown.

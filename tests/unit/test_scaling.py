@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import forward
-from copyspec_eval.decoding.serving import served
+from copyspec_eval.decoding.modules import engine_kernels
 
 LLAMA: dict[str, Any] = {"vocab_size": 128256, "num_key_value_heads": 8}
 CONFIGS = [
@@ -91,7 +91,7 @@ def test_the_cache_is_the_engines() -> None:
     auto: Any = AutoModelForCausalLM
     model = auto.from_config(config).eval()
     cache = RowCache(3, capacity=32)
-    with torch.inference_mode(), served(model, exact=False):
+    with torch.inference_mode(), engine_kernels(model, exact=False):
         forward(model, cache, 0, torch.zeros(1, 4, dtype=torch.long), 0, 4)
     held = sum(part.nbytes for store in (cache._keys, cache._values) for part in store.values())
     # The engine's has a position more.

@@ -1,148 +1,353 @@
 """Our kernels for a CPU, in bfloat16 and float32: C++, compiled where it runs.
 
-`torch.ops.copyspec.attend` and `torch.ops.copyspec.linear` have hardly any cost of their own per
-call, and compute each token alone: its bits do not depend on what stands beside it. In a step of
-few tokens they take a fourth and two thirds of the time of torch's. Where there is no C++ compiler,
-torch's are taken.
+Each computes every token alone: its bits do not depend on what stands beside it. They cost a few
+microseconds of Python per call. Where there is no C++ compiler, torch's kernels are used.
+
+Every argument is checked before its address is passed on; a wrong one is a ValueError.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import logging
-import os
-import sys
+import subprocess
 from array import array
-from pathlib import Path
-from shutil import which
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
-from copyspec_eval.provenance import processor_features
-
-logger = logging.getLogger(__name__)
+from copyspec_eval.decoding.kernels import library
+from copyspec_eval.decoding.kernels.library import logger
 
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
-_FILES = ("vectors.h", "attention.cpp", "linear.cpp")
-_FLAGS = ("-ffp-contract=fast", "-Wno-psabi")
-"""Products are added without a rounding between; and no warning that vectors may be wider than the
-processor's."""
-_BLOCK = 32
-"""Outputs of a linear layer that lie together; `BLOCK` in vectors.h."""
+_BLOCK, _WORDS = 32, 16
+"""Outputs of a linear layer that lie together, and words of inputs to whose multiple they are
+filled up; see linear.cpp."""
 
-_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
+_POINTER, _SIZE, _FLOAT, _BOOL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_bool
 _ARGUMENTS: dict[str, list[Any]] = {
-    "attend": [*[_POINTER] * 7, ctypes.c_float],
+    "attend": [*[_POINTER] * 8, _FLOAT, _FLOAT],
     "pack": [_POINTER, _POINTER, _SIZE, _SIZE],
-    "linear": [*[_POINTER] * 4, _SIZE, _SIZE, _SIZE],
+    "linear": [*[_POINTER] * 4, _SIZE, _SIZE, _SIZE, _POINTER],
+    "rms_norm": [*[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _BOOL],
+    "rotate": [_POINTER] * 5,
+    "gate": [*[_POINTER] * 3, _SIZE, _BOOL],
+    "write_states": [*[_POINTER] * 7, _BOOL],
 }
-
-_library: Any = torch.library.Library("copyspec", "DEF")  # type: ignore[no-untyped-call]
-_library.define(
-    "attend(Tensor query, Tensor key, Tensor value, Tensor mask, Tensor? key_rows, float scale)"
-    " -> Tensor"
-)
-_library.define("linear(Tensor hidden, Tensor packed, Tensor? bias, int num_outputs) -> Tensor")
+_CHECKING = ("attend", "write_states")
+"""They give whether indices are in range."""
 
 
 def has_compiler() -> bool:
-    """Whether there is the C++ compiler that torch calls."""
-    usual = "clang++" if sys.platform == "darwin" else "g++"
-    return which(os.environ.get("CXX", usual)) is not None
+    """Whether there is a C++ compiler."""
+    return library.compiler() is not None
 
 
 @functools.cache
 def is_available() -> bool:
-    """Whether the kernels compile here, which takes seconds once; torch's cache keeps them."""
+    """Whether the kernels compile here, which takes seconds once; the user's cache keeps them."""
     if not has_compiler():
-        logger.warning("no C++ compiler, so torch's slower kernels are taken; install g++")
+        logger.warning("no C++ compiler, so torch's slower kernels are used; install g++")
         return False
     try:
-        _function("linear", torch.float32)
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        logger.warning("torch's slower kernels are taken, for ours do not compile (%s)", reason)
+        tiles = _library().uses_tiles()
+    except (OSError, subprocess.CalledProcessError) as error:
+        output = getattr(error, "stderr", None) or str(error).encode()
+        reason = output.decode(errors="replace").strip().partition("\n")[0]
+        logger.warning("torch's slower kernels are used: ours do not compile (%s)", reason)
         return False
+    logger.info("kernels: copyspec's, %s", "with AMX in bfloat16" if tiles else "without AMX")
     return True
 
 
 def serve(model: torch.nn.Module) -> bool:
-    """Whether they are taken for a model's weights, as far as its layers are of the usual kind."""
+    """Whether they are used for some of a model's weights."""
     return any(packs(weight) for weight in model.parameters())
+
+
+def takes(tensor: torch.Tensor) -> bool:
+    """Whether they take tensors of this dtype and device."""
+    return tensor.device.type == "cpu" and tensor.dtype in _DTYPES and is_available()
 
 
 def attends(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
 ) -> bool:
-    """Whether `torch.ops.copyspec.attend` takes such tensors."""
+    """Whether `attend` takes such tensors."""
     return (
-        _takes(query)
+        takes(query)
         and query.dtype == key.dtype == value.dtype
+        and query.shape[-1] % 2 == 0
         and mask.dtype == torch.bool
         and mask.shape[1] == 1
-        and key.shape[-1] == value.shape[-1]
-        and is_available()
     )
 
 
 def packs(weight: torch.Tensor) -> bool:
     """Whether `pack` takes such weights, `[outputs, inputs]`."""
-    return _takes(weight) and is_available()
-
-
-def _takes(tensor: torch.Tensor) -> bool:
     # A word of 32 bits has two of bfloat16.
-    return tensor.device.type == "cpu" and tensor.dtype in _DTYPES and tensor.shape[-1] % 2 == 0
+    return takes(weight) and weight.dim() > 0 and weight.shape[-1] % 2 == 0
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """Weights `[outputs, inputs]` as `torch.ops.copyspec.linear` takes them."""
-    weight = weight.contiguous()
-    num_outputs, num_inputs = weight.shape
-    packed = weight.new_empty(-(-num_outputs // _BLOCK) * _BLOCK, num_inputs)
-    function = _function("pack", weight.dtype)
-    function(weight.data_ptr(), packed.data_ptr(), num_outputs, num_inputs)
-    return packed
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeights:
+    """Weights of linear layers that read the same inputs, as `linear` reads them.
+
+    Attributes:
+        words: the packed weights; see linear.cpp.
+        num_inputs: of all layers.
+        num_outputs: of each layer.
+    """
+
+    words: torch.Tensor
+    num_inputs: int
+    num_outputs: tuple[int, ...]
+    _sizes: Any
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.words.dtype
 
 
-def _attend(
+def pack(weights: Sequence[torch.Tensor]) -> PackedWeights:
+    """Weights, each `[outputs, inputs]` with the same inputs and dtype, for `linear`."""
+    first = weights[0]
+    for weight in weights:
+        _check(packs(weight) and weight.dim() == 2, "weights", weight)
+        _check(weight.shape[1] == first.shape[1] and weight.dtype == first.dtype, "weights", weight)
+    num_inputs = first.shape[1]
+    per_word = 4 // first.itemsize
+    padded = -(-num_inputs // (_WORDS * per_word)) * _WORDS * per_word
+    rows = [-(-len(weight) // _BLOCK) * _BLOCK for weight in weights]
+    words = first.new_empty(sum(rows), padded)
+    function = _function("pack", first.dtype)
+    for weight, part in zip(weights, torch.split(words, rows), strict=True):
+        dense = weight.detach().contiguous()
+        function(dense.data_ptr(), part.data_ptr(), len(dense), num_inputs)
+    num_outputs = tuple(len(weight) for weight in weights)
+    return PackedWeights(
+        words, num_inputs, num_outputs, (ctypes.c_int64 * len(weights))(*num_outputs)
+    )
+
+
+def linear(
+    hidden: torch.Tensor, weights: PackedWeights, bias: torch.Tensor | None = None
+) -> list[torch.Tensor]:
+    """`hidden @ weight.T + bias` of each layer.
+
+    Args:
+        hidden: `[…, inputs]`, in the dtype of the weights.
+        weights: of the layers.
+        bias: of all layers, one after the other, `[sum of outputs]`; None for none.
+
+    Returns:
+        `[…, outputs]` of each layer, contiguous.
+    """
+    _check(hidden.dtype == weights.dtype and hidden.device.type == "cpu", "hidden", hidden)
+    _check(hidden.dim() > 0 and hidden.shape[-1] == weights.num_inputs, "hidden", hidden)
+    if bias is not None:
+        _check(bias.dtype == weights.dtype and bias.device.type == "cpu", "bias", bias)
+        _check(bias.shape == (sum(weights.num_outputs),), "bias", bias)
+        bias = bias.contiguous()
+    hidden = hidden.contiguous()
+    shape = hidden.shape[:-1]
+    outputs = [hidden.new_empty((*shape, size)) for size in weights.num_outputs]
+    addresses = array("Q", [output.data_ptr() for output in outputs])
+    _function("linear", weights.dtype)(
+        hidden.data_ptr(),
+        weights.words.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        addresses.buffer_info()[0],
+        hidden.numel() // weights.num_inputs,
+        weights.num_inputs,
+        len(outputs),
+        weights._sizes,
+    )
+    return outputs
+
+
+def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor,
-    key_rows: torch.Tensor | None,
     scale: float,
+    *,
+    key_rows: torch.Tensor | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of new tokens over cached keys.
 
     Args:
-        query: `[rows, heads, tokens, dim]`.
-        key, value: `[key rows, key heads, extent, dim]`.
+        query: `[rows, heads, tokens, dim]`, with an even dim.
+        key: `[key rows, key heads, extent, dim]`.
+        value: `[key rows, key heads, extent, value dim]`.
         mask: bool `[rows, 1, tokens, extent]`, True for the keys that a token sees.
+        scale: factor of the scores.
         key_rows: `[tokens]`, int64, of the tokens of a single row, whose keys they see; None if
             each row's keys have its number.
-        scale: factor of the scores.
+        softcap: scores become `softcap * tanh(scores / softcap)`; None or 0 for none.
+        sinks: `[heads]`, a score per head that joins the softmax and has no value.
 
     Returns:
-        `[rows, tokens, heads, dim]`.
+        `[rows, tokens, heads, value dim]`, contiguous. A token that sees no key gets zeros.
     """
+    _check(query.dim() == 4 and attends(query, key, value, mask), "query", query)
     rows, heads, tokens, dim = query.shape
+    _check(key.dim() == 4 and key.shape[3] == dim and key.device.type == "cpu", "key", key)
+    _check(value.device.type == "cpu" and key.shape[:3] == value.shape[:3], "value", value)
+    num_key_rows, key_heads, extent, _ = key.shape
+    _check(key_heads > 0 and heads % key_heads == 0, "key", key)
+    _check(mask.shape == (rows, 1, tokens, extent) and mask.device.type == "cpu", "mask", mask)
+    if key_rows is None:
+        _check(num_key_rows == rows, "key", key)
+    else:
+        _check_indices("key_rows", key_rows, tokens)
+        _check(rows == 1, "query", query)
+    if sinks is not None:
+        _check(sinks.shape == (heads,) and sinks.device.type == "cpu", "sinks", sinks)
+        sinks = sinks.detach().float().contiguous()
     query, key, value = map(_with_dense_heads, (query, key, value))
     mask = mask.contiguous()
-    output = query.new_empty(rows, tokens, heads, dim)
+    output = query.new_empty(rows, tokens, heads, value.shape[3])
     strides = [*query.stride()[:3], *key.stride()[:3], *value.stride()[:3]]
-    sizes = array("q", [*strides, rows, tokens, heads, key.shape[1], dim, key.shape[2]])
-    _function("attend", query.dtype)(
+    shape = [rows, tokens, heads, key_heads, dim, value.shape[3], extent, num_key_rows]
+    sizes = array("q", [*strides, *shape])
+    is_done = _function("attend", query.dtype)(
         query.data_ptr(),
         key.data_ptr(),
         value.data_ptr(),
         mask.data_ptr(),
-        output.data_ptr(),
+        None if sinks is None else sinks.data_ptr(),
         None if key_rows is None else key_rows.data_ptr(),
+        output.data_ptr(),
         sizes.buffer_info()[0],
         scale,
+        softcap or 0.0,
+    )
+    if not is_done:
+        raise ValueError(f"key_rows is not under {num_key_rows} throughout")
+    return output
+
+
+def write_states(
+    states: Sequence[torch.Tensor],
+    caches: Sequence[torch.Tensor],
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+) -> None:
+    """Write the keys and values of a forward into a layer's cache, of any dtype.
+
+    Args:
+        states: keys and values, `[rows, heads, tokens, dim]` each.
+        caches: those of the layer, `[cache rows, heads, capacity, dim]`.
+        rows: int64, of the cache: `[rows]`; or of each token, `[n]`, where the forward has a single
+            row. Of that one, tokens behind the first n are padding.
+        positions: int64, as many as tokens that are written, in their order.
+    """
+    num_tokens = positions.numel()
+    num_rows, heads, width, _ = states[0].shape
+    num_cache_rows, _, capacity, _ = caches[0].shape
+    sizes = [num_tokens, width, heads, num_cache_rows, capacity]
+    for new, cache in zip(states, caches, strict=True):
+        _check(new.dim() == 4 and new.shape[:3] == (num_rows, heads, width), "states", new)
+        _check(cache.shape == (num_cache_rows, heads, capacity, new.shape[-1]), "cache", cache)
+        _check(cache.dtype == new.dtype and cache.device.type == "cpu", "cache", cache)
+        _check(new.device.type == "cpu", "states", new)
+    states = [_with_dense_heads(new) for new in states]
+    for new, cache in zip(states, caches, strict=True):
+        _check(cache.stride(-1) == 1, "cache", cache)
+        sizes.append(new.shape[3] * new.itemsize)
+        sizes += [stride * new.itemsize for stride in (*new.stride()[:3], *cache.stride()[:3])]
+    has_row_per_token = num_rows == 1 and rows.numel() == num_tokens
+    is_whole = num_tokens == num_rows * width or (has_row_per_token and num_tokens <= width)
+    _check(is_whole, "positions", positions)
+    _check_indices("rows", rows, num_tokens if has_row_per_token else num_rows)
+    _check_indices("positions", positions, num_tokens)
+    numbers = array("q", sizes)
+    is_done = _function("write_states", None)(
+        *(tensor.data_ptr() for tensor in (*states, *caches, rows, positions)),
+        numbers.buffer_info()[0],
+        has_row_per_token,
+    )
+    if not is_done:
+        raise ValueError(f"rows or positions are not in a cache of {num_cache_rows, capacity}")
+
+
+def rms_norm(
+    hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, rounds_first: bool
+) -> torch.Tensor:
+    """`hidden / sqrt(mean(hidden²) + epsilon) * weight` over the last dimension.
+
+    Args:
+        hidden: `[…, size]`.
+        weight: `[size]`, float32.
+        epsilon: see above.
+        rounds_first: whether the quotient is rounded to the dtype of `hidden` before the product.
+
+    Returns:
+        `[…, size]`, contiguous.
+    """
+    size = hidden.shape[-1] if hidden.dim() else 0
+    _check(takes(hidden) and size > 0, "hidden", hidden)
+    _check(weight.dtype == torch.float32 and weight.device.type == "cpu", "weight", weight)
+    _check(weight.shape == (size,) and weight.is_contiguous(), "weight", weight)
+    hidden = hidden.contiguous()
+    output = torch.empty_like(hidden)
+    _function("rms_norm", hidden.dtype)(
+        hidden.data_ptr(),
+        weight.data_ptr(),
+        output.data_ptr(),
+        hidden.numel() // size,
+        size,
+        epsilon,
+        rounds_first,
+    )
+    return output
+
+
+def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of the halves of heads, rounded as `x * cos + rotate_half(x) * sin` is.
+
+    Args:
+        states: `[rows, heads, tokens, dim]`, with an even dim.
+        cosines, sines: `[rows or 1, tokens, dim]`, of the same dtype.
+
+    Returns:
+        as `states`, contiguous.
+    """
+    _check(states.dim() == 4 and takes(states) and states.shape[3] % 2 == 0, "states", states)
+    rows, heads, tokens, dim = states.shape
+    for angles in (cosines, sines):
+        _check(angles.dtype == states.dtype and angles.device.type == "cpu", "cosines", angles)
+        _check(angles.shape in ((rows, tokens, dim), (1, tokens, dim)), "cosines", angles)
+    _check(cosines.shape == sines.shape, "sines", sines)
+    states, cosines, sines = _with_dense_heads(states), cosines.contiguous(), sines.contiguous()
+    output = states.new_empty(rows, heads, tokens, dim)
+    row_stride = tokens * dim if len(cosines) == rows else 0
+    sizes = array("q", [rows, tokens, heads, dim, *states.stride()[:3], row_stride, dim])
+    _function("rotate", states.dtype)(
+        *(tensor.data_ptr() for tensor in (states, cosines, sines, output)),
+        sizes.buffer_info()[0],
+    )
+    return output
+
+
+def gate(
+    gates: torch.Tensor, up: torch.Tensor, activation: Literal["silu", "gelu_tanh"]
+) -> torch.Tensor:
+    """`activation(gates) * up`, elementwise."""
+    _check(takes(gates), "gates", gates)
+    _check(up.dtype == gates.dtype and up.device.type == "cpu", "up", up)
+    _check(up.shape == gates.shape, "up", up)
+    gates, up = gates.contiguous(), up.contiguous()
+    output = torch.empty_like(gates)
+    _function("gate", gates.dtype)(
+        gates.data_ptr(), up.data_ptr(), output.data_ptr(), gates.numel(), activation == "silu"
     )
     return output
 
@@ -151,65 +356,28 @@ def _with_dense_heads(states: torch.Tensor) -> torch.Tensor:
     return states if states.stride(-1) == 1 else states.contiguous()
 
 
-def _linear(
-    hidden: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, num_outputs: int
-) -> torch.Tensor:
-    """`hidden @ weight.T + bias`, `[…, num_outputs]`.
+def _check(holds: bool, name: str, tensor: torch.Tensor) -> None:
+    if not holds:
+        shape = tuple(tensor.shape)
+        raise ValueError(f"{name} of shape {shape}, {tensor.dtype}, {tensor.device} is not taken")
 
-    Args:
-        hidden: `[…, inputs]`, in the dtype of the weights.
-        packed: the weights, of `pack`.
-        bias: `[num_outputs]`.
-        num_outputs: see above.
-    """
-    if hidden.dtype != packed.dtype:
-        raise RuntimeError(f"hidden states are {hidden.dtype}, the weights {packed.dtype}")
-    hidden = hidden.contiguous()
-    num_inputs = hidden.shape[-1]
-    output = hidden.new_empty(*hidden.shape[:-1], num_outputs)
-    _function("linear", hidden.dtype)(
-        hidden.data_ptr(),
-        packed.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        output.data_ptr(),
-        hidden.numel() // num_inputs,
-        num_outputs,
-        num_inputs,
-    )
-    return output
+
+def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
+    _check(indices.dtype == torch.int64 and indices.device.type == "cpu", name, indices)
+    _check(indices.numel() == count and indices.is_contiguous(), name, indices)
 
 
 @functools.cache
-def _function(name: str, dtype: torch.dtype) -> Any:
-    function = getattr(_compiled(), f"{name}_{_DTYPES[dtype]}")
-    function.argtypes, function.restype = _ARGUMENTS[name], None
+def _function(name: str, dtype: torch.dtype | None) -> Any:
+    full_name = f"{name}_{_DTYPES[dtype]}" if dtype else name
+    function = getattr(_library(), full_name)
+    function.argtypes = _ARGUMENTS[name]
+    function.restype = _BOOL if name in _CHECKING else None
     return function
 
 
 @functools.cache
-def _compiled() -> Any:
-    # Takes a second to import.
-    from torch._inductor.codecache import CppCodeCache
-
-    folder = Path(__file__).parent
-    texts = [(folder / name).read_text(encoding="utf-8") for name in _FILES]
-    # A cache may be shared with machines whose processor cannot run what is compiled for this one.
-    source = "\n".join([f"// {processor_features()}", *texts])
-    loader: Any = CppCodeCache
-    return loader.load(source, device_type="cpu", extra_flags=_FLAGS)
-
-
-_library.impl("attend", _attend, "CPU")
-_library.impl(
-    "attend",
-    lambda query, *others: query.new_empty(
-        (query.shape[0], query.shape[2], query.shape[1], query.shape[3])
-    ),
-    "Meta",
-)
-_library.impl("linear", _linear, "CPU")
-_library.impl(
-    "linear",
-    lambda hidden, packed, bias, num_outputs: hidden.new_empty((*hidden.shape[:-1], num_outputs)),
-    "Meta",
-)
+def _library() -> Any:
+    loaded = library.load()
+    loaded.uses_tiles.restype = ctypes.c_bool
+    return loaded

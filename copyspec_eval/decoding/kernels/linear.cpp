@@ -2,68 +2,120 @@
 //
 // Each output is summed over the inputs in their order: a token's bits do not depend on the tokens
 // beside it. Sums are in float32.
+//
+// Weights are packed as [blocks of outputs][words of inputs][BLOCK], where a word is a float32 or two
+// bfloat16, and words are filled up with zeros to a multiple of 16. Layers that read the same
+// inputs follow each other, each from a new block on, and each has an output of its own.
 
 namespace {
 
-constexpr int TOKENS = 12;  // at a time
+inline int64_t num_blocks(int64_t num_outputs) { return (num_outputs + BLOCK - 1) / BLOCK; }
 
-// `packed` is [blocks of outputs][words of inputs][BLOCK].
 template <typename T>
-void pack(const T* weight, int64_t num_outputs, int64_t num_inputs, uint32_t* packed) {
-  const int64_t size = num_inputs * sizeof(T) / 4 * BLOCK;
+int64_t padded_words(int64_t num_inputs) {
+  constexpr int per_word = 4 / sizeof(T), words = 16;
+  return (num_inputs + words * per_word - 1) / (words * per_word) * words;
+}
+
+template <typename T>
+void pack(const T* weight, uint32_t* packed, int64_t num_outputs, int64_t num_inputs) {
+  const int64_t num_words = padded_words<T>(num_inputs), size = num_words * BLOCK;
 #pragma omp parallel for
-  for (int64_t block = 0; block < (num_outputs + BLOCK - 1) / BLOCK; ++block)
+  for (int64_t block = 0; block < num_blocks(num_outputs); ++block) {
+    uint32_t* to = packed + block * size;
     transpose(
         weight + block * BLOCK * num_inputs, num_inputs, num_outputs - block * BLOCK, num_inputs,
-        packed + block * size);
+        to);
+    std::fill(to + num_inputs * sizeof(T) / 4 * BLOCK, to + size, 0);
+  }
 }
 
 template <typename T>
-void linear(
-    const T* hidden, const uint32_t* packed, const T* bias, T* output, int64_t num_tokens,
-    int64_t num_outputs, int64_t num_inputs) {
-  using Vector = typename Of<T>::Vector;
-  const int64_t num_words = num_inputs * sizeof(T) / 4;
-  std::vector<uint32_t> interleaved(num_tokens * num_words);
-  in_tiles<TOKENS>(num_tokens, [&]<int COUNT>(int64_t first) {
-    for (int token = 0; token < COUNT; ++token)
-      interleave(
-          hidden + (first + token) * num_inputs, num_inputs, COUNT,
-          interleaved.data() + first * num_words + token);
-  });
-#pragma omp parallel for
-  for (int64_t block = 0; block < (num_outputs + BLOCK - 1) / BLOCK; ++block) {
-    in_tiles<TOKENS>(num_tokens, [&]<int COUNT>(int64_t first) {
-      Floats products[COUNT][2];
-      multiply<T>(
-          interleaved.data() + first * num_words, packed + block * num_words * BLOCK, num_words,
-          products);
-      for (int part = 0; part < 2; ++part) {
-        const int64_t begin = block * BLOCK + part * LANES;
-        const int64_t count = std::min<int64_t>(LANES, num_outputs - begin);
-        if (count <= 0) break;
-        const Vector added = bias ? load<Vector>(bias + begin, count * sizeof(T)) : Vector{};
-        for (int token = 0; token < COUNT; ++token) {
-          Vector narrowed;
-          narrow(products[token][part] + widened(added), narrowed);
-          store(output + (first + token) * num_outputs + begin, narrowed, count * sizeof(T));
-        }
-      }
-    });
+struct Linear {
+  const T* hidden;         // [tokens, inputs]
+  const uint32_t* packed;  // see above
+  const T* bias;           // of all layers, one after the other; or null
+  T* const* outputs;       // of each layer, [tokens, its outputs]
+  int64_t num_tokens, num_inputs, num_layers;
+  const int64_t* num_outputs;  // of each layer
+
+  int64_t num_words() const { return padded_words<T>(num_inputs); }
+
+  // What a block of weights computes: `size` outputs of a layer.
+  struct Block {
+    const uint32_t* weights;
+    const T* bias;
+    T* output;
+    int64_t stride, size;  // from one token's outputs to the next
+  };
+
+  std::vector<Block> blocks() const {
+    std::vector<Block> blocks;
+    int64_t before = 0;
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      const int64_t size = num_outputs[layer];
+      for (int64_t first = 0; first < size; first += BLOCK)
+        blocks.push_back(
+            {packed + blocks.size() * num_words() * BLOCK, bias ? bias + before + first : nullptr,
+             outputs[layer] + first, size, std::min<int64_t>(BLOCK, size - first)});
+      before += size;
+    }
+    return blocks;
   }
-}
+
+  // A vector of a block of one token: adds the bias, rounds, and writes.
+  static void finish(const Block& block, int part, int64_t token, Floats sums) {
+    using Vector = typename Of<T>::Vector;
+    const int64_t count = std::min<int64_t>(LANES, block.size - part * LANES);
+    if (count <= 0) return;
+    if (block.bias)
+      sums += widened(load<Vector>(block.bias + part * LANES, count * sizeof(T)));
+    Vector narrowed;
+    narrow(sums, narrowed);
+    store(block.output + token * block.stride + part * LANES, narrowed, count * sizeof(T));
+  }
+
+  void run() const {
+    const std::vector<Block> all = blocks();
+    const int64_t words = num_inputs * sizeof(T) / 4;
+    std::vector<uint32_t> interleaved(num_tokens * words);
+#pragma omp parallel if (all.size() > 1)
+    {
+#pragma omp for
+      for (int64_t tile = 0; tile < (num_tokens + ROWS - 1) / ROWS; ++tile) {
+        const int64_t first = tile * ROWS, count = std::min<int64_t>(ROWS, num_tokens - first);
+        for (int64_t token = 0; token < count; ++token)
+          interleave(
+              hidden + (first + token) * num_inputs, num_inputs, count,
+              interleaved.data() + first * words + token);
+      }
+#pragma omp for
+      for (size_t number = 0; number < all.size(); ++number) {
+        in_tiles<ROWS>(num_tokens, [&]<int COUNT>(int64_t first) {
+          Floats products[COUNT][VECTORS];
+          multiply<T>(interleaved.data() + first * words, all[number].weights, words, products);
+          for (int token = 0; token < COUNT; ++token)
+            for (int part = 0; part < VECTORS; ++part)
+              finish(all[number], part, first + token, products[token][part]);
+        });
+      }
+    }
+  }
+};
 
 }  // namespace
 
-#define LINEAR(DTYPE, T)                                                                       \
+#define PACK(DTYPE, T)                                                                         \
   extern "C" void pack_##DTYPE(                                                                \
       const T* weight, uint32_t* packed, int64_t num_outputs, int64_t num_inputs) {            \
-    pack(weight, num_outputs, num_inputs, packed);                                             \
-  }                                                                                            \
-  extern "C" void linear_##DTYPE(                                                              \
-      const T* hidden, const uint32_t* packed, const T* bias, T* output, int64_t num_tokens,   \
-      int64_t num_outputs, int64_t num_inputs) {                                               \
-    linear(hidden, packed, bias, output, num_tokens, num_outputs, num_inputs);                 \
+    pack(weight, packed, num_outputs, num_inputs);                                             \
   }
-LINEAR(bfloat16, uint16_t)
-LINEAR(float32, float)
+PACK(bfloat16, uint16_t)
+PACK(float32, float)
+
+extern "C" void linear_float32(
+    const float* hidden, const uint32_t* packed, const float* bias, float* const* outputs,
+    int64_t num_tokens, int64_t num_inputs, int64_t num_layers, const int64_t* num_outputs) {
+  Linear<float>{hidden, packed, bias, outputs, num_tokens, num_inputs, num_layers, num_outputs}
+      .run();
+}

@@ -1,18 +1,26 @@
-// Vectors of 16 lanes, whatever the processor's have; compiled in front of the kernels.
+// Vectors as wide as the processor's; compiled in front of the kernels.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
-#ifdef __AVX512BF16__
+#ifdef __FMA__
 #include <immintrin.h>
 #endif
 
 namespace {
 
+#ifdef __AVX512F__
 constexpr int LANES = 16;
-constexpr int BLOCK = 2 * LANES;  // keys, or outputs of a linear layer, at a time
+constexpr int ROWS = 12;  // at a time, whose sums of a block fit into the registers
+#else
+constexpr int LANES = 8;
+constexpr int ROWS = 3;
+#endif
+constexpr int BLOCK = 32;  // keys, or outputs of a linear layer, at a time
+constexpr int VECTORS = BLOCK / LANES;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
@@ -72,7 +80,7 @@ inline Words shuffled(Words first, Words second, Words lanes) {
 // Exchanges squares of SIZE x SIZE words across the diagonals of squares twice as wide.
 template <int SIZE>
 inline void exchange(Words (&rows)[LANES]) {
-  Words upper, lower;
+  Words upper{}, lower{};
   for (int lane = 0; lane < LANES; ++lane) {
     upper[lane] = lane & SIZE ? LANES + lane - SIZE : lane;
     lower[lane] = lane & SIZE ? LANES + lane : lane + SIZE;
@@ -100,7 +108,7 @@ void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, 
             : count == LANES                      ? load<Words>(words)
                                                   : load<Words>(words, 4 * count);
       }
-      exchange<8>(square);
+      if constexpr (LANES == 16) exchange<8>(square);
       exchange<4>(square);
       exchange<2>(square);
       exchange<1>(square);
@@ -118,16 +126,30 @@ inline void interleave(const T* row, int64_t length, int64_t count, uint32_t* to
     std::memcpy(to + word * count, row + word * per_word, 4);
 }
 
+// a * b + c in one rounding where the processor can, else in two: never as the compiler likes.
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FP_FAST_FMAF)
+  for (int lane = 0; lane < LANES; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
+
 template <typename T>
 inline Floats add_products(Floats sums, Words first, Words second) {
   if constexpr (sizeof(T) == 4) {
-    return sums + (Floats)first * (Floats)second;
+    return multiply_add((Floats)first, (Floats)second, sums);
   } else {
 #ifdef __AVX512BF16__
     return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)first, (__m512bh)second);
 #else
-    sums += (Floats)(first << 16) * (Floats)(second << 16);
-    return sums + (Floats)(first & 0xffff0000) * (Floats)(second & 0xffff0000);
+    sums = multiply_add((Floats)(first << 16), (Floats)(second << 16), sums);
+    return multiply_add((Floats)(first & 0xffff0000), (Floats)(second & 0xffff0000), sums);
 #endif
   }
 }
@@ -135,17 +157,56 @@ inline Floats add_products(Floats sums, Words first, Words second) {
 // Products of COUNT rows, `[words][COUNT]`, and a block, as of `transpose`.
 template <typename T, int COUNT>
 inline void multiply(
-    const uint32_t* rows, const uint32_t* block, int64_t num_words, Floats (&products)[COUNT][2]) {
-  for (int row = 0; row < COUNT; ++row) products[row][0] = products[row][1] = Floats{};
+    const uint32_t* rows, const uint32_t* block, int64_t num_words,
+    Floats (&products)[COUNT][VECTORS]) {
+  for (int row = 0; row < COUNT; ++row)
+    for (int part = 0; part < VECTORS; ++part) products[row][part] = Floats{};
   for (int64_t word = 0; word < num_words; ++word) {
-    const Words first = load<Words>(block + word * BLOCK);
-    const Words second = load<Words>(block + word * BLOCK + LANES);
+    Words columns[VECTORS];
+    for (int part = 0; part < VECTORS; ++part)
+      columns[part] = load<Words>(block + word * BLOCK + part * LANES);
+    // Unrolled, the sums stay in registers.
+#pragma GCC unroll 16
     for (int row = 0; row < COUNT; ++row) {
       const Words factor = Words{} + rows[word * COUNT + row];
-      products[row][0] = add_products<T>(products[row][0], factor, first);
-      products[row][1] = add_products<T>(products[row][1], factor, second);
+#pragma GCC unroll 4
+      for (int part = 0; part < VECTORS; ++part)
+        products[row][part] = add_products<T>(products[row][part], factor, columns[part]);
     }
   }
+}
+
+template <typename Reduce>
+inline float reduced(Floats floats, Reduce reduce) {
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane)
+      floats[lane] = reduce(floats[lane], floats[lane + half]);
+  return floats[0];
+}
+
+// e^x of x <= 0, to about one unit in the last place, 0 where that is smaller than normal numbers.
+inline Floats exponential(Floats x) {
+  constexpr float magic = 12582912.0f;  // 1.5 * 2^23: floats are whole numbers there
+  constexpr float smallest = -87.0f;
+  const Floats bounded = x > smallest ? x : Floats{} + smallest;
+  const Floats shifted = multiply_add(bounded, Floats{} + 1.44269504f, Floats{} + magic);
+  const Floats power = shifted - magic;
+  Floats rest = multiply_add(power, Floats{} - 0.693359375f, bounded);
+  rest = multiply_add(power, Floats{} + 2.12194440e-4f, rest);
+  Floats result = Floats{} + 1.9875691500e-4f;
+  for (const float factor :
+       {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+    result = multiply_add(result, rest, Floats{} + factor);
+  result = multiply_add(result, rest * rest, rest) + 1.0f;
+  const Floats scaled = (Floats)((Ints)result + (((Ints)shifted - 0x4b400000) << 23));
+  return x != x ? x : x > smallest ? scaled : Floats{};
+}
+
+// tanh, to about one unit in the last place of 1.
+inline Floats hyperbolic_tangent(Floats x) {
+  const Floats power = exponential(-2.0f * (x < 0.0f ? -x : x));
+  const Floats result = (1.0f - power) / (1.0f + power);
+  return x < 0.0f ? -result : result;
 }
 
 // Calls function.operator()<COUNT>(first) for `total` rows, at most MOST at a time.

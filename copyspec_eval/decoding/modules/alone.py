@@ -7,10 +7,8 @@ depends on how many tokens there are. And routers and experts multiply by matric
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +17,7 @@ from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
 from copyspec_eval.decoding import kernels
-
-Packs = dict[Hashable, torch.Tensor]
-"""Packed matrices, by what they were packed of."""
-
-_packs: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, Packs]] = WeakKeyDictionary()
-"""Of each model: the state of its weights, and what was packed of them."""
+from copyspec_eval.decoding.modules.linear import Forward
 
 _VECTORS = 64
 """Values: two vectors of the widest kind, in bfloat16; torch's loops take as many at a time."""
@@ -41,37 +34,15 @@ _FUNCTIONS = {torch.sigmoid, torch.tanh, torch.exp, F.silu, F.gelu, F.softplus, 
 _MATRIX_CLASSES = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
 
 
-@contextmanager
-def invariant(model: torch.nn.Module, weights: Hashable) -> Iterator[None]:
-    """Have activations, rotary embeddings, routers and experts compute every token alone.
-
-    Args:
-        model: on a CPU, with weights that our kernels take, and not compiled.
-        weights: their state, as of `weights_state`.
-    """
-    if _packs.get(model, (None,))[0] != weights:
-        _packs[model] = weights, {}
-    replaced: list[Any] = []
-    for module in model.modules():
-        forward = _forward(module, _packs[model][1])
-        if forward is not None and "forward" not in vars(module):
-            vars(module)["forward"] = forward
-            replaced.append(module)
-    try:
-        yield
-    finally:
-        for module in replaced:
-            del module.forward
-
-
-def _forward(module: torch.nn.Module, packs: Packs) -> Callable[..., Any] | None:
+def alone_forward(module: torch.nn.Module) -> Forward | None:
+    """A forward for activations, rotary embeddings, routers and experts on a CPU; else None."""
     if type(module) in _ACTIVATIONS:
         return _Activation(module)
     if "RotaryEmbedding" in type(module).__name__:
         return _Rotary(module)
     weights = [weight for weight in module._parameters.values() if weight is not None]
     if any(weight.dim() > 1 for weight in weights) and not isinstance(module, _MATRIX_CLASSES):
-        return _MatrixHolder(module, packs)
+        return _MatrixHolder(module)
     return None
 
 
@@ -131,12 +102,12 @@ class _Rotary:
 class _MatrixHolder(TorchFunctionMode):
     """A module whose own products go through our kernel."""
 
-    def __init__(self, module: Any, packs: Packs) -> None:
+    def __init__(self, module: Any) -> None:
         super().__init__()
         self._forward = type(module).forward.__get__(module)
-        self._packs = packs
         weights = [weight for weight in module._parameters.values() if weight is not None]
         self._storages = {weight.untyped_storage().data_ptr() for weight in weights}
+        self._packed: dict[Any, kernels.PackedWeights] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self:
@@ -157,14 +128,9 @@ class _MatrixHolder(TorchFunctionMode):
     ) -> torch.Tensor:
         if not kernels.packs(weight) or input.dtype != weight.dtype:
             return F.linear(input, weight, bias)
-        # A tensor of its own is a cast one, which lives no longer than this call.
-        if weight.untyped_storage().data_ptr() not in self._storages:
-            packed = kernels.pack(weight)
-        else:
-            key = weight.data_ptr(), weight.shape, weight.stride()
-            if key not in self._packs:
-                self._packs[key] = kernels.pack(weight)
-            packed = self._packs[key]
-        bias = None if bias is None else bias.contiguous()
-        output: torch.Tensor = torch.ops.copyspec.linear(input, packed, bias, len(weight))
-        return output
+        key = weight.data_ptr(), weight.shape, weight.stride()
+        packed = self._packed.get(key) or kernels.pack([weight])
+        # A tensor of another storage is a cast one, which lives no longer than this call.
+        if weight.untyped_storage().data_ptr() in self._storages:
+            self._packed[key] = packed
+        return kernels.linear(input, packed, bias)[0]

@@ -1,19 +1,14 @@
-"""Which models the engine can decode, and how it borrows them from transformers."""
+"""Which models the engine can decode."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from copyspec_eval.decoding import attention, experts, kernels
-from copyspec_eval.decoding.compiling import compiled, is_compiled
-from copyspec_eval.decoding.invariance import invariant
-from copyspec_eval.decoding.packing import linear_siblings, packed
+from copyspec_eval.decoding import kernels
 from copyspec_eval.errors import ModelError, RequestError
 
 REMEDY = "use --model hf for it"
@@ -87,7 +82,9 @@ def check_exact(model: PreTrainedModel) -> None:
     Raises:
         ModelError: the model's experts do not go through transformers' experts interface.
     """
-    if has_experts(model) and not model._can_set_experts_implementation():
+    if kernels.serve(model) or model._can_set_experts_implementation():
+        return
+    if has_experts(model):
         raise ModelError(
             f"model type {model.config.model_type!r} routes tokens to experts in shapes that "
             "depend on the drafts; pass exact=false (differences are then possible at near-ties)"
@@ -100,7 +97,7 @@ def check_uncompiled(model: torch.nn.Module) -> None:
     Raises:
         ModelError: the model is compiled.
     """
-    if isinstance(model, torch._dynamo.OptimizedModule):
+    if hasattr(model, "_orig_mod"):
         raise ModelError("the model is wrapped by torch.compile; pass what it wraps, _orig_mod")
     if getattr(model, "_compiled_call_impl", None) is not None:
         raise ModelError("the model is compiled by its compile(); pass one that is not")
@@ -122,12 +119,6 @@ def input_device(model: PreTrainedModel) -> torch.device:
     hook = getattr(embeddings, "_hf_hook", None)
     device = getattr(hook, "execution_device", None)
     return torch.device(next(embeddings.parameters()).device if device is None else device)
-
-
-def _forward_of_two(model: PreTrainedModel) -> None:
-    tokens = torch.zeros(1, 2, dtype=torch.long, device=input_device(model))
-    # Not the model's own attribute, which may count forwards.
-    type(model).forward(model, input_ids=tokens, use_cache=False)
 
 
 def _causal_lm_class(config: Any) -> Any:
@@ -166,30 +157,3 @@ def check_length(model: PreTrainedModel, length: int) -> None:
                     f"model type {config.model_type!r} changes its {kind['rope_type']} embedding; "
                     f"lower max_gen_toks, pass max_length={limit} to cut prompts, or {REMEDY}"
                 )
-
-
-@contextmanager
-def served(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
-    """Run `model` with the engine's attention and packed weights, and in exact mode its experts.
-
-    Outside, the model is as it was loaded. It gives the state of the weights.
-    """
-    loaded_attention = model.config._attn_implementation
-    loaded_experts = model.config._experts_implementation
-    switch_experts = exact and model._can_set_experts_implementation()
-    if switch_experts:
-        model.set_experts_implementation(experts.NAME)
-    try:
-        siblings = linear_siblings(model, lambda: _forward_of_two(model))
-        model.set_attn_implementation(attention.NAME)
-        computes_alone = exact and kernels.serve(model) and not is_compiled(model)
-        with ExitStack() as stack:
-            weights = stack.enter_context(packed(model, exact, siblings))
-            if computes_alone:
-                stack.enter_context(invariant(model, weights))
-            stack.enter_context(compiled(model))
-            yield weights
-    finally:
-        model.set_attn_implementation(loaded_attention)
-        if switch_experts:
-            model.set_experts_implementation(loaded_experts)

@@ -25,11 +25,12 @@ from transformers import (
 )
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
-from copyspec_eval.decoding import attention, serving
+from copyspec_eval.decoding import attention, model_support
 from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
@@ -132,7 +133,7 @@ def test_a_forward_makes_its_mask_once_for_all_layers(monkeypatch: pytest.Monkey
 
     model = tiny_model("qwen2")
     ids = torch.arange(1, 9)[None]
-    with torch.inference_mode(), serving.served(model, exact=False):
+    with torch.inference_mode(), engine_kernels(model, exact=False):
         monkeypatch.setattr(torch.Tensor, "repeat", counted)
         forward_module.forward(model, RowCache(1, 8), 0, ids, 0, 8, logits_to_keep=1)
     assert made == [(1, 1, 2, 1)], "the model has two layers"
@@ -178,8 +179,8 @@ def test_answers_may_end_at_the_last_position_of_the_model() -> None:
     ],
 )
 def test_architectures_that_need_their_own_cache(config: Any, reason: str) -> None:
-    serving.check_config(config)
-    assert reason in serving.needs_own_cache(config)
+    model_support.check_config(config)
+    assert reason in model_support.needs_own_cache(config)
 
 
 @pytest.mark.parametrize("threshold", [6.0, 0.0])
@@ -190,21 +191,21 @@ def test_int8_with_outliers_is_refused(threshold: float) -> None:
         config.quantization_config = given
         if threshold:
             with pytest.raises(ModelError, match=r"llm_int8_threshold=6.0 .* set it to 0.0"):
-                serving.check_config(config)
+                model_support.check_config(config)
         else:
-            serving.check_config(config)
+            model_support.check_config(config)
 
 
 def test_no_encoder_decoder_is_served() -> None:
     with pytest.raises(ModelError, match=r"an encoder-decoder.*use --model hf"):
-        serving.check_config(BartConfig())
+        model_support.check_config(BartConfig())
 
 
 def test_a_class_with_recurrent_layers_can_have_models_without_any() -> None:
     shape: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
     none = GraniteMoeHybridConfig(**shape, layer_types=["full_attention"] * 32)
-    assert serving.needs_own_cache(none) == ""
-    some = serving.needs_own_cache(GraniteMoeHybridConfig(**shape))
+    assert model_support.needs_own_cache(none) == ""
+    some = model_support.needs_own_cache(GraniteMoeHybridConfig(**shape))
     assert "layers of type linear_attention" in some
 
 
@@ -216,33 +217,36 @@ def test_what_a_model_keeps_in_its_own_mask(architecture: str) -> None:
 
 def test_experts_are_found_in_the_modules() -> None:
     for architecture in ("mixtral", "aria_text", "dbrx", "doge, with experts"):
-        assert serving.has_experts(tiny_architecture(tiny_shape(architecture))), architecture
+        assert model_support.has_experts(tiny_architecture(tiny_shape(architecture))), architecture
     for architecture in ("qwen2", "doge", "gemma3n_text", "granitemoehybrid, attention only"):
-        assert not serving.has_experts(tiny_architecture(tiny_shape(architecture))), architecture
+        assert not model_support.has_experts(tiny_architecture(tiny_shape(architecture))), (
+            architecture
+        )
 
 
 def test_token_ids_go_where_a_model_computes_that_is_kept_on_disk(tmp_path: Path) -> None:
     model = copy.deepcopy(tiny_model("llama"))
-    assert serving.input_device(model) == torch.device("cpu")
+    assert model_support.input_device(model) == torch.device("cpu")
     wanted = model(input_ids=torch.tensor([prompts()[0]])).logits
     disk_offload(model, tmp_path, execution_device=torch.device("cpu"))
     assert model.device == torch.device("meta")
-    assert serving.input_device(model) == torch.device("cpu")
-    ids = torch.tensor([prompts()[0]], device=serving.input_device(model))
+    assert model_support.input_device(model) == torch.device("cpu")
+    ids = torch.tensor([prompts()[0]], device=model_support.input_device(model))
     assert torch.equal(model(input_ids=ids).logits, wanted)
     probe(model, exact=True)
 
 
+@pytest.mark.usefixtures("torchs_kernels")
 def test_experts_that_cannot_be_switched_are_refused_in_exact_mode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny_model("mixtral")
-    serving.check_exact(model)
+    model_support.check_exact(model)
     monkeypatch.setattr(
         type(model), "_can_set_experts_implementation", classmethod(lambda _: False)
     )
     with pytest.raises(ModelError, match=r"routes tokens to experts.*exact=false"):
-        serving.check_exact(model)
+        model_support.check_exact(model)
 
 
 def test_a_rotary_embedding_that_changes_with_length_is_kept_below_its_limit() -> None:

@@ -1,8 +1,9 @@
-"""Mixture-of-experts layers whose kernels' shapes do not depend on the routing.
+"""Mixture-of-experts layers whose bits do not depend on how other tokens are routed.
 
 The stock implementations group tokens by expert, so that a draft token changes the shapes that its
-neighbours are computed in, and with them their last bits. Here every expert computes every token,
-and the routing weights decide what counts. Registered under `NAME`.
+neighbours are computed in. Our kernels do not mind: with `ROUTED`, each expert computes its tokens.
+With other kernels, `DENSE` has every expert compute every token, and the routing weights decide
+what counts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,26 @@ from typing import Any
 import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-NAME = "copyspec_dense"
+ROUTED, DENSE = "copyspec_routed", "copyspec_dense"
+"""Names in transformers' experts interface."""
+
+
+def compute_routed_tokens(
+    self: Any,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    """As `compute_every_expert`, of the tokens that are routed to each expert alone."""
+    output = torch.zeros_like(hidden_states)
+    for expert in sorted({*top_k_index.flatten().tolist()}):
+        if expert >= self.num_experts:
+            continue
+        tokens, places = torch.where(top_k_index == expert)
+        weight = top_k_weights[tokens, places, None]
+        contribution = _expert(self, expert, hidden_states[tokens]) * weight
+        output[tokens] += contribution.to(output.dtype)
+    return output
 
 
 def compute_every_expert(
@@ -59,4 +79,5 @@ def _linear(self: Any, name: str, expert: int, hidden_states: torch.Tensor) -> t
     )
 
 
-ALL_EXPERTS_FUNCTIONS.register(NAME, compute_every_expert)
+ALL_EXPERTS_FUNCTIONS.register(ROUTED, compute_routed_tokens)
+ALL_EXPERTS_FUNCTIONS.register(DENSE, compute_every_expert)

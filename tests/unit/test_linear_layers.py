@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,9 +13,26 @@ from tiny_models import tiny_model
 from transformers.pytorch_utils import Conv1D
 
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.packing import PackedLinear, linear_siblings, packed
+from copyspec_eval.decoding.model_copy import model_copy
+from copyspec_eval.decoding.modules import engine_kernels
+from copyspec_eval.decoding.modules.linear import PackedGroup, linear_layers, linear_siblings
 
 pytestmark = pytest.mark.usefixtures("either_kernels")
+
+
+@contextmanager
+def packed(
+    model: torch.nn.Module, siblings: Sequence[Sequence[str]] = ()
+) -> Iterator[dict[torch.nn.Module, Any]]:
+    """Run it on packed weights."""
+    forwards = linear_layers(model, siblings)
+    for layer, forward in forwards.items():
+        vars(layer)["forward"] = forward
+    try:
+        yield {**forwards}
+    finally:
+        for layer in forwards:
+            del vars(layer)["forward"]
 
 
 def packs(dtype: torch.dtype) -> bool:
@@ -63,11 +82,11 @@ def test_the_layers_of_gpt2_are_packed_too(dtype: torch.dtype) -> None:
     torch.nn.init.normal_(layer.bias)
     model, rows = torch.nn.Sequential(layer), torch.randn(500, 64).to(dtype)
     wanted = model(rows).double()
-    with torch.inference_mode(), packed(model, exact=True):
+    with torch.inference_mode(), packed(model):
         assert ("forward" in vars(layer)) == packs(dtype)
         together = model(rows)
         alone = torch.cat([model(row) for row in rows.split(1)])
-    if packs(dtype):
+    if kernels.is_available():
         assert torch.equal(alone, together)
     assert (together.double() - wanted).abs().max() < 0.05 * wanted.std()
 
@@ -81,9 +100,6 @@ def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype)
     with packed(model):
         assert [("forward" in vars(layer)) for layer in model] == [packs(dtype), False, True]
         assert hooked.forward is theirs
-        with packed(model):
-            pass
-        assert ("forward" in vars(model[0])) == packs(dtype), "the inner one leaves the outer one's"
     assert "forward" not in vars(model[0])
     assert hooked.forward is theirs
     assert all(torch.equal(weights[name], now) for name, now in model.state_dict().items())
@@ -94,53 +110,33 @@ def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype)
         assert not any("forward" in vars(layer) for layer in plain)
 
 
-@pytest.mark.parametrize("shape", [(1, 96), (1, 1, 96), (1, 3, 96), (2, 1, 96)])
-def test_a_row_of_padding_changes_no_shape_and_nothing_beyond_rounding(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels, "is_available", lambda: False)
-    monkeypatch.setattr("copyspec_eval.decoding.packing._one_row_differs", lambda *given: True)
-    layer = torch.nn.Sequential(torch.nn.Linear(96, 8))
-    hidden = torch.randn(shape)
-    with torch.inference_mode():
-        with packed(layer, exact=True):
-            padded = layer(hidden)
-            beside = layer(torch.cat([hidden, hidden.flip(-1)], -2))
-        wanted = layer(hidden)
-    assert padded.shape == wanted.shape == (*shape[:-1], 8)
-    torch.testing.assert_close(padded, wanted)
-    if hidden.numel() == 96:
-        assert torch.equal(padded, beside.narrow(-2, 0, 1)), "the bits of a row among several"
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_in_exact_mode_a_row_has_the_bits_that_it_has_among_others(dtype: torch.dtype) -> None:
+@pytest.mark.usefixtures("our_kernels")
+def test_a_row_has_the_bits_that_it_has_among_others(dtype: torch.dtype) -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(2048, 64)).to(dtype)
     rows = torch.randn(64, 2048).to(dtype)
-    with torch.inference_mode(), packed(layer, exact=True):
-        if "forward" not in vars(layer[0]):
-            pytest.skip("NOT TESTED: this processor packs nothing of this type")
+    with torch.inference_mode(), packed(layer):
         together = layer(rows)
         assert all(torch.equal(layer(rows[i : i + 1]), together[i : i + 1]) for i in range(64))
 
 
-def test_weights_are_packed_once() -> None:
-    model = tiny_model("qwen2")
-    with packed(model):
-        first = model.lm_head.forward.layers.weight
-    with packed(model):
-        assert model.lm_head.forward.layers.weight is first
-
-
-def test_weights_that_changed_are_packed_anew() -> None:
-    model = layers(torch.bfloat16)
-    hidden = torch.randn(1, 4, 64).bfloat16()
-    with torch.inference_mode(), packed(model):
-        before = model(hidden)
+def test_weights_are_packed_once_and_anew_when_they_change() -> None:
+    model = model_copy(tiny_model("qwen2")).model
+    head: Any = model.lm_head
+    hidden = torch.randn(1, 4, head.in_features)
+    with engine_kernels(model, exact=False), torch.inference_mode():
+        first, before = head.forward, head(hidden)
+    assert "forward" not in vars(head)
+    with engine_kernels(model, exact=False):
+        assert head.forward is first
     with torch.no_grad():
-        next(model[2].parameters()).mul_(2)
-    with torch.inference_mode(), packed(model):
-        assert torch.equal(model(hidden), 2 * before)
+        head.weight.mul_(2)
+    try:
+        with engine_kernels(model, exact=False), torch.inference_mode():
+            assert torch.equal(head(hidden), 2 * before)
+    finally:
+        with torch.no_grad():
+            head.weight.div_(2)
 
 
 class Siblings(torch.nn.Module):
@@ -168,18 +164,19 @@ def test_layers_of_one_input_are_multiplied_as_one(
     inputs = [torch.randn(1, width, 64) for _ in range(2)]
     multiplied: list[int] = []
 
-    multiply: Any = PackedLinear._multiply
+    outputs: Any = PackedGroup.outputs
 
-    def counting(self: PackedLinear, hidden: torch.Tensor) -> Any:
-        multiplied.append(sum(self.sizes))
-        return multiply(self, hidden)
+    def counting(self: PackedGroup, hidden: torch.Tensor) -> Any:
+        of_group = outputs(self, hidden)
+        multiplied.append(sum(output.shape[-1] for output in of_group))
+        return of_group
 
-    monkeypatch.setattr(PackedLinear, "_multiply", counting)
+    monkeypatch.setattr(PackedGroup, "outputs", counting)
     with torch.inference_mode():
         siblings = linear_siblings(model, lambda: model(inputs[0]))
         assert siblings == [["query", "key"]]
         wanted = [model(hidden) for hidden in inputs]
-        with packed(model, siblings=siblings):
+        with packed(model, siblings):
             for hidden, right in zip(inputs, wanted, strict=True):
                 multiplied.clear()
                 torch.testing.assert_close(model(hidden), right)
@@ -200,22 +197,7 @@ def test_siblings_that_gain_nothing_stay_as_they_are() -> None:
     mixed: Any = Siblings(True, torch.float32)
     mixed.key.double()
     with packed(mixed, siblings=[["query", "key"]]):
-        assert mixed.query.forward.layers.sizes == [48]
-
-
-def test_of_siblings_one_that_changed_has_them_packed_anew() -> None:
-    model = Siblings(True, torch.float32)
-    hidden = torch.randn(1, 3, 64)
-    siblings = [["query", "key"]]
-    with torch.inference_mode(), packed(model, siblings=siblings):
-        model(hidden)
-    with torch.no_grad():
-        model.key.weight.mul_(2)
-        model.query.bias.zero_()
-    with torch.inference_mode():
-        wanted = model(hidden)
-        with packed(model, siblings=siblings):
-            torch.testing.assert_close(model(hidden), wanted)
+        assert mixed.query.forward.group.num_layers == 1
 
 
 def test_weights_of_a_class_of_their_own_are_left_alone() -> None:

@@ -1,0 +1,125 @@
+// What stands between a model's linear layers: norms, rotary embeddings and gates, in bfloat16 or
+// float32, each in one pass. They round where the models' own code rounds.
+
+namespace {
+
+constexpr int64_t PER_THREAD = 1 << 14;  // elements, below which a second thread costs more
+
+template <typename T, typename Function>
+inline void each_vector(int64_t size, const Function& function) {
+  for (int64_t at = 0; at < size; at += LANES)
+    function(at, sizeof(T) * std::min<int64_t>(LANES, size - at));
+}
+
+template <typename T>
+inline Floats read(const T* from, size_t size) {
+  return widened(load<typename Of<T>::Vector>(from, size));
+}
+
+template <typename T>
+inline void write(T* to, Floats floats, size_t size) {
+  typename Of<T>::Vector narrowed;
+  narrow(floats, narrowed);
+  store(to, narrowed, size);
+}
+
+template <typename T>
+inline Floats rounded(Floats floats) {
+  typename Of<T>::Vector narrowed;
+  narrow(floats, narrowed);
+  return widened(narrowed);
+}
+
+template <typename T>
+void rms_norm(
+    const T* input, const float* weight, T* output, int64_t num_rows, int64_t size, float epsilon,
+    bool rounds_first) {
+#pragma omp parallel for if (num_rows * size > PER_THREAD)
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const T* from = input + row * size;
+    Floats sums = {};
+    each_vector<T>(size, [&](int64_t at, size_t bytes) {
+      const Floats values = read(from + at, bytes);
+      sums = multiply_add(values, values, sums);
+    });
+    const float square = reduced(sums, [](float a, float b) { return a + b; });
+    const float factor = 1.0f / std::sqrt(square / size + epsilon);
+    each_vector<T>(size, [&](int64_t at, size_t bytes) {
+      Floats values = read(from + at, bytes) * factor;
+      if (rounds_first) values = rounded<T>(values);
+      const size_t count = bytes / sizeof(T) * sizeof(float);
+      write(output + row * size + at, values * load<Floats>(weight + at, count), bytes);
+    });
+  }
+}
+
+// Rotates the halves of heads; `sizes`: rows, tokens, heads, dim, strides of rows, heads and tokens
+// of the input, and of rows and tokens of cosines and sines. The output is [rows, heads, tokens, dim].
+template <typename T>
+void rotate(const T* input, const T* cosines, const T* sines, T* output, const int64_t* sizes) {
+  const int64_t rows = sizes[0], tokens = sizes[1], heads = sizes[2], dim = sizes[3];
+  const int64_t half = dim / 2;
+#pragma omp parallel for if (rows * tokens * heads * dim > PER_THREAD)
+  for (int64_t row_and_head = 0; row_and_head < rows * heads; ++row_and_head) {
+    const int64_t row = row_and_head / heads, head = row_and_head % heads;
+    for (int64_t token = 0; token < tokens; ++token) {
+      const T* from = input + row * sizes[4] + head * sizes[5] + token * sizes[6];
+      const int64_t angle = row * sizes[7] + token * sizes[8];
+      T* to = output + (row_and_head * tokens + token) * dim;
+      each_vector<T>(half, [&](int64_t at, size_t bytes) {
+        const Floats first = read(from + at, bytes), second = read(from + half + at, bytes);
+        const auto turned = [&](Floats straight, Floats across, int64_t place) {
+          return rounded<T>(straight * read(cosines + angle + place, bytes)) +
+              rounded<T>(across * read(sines + angle + place, bytes));
+        };
+        write(to + at, turned(first, -second, at), bytes);
+        write(to + half + at, turned(second, first, half + at), bytes);
+      });
+    }
+  }
+}
+
+inline Floats silu(Floats x) {
+  const Floats power = exponential(x < 0.0f ? x : -x);
+  return x * ((x < 0.0f ? power : Floats{} + 1.0f) / (1.0f + power));
+}
+
+inline Floats gelu_tanh(Floats x) {
+  const Floats cube = x * x * x;
+  const Floats inner = 0.7978845608f * multiply_add(cube, Floats{} + 0.044715f, x);
+  return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
+}
+
+// activation(gate) * up
+template <typename T>
+void gate(const T* gate, const T* up, T* output, int64_t size, bool is_silu) {
+  const int64_t pieces = (size + PER_THREAD - 1) / PER_THREAD;
+#pragma omp parallel for if (pieces > 1)
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    const int64_t first = piece * PER_THREAD;
+    each_vector<T>(std::min(PER_THREAD, size - first), [&](int64_t at, size_t bytes) {
+      const Floats input = read(gate + first + at, bytes);
+      const Floats activated = rounded<T>(is_silu ? silu(input) : gelu_tanh(input));
+      write(output + first + at, activated * read(up + first + at, bytes), bytes);
+    });
+  }
+}
+
+}  // namespace
+
+#define ELEMENTWISE(DTYPE, T)                                                                    \
+  extern "C" void rms_norm_##DTYPE(                                                              \
+      const T* input, const float* weight, T* output, int64_t num_rows, int64_t size,            \
+      float epsilon, bool rounds_first) {                                                        \
+    rms_norm(input, weight, output, num_rows, size, epsilon, rounds_first);                      \
+  }                                                                                              \
+  extern "C" void rotate_##DTYPE(                                                                \
+      const T* input, const T* cosines, const T* sines, T* output, const int64_t* sizes) {       \
+    rotate(input, cosines, sines, output, sizes);                                                \
+  }                                                                                              \
+  extern "C" void gate_##DTYPE(                                                                  \
+      const T* gated, const T* up, T* output, int64_t size, bool is_silu) {                      \
+    gate(gated, up, output, size, is_silu);                                                      \
+  }
+ELEMENTWISE(bfloat16, uint16_t)
+ELEMENTWISE(float32, float)

@@ -1,0 +1,97 @@
+"""Compiles the kernels where they run, and keeps them in a folder of the user's alone."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
+
+import pooch
+import torch
+
+from copyspec_eval.provenance import processor_features
+
+logger = logging.getLogger("lm_eval.copyspec")
+
+_SOURCES = ("vectors.h", "attention.cpp", "linear.cpp", "matrix_tiles.cpp", "elementwise.cpp")
+_FLAGS = (
+    *("-std=c++20", "-O3", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi"),
+    # Multiply-adds are written out: the compiler may not choose, tile by tile, how to round.
+    "-ffp-contract=off",
+    "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native",
+)
+
+
+def compiler() -> str | None:
+    """Path of the C++ compiler: `$CXX`, else the usual one; None if there is none."""
+    usual = "clang++" if sys.platform == "darwin" else "g++"
+    return which(os.environ.get("CXX") or usual)
+
+
+def load() -> ctypes.CDLL:
+    """The compiled kernels, from the user's cache or compiled anew, which takes some seconds.
+
+    Raises:
+        OSError: they cannot be loaded.
+        CalledProcessError: they do not compile.
+    """
+    folder = Path(__file__).parent
+    # The processor's features are in the name, for a home folder may serve several machines.
+    source = "\n".join(
+        [f"// {processor_features()}"]
+        + [(folder / name).read_text(encoding="utf-8") for name in _SOURCES]
+    )
+    command = [compiler() or "", *_flags()]
+    key = hashlib.sha256("\0".join([*command, source]).encode()).hexdigest()[:20]
+    cache = _private_cache()
+    for path in cache.glob(f"{key}-*.so") if cache else ():
+        if path.is_file() and path.stem == f"{key}-{_digest(path)}":
+            return ctypes.CDLL(str(path))
+    logger.info("compiling the CPU kernels, which takes some seconds, once per machine")
+    with TemporaryDirectory(dir=cache) as temporary:
+        made = Path(temporary, "kernels.so")
+        subprocess.run(
+            [*command, "-x", "c++", "-", "-o", str(made)],
+            input=source.encode(),
+            check=True,
+            capture_output=True,
+        )
+        # Loaded before it is moved or deleted: the process keeps what it has mapped.
+        library = ctypes.CDLL(str(made))
+        if cache:
+            made.replace(cache / f"{key}-{_digest(made)}.so")
+    return library
+
+
+def _flags() -> list[str]:
+    torch_libraries = str(Path(torch.__file__).parent / "lib")
+    openmp = ["-fopenmp"]
+    if sys.platform == "darwin":
+        openmp = ["-Xclang", "-fopenmp", f"-L{torch_libraries}", "-lomp"]
+    # oneDNN's variable holds for our kernels, too.
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    without_tiles = ["-mno-amx-tile", "-mno-amx-bf16"] if most.startswith("AVX") else []
+    return [*_FLAGS, *openmp, *without_tiles, *os.environ.get("CXXFLAGS", "").split()]
+
+
+def _private_cache() -> Path | None:
+    """A folder that nobody else can write to; None if there cannot be one."""
+    folder = Path(pooch.os_cache("copyspec_eval"), "kernels")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o022
+        return folder if is_private and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
+    except OSError:
+        return None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:20]

@@ -1,0 +1,96 @@
+"""Forwards that take the place of those of a model's modules while the engine runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import PreTrainedModel
+
+from copyspec_eval.decoding import attention, kernels
+from copyspec_eval.decoding.model_copy import weights_state
+from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.decoding.modules import experts
+from copyspec_eval.decoding.modules.alone import alone_forward
+from copyspec_eval.decoding.modules.elementwise import (
+    attention_forward,
+    gated_forward,
+    norm_forward,
+)
+from copyspec_eval.decoding.modules.linear import Forward, linear_layers, linear_siblings
+
+_forwards: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, dict[torch.nn.Module, Forward]]] = (
+    WeakKeyDictionary()
+)
+"""Of each model: what they were made of and for, and the forwards, which hold packed weights."""
+
+
+@contextmanager
+def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
+    """Run `model` with the engine's attention and kernels; outside, it is as it was loaded.
+
+    Args:
+        model: a copy for the engine.
+        exact: whether a mixture's experts, where our kernels do not serve it, compute in shapes
+            that do not depend on the routing.
+
+    Yields:
+        the state of the weights.
+    """
+    loaded_attention = model.config._attn_implementation
+    loaded_experts = model.config._experts_implementation
+    if model._can_set_experts_implementation():
+        if kernels.serve(model):
+            model.set_experts_implementation(experts.ROUTED)
+        elif exact:
+            model.set_experts_implementation(experts.DENSE)
+    weights = weights_state(model)
+    forwards = _current_forwards(model, weights)
+    try:
+        model.set_attn_implementation(attention.NAME)
+        for module, forward in forwards.items():
+            vars(module)["forward"] = forward
+        yield weights
+    finally:
+        for module in forwards:
+            vars(module).pop("forward", None)
+        model.set_attn_implementation(loaded_attention)
+        if loaded_experts != model.config._experts_implementation:
+            model.set_experts_implementation(loaded_experts)
+
+
+def _current_forwards(model: PreTrainedModel, weights: Hashable) -> dict[torch.nn.Module, Forward]:
+    key = weights, torch.is_autocast_enabled("cpu"), kernels.serve(model)
+    known = _forwards.get(model)
+    if known is None or known[0] != key:
+        _forwards.pop(model, None)  # its packed weights go first
+        _forwards[model] = known = key, _make_forwards(model)
+    return known[1]
+
+
+@torch.inference_mode()
+def _make_forwards(model: PreTrainedModel) -> dict[torch.nn.Module, Forward]:
+    layers = linear_layers(model, linear_siblings(model, lambda: _forward_of_two(model)))
+    forwards: dict[torch.nn.Module, Forward] = {**layers}
+    if not kernels.serve(model):
+        return forwards
+    for module in model.modules():
+        if module in forwards or "forward" in vars(module):
+            continue
+        forward = (
+            norm_forward(module)
+            or gated_forward(module, layers)
+            or attention_forward(module)
+            or alone_forward(module)
+        )
+        if forward is not None:
+            forwards[module] = forward
+    return forwards
+
+
+def _forward_of_two(model: PreTrainedModel) -> None:
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=input_device(model))
+    # Not the model's own attribute, which may count forwards.
+    type(model).forward(model, input_ids=tokens, use_cache=False)

@@ -1,0 +1,166 @@
+"""Linear layers that read their weights at the speed of memory, on a CPU in bfloat16 and float32.
+
+A step takes about as long as reading the weights. torch reorders them in every call; here they are
+packed once, for our kernel, or else for oneDNN's. Layers that read the same input, e.g. those of
+query, key and value, are multiplied as one: every call takes time of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from copyspec_eval.decoding import kernels
+
+_siblings: WeakKeyDictionary[torch.nn.Module, list[list[str]]] = WeakKeyDictionary()
+
+Forward = Callable[..., Any]
+
+
+class PackedGroup:
+    """Linear layers of one input, on packed weights that lie beside the model's.
+
+    Args:
+        layers: with the same kind of weights and biases.
+
+    Attributes:
+        num_layers: how many they are.
+    """
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        matrices = [_matrix(layer) for layer in layers]
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.num_layers = len(layers)
+        self._sizes = [len(weights) for weights in matrices]
+        self._bias = torch.cat(biases) if biases else None
+        self._is_ours = kernels.packs(matrices[0])
+        self._weights: Any = (
+            kernels.pack(matrices)
+            if self._is_ours
+            else torch.ops.mkldnn._reorder_linear_weight(torch.cat(matrices).contiguous(), 1)
+        )
+        self._input: torch.Tensor | None = None
+        self._outputs: list[torch.Tensor] = []
+
+    def outputs(self, hidden: torch.Tensor) -> list[torch.Tensor]:
+        """What the layers make of `[…, inputs]`: `[…, outputs]` of each."""
+        if self._is_ours:
+            return kernels.linear(hidden, self._weights, self._bias)
+        multiply = torch.ops.mkldnn._linear_pointwise
+        together: torch.Tensor = multiply(hidden, self._weights, self._bias, "none", [], "")
+        return [part.contiguous() for part in torch.split(together, self._sizes, dim=-1)]
+
+    def output(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """The output of one layer; the first to be asked computes those of all."""
+        if hidden is not self._input:
+            self._input, self._outputs = hidden, self.outputs(hidden)
+        output = self._outputs[index]
+        if index == self.num_layers - 1:
+            self._input, self._outputs = None, []
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayer:
+    """The forward of one layer of a group."""
+
+    group: PackedGroup
+    index: int
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[…, inputs]` to `[…, outputs]`."""
+        return self.group.output(self.index, hidden)
+
+
+def linear_layers(
+    model: torch.nn.Module, siblings: Sequence[Sequence[str]]
+) -> dict[torch.nn.Module, PackedLayer]:
+    """Forwards on packed weights, for the layers that gain by it.
+
+    Packed weights take as much memory again as those layers' own.
+
+    Args:
+        model: the model.
+        siblings: names of layers that are multiplied as one, as of `linear_siblings`.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if _gains(layer)}
+    groups = [list(names) for names in siblings if layers.keys() >= {*names}]
+    grouped = {name for names in groups for name in names}
+    groups += [[name] for name in layers if name not in grouped]
+    packed: dict[torch.nn.Module, PackedLayer] = {}
+    for names in groups:
+        group = PackedGroup([layers[name] for name in names])
+        packed |= {layers[name]: PackedLayer(group, index) for index, name in enumerate(names)}
+    return packed
+
+
+@torch.inference_mode()
+def linear_siblings(model: torch.nn.Module, forward: Callable[[], object]) -> list[list[str]]:
+    """Linear layers of one module that read the same input, which can be multiplied as one.
+
+    Looked for once per model, at its inputs in a forward.
+
+    Args:
+        model: the model.
+        forward: runs it, on anything.
+
+    Returns:
+        names, in the order in which the layers run.
+    """
+    if model not in _siblings:
+        inputs: dict[str, torch.Tensor] = {}
+        hooks = [
+            layer.register_forward_pre_hook(
+                lambda layer, given, name=name: inputs.update({name: given[0]})
+            )
+            for name, layer in model.named_modules()
+            if type(layer) in (torch.nn.Linear, Conv1D)
+        ]
+        try:
+            forward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        groups: dict[tuple[object, ...], list[str]] = {}
+        for name, given in inputs.items():
+            layer = model.get_submodule(name)
+            parent = name.rpartition(".")[0]
+            key = parent, id(given), type(layer), layer.bias is None, layer.weight.dtype
+            groups.setdefault(key, []).append(name)
+        _siblings[model] = [names for names in groups.values() if len(names) > 1]
+    return _siblings[model]
+
+
+def _gains(layer: Any) -> bool:
+    """Whether a module is a plain linear layer whose weights can be packed."""
+    # A forward that someone has put in place (accelerate's hooks) stays.
+    return (
+        type(layer) in (torch.nn.Linear, Conv1D)
+        # A class of its own holds them in another way, as torchao's quantized ones.
+        and type(layer.weight) in (torch.nn.Parameter, torch.Tensor)
+        and "forward" not in vars(layer)
+        # Autocast casts what a layer's own forward is given.
+        and not torch.is_autocast_enabled("cpu")
+        and layer.weight.device.type == "cpu"
+        and (layer.bias is None or layer.bias.dtype == layer.weight.dtype)
+        and (kernels.packs(_matrix(layer)) or _gains_by_onednn(layer.weight.dtype))
+    )
+
+
+def _gains_by_onednn(dtype: torch.dtype) -> bool:
+    return bool(
+        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and dtype in (torch.float32, torch.bfloat16)
+        and (dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+def _matrix(layer: Any) -> torch.Tensor:
+    """A view of the weights, `[outputs, inputs]`; GPT-2's layers have them the other way round."""
+    weight: torch.Tensor = layer.weight.detach()
+    return weight.t() if isinstance(layer, Conv1D) else weight
