@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -74,6 +75,7 @@ class Engines:
         self._exact = exact
         self._cache = cache
         self._measured = measured or Measured()
+        self._groups = itertools.count()
 
     def of(self, drafting: Drafting, batch_size: int) -> Engine:
         """An engine that drafts in one of those ways."""
@@ -94,7 +96,7 @@ class Engines:
     ) -> PairedEngine:
         """All of `draftings`, and plain one-token decoding with a prefix cache of its own."""
         engines = [self.of(drafting, batch_size) for drafting in draftings]
-        return PairedEngine(self._model, engines, prefix_cache)
+        return PairedEngine(self._model, engines, prefix_cache, self._groups)
 
     def mode(self, batch_size: int) -> ExactMode | None:
         """The way of exact mode at a batch size; None without exact mode.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
@@ -14,6 +15,9 @@ from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Difference, Generation
+
+_BATCHES = 4
+"""Of a group, which is what a killed run loses at the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +39,17 @@ class PairedAnswer:
 class PairedEngine:
     """Measures engines against plain one-token decoding of the same model, cache and attention.
 
-    Sequences are taken in groups as large as the batch, so a batch is compared with a batch; a
-    group is answered by every arm before the next begins, and the arm that goes first changes with
-    every group, so that drift of the machine affects all alike. The baseline commits one token per
-    row and step. In exact mode its answers are the same bits; at a fixed width its steps have that
-    width, too.
+    A group of sequences is answered by every arm before the next group begins, and the arm that goes
+    first changes with every group, so that drift of the machine affects all alike. In a batch, a
+    group is several batches long: rows are refilled as they finish, and the wait for the longest
+    answer, with the other rows empty, comes once a group. The baseline commits one token per row and
+    step. In exact mode its answers are the same bits; at a fixed width its steps have that width, too.
 
     Args:
         model: as for the engines.
         engines: the arms that draft, of one batch size and the same exact steps.
         prefix_cache: the baseline's, as large as that of each engine.
+        groups: numbers the groups, over all calls of a run.
     """
 
     def __init__(
@@ -52,7 +57,9 @@ class PairedEngine:
         model: PreTrainedModel,
         engines: abc.Sequence[Engine],
         prefix_cache: PrefixCache | None = None,
+        groups: Iterator[int] | None = None,
     ) -> None:
+        self._groups = groups or itertools.count()
         self._engines = list(engines)
         first = self._engines[0]
         self._baseline = Engine(
@@ -93,10 +100,11 @@ class PairedEngine:
             RequestError: as `check`; nothing is begun then.
         """
         self.check(sequences)
-        size = self._baseline.batch_size
+        batch_size = self._baseline.batch_size
+        size = batch_size * _BATCHES if batch_size > 1 else 1
         for start in range(0, len(sequences), size):
             group = sequences[start : start + size]
-            first = start // size % len(self._arms)
+            first = next(self._groups) % len(self._arms)
             answers = {
                 arm: arm.generate([sequence.restarted() for sequence in group], beside=sequences)
                 for arm in [*self._arms[first:], *self._arms[:first]]

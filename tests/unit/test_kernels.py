@@ -53,6 +53,29 @@ def test_linear_layers_of_all_sizes(
         assert torch.equal(alone, output[token : token + 1]), "the same bits beside others"
 
 
+@DTYPES
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("num_inputs", [1100, 2048])
+def test_many_tokens_of_many_inputs(dtype: torch.dtype, num_inputs: int) -> None:
+    """Tiles take the inputs in several parts then."""
+    hidden = normal(97, num_inputs, dtype=dtype, seed=0)
+    weight = normal(40, num_inputs, dtype=dtype, seed=1)
+    output = linear(hidden, weight, None)
+    check_close(output, hidden.double() @ weight.double().T, size=num_inputs)
+    alone = [linear(token, weight, None) for token in hidden.split(1)]
+    assert torch.equal(torch.cat(alone), output)
+
+
+def test_layers_of_one_input_have_outputs_of_their_own() -> None:
+    hidden = normal(2, 3, 64, dtype=torch.bfloat16, seed=0)
+    weights = [normal(size, 64, dtype=torch.bfloat16, seed=size) for size in (48, 33, 5)]
+    bias = normal(86, dtype=torch.bfloat16, seed=1)
+    outputs = kernels.linear(hidden, kernels.pack(weights), bias)
+    for output, weight, part in zip(outputs, weights, bias.split([48, 33, 5]), strict=True):
+        assert output.is_contiguous()
+        assert torch.equal(output, linear(hidden, weight, part))
+
+
 def test_a_sum_is_rounded_as_torch_rounds_it() -> None:
     """Ties go to even; infinities and what is no number stay so."""
     halves = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 3.3e38, 1e-39])

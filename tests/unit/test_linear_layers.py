@@ -110,16 +110,6 @@ def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype)
         assert not any("forward" in vars(layer) for layer in plain)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.usefixtures("our_kernels")
-def test_a_row_has_the_bits_that_it_has_among_others(dtype: torch.dtype) -> None:
-    layer = torch.nn.Sequential(torch.nn.Linear(2048, 64)).to(dtype)
-    rows = torch.randn(64, 2048).to(dtype)
-    with torch.inference_mode(), packed(layer):
-        together = layer(rows)
-        assert all(torch.equal(layer(rows[i : i + 1]), together[i : i + 1]) for i in range(64))
-
-
 def test_weights_are_packed_once_and_anew_when_they_change() -> None:
     model = model_copy(tiny_model("qwen2")).model
     head: Any = model.lm_head

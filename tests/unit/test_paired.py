@@ -78,14 +78,14 @@ def test_arms_take_turns_and_one_token_is_fed_to_the_baseline(
         return copying()()
 
     put_in_place(monkeypatch, watched, forward_packed)
-    pairs_of(tiny_model("qwen2"), drafter, batch_size=2, asked=[(3, 4, 5)] * 8)
+    pairs_of(tiny_model("qwen2"), drafter, batch_size=2, asked=[(3, 4, 5)] * 16)
     assert {*log} == {"draft", (2, 16)}, "at a fixed width, the baseline's steps have it, too"
     begun = [index for index, each in enumerate(log) if each == "draft"][::2]
     steps = [end - start - 2 for start, end in pairwise([*begun, len(log)])]
-    drafted, plain = steps[1], BUDGET - 1
+    drafted, plain = steps[0], BUDGET - 1
     assert drafted < plain
-    # Four groups of two: AB, BA, AB, BA.
-    assert steps == [drafted + 2 * plain, drafted] * 2
+    # Two groups of four batches: AB, BA. Within a group, rows are refilled.
+    assert steps == [*[drafted] * 3, drafted + 8 * plain, *[drafted] * 4]
 
 
 def test_seconds_of_both_arms_are_within_the_wall_clock() -> None:

@@ -90,11 +90,11 @@ def test_the_cache_is_the_engines() -> None:
     config = tiny_config("llama")
     auto: Any = AutoModelForCausalLM
     model = auto.from_config(config).eval()
-    cache = RowCache(3, capacity=32)
+    cache = RowCache(3, capacity=32 + 1)
     with torch.inference_mode(), engine_kernels(model, exact=False):
         forward(model, cache, 0, torch.zeros(1, 4, dtype=torch.long), 0, 4)
     held = sum(part.nbytes for store in (cache._keys, cache._values) for part in store.values())
-    # The engine's has a position more.
+    # The last position is that of the step itself.
     assert held == cache_bytes(shape_of(config), Step(rows=3, context=32, value_bytes=4))
 
 

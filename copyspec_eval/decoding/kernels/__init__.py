@@ -260,7 +260,7 @@ def write_states(
         _check(new.device.type == "cpu", "states", new)
     states = [_with_dense_heads(new) for new in states]
     for new, cache in zip(states, caches, strict=True):
-        _check(cache.stride(-1) == 1, "cache", cache)
+        _check(cache.is_contiguous(), "cache", cache)
         sizes.append(new.shape[3] * new.itemsize)
         sizes += [stride * new.itemsize for stride in (*new.stride()[:3], *cache.stride()[:3])]
     has_row_per_token = num_rows == 1 and rows.numel() == num_tokens

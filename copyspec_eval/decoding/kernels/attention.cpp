@@ -88,7 +88,8 @@ struct Attention {
       task.keys.begin = std::min(task.keys.begin, range.begin);
       task.keys.end = std::max(task.keys.end, range.end);
     }
-    task.keys.begin = task.keys.begin / BLOCK * BLOCK;
+    // Without any visible key the range is empty.
+    task.keys.begin = std::min(task.keys.begin, task.keys.end) / BLOCK * BLOCK;
     const int64_t count = task.num_tokens * groups();
     const int64_t stride = (task.keys.end + BLOCK - 1) / BLOCK * BLOCK;  // of the scores
     scratch.queries.resize(count * num_words());

@@ -1,0 +1,204 @@
+"""Kernels check every argument: a wrong one is an error of Python's, never a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from copyspec_eval.decoding import kernels
+
+pytestmark = pytest.mark.usefixtures("our_kernels")
+
+Arguments = dict[str, Any]
+
+_ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)
+_DTYPES = (torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.int64, torch.bool)
+
+
+def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+def linear_arguments(dtype: torch.dtype) -> Arguments:
+    weights = kernels.pack([normal(40, 64, dtype=dtype), normal(7, 64, dtype=dtype)])
+    hidden, bias = normal(2, 3, 64, dtype=dtype), normal(47, dtype=dtype)
+    return {"hidden": hidden, "weights": weights, "bias": bias}
+
+
+def pack_arguments(dtype: torch.dtype) -> Arguments:
+    return {"weights": [normal(40, 64, dtype=dtype), normal(7, 64, dtype=dtype)]}
+
+
+def attend_arguments(dtype: torch.dtype) -> Arguments:
+    return {
+        "query": normal(1, 4, 5, 16, dtype=dtype),
+        "key": normal(3, 2, 70, 16, dtype=dtype),
+        "value": normal(3, 2, 70, 24, dtype=dtype),
+        "mask": torch.rand(1, 1, 5, 70) < 0.5,
+        "scale": 0.3,
+        "key_rows": torch.tensor([0, 0, 2, 2, 1]),
+        "softcap": 3.0,
+        "sinks": normal(4, dtype=dtype),
+    }
+
+
+def write_arguments(dtype: torch.dtype) -> Arguments:
+    return {
+        "states": [normal(2, 3, 4, 8, dtype=dtype), normal(2, 3, 4, 6, dtype=dtype)],
+        "caches": [normal(5, 3, 20, 8, dtype=dtype), normal(5, 3, 20, 6, dtype=dtype)],
+        "rows": torch.tensor([1, 4]),
+        "positions": torch.tensor([[0, 1, 2, 3], [16, 17, 18, 19]]),
+    }
+
+
+def norm_arguments(dtype: torch.dtype) -> Arguments:
+    weight = normal(33, dtype=torch.float32)
+    hidden = normal(4, 33, dtype=dtype)
+    return {"hidden": hidden, "weight": weight, "epsilon": 1e-6, "rounds_first": True}
+
+
+def rotate_arguments(dtype: torch.dtype) -> Arguments:
+    angles = normal(2, 5, 16, dtype=dtype)
+    return {"states": normal(2, 3, 5, 16, dtype=dtype), "cosines": angles, "sines": angles + 1}
+
+
+def gate_arguments(dtype: torch.dtype) -> Arguments:
+    gates = normal(3, 50, dtype=dtype)
+    return {"gates": gates, "up": gates + 1, "activation": "silu"}
+
+
+OPERATORS: dict[Callable[..., Any], Callable[[torch.dtype], Arguments]] = {
+    kernels.linear: linear_arguments,
+    kernels.pack: pack_arguments,
+    kernels.attend: attend_arguments,
+    kernels.write_states: write_arguments,
+    kernels.rms_norm: norm_arguments,
+    kernels.rotate: rotate_arguments,
+    kernels.gate: gate_arguments,
+}
+
+
+def changed(source: random.Random, value: Any) -> Any:
+    """Another shape, dtype, stride, device, number or kind of thing."""
+    if isinstance(value, list) and value:
+        index = source.randrange(len(value))
+        return [*value[:index], changed(source, value[index]), *value[index + 1 :]]
+    if not isinstance(value, torch.Tensor) or source.random() < 0.05:
+        return source.choice([None, 1, -1, 0.0, "silu", "", [], torch.ones(2), float("nan")])
+    dimension = source.randrange(value.dim()) if value.dim() else 0
+    changes: list[Callable[[], torch.Tensor]] = [
+        lambda: value.to(source.choice(_DTYPES)),
+        lambda: value.to("meta"),
+        lambda: value.unsqueeze(dimension),
+        lambda: value.select(dimension, 0),
+        lambda: value.narrow(dimension, 0, source.randrange(value.shape[dimension] + 1)),
+        lambda: torch.cat([value, value], dimension),
+        lambda: value.transpose(0, -1),
+        lambda: value.repeat_interleave(2, dimension).unfold(dimension, value.shape[dimension], 2),
+        lambda: torch.cat([value, value], -1)[..., ::2],
+        lambda: value[:1].expand_as(value),
+        lambda: torch.empty(0, dtype=value.dtype),
+    ]
+    if value.dtype == torch.int64:
+        place = source.randrange(value.numel())
+        wrong = source.choice([-1, 3, 5, 20, 2**40, -(2**62)])
+        changes += 6 * [
+            lambda: value.flatten().index_fill(0, torch.tensor(place), wrong).view_as(value)
+        ]
+    return source.choice(changes)()
+
+
+def dense(value: Any) -> Any:
+    """Copies without strides of their own."""
+    if isinstance(value, list):
+        return [dense(each) for each in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one.nan_to_num(), other.nan_to_num())
+    return isinstance(one, kernels.PackedWeights) or one is None
+
+
+def try_out(seed: int) -> bool:
+    """Call an operator with one or two changed arguments; gives whether it took them.
+
+    What it takes must be right: the same as of dense copies.
+    """
+    source = random.Random(seed)
+    operator, arguments_of = source.choice([*OPERATORS.items()])
+    arguments = arguments_of(source.choice([torch.bfloat16, torch.float32]))
+    for _ in range(source.choice([1, 1, 2])):
+        name = source.choice([*arguments])
+        # torch itself cannot change everything.
+        with contextlib.suppress(RuntimeError, IndexError):
+            arguments[name] = changed(source, arguments[name])
+    copies = {name: dense(value) for name, value in arguments.items()}
+    try:
+        output = operator(**arguments)
+    except (*_ERRORS, ctypes.ArgumentError):
+        return False
+    assert same(output, operator(**copies)), (operator.__name__, seed)
+    assert same(arguments.get("caches"), copies.get("caches")), seed
+    return True
+
+
+@pytest.mark.parametrize(
+    "count", [400, pytest.param(10_000, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_wrong_arguments_end_in_an_error_of_python(count: int) -> None:
+    """In a process of its own, which a signal would end."""
+    paths = [str(Path(__file__).parent)]
+    code = f"import sys; sys.path[:0] = {paths}; import test_kernel_arguments as t; t.main({count})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    refused = int(done.stdout)
+    assert count / 2 < refused < count, "some are right by chance, e.g. where only strides differ"
+
+
+def main(count: int) -> None:
+    print(sum(not try_out(seed) for seed in range(count)))
+
+
+@pytest.mark.slow
+def test_no_kernel_reads_or_writes_what_is_not_its_own() -> None:
+    """The tests of the kernels pass with the address and undefined-behaviour sanitisers."""
+    # With the C++ library beside it: the sanitiser has to see how torch throws.
+    preloaded = [
+        subprocess.run(
+            ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
+    sanitised = {
+        "CXXFLAGS": "-g -fsanitize=address,undefined -fno-sanitize-recover=undefined",
+        "LD_PRELOAD": " ".join(preloaded),
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-s", "-k", "not no_kernel_reads"),
+            *(str(folder / name) for name in ("test_kernels.py", "test_kernel_arguments.py")),
+        ],
+        env=os.environ | sanitised,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
