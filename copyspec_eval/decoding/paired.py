@@ -39,11 +39,12 @@ class PairedAnswer:
 class PairedEngine:
     """Measures engines against plain one-token decoding of the same model, cache and attention.
 
-    A group of sequences is answered by every arm before the next group begins, and the arm that goes
-    first changes with every group, so that drift of the machine affects all alike. In a batch, a
-    group is several batches long: rows are refilled as they finish, and the wait for the longest
-    answer, with the other rows empty, comes once a group. The baseline commits one token per row and
-    step. In exact mode its answers are the same bits; at a fixed width its steps have that width, too.
+    A group of sequences is answered by every arm before the next group begins, and the arm that
+    goes first changes with every group, so that drift of the machine affects all alike. In a batch,
+    a group is several batches long: rows are refilled as they finish, and the wait for the longest
+    answer, with the other rows empty, comes once a group. The baseline commits one token per row
+    and step. In exact mode its answers are the same bits; at a fixed width its steps have that
+    width, too.
 
     Args:
         model: as for the engines.
