@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
 
 from copyspec_eval.cli import main
-from copyspec_eval.harness import evaluation
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
@@ -223,25 +221,3 @@ def test_a_run_knows_how_many_answers_are_asked_for(
         [run] = read_manifests(folder, []).values()
         assert run.num_answers == len(rows_in(folder)) == (4 if name == "limit" else 6)
         assert cut_short(folder) == []
-
-
-@pytest.mark.parametrize(
-    ("limit", "samples", "answers"),
-    [(None, None, 2 * 3 * 5), (3.0, None, 2 * 3 * 3), (99, None, 30), (None, {"t": [0, 4]}, 12)],
-)
-def test_answers_of_all_ranks_are_counted(limit: Any, samples: Any, answers: int) -> None:
-    """This rank has documents 0, 2 and 4, each with two turns, three times."""
-    instances = [
-        SimpleNamespace(request_type=kind, repeats=3, doc_id=doc)
-        for doc in (0, 2, 4)
-        for kind in ("generate_until", "generate_until_turn2", "loglikelihood")
-    ]
-    task = SimpleNamespace(instances=instances, eval_docs=range(5))
-    # lm-eval's function of this name, with the variables that are looked for.
-    lm_eval: dict[str, Any] = {"__name__": "lm_eval.evaluator", "count": evaluation.num_answers}
-    code = "def evaluate(lm, eval_tasks, limits, samples):\n    return count()"
-    exec(code, lm_eval)
-    two_ranks = SimpleNamespace(world_size=2)
-    assert lm_eval["evaluate"](two_ranks, {"t": task}, [limit], samples) == answers
-    assert lm_eval["evaluate"](two_ranks, {"t": None}, [limit], samples) is None
-    assert evaluation.num_answers() is None, "a model used by hand"

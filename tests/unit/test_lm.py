@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
+from lm_eval.loggers import EvaluationTracker
 from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig, Lfm2Config, MambaConfig, T5Config
 
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
-from copyspec_eval.harness import recorder
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports import table
@@ -250,16 +251,23 @@ def test_model_arguments_are_refused_before_loading(
     assert "\n" not in str(refusal.value)
 
 
-def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "output"
-    monkeypatch.setattr(recorder, "output_folder", lambda: folder)
-    recorder.check_output_folder()
+
+    def evaluate() -> None:
+        simple_evaluate(
+            model="copyspec",
+            model_args={"pretrained": str(tmp_path / "nowhere")},
+            tasks=["any"],
+            evaluation_tracker=EvaluationTracker(output_path=str(folder)),
+        )
+
+    with pytest.raises(ModelError, match="nowhere"):
+        evaluate()
     assert not folder.parent.exists(), "checked, and nothing left there"
     folder.parent.touch()
     with pytest.raises(DataError, match=r"new: cannot be written \(Not a directory\); choose"):
-        make(CopySpecLM, tmp_path / "nowhere")
+        evaluate()
 
 
 @pytest.mark.parametrize(
