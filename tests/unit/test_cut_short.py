@@ -117,15 +117,15 @@ def test_a_run_without_an_answer_is_cut_short(tmp_path: Path) -> None:
     assert note(tmp_path, "a", "0 of 8") in read_recorded(tmp_path).notes
 
 
-def test_a_later_run_finishes_what_it_left_out_alone(tmp_path: Path) -> None:
-    """It had the answers from lm-eval's cache, under the same settings, and came to its end."""
+def test_a_later_run_of_the_same_settings_continues_it(tmp_path: Path) -> None:
+    """With the answers that lm-eval's cache had, or with all of them again."""
     first, rest = some("a", range(2)), some("b", range(2, 4))
     runs = asked("a"), asked("b")
     assert cut_short(write_run(tmp_path / "1", first + rest, *runs, cut_short={"a"})) == []
-    both = write_run(tmp_path / "2", first + rest, *runs, cut_short={"a", "b"})
-    assert cut_short(both) == ["a", "b"]
-    again = write_run(tmp_path / "3", first + some("b"), *runs, cut_short={"a"})
-    assert cut_short(again) == ["a"]
+    again = write_run(tmp_path / "2", first + some("b"), *runs, cut_short={"a"})
+    assert cut_short(again) == []
+    both = write_run(tmp_path / "3", first + rest[1:], *runs, cut_short={"a", "b"})
+    assert read_recorded(both).notes == [note(both, "b", "7 of 8")], "those of both"
     earlier = write_run(tmp_path / "4", first + rest, *runs, cut_short={"b"})
     assert cut_short(earlier) == ["b"]
     others: list[dict[str, Any]] = [{"threads": 9}, {"tasks": {"other": {}}}]
@@ -133,6 +133,22 @@ def test_a_later_run_finishes_what_it_left_out_alone(tmp_path: Path) -> None:
         runs = asked("a"), asked("b", **other)
         folder = write_run(tmp_path / str(number), first + rest, *runs, cut_short={"a"})
         assert cut_short(folder) == ["a"], other
+
+
+@pytest.mark.parametrize("finished", [["one", "two"], ["two"]])
+def test_a_task_that_lm_evals_cache_had_as_a_whole_is_continued_too(
+    finished: list[str], tmp_path: Path
+) -> None:
+    """The later run was asked nothing of it, and has it in its results all the same."""
+    of_one = [turn("a", doc, 1, task="one") for doc in range(2)]
+    of_two = [turn(run_id, doc, 1, task="two") for run_id, doc in [("a", 0), ("b", 0), ("b", 1)]]
+    runs = asked("a", tasks={"one": {}, "two": {}}), asked("b", tasks={"two": {}})
+    folder = write_run(tmp_path, of_one + of_two, *runs, cut_short={"a", "b"})
+    results = {"config": {"copyspec": {"run_id": "b"}}, "results": {task: {} for task in finished}}
+    (folder / "results_b.json").write_text(json.dumps(results))
+    run = read_recorded(folder)
+    whole = finished == ["one", "two"]
+    assert (cut_short(folder), len(run.records)) == (([], 4) if whole else (["a"], 5))
 
 
 @pytest.mark.parametrize(
