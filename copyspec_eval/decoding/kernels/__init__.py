@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from copyspec_eval.decoding.announced import announced
 from copyspec_eval.provenance import processor_features
 
 logger = logging.getLogger(__name__)
@@ -187,6 +188,7 @@ def _function(name: str, dtype: torch.dtype) -> Any:
 
 
 @functools.cache
+@announced("preparing kernels for this processor")
 def _compiled() -> Any:
     # Takes a second to import.
     from torch._inductor.codecache import CppCodeCache
