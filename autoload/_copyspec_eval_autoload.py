@@ -6,7 +6,11 @@ which only adds a finder. It registers copyspec_eval when a module of `REGISTRAR
 
 import sys
 
-REGISTRARS = {"lm_eval.models": "register_model", "lm_eval.tasks": "register_tasks"}
+REGISTRARS = {
+    "lm_eval.models": "register_model",
+    "lm_eval.tasks": "register_tasks",
+    "lm_eval.evaluator": "watch_evaluations",
+}
 BUSY = set()  # modules that `Finder` is asking the other finders for
 
 

@@ -4,7 +4,8 @@ CopySpecError
 ├── OptionError    an option that does not exist, or a value out of its range
 ├── ModelError     a model that this engine cannot serve exactly
 ├── RequestError   a request that cannot be answered: no room for it, or a setting not served
-└── DataError      a questions or trace file that is missing or malformed
+├── DataError      a questions or trace file that is missing or malformed
+└── SandboxError   programs cannot be run or scored on this machine
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class RequestError(CopySpecError):
 
 class DataError(CopySpecError):
     """A data file that is missing, empty or malformed."""
+
+
+class SandboxError(CopySpecError):
+    """Programs cannot be run or scored on this machine: no fault of theirs."""
 
 
 def unknown_option(kind: str, name: str, existing: Iterable[str]) -> OptionError:

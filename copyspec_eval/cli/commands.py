@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     autoload.register_model()
     autoload.register_tasks()
+    autoload.watch_evaluations()
     from lm_eval.__main__ import cli_evaluate
 
     # lm-eval inserts a missing `run` only before two or more arguments, so it is always given.

@@ -18,6 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part
 from copyspec_eval.decoding.modules import engine_kernels
@@ -57,6 +58,7 @@ class Mismatch(NamedTuple):
     module: str
 
 
+@announced("checking that drafts do not change a bit of this model's answers")
 def exact_mode(
     model: PreTrainedModel, tokenizer: Any, *, longest: int, needed: int, batch_size: int
 ) -> ExactMode:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.model_support import (
     REMEDY,
     check_uncompiled,
@@ -41,6 +42,7 @@ class CacheChoice(NamedTuple):
     reason: str = ""
 
 
+@announced("comparing the engine's forward with this model's own")
 def choose_cache(model: PreTrainedModel, *, exact: bool, batch_size: int) -> CacheChoice:
     """The engine's cache if its trial passes, else the model's own if that one's does.
 

@@ -8,6 +8,7 @@ from time import perf_counter
 import torch
 from transformers import PreTrainedModel
 
+from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.modules import engine_kernels
@@ -24,6 +25,7 @@ _Shape = tuple[int, ...]
 """Tokens of each row."""
 
 
+@announced("timing this model's steps")
 def step_costs(
     model: PreTrainedModel,
     batch_size: int,

@@ -84,6 +84,11 @@ def register_tasks() -> None:
     _yaml_loader.load_yaml = load_and_check
 
 
+def watch_evaluations() -> None:
+    """Have lm-eval's `simple_evaluate` and `evaluate` tell our models what they are asked to do."""
+    from copyspec_eval.harness import evaluation  # noqa: F401, it wraps them
+
+
 def _has_our_class(path: Any) -> bool:
     """Whether a task's file lies in our folder, or names a class of ours."""
     if not path:

@@ -1,20 +1,23 @@
 """The settings, tasks and output folder of the running evaluation, which lm-eval hides from models.
 
-`simple_evaluate` and `evaluate` hold them in local variables while they run a model, so they are
-looked up in the callers' frames. Without such a caller (a model used by hand) there are none.
+Importing this module wraps lm-eval's `simple_evaluate` and `evaluate`, so that their arguments are
+known here while they run. A model used by hand has none. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from lm_eval.loggers import EvaluationTracker
+from lm_eval.evaluator_utils import get_sample_size
+from lm_eval.utils import simple_parse_args_string
 
 from copyspec_eval.redaction import redacted
 
@@ -35,17 +38,20 @@ _SETTINGS = (
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
 _NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
 
+_CALLS: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("calls", default=None)
+"""The arguments of lm-eval's functions that are running, by the function's name."""
+
 
 def output_folder() -> Path | None:
     """The folder of lm-eval's `--output_path`, which it gives to its EvaluationTracker alone."""
-    tracker = _tracker()
+    tracker = _arguments("simple_evaluate").get("evaluation_tracker")
     path = Path(tracker.output_path) if tracker and tracker.output_path else None
     return path.parent if path and path.suffix == ".json" else path
 
 
 def blank_secrets() -> None:
     """Have lm-eval's results file of the running evaluation written without the secrets in it."""
-    tracker: Any = _tracker()
+    tracker = _arguments("simple_evaluate").get("evaluation_tracker")
     if tracker is None or "save_results_aggregated" in vars(tracker):
         return
     save = tracker.save_results_aggregated
@@ -60,15 +66,16 @@ def blank_secrets() -> None:
 
 def evaluation_settings() -> dict[str, Any]:
     """The arguments of `simple_evaluate` that decide what is asked, as JSON values."""
-    arguments = _locals_of("simple_evaluate")
-    return {name: arguments[name] for name in _SETTINGS if name in arguments}
+    arguments = _arguments("simple_evaluate")
+    settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
+    if isinstance(gen_kwargs := settings.get("gen_kwargs"), str):
+        settings["gen_kwargs"] = simple_parse_args_string(gen_kwargs) or None
+    return settings
 
 
 def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     """Of each task its version, shots, repeats, request settings, and a hash of its definition."""
-    tasks = _locals_of("evaluate").get("eval_tasks")
-    if not isinstance(tasks, Mapping):
-        return {}
+    tasks = _tasks()
     return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
 
 
@@ -77,23 +84,20 @@ def document_number(task: str, doc_id: int | None) -> int | None:
 
     With `--samples`, lm-eval numbers those that are asked, in ascending order, from 0.
     """
-    asked = (_locals_of("evaluate").get("samples") or {}).get(task)
+    asked = (_arguments("evaluate").get("samples") or {}).get(task)
     return sorted(set(asked))[doc_id] if asked and doc_id is not None else doc_id
 
 
 def num_answers() -> int | None:
     """How many generated answers the evaluation asks for, over all ranks; None without one."""
-    evaluation = _locals_of("evaluate")
-    try:
-        return sum(
-            _num_answers(task, limit, (evaluation["samples"] or {}).get(name), evaluation["lm"])
-            for (name, task), limit in zip(
-                evaluation["eval_tasks"].items(), evaluation["limits"], strict=True
-            )
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        # They are lm-eval's own variables, and no run shall fail for a note that needs them.
+    call = _arguments("evaluate")
+    if not call:
         return None
+    samples = call["samples"] or {}
+    return sum(
+        _num_answers(task, call["limit"], samples.get(name), call["lm"])
+        for name, task in _tasks().items()
+    )
 
 
 def _num_answers(task: Any, limit: float | None, samples: Any, lm: Any) -> int:
@@ -105,7 +109,7 @@ def _num_answers(task: Any, limit: float | None, samples: Any, lm: Any) -> int:
     # Looked at on several ranks alone: lm-eval may prepare the documents anew for it.
     documents = len(set(samples)) if samples else len(task.eval_docs)
     if limit and not samples:
-        documents = min(int(limit), documents)
+        documents = min(get_sample_size(task, limit), documents)
     return answers // len({each.doc_id for each in asked}) * documents
 
 
@@ -120,25 +124,49 @@ def _of_task(task: Any) -> dict[str, Any]:
     }
 
 
-def _tracker() -> EvaluationTracker | None:
-    for frame in _callers():
-        for value in frame.f_locals.values():
-            if isinstance(value, EvaluationTracker):
-                return value
-    return None
+def _tasks() -> dict[str, Any]:
+    """The tasks of the running evaluation by name; older callers nest them in groups."""
+    given: dict[Any, Any] = _arguments("evaluate").get("task_dict", {})
+    if "tasks" in given:
+        return dict(given["tasks"])
+    tasks: dict[str, Any] = {}
+    for name, value in given.items():
+        tasks |= value if isinstance(value, Mapping) else {name: value}
+    return tasks
 
 
-def _callers() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+def _arguments(function: str) -> dict[str, Any]:
+    """Those of lm-eval's `function`, defaults included; empty if it does not run."""
+    return (_CALLS.get() or {}).get(function, {})
 
 
-def _locals_of(function: str) -> dict[str, Any]:
-    """Local variables of one of lm-eval's functions; empty if it is not among the callers."""
-    for frame in _callers():
-        place = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if place == ("lm_eval.evaluator", function):
-            return frame.f_locals
-    return {}
+def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: call.arguments})
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _CALLS.reset(token)
+
+    return wrapper
+
+
+def _wrap(name: str) -> None:
+    """Wrap a function of `lm_eval.evaluator`, there and where it was imported by name before."""
+    from lm_eval import evaluator
+
+    function = getattr(evaluator, name)
+    wrapper = _wrapped(function)
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        for alias in [alias for alias, value in names.items() if value is function]:
+            names[alias] = wrapper
+
+
+_wrap("simple_evaluate")
+_wrap("evaluate")

@@ -29,6 +29,7 @@ def exactness_lines(
         ModelError: as `CopySpecLM`.
     """
     lm = CopySpecLM(pretrained, drafter="none", exact=False, **options)
+    lm.prepare()
     dtype = str(lm.model.dtype).removeprefix("torch.")
     yield f"{pretrained}, {dtype}, {lm.device}, {torch.get_num_threads()} threads"
     modes = [ExactMode(width) for width in FIXED_WIDTHS]

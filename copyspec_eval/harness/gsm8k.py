@@ -14,7 +14,7 @@ from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.scoring import gsm8k
-from copyspec_eval.scoring.sandbox import programs
+from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import Outcome
 from copyspec_eval.sources import JsonLine, read_jsonl
 
@@ -53,8 +53,6 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     All programs of a run are run together, side by side, once the last answer is in.
     """
 
-    runs_programs = True
-
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         for name, higher_is_better in HIGHER_IS_BETTER.items():
@@ -75,6 +73,14 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> Any:
         """The right number."""
         return str(gsm8k.gold_number(doc["answer"]))
+
+    def check_scoring(self) -> None:
+        """Programs need a sandbox.
+
+        Raises:
+            OptionError: there is none on this machine.
+        """
+        choice.level()
 
     def apply_filters(self) -> None:
         """As lm-eval's; then run all programs, unless nothing is scored (--predict_only)."""

@@ -18,7 +18,7 @@ from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
-from copyspec_eval.scoring.humaneval.scores import ScoredSolution, as_samples, score_all
+from copyspec_eval.scoring.humaneval.scores import ScoredSolution, as_samples, check, score_all
 from copyspec_eval.sources import JsonLine
 
 report_errors_in_one_line()
@@ -105,7 +105,6 @@ class EvalPlusTask(MultiTurnTask):
     """
 
     benchmark: ClassVar[Benchmark]
-    runs_programs = True
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._problems: dict[str, dict[str, Any]] = {}
@@ -149,6 +148,14 @@ class EvalPlusTask(MultiTurnTask):
         request = ProblemInstance(doc, made.question, None, settings, metadata, made.system)
         request.benchmark, request.wording = self.benchmark, self._wording
         return [request]
+
+    def check_scoring(self) -> None:
+        """A right solution has to count as right on this machine.
+
+        Raises:
+            OptionError, SandboxError: it would not.
+        """
+        check()
 
     def apply_filters(self) -> None:
         """As lm-eval's; all answers are in by then, so test them and write them down."""

@@ -13,9 +13,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
+from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels, model_support
-from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option
+from copyspec_eval.decoding.earlier_runs import store_option
 from copyspec_eval.decoding.engines import Drafting, Engines
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
 from copyspec_eval.decoding.own_probe import choose_cache
@@ -39,7 +40,6 @@ from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
 from copyspec_eval.types import (
     PAPER_DELTA,
     PAPER_GAMMA,
-    CacheKind,
     DraftOptions,
     ExactMode,
     Generation,
@@ -163,12 +163,11 @@ class CopySpecLM(HFLM):
         split_documents_over_ranks(self)
         if exact:
             model_support.check_exact(self.model)
-        self._make_engines()
-        self._earlier = EarlierAnswers()
-        if earlier_answers:
-            self._earlier = earlier.tokenised(earlier_answers, self, self._store_paths)
+        self._earlier = earlier.tokenised(earlier_answers, self, self._store_paths)
         self._builder = RequestBuilder(self, self._earlier)
-        self._arms = self._load_arms(kwargs)
+        self._recorders = [RunRecorder(self.rank, self.world_size) for _ in self._options]
+        self._arms: list[Arm] = []
+        self._decoding_model: PreTrainedModel | None = None
         self._warm = False
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -177,8 +176,6 @@ class CopySpecLM(HFLM):
             return self._generate_until(requests, disable_tqdm)
 
     def _generate_until(self, requests: list[Instance], disable_tqdm: bool) -> list[str]:
-        if model_copy(self.model).model is not self._model_copy:
-            self._make_engines()
         keys = request_keys(requests)
         distinct = dict(zip(keys, requests, strict=True))
         jobs = [self._builder.build(request, key.repeat) for key, request in distinct.items()]
@@ -186,6 +183,7 @@ class CopySpecLM(HFLM):
         if jobs and not self._warm and self.world_size == 1:
             earlier.check_asked(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
+        self.prepare()
         batch_size = self._batch_size(jobs)
         draftings = [arm.drafting for arm in self._arms]
         with self._autocast():
@@ -194,7 +192,8 @@ class CopySpecLM(HFLM):
                 if self._paired
                 else self._engines.of(draftings[0], batch_size)
             )
-        engine.check([job.sequence for job in jobs])
+        sequences = [job.sequence for job in jobs]
+        engine.check(sequences)
         mode = self._engines.mode(batch_size)
         for arm in self._arms:
             costs = self._engines.costs(arm.options, batch_size)
@@ -216,9 +215,8 @@ class CopySpecLM(HFLM):
 
         with self._autocast():
             if jobs and not self._warm:
-                engine.warm_up(jobs[0].sequence)
+                engine.warm_up(sequences[0])
                 self._warm = True
-            sequences = [job.sequence for job in jobs]
             if isinstance(engine, PairedEngine):
                 engine.generate(sequences, finish)
             else:
@@ -246,44 +244,46 @@ class CopySpecLM(HFLM):
         lm-eval asks once, on rank 0, when all answers are in; the table is printed then.
         """
         info: dict[str, Any] = super().get_model_info()
-        first, *others = (arm.recorder.report() for arm in self._arms)
+        first, *others = (recorder.report() for recorder in self._recorders)
         return info | {"copyspec": first | ({"other_arms": others} if others else {})}
 
-    def _load_arms(self, arguments: dict[str, Any]) -> list[Arm]:
+    def prepare(self) -> None:
+        """Make engines for the model as it is now: an adapter may have been put into it since.
+
+        `generate_until` does so by itself; log-likelihoods need none.
+
+        Raises:
+            ModelError, OptionError: the model cannot be decoded as the options say.
+        """
+        model = model_copy(self.model).model
+        if model is self._decoding_model:
+            return
+        with self._autocast():
+            choice = choose_cache(model, exact=self._exact, batch_size=self._rows or 2)
+        self._check_own_cache(choice.reason)
+        if choice.reason:
+            logger.warning("%s: %s", choice.reason, _OWN_CACHE)
+            self._prefix_bytes = 0
+        self.cache_kind = choice.kind
+        self._engines = Engines(model, self.tokenizer, self._options, self._exact, choice.kind)
+        self._arms = self._arms or self._load_arms()
+        self._decoding_model = model
+
+    def _load_arms(self) -> list[Arm]:
         """The arms, with their draft models and empty prefix caches; the baseline has one, too."""
         # One for each arm, or one would read nothing where the other had read it.
         num_arms = len(self._options) + self._paired
         each_cache = self._prefix_bytes // num_arms
         caches = [PrefixCache(each_cache) if each_cache else None for _ in range(num_arms)]
         self._baseline_cache = caches[-1]
-        load = draft_models.loader(self.model.dtype, self.device, arguments)
+        load = draft_models.loader(self.model.dtype, self.device, self._arguments)
         return [
             Arm(
                 Drafting(each, drafter_factory(each, self._earlier.in_order), cache, load(each)),
-                RunRecorder(self.rank, self.world_size),
+                recorder,
             )
-            for each, cache in zip(self._options, caches, strict=False)
+            for each, recorder, cache in zip(self._options, self._recorders, caches, strict=False)
         ]
-
-    def _make_engines(self) -> None:
-        """Engines for the model as it is now; users may put adapters into it between tasks."""
-        self._model_copy = model_copy(self.model).model
-        with self._autocast():
-            self.cache_kind = self._choose_cache()
-            self._engines = Engines(
-                self._model_copy, self.tokenizer, self._options, self._exact, self.cache_kind
-            )
-            if self._rows:
-                self._engines.mode(self._rows)
-
-    def _choose_cache(self) -> CacheKind:
-        """Whose cache passes its trial; the prefix cache is off with the model's own."""
-        choice = choose_cache(self._model_copy, exact=self._exact, batch_size=self._rows or 2)
-        self._check_own_cache(choice.reason)
-        if choice.reason:
-            logger.warning("%s: %s", choice.reason, _OWN_CACHE)
-            self._prefix_bytes = 0
-        return choice.kind
 
     @property
     def _rows(self) -> int | None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy
 from lm_eval.api.instance import Instance
@@ -26,7 +26,6 @@ from copyspec_eval.provenance import is_of_this_process
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
-from copyspec_eval.scoring.sandbox import choice
 
 MAX_TURNS = 8
 
@@ -121,16 +120,10 @@ class MultiTurnTask(ConfigurableTask):
     when every answer came from lm-eval's cache, those of pairs when the run was not paired,
     `accepted_per_attempt` when nothing was copied. Rank 0 decides for the run.
 
-    Attributes:
-        runs_programs: whether scoring runs what a model wrote, so that a sandbox has to be there
-            before anything is answered.
-
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
         DataError: documents with different numbers of turns, or more than `MAX_TURNS`.
     """
-
-    runs_programs: ClassVar[bool] = False
 
     def __init__(self, config: dict[str, Any]) -> None:
         # lm-eval leaves in the key that named this class; it would add metrics of its own, and take
@@ -178,10 +171,10 @@ class MultiTurnTask(ConfigurableTask):
         """As lm-eval's; then give every request, built or from `--cache_requests`, the template.
 
         Raises:
-            OptionError: programs would be run to score them, and this machine does not contain any.
+            CopySpecError: as `check_scoring`.
         """
-        if self.runs_programs and "bypass" not in self._metric_fn_list:
-            choice.level()
+        if "bypass" not in self._metric_fn_list:
+            self.check_scoring()
         self._rank = rank
         self._system_instruction = system_instruction
         super().build_all_requests(
@@ -193,6 +186,9 @@ class MultiTurnTask(ConfigurableTask):
         )
         for instance in self._instances:
             instance.chat_template = chat_template if apply_chat_template else None
+
+    def check_scoring(self) -> None:
+        """Raise, before anything is answered, what would keep answers from being scored."""
 
     def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
         """Nothing: a `TurnInstance` renders its own prompt, that of turn 1 too."""

@@ -76,6 +76,7 @@ class _RescoringModel:
 
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
+        self._lm.prepare()
         baseline, drafting = (
             Engine(
                 self._lm.model,

@@ -1,15 +1,14 @@
-"""Runs that were cut short: what they have, and how much of what was asked that is."""
+"""Runs that were cut short: which run continued them, or how much of what was asked they have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
-
-_Answer = tuple[str, int, int, int]
+from copyspec_eval.reports.results import Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +37,33 @@ class CutShort:
         )
 
 
+def last_runs(
+    rows: Sequence[TurnRecord], manifests: Mapping[str, RunManifest], results: Results
+) -> dict[str, str]:
+    """For each run into a folder the id of the last one that continued it; its own for most runs.
+
+    A later run continues one that was cut short if it has the same settings for every task that
+    lacks results. The two are one run: an answer that both have counts once, as the later one gave
+    it, since that is the one that lm-eval scored.
+    """
+    last: dict[str, str] = {}
+    for run_id, tasks in sorted(_without_results(rows, manifests, results).items(), reverse=True):
+        later = [other for other in sorted(last) if _same(tasks, run_id, other, manifests)]
+        last[run_id] = last[later[0]] if tasks and later else run_id
+    return last
+
+
 def cut_short(
     folder: Path,
-    rows: Iterable[TurnRecord],
+    rows: Sequence[TurnRecord],
     manifests: Mapping[str, RunManifest],
-    whole: Set[str],
+    results: Results,
 ) -> list[CutShort]:
-    """The runs into `folder` that did not reach their end, but for those that a later one finished.
-
-    Args:
-        folder: where the records are.
-        rows: all of them.
-        manifests: by run id.
-        whole: ids of the runs that reached it, see `results.Results`.
-    """
-    answers: dict[str, set[_Answer]] = {run_id: set() for run_id in manifests}
+    """The runs into `folder` that did not reach their end, nor were continued; with `last_runs`."""
+    last = last_runs(rows, manifests, results)
+    answers: dict[str, set[tuple[str, int, int, int]]] = {run_id: set() for run_id in last.values()}
     for row in rows:
-        answer = row.task, row.doc_id, row.turn, row.repeat
-        answers.setdefault(row.run_id, set()).add(answer)
+        answers[last[row.run_id]].add((row.task, row.doc_id, row.turn, row.repeat))
     return [
         CutShort(
             folder,
@@ -63,29 +71,29 @@ def cut_short(
             len(answers[run_id]),
             manifests[run_id].num_answers if run_id in manifests else None,
         )
-        for run_id in sorted(answers.keys() - whole)
-        if not any(
-            _finished_by(run_id, later, answers, manifests)
-            for later in whole & answers.keys()
-            if later > run_id
-        )
+        for run_id, tasks in sorted(_without_results(rows, manifests, results).items())
+        if tasks and last[run_id] == run_id
     ]
 
 
-def _finished_by(
-    run_id: str,
-    later: str,
-    answers: Mapping[str, Set[_Answer]],
-    manifests: Mapping[str, RunManifest],
-) -> bool:
-    """Whether a run of the same settings left out what this one answered.
+def _without_results(
+    rows: Sequence[TurnRecord], manifests: Mapping[str, RunManifest], results: Results
+) -> dict[str, set[str]]:
+    """For each run the tasks that it began and that lm-eval did not take to their end."""
+    tasks = {run_id: {*manifest.spec.tasks} for run_id, manifest in manifests.items()}
+    for row in rows:
+        tasks.setdefault(row.run_id, set()).add(row.task)
+    return {
+        run_id: set()
+        if run_id in results.whole
+        else {task for task in of_run if (run_id, task) not in results.scores}
+        for run_id, of_run in tasks.items()
+    }
 
-    It was whole, so it had those answers from lm-eval's cache.
-    """
-    if run_id not in manifests or later not in manifests:
+
+def _same(tasks: set[str], run_id: str, other: str, manifests: Mapping[str, RunManifest]) -> bool:
+    """Whether two runs have the same settings for `tasks`."""
+    if run_id not in manifests or other not in manifests:
         return False
-    spec, of_later = manifests[run_id].spec, manifests[later].spec
-    same = spec.tasks.keys() <= of_later.tasks.keys() and all(
-        spec.of_task(task) == of_later.of_task(task) for task in spec.tasks
-    )
-    return same and answers[run_id].isdisjoint(answers[later])
+    a, b = manifests[run_id].spec, manifests[other].spec
+    return all(task in b.tasks and a.of_task(task) == b.of_task(task) for task in tasks)

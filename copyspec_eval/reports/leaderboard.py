@@ -61,8 +61,8 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     """All runs' answers by model, task, drafter and `RunSpec`.
 
     Answers under unequal specs are lines of their own, and a note names the settings that differ.
-    Runs under equal specs are repetitions: nothing is dropped, figures are means over the runs.
-    Runs that answered different documents, as when one was killed and continued, are one.
+    Runs under equal specs are repetitions: nothing is dropped, figures are means over the runs, or
+    over all answers where runs are unequal. Runs that answered different documents are one.
     """
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
@@ -217,7 +217,7 @@ def _unequal_repetitions(board: Leaderboard) -> Iterator[str]:
         if len(set(counts)) > 1:
             yield (
                 f"{_name(board, number)}: its {len(counts)} runs have "
-                f"{', '.join(map(str, counts))} answers; the means are over unequal runs"
+                f"{', '.join(map(str, counts))} answers; figures are over all of them"
             )
 
 

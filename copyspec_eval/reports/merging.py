@@ -12,7 +12,6 @@ from typing import Any
 from copyspec_eval import journal, records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import write_manifest
-from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import RecordedRun, read_recorded
 from copyspec_eval.reports.results import BROKEN, score_key
 from copyspec_eval.reports.runs import SampleLog, newest_logs, read_run
@@ -76,7 +75,7 @@ def _write(whole: Path, run: RecordedRun, folders: Sequence[Path]) -> None:
             samples = _samples([log for log in logs if log.task == task])
             path = of_model / f"samples_{task}_{newest.date}.jsonl"
             path.write_bytes(b"".join(line + b"\n" for line in samples))
-        results = json.dumps(_results(whole, run, rows, newest), indent=2)
+        results = json.dumps(_results(whole, run, newest), indent=2)
         (of_model / f"results_{newest.date}.json").write_text(results, encoding="utf-8")
 
 
@@ -86,10 +85,9 @@ def _samples(logs: Sequence[SampleLog]) -> list[bytes]:
     return sorted(lines, key=lambda line: int(json.loads(line)["doc_id"]))
 
 
-def _results(
-    whole: Path, run: RecordedRun, rows: Sequence[TurnRecord], newest: SampleLog
-) -> dict[str, Any]:
+def _results(whole: Path, run: RecordedRun, newest: SampleLog) -> dict[str, Any]:
     """The results file of one shard, with what all of them give."""
+    rows = run.records
     path = next(newest.path.parent.glob(f"*_{newest.date}.json"))
     scores = {task: of_task for (_, task), of_task in run.scores.items()}
     of_documents = read_run(whole).scores

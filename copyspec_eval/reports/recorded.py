@@ -10,7 +10,7 @@ from copyspec_eval import records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.cut_short import CutShort, cut_short
+from copyspec_eval.reports.cut_short import CutShort, cut_short, last_runs
 from copyspec_eval.reports.ratings import Rating, read_ratings
 from copyspec_eval.reports.results import read_results
 from copyspec_eval.reports.runs import read_run
@@ -23,7 +23,8 @@ class RecordedRun:
 
     Attributes:
         folder: see above.
-        records: all answers, in the order of their runs and keys, without token ids and spans.
+        records: all answers, in the order of their runs and keys, without token ids and spans; each
+            once where a run continued another, see `last_runs`.
         manifests: by run id; none for the runs whose manifest is missing.
         scores: of a run id and a task, by metric, as lm-eval's results file has them.
         documents: how many a task has, asked or not, as far as a results file tells.
@@ -53,22 +54,25 @@ def read_recorded(folder: Path) -> RecordedRun:
         read_run(folder)  # reports what is missing, if the folder is no run at all
         raise DataError(f"{folder}: no turns*.jsonl; only runs of our models leave them")
     notes: list[str] = []
-    answers: dict[tuple[Any, ...], TurnRecord] = {}
+    rows: list[TurnRecord] = []
     shared: dict[Attempt, Attempt] = {}
     for file in files:
-        rows = records.read(file, notes)
-        if not rows:
+        of_file = records.read(file, notes)
+        if not of_file:
             notes.append(f"{file}: nothing was answered")
-        answers |= {_key(row): _slim(row, shared) for row in rows}
+        rows += (_slim(row, shared) for row in of_file)
     if not files:
         notes.append(f"{folder}: no turns.jsonl, so there are no answers")
     manifests = read_manifests(folder, notes)
-    unknown = sorted({row.run_id for row in answers.values()} - set(manifests))
+    unknown = sorted({row.run_id for row in rows} - set(manifests))
     if unknown:
         notes.append(f"{folder}: no manifest of {', '.join(unknown)}; its settings are unknown")
-    ordered = [answers[key] for key in sorted(answers)]
-    results = read_results(folder, ordered)
-    unfinished = cut_short(folder, ordered, manifests, results.whole)
+    rows.sort(key=lambda row: row.run_id)
+    results = read_results(folder, rows)
+    last = last_runs(rows, manifests, results)
+    answers = {(last[row.run_id], *_key(row)): row for row in rows}
+    ordered = sorted(answers.values(), key=lambda row: (row.run_id, *_key(row)))
+    unfinished = cut_short(folder, rows, manifests, results)
     notes += map(str, unfinished)
     found = results.scores, results.documents
     ratings = read_ratings(folder, notes)
@@ -76,7 +80,7 @@ def read_recorded(folder: Path) -> RecordedRun:
 
 
 def _key(row: TurnRecord) -> tuple[Any, ...]:
-    return (row.run_id, row.task, row.drafter or "", row.turn, row.doc_id, row.repeat)
+    return (row.task, row.drafter or "", row.turn, row.doc_id, row.repeat)
 
 
 def _slim(row: TurnRecord, shared: dict[Attempt, Attempt]) -> TurnRecord:

@@ -39,8 +39,8 @@ class Results:
 
     Attributes:
         scores: of a run id and a task, by metric.
-        whole: ids of the runs that lm-eval took to their end: it writes results at the very end,
-            so that a run that was killed has none.
+        whole: ids of the runs that they name. lm-eval writes results at the very end, so that a run
+            that was killed has none.
         documents: how many a task has, asked or not.
     """
 
@@ -50,7 +50,7 @@ class Results:
 
 
 def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
-    """The results files in `folder` and below; what has no results there is in neither field.
+    """The results files in `folder` and below.
 
     A file is of the run that it names, and of those of its other arms; where such a run answered
     nothing of a task, since all of it was in lm-eval's cache, the task is of the latest run before
@@ -77,7 +77,6 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
                 owners = (run for run in runs if run_id is None or _precedes(run, run_id, named))
                 owner = max(owners, default=run_id or "")
                 results.scores[owner, task] = dict(_numbers(of_task))
-                results.whole.add(owner)
             for task, counts in written.get("n-samples", {}).items():
                 if isinstance(counts.get("original"), int):
                     results.documents[task] = counts["original"]

@@ -194,7 +194,7 @@ def _cut_short(folder: Path, rows: Sequence[TurnRecord], with_logs: bool) -> Ite
     notes: list[str] = []
     try:
         manifests = read_manifests(folder, notes)
-        found = cut_short(folder, rows, manifests, read_results(folder, rows).whole)
+        found = cut_short(folder, rows, manifests, read_results(folder, rows))
     except DataError as error:
         # The answers are there all the same.
         yield f"whether the runs are whole is not known: {error}"

@@ -67,10 +67,13 @@ def summarise(turns: DataFrame) -> dict[str, float | int | None]:
 
     Where several runs repeated the same turns (column `repetition`), a metric is the mean of the
     runs' own figures and its spread their standard deviation (n - 1); its interval pools the runs.
+    Runs of unequal size have no such mean: each metric then pools them, and has no spread.
     """
     runs = [run for _, run in turns.groupby("repetition")] if "repetition" in turns else [turns]
     answers = turns[["task", "doc_id", "turn", "repeat"]].drop_duplicates()
     figures: dict[str, float | int | None] = {"turns": len(answers), "runs": len(runs)}
+    if len({len(run) for run in runs}) > 1:
+        runs = [turns]
     for metric in (*METRICS, *BY_SOURCE):
         values = [metric.of(run) for run in ([turns] if metric.is_bound else runs)]
         mean = sum(values) / len(values)

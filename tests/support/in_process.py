@@ -30,6 +30,7 @@ def evaluate_into(
     `options` are model arguments, as text or as of JSON.
     """
     autoload.register_model()
+    autoload.watch_evaluations()
     tracker = EvaluationTracker(output_path=str(folder))
     results = simple_evaluate(
         model=backend,

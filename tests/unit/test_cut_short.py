@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
 
 from copyspec_eval.cli import main
-from copyspec_eval.harness import evaluation
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
@@ -119,15 +117,15 @@ def test_a_run_without_an_answer_is_cut_short(tmp_path: Path) -> None:
     assert note(tmp_path, "a", "0 of 8") in read_recorded(tmp_path).notes
 
 
-def test_a_later_run_finishes_what_it_left_out_alone(tmp_path: Path) -> None:
-    """It had the answers from lm-eval's cache, under the same settings, and came to its end."""
+def test_a_later_run_of_the_same_settings_continues_it(tmp_path: Path) -> None:
+    """With the answers that lm-eval's cache had, or with all of them again."""
     first, rest = some("a", range(2)), some("b", range(2, 4))
     runs = asked("a"), asked("b")
     assert cut_short(write_run(tmp_path / "1", first + rest, *runs, cut_short={"a"})) == []
-    both = write_run(tmp_path / "2", first + rest, *runs, cut_short={"a", "b"})
-    assert cut_short(both) == ["a", "b"]
-    again = write_run(tmp_path / "3", first + some("b"), *runs, cut_short={"a"})
-    assert cut_short(again) == ["a"]
+    again = write_run(tmp_path / "2", first + some("b"), *runs, cut_short={"a"})
+    assert cut_short(again) == []
+    both = write_run(tmp_path / "3", first + rest[1:], *runs, cut_short={"a", "b"})
+    assert read_recorded(both).notes == [note(both, "b", "7 of 8")], "those of both"
     earlier = write_run(tmp_path / "4", first + rest, *runs, cut_short={"b"})
     assert cut_short(earlier) == ["b"]
     others: list[dict[str, Any]] = [{"threads": 9}, {"tasks": {"other": {}}}]
@@ -135,6 +133,22 @@ def test_a_later_run_finishes_what_it_left_out_alone(tmp_path: Path) -> None:
         runs = asked("a"), asked("b", **other)
         folder = write_run(tmp_path / str(number), first + rest, *runs, cut_short={"a"})
         assert cut_short(folder) == ["a"], other
+
+
+@pytest.mark.parametrize("finished", [["one", "two"], ["two"]])
+def test_a_task_that_lm_evals_cache_had_as_a_whole_is_continued_too(
+    finished: list[str], tmp_path: Path
+) -> None:
+    """The later run was asked nothing of it, and has it in its results all the same."""
+    of_one = [turn("a", doc, 1, task="one") for doc in range(2)]
+    of_two = [turn(run_id, doc, 1, task="two") for run_id, doc in [("a", 0), ("b", 0), ("b", 1)]]
+    runs = asked("a", tasks={"one": {}, "two": {}}), asked("b", tasks={"two": {}})
+    folder = write_run(tmp_path, of_one + of_two, *runs, cut_short={"a", "b"})
+    results = {"config": {"copyspec": {"run_id": "b"}}, "results": {task: {} for task in finished}}
+    (folder / "results_b.json").write_text(json.dumps(results))
+    run = read_recorded(folder)
+    whole = finished == ["one", "two"]
+    assert (cut_short(folder), len(run.records)) == (([], 4) if whole else (["a"], 5))
 
 
 @pytest.mark.parametrize(
@@ -223,25 +237,3 @@ def test_a_run_knows_how_many_answers_are_asked_for(
         [run] = read_manifests(folder, []).values()
         assert run.num_answers == len(rows_in(folder)) == (4 if name == "limit" else 6)
         assert cut_short(folder) == []
-
-
-@pytest.mark.parametrize(
-    ("limit", "samples", "answers"),
-    [(None, None, 2 * 3 * 5), (3.0, None, 2 * 3 * 3), (99, None, 30), (None, {"t": [0, 4]}, 12)],
-)
-def test_answers_of_all_ranks_are_counted(limit: Any, samples: Any, answers: int) -> None:
-    """This rank has documents 0, 2 and 4, each with two turns, three times."""
-    instances = [
-        SimpleNamespace(request_type=kind, repeats=3, doc_id=doc)
-        for doc in (0, 2, 4)
-        for kind in ("generate_until", "generate_until_turn2", "loglikelihood")
-    ]
-    task = SimpleNamespace(instances=instances, eval_docs=range(5))
-    # lm-eval's function of this name, with the variables that are looked for.
-    lm_eval: dict[str, Any] = {"__name__": "lm_eval.evaluator", "count": evaluation.num_answers}
-    code = "def evaluate(lm, eval_tasks, limits, samples):\n    return count()"
-    exec(code, lm_eval)
-    two_ranks = SimpleNamespace(world_size=2)
-    assert lm_eval["evaluate"](two_ranks, {"t": task}, [limit], samples) == answers
-    assert lm_eval["evaluate"](two_ranks, {"t": None}, [limit], samples) is None
-    assert evaluation.num_answers() is None, "a model used by hand"

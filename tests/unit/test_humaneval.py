@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import lm_eval
@@ -19,7 +20,8 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 from scripted_lm import Scripted
 
-from copyspec_eval.errors import OptionError
+import copyspec_eval
+from copyspec_eval.errors import OptionError, SandboxError
 from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
 from copyspec_eval.harness.reference_prompts import completion_stops
 from copyspec_eval.paths import tasks_dir
@@ -135,6 +137,55 @@ def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     task.override_metric("bypass")
     task.build_all_requests()
     assert len(task.instances) == 2
+
+
+@pytest.mark.skipif(HERE[0] == GUARDED, reason="NOT TESTED where no sandbox hides files")
+def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(
+    local_data, evaluate, monkeypatch
+):
+    """One line, with the reason of the process that judges."""
+    write(local_data, PLUS)
+    monkeypatch.setattr(programs, "INSTALLED", programs.INSTALLED[:1])
+    lm = Scripted(TOTAL, TOTAL)
+    with pytest.raises(SandboxError, match=r"No module named 'copyspec_eval.*; install") as error:
+        evaluate(lm)
+    assert "\n" not in str(error.value)
+    assert lm.asked == []
+
+
+def test_a_sandbox_that_does_not_start_is_no_wrong_answer(local_data, evaluate, monkeypatch):
+    """As where the disk is full once the answers are in."""
+    write(local_data, PLUS)
+    monkeypatch.setenv(choice.VARIABLE, GUARDED.name)
+
+    class Filling(Scripted):
+        def generate_until(self, requests, disable_tqdm=False):
+            monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+            return super().generate_until(requests)
+
+    with pytest.raises(SandboxError, match=r"cannot start the sandbox \(.*/nowhere"):
+        evaluate(Filling(TOTAL, TOTAL))
+
+
+def test_the_sandbox_runs_the_package_that_runs_here(tmp_path):
+    """Whichever way that was imported: here from a folder on PYTHONPATH."""
+    copytree(
+        Path(copyspec_eval.__file__).parent,
+        tmp_path / "copyspec_eval",
+        ignore=ignore_patterns("tiny", "__pycache__"),
+    )
+    program = (
+        "from copyspec_eval.scoring.humaneval.scores import score_solution\n"
+        f"print(score_solution({PLUS[0]['prompt'] + PLUS[0]['canonical_solution']!r}, {PLUS[0]!r}))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "base=True, plus=True" in result.stdout, result.stderr
 
 
 def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):

@@ -97,13 +97,37 @@ def test_a_run_that_was_killed_and_continued_is_one(tmp_path: Path) -> None:
     assert found.notes == []
 
 
-def test_a_run_that_was_killed_and_begun_again_is_said_to_be_unequal(tmp_path: Path) -> None:
-    rows = [*turns("a")[:5], *turns("b")]
-    runs = manifest("a"), manifest("b")
-    found = board(write_run(tmp_path, rows, *runs, cut_short={"a"}))
+def test_an_answer_that_a_kill_made_twice_counts_once(tmp_path: Path) -> None:
+    """A kill came between its row and lm-eval's cache; the later one is what lm-eval scored."""
+    slow, rows = ([with_counts(row, seconds=s) for row in turns("a")] for s in (100.0, 1.0))
+    continued = [replace(row, run_id="b") for row in rows[4:6]]
+    again = [replace(row, run_id="c") for row in rows[5:]]
+    runs = manifest("a"), manifest("b"), manifest("c")
+    asked_twice = [*rows[:4], slow[4], continued[0], replace(slow[5], run_id="b"), *again]
+    found = board(write_run(tmp_path / "1", asked_twice, *runs, cut_short={"a", "b"}))
+    assert found.lines[["runs", "turns"]].to_numpy().tolist() == [[1, 8]]
+    assert found.lines["tokens_per_second"].to_list() == [10.0]
+    assert len(found.turns) == 8
+    assert found.notes == []
+    begun_again = [*slow[:5], *(replace(row, run_id="b") for row in rows)]
+    found = board(write_run(tmp_path / "2", begun_again, *runs[:2], cut_short={"a"}))
+    assert found.lines["tokens_per_second"].to_list() == [10.0]
+    assert found.notes == []
+    assert len(read_turns([tmp_path / "2"])) == 8
+
+
+def test_runs_of_unequal_size_have_no_mean(tmp_path: Path) -> None:
+    """One answer of a run that was cut short does not weigh as much as all of another run."""
+    part = write_run(tmp_path / "a", turns("a")[:1], manifest("a"), cut_short={"a"})
+    rows = [with_counts(row, seconds=2.0) for row in turns("b")]
+    whole = write_run(tmp_path / "b", rows, manifest("b"))
+    found = board(part, whole)
+    counts = [row.counts for row in (*turns("a")[:1], *rows)]
+    pooled = sum(c.num_tokens or 0 for c in counts) / sum(c.seconds or 0 for c in counts)
+    assert found.lines["tokens_per_second"].to_list() == [pytest.approx(pooled)]
     assert found.lines["runs"].to_list() == [2]
-    assert "run a was cut short" in found.notes[0]
-    assert "its 2 runs have 5, 8 answers; the means are over unequal runs" in found.notes[1]
+    assert "tokens_per_second_spread" not in found.lines
+    assert "its 2 runs have 1, 8 answers; figures are over all of them" in found.notes[1]
 
 
 def test_runs_whose_settings_are_unknown_are_never_put_together(tmp_path: Path) -> None:

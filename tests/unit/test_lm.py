@@ -10,12 +10,20 @@ from typing import Any
 
 import pytest
 import torch
+from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
+from lm_eval.loggers import EvaluationTracker
 from lm_eval.models.huggingface import HFLM
-from transformers import GenerationConfig, Lfm2Config, MambaConfig, T5Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Lfm2Config,
+    MambaConfig,
+    T5Config,
+)
 
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
-from copyspec_eval.harness import recorder
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports import table
@@ -250,16 +258,23 @@ def test_model_arguments_are_refused_before_loading(
     assert "\n" not in str(refusal.value)
 
 
-def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "output"
-    monkeypatch.setattr(recorder, "output_folder", lambda: folder)
-    recorder.check_output_folder()
+
+    def evaluate() -> None:
+        simple_evaluate(
+            model="copyspec",
+            model_args={"pretrained": str(tmp_path / "nowhere")},
+            tasks=["any"],
+            evaluation_tracker=EvaluationTracker(output_path=str(folder)),
+        )
+
+    with pytest.raises(ModelError, match="nowhere"):
+        evaluate()
     assert not folder.parent.exists(), "checked, and nothing left there"
     folder.parent.touch()
     with pytest.raises(DataError, match=r"new: cannot be written \(Not a directory\); choose"):
-        make(CopySpecLM, tmp_path / "nowhere")
+        evaluate()
 
 
 @pytest.mark.parametrize(
@@ -332,6 +347,55 @@ def test_models_are_refused_before_loading(tmp_path: Path, config: Any, message:
     config.save_pretrained(tmp_path)
     with pytest.raises(CopySpecError, match=message):
         make(CopySpecLM, tmp_path)
+
+
+def test_log_likelihoods_cost_what_they_cost_with_hf(
+    byte_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not a forward more, and nothing is printed of it: decoding is checked where there is any."""
+    requests = [
+        Instance("loglikelihood", {}, (context, " and so on"), 0, ("task", doc, 1))
+        for doc, context in enumerate(CONTEXTS[:3])
+    ]
+    auto: Any = AutoModelForCausalLM
+    words = AutoTokenizer.from_pretrained(byte_model)
+    forwards: dict[str, int] = {}
+    scores: dict[str, Any] = {}
+    printed: dict[str, str] = {}
+    for kind in (HFLM, CopySpecLM):
+        name, model = kind.__name__, auto.from_pretrained(byte_model).eval()
+        forwards[name] = 0
+
+        def count(*_: Any, name: str = name) -> None:
+            forwards[name] += 1
+
+        # On a module inside, which a copy of the model shares its hooks with.
+        model.get_input_embeddings().register_forward_hook(count)
+        capfd.readouterr()
+        lm = kind(pretrained=model, tokenizer=words, device="cpu")
+        scores[name] = lm.loglikelihood(requests, disable_tqdm=True)
+        printed[name] = capfd.readouterr().err
+        if kind is CopySpecLM:
+            assert lm.get_model_info()["copyspec"]["figures"] == {}
+    assert scores["CopySpecLM"] == scores["HFLM"]
+    assert forwards["CopySpecLM"] == forwards["HFLM"] == 3
+    assert printed["CopySpecLM"] == printed["HFLM"] == ""
+    lm.generate_until(instances({})[:1], disable_tqdm=True)
+    assert forwards["CopySpecLM"] > 20, "it is checked before the first answer"
+
+
+def test_a_model_that_cannot_be_exact_is_refused_before_its_first_answer(byte_model: Path) -> None:
+    """A layer whose scale is that of all tokens of a step."""
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_pretrained(byte_model, dtype=torch.float64).eval()
+    layer = model.model.layers[0].mlp
+    layer.forward = lambda hidden: hidden * hidden.abs().mean()
+    words = AutoTokenizer.from_pretrained(byte_model)
+    lm = CopySpecLM(pretrained=model, tokenizer=words, device="cpu")
+    with pytest.raises(CopySpecError, match=r"exact=false|--model hf") as refusal:
+        lm.generate_until(instances({}), disable_tqdm=True)
+    assert "\n" not in str(refusal.value)
+    assert not lm.get_model_info()["copyspec"]["figures"]
 
 
 def test_a_model_that_does_not_exist(tmp_path: Path) -> None:

@@ -344,8 +344,8 @@ def test_a_harness_model_gives_the_answers_of_hf(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stock, ours = make(HFLM, folder), make(CopySpecLM, folder, "gamma=2,exact=false,paired=true")
-    assert "one request at a time, and nothing of earlier prompts is reused" in caplog.text
     answers = ours.generate_until(instances(), disable_tqdm=True)
+    assert "one request at a time, and nothing of earlier prompts is reused" in caplog.text
     assert answers == stock.generate_until(instances(), disable_tqdm=True)
     records = [record_of(answer) for answer in answers]
     assert all(record and record.baseline and not record.baseline.difference for record in records)

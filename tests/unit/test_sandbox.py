@@ -19,7 +19,7 @@ from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
 from copyspec_eval.scoring.sandbox.levels import Level
 from copyspec_eval.scoring.sandbox.process import PYTHON
-from copyspec_eval.scoring.sandbox.programs import INSTALLED, run, run_all, run_program
+from copyspec_eval.scoring.sandbox.programs import INSTALLED, module, run, run_all, run_program
 from copyspec_eval.scoring.sandbox.watch import Watch
 
 SHORT = Limits(wall_seconds=1)
@@ -425,9 +425,11 @@ def test_a_command_with_input_and_what_it_may_read(level: Level, tmp_path: Path)
 
 
 def test_what_is_installed_can_be_read() -> None:
-    program = "import copyspec_eval.errors, tqdm; print('both')"
-    command = [sys.executable, "-I", "-c", program]
-    assert run(Command(command, readable=INSTALLED)).stdout == "both\n"
+    """This package and EvalPlus, which is installed beside it."""
+    command = Command(
+        module("scoring.humaneval.sanitiser"), b'[["x = 1", "x"]]', readable=INSTALLED
+    )
+    assert run(command).stdout == '"x = 1"\n'
 
 
 def test_a_program_that_does_not_exist() -> None:

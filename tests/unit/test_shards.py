@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
+from sample_rows import with_counts
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports.leaderboard import leaderboard
@@ -83,6 +85,18 @@ def test_merged_shards_are_reported_as_they_are_beside_each_other(
     assert written["results"][TASK]["acc,none"] == 0.5
     assert written["results"][TASK]["acc_stderr,none"] == pytest.approx(0.28868, abs=1e-5)
     assert written["n-samples"][TASK] == {"original": 4, "effective": 4}
+
+
+def test_an_answer_that_a_kill_made_twice_counts_once_in_a_merged_run(
+    shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [whole] = read_recorded(shards[0]).manifests.values()
+    earlier = with_counts(turn("run-0", 0, 1), num_tokens=1000)
+    write_run(shards[0], [earlier], replace(whole, run_id="run-0"), cut_short=["run-0"])
+    test_merged_shards_are_reported_as_they_are_beside_each_other(shards, tmp_path, capsys)
+    [results] = (tmp_path / "merged").glob("*/results_*.json")
+    figures = json.loads(results.read_text())["config"]["copyspec"]["figures"][TASK]
+    assert figures["turn 1"]["tokens"] == figures["turn 2"]["tokens"]
 
 
 def test_a_score_that_is_no_mean_is_left_out_and_named(shards: list[Path]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.kernels import library
 from copyspec_eval.decoding.kernels.library import logger
 
@@ -377,6 +378,7 @@ def _function(name: str, dtype: torch.dtype | None) -> Any:
 
 
 @functools.cache
+@announced("compiling the CPU kernels, once per machine")
 def _library() -> Any:
     loaded = library.load()
     loaded.uses_tiles.restype = ctypes.c_bool

@@ -54,7 +54,6 @@ def load() -> ctypes.CDLL:
     for path in cache.glob(f"{key}-*.so") if cache else ():
         if path.is_file() and path.stem == f"{key}-{_digest(path)}":
             return ctypes.CDLL(str(path))
-    logger.info("compiling the CPU kernels, which takes some seconds, once per machine")
     with TemporaryDirectory(dir=cache) as temporary:
         made = Path(temporary, "kernels.so")
         subprocess.run(

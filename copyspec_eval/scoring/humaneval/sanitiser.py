@@ -20,7 +20,3 @@ def main() -> None:
         except (ValueError, RecursionError):  # null bytes and lone surrogates; deep nesting
             program = raw
         print(json.dumps(program), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,7 @@ solutions would fail in one that holds a model.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -20,8 +21,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from copyspec_eval.errors import SandboxError
 from copyspec_eval.scoring.sandbox import choice, programs
-from copyspec_eval.scoring.sandbox.commands import Command, Limits
+from copyspec_eval.scoring.sandbox.commands import Command, Limits, Outcome
+from copyspec_eval.scoring.sandbox.levels import Level
 
 logger = logging.getLogger("lm_eval.copyspec")
 
@@ -34,6 +37,13 @@ _LIMITS = Limits(wall_seconds=240, cpu_seconds=240, memory_bytes=4 * 2**30, outp
 _LOCKS = (Path("/dev/shm"),)
 _SANITISER_SECONDS = 60
 _SANITISED_BYTES = 2**28
+
+_RIGHT_ANSWER = "```python\ndef same(x):\n    return x\n```"
+_RIGHT_PROBLEM = {
+    **{"task_id": "HumanEval/same", "entry_point": "same"},
+    **{"prompt": "def same(x):\n", "canonical_solution": "    return x\n"},
+    **{"base_input": [[1]], "plus_input": [[2]], "atol": 0},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +62,41 @@ class ScoredSolution:
     plus: bool | None
 
 
+def check() -> None:
+    """Refuse to score programs where a right one would count as wrong.
+
+    Raises:
+        SandboxError: names the reason.
+        OptionError: as `choice.level`.
+    """
+    _check(choice.level(), programs.INSTALLED)
+
+
+@functools.cache
+def _check(level: Level, installed: tuple[Path, ...]) -> None:
+    outcome = _sanitise([(_RIGHT_ANSWER, "same")])
+    if outcome.status == "ok":
+        outcome = _judge(json.loads(outcome.stdout), _RIGHT_PROBLEM)
+    if outcome.status != "ok" or set(_verdicts(outcome).values()) != {True}:
+        raise SandboxError(
+            "right programs would count as wrong: "
+            f"{outcome.reason or 'one does not pass its tests'}; install EvalPlus in {sys.prefix}, "
+            f"or choose another {choice.VARIABLE} than {level.name}"
+        )
+
+
 def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
     """Sanitise and test the program in each answer, in parallel, with a progress bar.
 
     Args:
         answers: each in Markdown, or its problem's prompt followed by a completion; and the
             problem that it should solve.
+
+    Raises:
+        SandboxError: as `check`; or a program cannot be started.
     """
     choice.announce()
+    check()
     solutions = sanitised([(raw, problem["entry_point"]) for raw, problem in answers])
     problems = [problem for _, problem in answers]
     # As EvalPlus does: its limits are of wall time, so solutions must not share a processor.
@@ -70,7 +107,13 @@ def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
 
 def score_solution(solution: str, problem: Problem) -> ScoredSolution:
     """Test a program that is sanitised already."""
-    passed = _verdicts(solution, problem)
+    outcome, passed = _judge(solution, problem), {}
+    if outcome.status == "ok":
+        passed = _verdicts(outcome)
+    else:
+        # A wrong solution does not end that process; what does end it may not be its fault.
+        message = "%s: tests did not finish, counted as failed (%s)"
+        logger.warning(message, problem["task_id"], outcome.reason)
     base = passed.get("base") is True
     has_plus = "plus_input" in problem
     return ScoredSolution(solution, base, passed.get("plus") is True if has_plus else None)
@@ -83,13 +126,9 @@ def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
     if that gets nowhere either, it has failed.
     """
     sources: list[str] = []
-    limits = Limits(
-        _SANITISER_SECONDS, _SANITISER_SECONDS, _LIMITS.memory_bytes, output_bytes=_SANITISED_BYTES
-    )
     while len(sources) < len(answers):
         rest = answers[len(sources) :]
-        task = json.dumps(rest).encode()
-        outcome = programs.run(Command(_module("sanitiser"), task, limits, programs.INSTALLED))
+        outcome = _sanitise(rest)
         lines = outcome.stdout.splitlines()
         whole = lines if outcome.stdout.endswith("\n") else lines[:-1]
         sources += [str(json.loads(line)) for line in whole]
@@ -105,27 +144,40 @@ def as_samples(solutions: Iterable[tuple[str, str]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def _verdicts(solution: str, problem: Problem) -> dict[str, Any]:
-    """Which tests a solution passes; empty if the process that judges it did not end well."""
+def _sanitise(answers: Sequence[tuple[str, str]]) -> Outcome:
+    limits = Limits(
+        _SANITISER_SECONDS, _SANITISER_SECONDS, _LIMITS.memory_bytes, output_bytes=_SANITISED_BYTES
+    )
+    return programs.run(
+        Command(
+            programs.module("scoring.humaneval.sanitiser"),
+            json.dumps(answers).encode(),
+            limits,
+            programs.INSTALLED,
+        )
+    )
+
+
+def _judge(solution: str, problem: Problem) -> Outcome:
+    """How the process that judges a solution ended."""
     tests = ("base", "plus") if "plus_input" in problem else ("base",)
     with ExitStack() as stack:
         channels = {test: stack.enter_context(_solution_process()) for test in tests}
         numbers = {test: channel.fileno() for test, channel in channels.items()}
         task = {"solution": solution, "problem": dict(problem), "channels": numbers}
         command = Command(
-            _module("verdict"),
+            programs.module("scoring.humaneval.verdict"),
             json.dumps(task).encode(),
             _LIMITS,
             programs.INSTALLED,
             _LOCKS,
             [*channels.values()],
         )
-        outcome = programs.run(command)
-    # A wrong solution does not end that process; what does end it may not be the solution's fault.
-    if outcome.status != "ok":
-        message = "%s: tests did not finish, counted as failed (%s)"
-        logger.warning(message, problem["task_id"], outcome.reason)
-        return {}
+        return programs.run(command)
+
+
+def _verdicts(outcome: Outcome) -> dict[str, Any]:
+    """Which tests a solution passes, by the process that judged it and ended well."""
     verdicts: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
     return verdicts
 
@@ -134,11 +186,7 @@ def _verdicts(solution: str, problem: Problem) -> dict[str, Any]:
 def _solution_process() -> Iterator[socket.socket]:
     """A process that waits for a solution on the other end of this socket."""
     ours, theirs = socket.socketpair()
-    arguments = [*_module("solution"), str(theirs.fileno())]
+    arguments = programs.module("scoring.humaneval.solution", str(theirs.fileno()))
     command = Command(arguments, b"", _LIMITS, programs.INSTALLED, channels=[theirs])
     with ours, theirs, programs.running(command):
         yield ours
-
-
-def _module(name: str) -> list[str]:
-    return [sys.executable, "-I", "-m", f"copyspec_eval.scoring.humaneval.{name}"]

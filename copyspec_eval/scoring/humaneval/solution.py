@@ -60,7 +60,3 @@ def _answer(messages: BufferedRWPair, run: Callable[[], Any]) -> None:
         answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:_REASON_CHARS]})
     messages.write(answer.encode() + b"\n")
     messages.flush()
-
-
-if __name__ == "__main__":
-    main()

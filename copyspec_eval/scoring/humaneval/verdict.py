@@ -175,7 +175,3 @@ def _names(source: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(source, names)
     return names
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ import logging
 import os
 from functools import cache
 
-from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.errors import OptionError, SandboxError, unknown_option
 from copyspec_eval.scoring.sandbox.commands import Command
 from copyspec_eval.scoring.sandbox.levels import (
     BUBBLEWRAP,
@@ -71,7 +71,10 @@ def containment() -> str:
 
 
 def _prints(level: Level, source: str) -> bool:
-    outcome = run_at(level, Command([PYTHON, "-I", "-S", "-c", source]))
+    try:
+        outcome = run_at(level, Command([PYTHON, "-I", "-S", "-c", source]))
+    except SandboxError:
+        return False
     return outcome.status == "ok" and bool(outcome.stdout)
 
 

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 
+from copyspec_eval.errors import SandboxError
 from copyspec_eval.scoring.sandbox.cgroups import limited_memory
 from copyspec_eval.scoring.sandbox.commands import Command, Outcome
 from copyspec_eval.scoring.sandbox.levels import CHILD, Level, Mount, hidden, mounts_of
@@ -30,12 +31,13 @@ _SET_DUMPABLE = 4  # <sys/prctl.h>
 
 
 def run_at(level: Level, command: Command) -> Outcome:
-    """Run a command at a level until it ends or exceeds a limit."""
-    try:
-        with started(level, command, subprocess.PIPE) as watch:
-            return watch.outcome()
-    except OSError as error:
-        return Outcome("killed", None, "", f"cannot start the sandbox: {error}")
+    """Run a command at a level until it ends or exceeds a limit.
+
+    Raises:
+        SandboxError: it cannot be started.
+    """
+    with started(level, command, subprocess.PIPE) as watch:
+        return watch.outcome()
 
 
 @contextmanager
@@ -48,8 +50,20 @@ def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
         output: where standard output and error go, `subprocess.PIPE` or `DEVNULL`.
 
     Raises:
-        OSError: it cannot be started.
+        SandboxError: it cannot be started.
     """
+    with ExitStack() as stack:
+        try:
+            watch = stack.enter_context(_started(level, command, output))
+        except OSError as error:
+            raise SandboxError(
+                f"cannot start the sandbox ({error}); remove the cause and run again"
+            ) from error
+        yield watch
+
+
+@contextmanager
+def _started(level: Level, command: Command, output: int) -> Iterator[Watch]:
     limits, mounts = command.limits, mounts_of(command.readable)
     if level.shared:
         _keep_memory_private()

@@ -19,9 +19,30 @@ from copyspec_eval.scoring.sandbox.process import PYTHON, run_at, started
 INSTALLED = (Path(sys.prefix), Path(__file__).parents[2])
 """What a program must read to import this package and those installed beside it."""
 
+# Isolated from the user's folders, Python does not find a package that PYTHONPATH led to.
+_START = """\
+import sys
+if {0!r} not in sys.path: sys.path.insert(0, {0!r})
+from copyspec_eval.{1} import main
+main()
+"""
+
+
+def module(name: str, *arguments: str) -> list[str]:
+    """The arguments of a command that runs `main` of a module of this package.
+
+    It has to read `INSTALLED`.
+    """
+    start = _START.format(str(Path(__file__).parents[3]), name)
+    return [sys.executable, "-I", "-c", start, *arguments]
+
 
 def run(command: Command) -> Outcome:
-    """Run a command until it ends or exceeds a limit."""
+    """Run a command until it ends or exceeds a limit.
+
+    Raises:
+        SandboxError: it cannot be started.
+    """
     return run_at(level(), command)
 
 
@@ -32,7 +53,7 @@ def running(command: Command) -> Iterator[None]:
     What it prints is discarded, and `Limits.wall_seconds` is the caller's own affair.
 
     Raises:
-        OSError: it cannot be started.
+        SandboxError: it cannot be started.
     """
     with started(level(), command, subprocess.DEVNULL):
         for channel in command.channels:

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import IO
 
+from copyspec_eval.errors import SandboxError
 from copyspec_eval.scoring.sandbox.cgroups import MemoryGroup
 from copyspec_eval.scoring.sandbox.commands import ExitStatus, Limits, Outcome
 
@@ -43,7 +44,11 @@ class Watch:
     said: bytes = b""
 
     def outcome(self) -> Outcome:
-        """Wait for the end; the caller must stop `child` afterwards."""
+        """Wait for the end; the caller must stop `child` afterwards.
+
+        Raises:
+            SandboxError: `child` ended before the program began.
+        """
         deadline = time.monotonic() + self.limits.wall_seconds
         with selectors.DefaultSelector() as selector:
             for name in self.printed:
@@ -116,6 +121,11 @@ class Watch:
             return self._make("killed", None, f"over {self.limits.num_processes} processes")
         if self._exceeds_memory():
             return self._memory_limit()
+        if not self.group:
+            raise SandboxError(
+                f"the sandbox ended before its program began ({self._last_line()}); "
+                "remove the cause and run again"
+            )
         return self._make("killed", None, f"the sandbox ended early: {self._last_line()}")
 
     def _exit_outcome(self, code: int) -> Outcome:

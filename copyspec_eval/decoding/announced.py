@@ -1,0 +1,24 @@
+"""Says what is being done, where that takes long."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_SECONDS = 2.0
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Say on standard error what is being done, once it has taken two seconds; also a decorator."""
+    timer = threading.Timer(
+        _SECONDS, print, [f"copyspec-eval: {what} ..."], {"file": sys.stderr, "flush": True}
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
