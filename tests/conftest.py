@@ -19,7 +19,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Threads that wait for each other actively stand still where tests run side by side.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# What is measured of a model is kept for the whole run of the tests, and not beyond.
+# Kernels are compiled once for the whole run of the tests, and not kept beyond.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _cache = TemporaryDirectory(prefix="copyspec-tests-")
     os.environ["XDG_CACHE_HOME"] = _cache.name

@@ -56,13 +56,14 @@ def custom_generate(
     copyspec_eval.custom_generate, gamma=3)`.
 
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
-    torch's generator, as long as rounding turns no near-tie of two logits: forwards of several
-    tokens round otherwise than those of one. Stopping criteria are asked of every row alone. Scores
-    and logits of a row that has ended are zeros.
+    torch's generator, unless rounding decides between two nearly equal logits: a forward of several
+    tokens rounds differently from a forward of one. Scores and logits of a row that has ended are
+    zeros.
 
     Args:
-        model, logits_processor, stopping_criteria, generation_config, synced_gpus: transformers'.
+        model, logits_processor, generation_config, synced_gpus: transformers'.
         input_ids: `[rows, tokens]`, padded on the left.
+        stopping_criteria: transformers'; other than of lengths and EOS for a single row only.
         streamer: gets a single row's tokens as they come.
         drafter, gamma, num_draft_tokens, store, tree, recycle: as in `copyspec_eval.generate`.
         **model_kwargs: what transformers prepared for the model's forward.
@@ -76,10 +77,11 @@ def custom_generate(
     """
     check_mode(generation_config)
     _check_outputs(generation_config)
-    _check_inputs(model_kwargs)
+    arguments = _arguments_of_generate()
+    _check_inputs({**model_kwargs, "assistant_model": arguments.get("assistant_model")})
     prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
-    # `generate` hands no streamer to a callable, but it is a local variable of its.
-    streamer = streamer or _streamer_of_caller()
+    _check_positions(model_kwargs.get("position_ids"), prompts)
+    streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
     options = draft_options(
@@ -91,7 +93,9 @@ def custom_generate(
         recycle=recycle,
     )
     noise = Noise(len(prompts), input_ids.device) if generation_config.do_sample else None
-    keeps = bool(generation_config.output_scores or generation_config.output_logits)
+    keeps = generation_config.return_dict_in_generate and bool(
+        generation_config.output_scores or generation_config.output_logits
+    )
     processors = [
         RowProcessor(logits_processor, input_ids[:, : input_ids.shape[1] - len(prompt)], row, keeps)
         for row, prompt in enumerate(prompts)
@@ -99,7 +103,11 @@ def custom_generate(
     requests = [
         Request(
             prompt,
-            CriteriaRule(stopping_criteria, input_ids[row : row + 1]),
+            CriteriaRule(
+                stopping_criteria,
+                input_ids,
+                processors[row].scores if keeps and generation_config.output_scores else None,
+            ),
             TokenChooser(
                 LogitsProcessorList([processors[row]] if logits_processor or keeps else []),
                 do_sample=False,
@@ -145,18 +153,44 @@ def _prompts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[in
         raise RequestError("input_ids are empty; copyspec begins with a prompt of at least a token")
     if mask is None:
         return rows
-    lengths = mask.long().sum(-1)
-    from_right = torch.arange(mask.shape[1], 0, -1, device=mask.device)
-    if mask.shape != input_ids.shape or not torch.equal(
-        mask.bool(), from_right <= lengths[:, None]
-    ):
-        raise RequestError("attention_mask has zeros behind a token; pad prompts on the left")
-    return [row[len(row) - int(length) :] for row, length in zip(rows, lengths, strict=True)]
+    if mask.shape != input_ids.shape:
+        raise RequestError(
+            f"attention_mask has the shape {tuple(mask.shape)}, and input_ids have "
+            f"{tuple(input_ids.shape)}; pass a mask value for each token"
+        )
+    prompts = []
+    for number, (row, values) in enumerate(zip(rows, mask.tolist(), strict=True)):
+        length = values.count(1)
+        if others := {*values} - {0, 1}:
+            raise RequestError(
+                f"attention_mask holds {others.pop()}; use 1 for a token and 0 for padding"
+            )
+        if not length:
+            raise RequestError(f"row {number} of attention_mask has no token; leave the row out")
+        if not all(values[-length:]):
+            raise RequestError("attention_mask has zeros behind a token; pad prompts on the left")
+        prompts.append(row[-length:])
+    return prompts
 
 
-def _streamer_of_caller() -> Streamer | None:
+def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequence[int]]) -> None:
+    """Accept positions, `[…, rows or 1, columns]`, that count each row's tokens from 0."""
+    if position_ids is None:
+        return
+    num_columns, device = position_ids.shape[-1], position_ids.device
+    lengths = torch.tensor(list(map(len, prompts)), device=device)
+    counted = torch.arange(-num_columns, 0, device=device) + lengths[:, None]
+    if num_columns < max(lengths) or not ((position_ids == counted) | (counted < 0)).all():
+        raise RequestError(
+            "position_ids do not count each prompt's tokens from 0; leave them out, or "
+            "custom_generate"
+        )
+
+
+def _arguments_of_generate() -> Mapping[str, Any]:
+    """Arguments of the `generate` that called; it does not pass all of them to a callable."""
     caller = sys._getframe(2)
-    return caller.f_locals.get("streamer") if caller.f_code.co_name == "generate" else None
+    return caller.f_locals if caller.f_code.co_name == "generate" else {}
 
 
 def _output(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
@@ -51,41 +52,64 @@ class RowProcessor(LogitsProcessor):
 
 
 class CriteriaRule:
-    """When a row's output ends, by transformers' criteria, which are asked of it alone.
+    """When a row's output ends, by transformers' criteria.
 
     Args:
         criteria: of the batch, a longest length among them.
-        input_ids: `[1, tokens]`, the row's prompt with its padding.
+        input_ids: `[rows, tokens]`, prompts with their padding.
+        scores: `[vocabulary]` of each choice, which grows; None if criteria are not given scores.
 
     Attributes:
         max_new_tokens: the budget.
 
     Raises:
-        RequestError: nothing limits the length.
+        RequestError: nothing limits the length, or there are other criteria and several rows: plain
+            `generate` may go on with a row that has ended, until all have.
     """
 
-    def __init__(self, criteria: StoppingCriteriaList, input_ids: torch.Tensor) -> None:
-        if criteria.max_length is None:
+    def __init__(
+        self,
+        criteria: StoppingCriteriaList,
+        input_ids: torch.Tensor,
+        scores: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        num_rows, num_tokens = input_ids.shape
+        lengths = [each.max_length for each in criteria if type(each) is MaxLengthCriteria]
+        others = {type(each) for each in criteria} - {MaxLengthCriteria, EosTokenCriteria}
+        if not lengths:
             raise RequestError("nothing limits the answer's length; pass max_new_tokens")
-        self.max_new_tokens = int(criteria.max_length) - input_ids.shape[1]
-        self._eos_ids: set[int] = set()
-        self._others = StoppingCriteriaList()
-        for each in criteria:
-            if isinstance(each, EosTokenCriteria):
-                self._eos_ids.update(each.eos_token_id.flatten().tolist())
-            elif not isinstance(each, MaxLengthCriteria):
-                self._others.append(each)
+        if others and num_rows > 1:
+            raise RequestError(
+                f"stopping_criteria other than length and EOS ({others.pop().__name__}) are for "
+                f"one prompt; input_ids have {num_rows}"
+            )
+        # transformers looks at the length after a token.
+        self.max_new_tokens = max(1, min(lengths) - num_tokens)
+        self._eos_ids = {
+            token
+            for each in criteria
+            if type(each) is EosTokenCriteria
+            for token in each.eos_token_id.flatten().tolist()
+        }
+        self._criteria = criteria if others else None
         self._input_ids = input_ids
+        self._scores = scores
 
     def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
         """Why the output ends with its last token, or None if it continues."""
+        if self._criteria is not None and self._ends(output_ids):
+            return "stop"
         if output_ids[-1] in self._eos_ids:
             return "eos"
-        if self._others:
-            output = self._input_ids.new_tensor([list(output_ids)])
-            if bool(self._others(torch.cat([self._input_ids, output], dim=-1), None).any()):
-                return "stop"
         return "length" if len(output_ids) >= self.max_new_tokens else None
+
+    def _ends(self, output_ids: Sequence[int]) -> bool:
+        assert self._criteria is not None
+        output = self._input_ids.new_tensor([list(output_ids)])
+        scores: Any = None
+        if self._scores is not None:  # those of a verified draft can be there already
+            scores = tuple(row[None] for row in self._scores[: len(output_ids)])
+        return bool(self._criteria(torch.cat([self._input_ids, output], -1), scores).any())
 
 
 class Noise:

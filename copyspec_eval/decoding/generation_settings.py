@@ -51,8 +51,10 @@ def check_mode(config: GenerationConfig) -> None:
     """Accept greedy decoding, and sampling of one sequence.
 
     Raises:
-        RequestError: anything else is asked for.
+        RequestError: anything else is asked for, or a cache that changes answers.
     """
+    if config.cache_implementation == "quantized":
+        raise RequestError("cache_implementation='quantized' is not served; leave it out")
     mode = config.get_generation_mode()
     if mode not in _SERVED_MODES or (config.guidance_scale or 1) != 1:
         raise RequestError(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import MethodType
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from copyspec_eval.errors import RequestError
@@ -58,14 +60,13 @@ def model_copy(model: PreTrainedModel) -> ModelCopy:
     Args:
         model: not compiled.
     """
-    structure = model_structure(model)
-    current = _copies.get(model)
-    if current is None or current.structure != structure:
-        # An old copy goes first, and with it its packed weights.
-        current = _copies.pop(model, None)
+    structure, is_known = model_structure(model), not _runs_unknown_code(model)
+    current = _copies.pop(model, None)
+    if current is None or current.structure != structure or not is_known:
+        current = None  # an old copy goes first, and with it its packed weights
         current = ModelCopy(copy.deepcopy(model, _shared(model)), structure)
-        if not _runs_unknown_code(model):
-            _copies[model] = current
+    if is_known:
+        _copies[model] = current
     return current
 
 
@@ -99,31 +100,35 @@ def model_configs(model: torch.nn.Module) -> list[PreTrainedConfig]:
 def weights_state(model: torch.nn.Module) -> Hashable:
     """What changes when the model's weights do, also if they are written to behind torch's back.
 
-    torch counts the writes that it knows of. Of others, through `.data` or numpy, only those are
-    noticed that change a value in the sample of `weights_hash`.
+    torch counts the writes that it sees. Writes through `.data` or numpy are noticed by the sample
+    of `weights_hash`: any in a small tensor, and any of a whole row or column. A write to a few
+    values of a large matrix can go unnoticed. (Summing all values would take as long as a step.)
     """
+    tensors = [*_tensors(model)]
     counts = tuple(
         (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-        for weight in (*model.parameters(), *model.buffers())
+        for _, weight in tensors
     )
-    return counts, weights_hash(model)
+    return counts, _hash(tensors)
 
 
 def weights_hash(model: torch.nn.Module) -> str:
-    """Hash of a sample of every parameter and buffer: all of small ones, else a value of each row.
+    """Hash of a sample of every parameter, buffer and other tensor of the modules.
 
-    It takes some milliseconds, a tenth of a forward.
+    These are all values of a small one, and of a large matrix one of each row and each column. It
+    takes some milliseconds, a tenth of a forward.
     """
+    return _hash(_tensors(model))
+
+
+def _hash(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     digest = hashlib.blake2b(digest_size=6)
     samples: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-    # Quantised weights can be buffers.
-    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+    for name, weight in tensors:
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         # Offloaded weights are elsewhere, and some packed ones cannot be cut.
         with suppress(NotImplementedError, RuntimeError):
-            values = weight.detach().flatten()
-            # One less than a row, so that all columns have their turn.
-            values = values[:: max(1, weight.shape[-1] - 1)] if len(values) > _SMALL else values
+            values = _sample(weight.detach())
             samples.setdefault((values.device, values.dtype), []).append(values)
     for some in samples.values():
         with suppress(NotImplementedError, RuntimeError):
@@ -157,9 +162,32 @@ def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
         yield
 
 
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors of the modules, each once; quantised weights can be plain attributes."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for attributes in (module._parameters, module._buffers, vars(module)):
+            for name, value in attributes.items():
+                if isinstance(value, torch.Tensor) and id(value) not in seen:
+                    seen.add(id(value))
+                    yield f"{path}.{name}", value
+
+
+def _sample(weight: torch.Tensor) -> torch.Tensor:
+    values = weight.flatten()
+    if len(values) <= _SMALL:
+        return values
+    # Packed weights can be one long row or column.
+    is_matrix = 1 < weight.shape[-1] < len(values)
+    columns = weight.shape[-1] if is_matrix else math.isqrt(len(values))
+    most = min(len(values) // columns, columns - 1)
+    # The step is at most a row, and goes through all columns before it meets one again.
+    return values[:: next(step for step in range(most, 0, -1) if math.gcd(step, columns) == 1)]
+
+
 def _shared(model: torch.nn.Module) -> dict[int, Any]:
     """For `deepcopy`: what is not copied, by its id."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    shared: dict[int, Any] = {id(tensor): tensor for _, tensor in _tensors(model)}
     for module in model.modules():
         for value in vars(module).values():
             if not isinstance(value, _REBUILT):
@@ -169,7 +197,7 @@ def _shared(model: torch.nn.Module) -> dict[int, Any]:
 
 def _runs_unknown_code(model: torch.nn.Module) -> bool:
     """Whether something else than the model's classes takes part, accelerate's hooks apart."""
-    return any(
+    return bool(_has_any_global_hook()) or any(  # type: ignore[no-untyped-call]
         module._forward_hooks
         or module._forward_pre_hooks
         or ("forward" in vars(module) and not hasattr(module, "_hf_hook"))
@@ -184,4 +212,9 @@ def _token(value: Any) -> Hashable:
         return tuple((key, _token(each)) for key, each in value.items())
     if isinstance(value, (list, tuple, set)):
         return tuple(map(_token, value))
+    # Made anew in the copy, so that another can come to stand at the address of such a one.
+    if isinstance(value, partial):
+        return id(value.func), _token(value.args), _token(value.keywords)
+    if isinstance(value, MethodType):
+        return id(value.__func__), _token(value.__self__)
     return id(value)

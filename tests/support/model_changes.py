@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from types import MethodType
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig
+from torch.nn.utils import prune
 from transformers.pytorch_utils import Conv1D
 
 Change = Callable[[Any, random.Random], None]
 
 
 def _linear_layers(model: Any) -> list[Any]:
-    return [each for each in model.modules() if isinstance(each, (torch.nn.Linear, Conv1D))]
+    classes = torch.nn.Linear, Conv1D
+    layers = [module for module in model.modules() if isinstance(module, classes)]
+    return [layer for layer in layers if "weight" in layer._parameters]  # not pruned
 
 
 def _norms(model: Any) -> list[Any]:
@@ -51,6 +57,17 @@ def write_a_row_through_numpy(model: Any, choose: random.Random) -> None:
     weight.detach().numpy()[choose.randrange(len(weight))] *= 30
 
 
+def zero_a_row(model: Any, choose: random.Random) -> None:
+    weight = choose.choice(_linear_layers(model)).weight
+    weight.data[choose.randrange(len(weight))].zero_()
+
+
+def scale_a_column_through_numpy(model: Any, choose: random.Random) -> None:
+    weights = [layer.weight for layer in _linear_layers(model)]
+    weight = choose.choice([each for each in weights if each.shape[1] > each.shape[0]])
+    weight.detach().numpy()[:, choose.randrange(weight.shape[1])] *= 1000
+
+
 def put_other_storage(model: Any, choose: random.Random) -> None:
     layer = choose.choice(_linear_layers(model))
     layer.weight.data = layer.weight.data + _noise(layer.weight, choose)
@@ -61,7 +78,24 @@ def put_another_parameter(model: Any, choose: random.Random) -> None:
     layer.weight = torch.nn.Parameter(layer.weight.data + _noise(layer.weight, choose))
 
 
-def step_of_training(model: Any, choose: random.Random) -> None:
+def step_of_an_optimizer(model: Any, choose: random.Random) -> None:
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    if trained:
+        ids = torch.tensor([[choose.randrange(200) for _ in range(8)]])
+        model(ids, labels=ids).loss.backward()
+        torch.optim.AdamW(trained, lr=0.1).step()
+        model.zero_grad()
+
+
+def load_a_state(model: Any, choose: random.Random) -> None:
+    state = {
+        name: value + _noise(value, choose, 0.1) if value.is_floating_point() else value
+        for name, value in model.state_dict().items()
+    }
+    model.load_state_dict(state, assign=choose.random() < 0.5)
+
+
+def add_without_grad(model: Any, choose: random.Random) -> None:
     with torch.no_grad():
         for weight in model.parameters():
             weight += _noise(weight, choose, 0.05)
@@ -83,6 +117,19 @@ def change_an_attribute(model: Any, choose: random.Random) -> None:
     setattr(norm, name, choose.uniform(0.5, 3))
 
 
+def change_the_config(model: Any, choose: random.Random) -> None:
+    """Of these models only Gemma 2 reads values in its forward."""
+    model.config.final_logit_softcapping = choose.uniform(0.5, 5)
+    if hasattr(model.config, "sliding_window"):
+        model.config.sliding_window = choose.choice([12, 18, 24, 30])
+
+
+def train_a_module(model: Any, choose: random.Random) -> None:
+    """There is no dropout, so that it changes nothing."""
+    for layer in choose.choices(_linear_layers(model), k=3):
+        layer.train(not layer.training)
+
+
 def change_the_scale_of_attention(model: Any, choose: random.Random) -> None:
     layers = [module for module in model.modules() if hasattr(module, "scaling")]
     for layer in layers:
@@ -90,17 +137,72 @@ def change_the_scale_of_attention(model: Any, choose: random.Random) -> None:
             layer.scaling = choose.uniform(0.1, 3)
 
 
-def replace_a_module(model: Any, choose: random.Random) -> None:
+class Scaled(torch.nn.Module):
+    """Its factor is a tensor that is neither parameter nor buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.ones(1)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden * self.factor
+
+
+def _put_activation(model: Any, make: Callable[[], Any]) -> None:
     layers = [each for each in model.modules() if hasattr(each, "act_fn") or hasattr(each, "act")]
-    layer = choose.choice(layers)
+    layer = layers[0]  # later layers' keys and values depend on it
     name = "act_fn" if hasattr(layer, "act_fn") else "act"
-    setattr(layer, name, choose.choice([torch.nn.GELU(), torch.nn.Tanh(), torch.nn.ReLU()]))
+    delattr(layer, name)  # first, so that the new one can take its address
+    setattr(layer, name, make())
+
+
+def replace_a_module(model: Any, choose: random.Random) -> None:
+    classes = [torch.nn.GELU, torch.nn.Tanh, torch.nn.ReLU, torch.nn.Identity]
+    _put_activation(model, choose.choice(classes))
+
+
+def put_a_partial(model: Any, choose: random.Random) -> None:
+    slope, function = choose.uniform(-1, 1), torch.nn.functional.leaky_relu
+    _put_activation(model, lambda: partial(function, negative_slope=slope))
+
+
+def put_a_method(model: Any, choose: random.Random) -> None:
+    factor = choose.uniform(-1, 1)
+    _put_activation(model, lambda: MethodType(operator.mul, factor))
+
+
+def write_into_a_plain_tensor(model: Any, choose: random.Random) -> None:
+    """Its first call puts it into the model."""
+    scaled = [module for module in model.modules() if isinstance(module, Scaled)]
+    if not scaled:
+        _put_activation(model, Scaled)
+    for module in scaled:
+        tensor = choose.choice([module.factor, module.factor.data])
+        tensor.fill_(choose.uniform(-2, 2))
+
+
+def prune_a_layer(model: Any, choose: random.Random) -> None:
+    """Its first call replaces a parameter by others; later ones write to these."""
+    pruned = [layer for layer in model.modules() if hasattr(layer, "weight_orig")]
+    if not pruned:
+        torch.manual_seed(choose.randrange(1 << 30))
+        layer, pruning = choose.choice(_linear_layers(model)), cast(Any, prune)
+        with torch.no_grad():
+            pruning.random_unstructured(layer, "weight", amount=0.5)
+    for layer in pruned:
+        layer.weight_orig.data += _noise(layer.weight_orig, choose)
 
 
 def hook_a_layer(model: Any, choose: random.Random) -> None:
     factor = choose.uniform(-2, 2)
     layer = choose.choice(_linear_layers(model))
     layer.register_forward_hook(lambda layer, given, output: output * factor)
+
+
+def hook_before_a_layer(model: Any, choose: random.Random) -> None:
+    factor = choose.uniform(-2, 2)
+    layer = choose.choice(_linear_layers(model))
+    layer.register_forward_pre_hook(lambda layer, given: (given[0] * factor,))
 
 
 def hook_with_a_state(model: Any, choose: random.Random) -> None:
@@ -124,6 +226,8 @@ def replace_a_forward(model: Any, choose: random.Random) -> None:
 def remove_hooks(model: Any, choose: random.Random) -> None:
     for module in model.modules():
         module._forward_hooks.clear()
+        if not hasattr(module, "weight_orig"):
+            module._forward_pre_hooks.clear()
         vars(module).pop("forward", None)
 
 
@@ -188,15 +292,26 @@ CHANGES: list[Change] = [
     add_to_a_layer,
     write_through_numpy,
     write_a_row_through_numpy,
+    zero_a_row,
+    scale_a_column_through_numpy,
     put_other_storage,
     put_another_parameter,
-    step_of_training,
+    step_of_an_optimizer,
+    load_a_state,
+    add_without_grad,
     change_a_norm,
     change_a_buffer,
     change_an_attribute,
+    change_the_config,
+    train_a_module,
     change_the_scale_of_attention,
     replace_a_module,
+    put_a_partial,
+    put_a_method,
+    write_into_a_plain_tensor,
+    prune_a_layer,
     hook_a_layer,
+    hook_before_a_layer,
     hook_with_a_state,
     replace_a_forward,
     remove_hooks,

@@ -199,6 +199,7 @@ def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
         ({"max_length": 9}, "use max_new_tokens"),
         ({"temprature": 1.0}, "unknown generation setting temprature"),
         ({"num_beams": 2}, "beam search"),
+        ({"cache_implementation": "quantized"}, "cache_implementation='quantized'"),
         ({"prefix_cache": "big"}, "prefix_cache='big' is no size"),
         ({"store": "runs/base"}, "store="),
     ],

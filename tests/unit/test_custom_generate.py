@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, skip_if_refused, tiny_model
-from transformers import AutoModelForCausalLM, BloomConfig, DynamicCache, StoppingCriteria
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    DynamicCache,
+    MaxLengthCriteria,
+    StoppingCriteria,
+)
 
 import copyspec_eval
 from copyspec_eval.errors import ModelError, OptionError, RequestError
@@ -102,11 +108,58 @@ class Even(StoppingCriteria):
         return (input_ids % 2 == 0).sum(-1) >= 14
 
 
-def test_stopping_criteria() -> None:
+class Unsure(StoppingCriteria):
+    """Ends at the third step whose best score is low; it has a state, and reads all scores."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        best = torch.stack([step.softmax(-1).amax(-1) for step in scores])
+        assert len(best) == input_ids.shape[1] - padded(1)["input_ids"].shape[1]
+        return (best < 0.5).sum(0) >= 3
+
+
+@pytest.mark.parametrize("settings", [{"do_sample": False}, SAMPLED])
+def test_stopping_criteria(settings: dict[str, Any]) -> None:
     model, inputs = tiny_model("llama", torch.float64), padded(1)
-    theirs, ours = both(model, inputs, do_sample=False, stopping_criteria=[Even()])
+    length = inputs["input_ids"].shape[1]
+    theirs, ours = both(model, inputs, **settings, stopping_criteria=[Even()])
     assert theirs[0].tolist() == ours[0].tolist()
-    assert theirs[0].shape[1] < inputs["input_ids"].shape[1] + 24
+    assert theirs[0].shape[1] < length + 24
+    theirs, ours = both(
+        model, inputs, **settings, stopping_criteria=[MaxLengthCriteria(length + 9)]
+    )
+    assert theirs[0].tolist() == ours[0].tolist()
+    assert theirs[0].shape[1] == length + 9
+
+
+@pytest.mark.parametrize("settings", [{"do_sample": False}, SAMPLED])
+def test_a_criterion_that_reads_scores_and_counts_its_calls(settings: dict[str, Any]) -> None:
+    model, inputs, unsure = tiny_model("llama", torch.float64), padded(1), Unsure()
+    theirs, ours = both(
+        model,
+        inputs,
+        stopping_criteria=[unsure],
+        return_dict_in_generate=True,
+        output_scores=True,
+        **settings,
+    )
+    assert theirs[0].sequences.tolist() == ours[0].sequences.tolist()
+    num_tokens = [each.sequences.shape[1] - inputs["input_ids"].shape[1] for each in theirs]
+    assert min(num_tokens) < 24
+    assert unsure.calls == 2 * sum(num_tokens)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32])
+def test_positions_and_masks_as_transformers_prepares_them(dtype: torch.dtype) -> None:
+    model, inputs = tiny_model("llama", torch.float64), padded(3)
+    mask = inputs["attention_mask"]
+    inputs["position_ids"] = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 7)
+    inputs["attention_mask"] = mask.to(dtype)
+    theirs, ours = both(model, inputs, do_sample=False)
+    assert theirs[0].tolist() == ours[0].tolist()
 
 
 class Heard:
@@ -176,6 +229,7 @@ def test_a_model_with_its_own_cache() -> None:
         ({"output_attentions": True, "return_dict_in_generate": True}, RequestError, "output_att"),
         ({"drafter": "suffixx"}, OptionError, "did you mean 'suffix'"),
         ({"token_type_ids": torch.zeros(1, 5, dtype=torch.long)}, Exception, "token_type_ids"),
+        ({"assistant_model": tiny_model("llama")}, RequestError, "assistant_model"),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -198,8 +252,20 @@ def test_inputs_that_are_refused() -> None:
         pad_token_id=0,
         do_sample=False,
     )
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
     with pytest.raises(RequestError, match="on the left"):
-        ask(inputs["input_ids"], attention_mask=inputs["attention_mask"].flip(-1))
+        ask(ids, attention_mask=mask.flip(-1))
+    with pytest.raises(RequestError, match=r"row 1 of attention_mask has no token"):
+        ask(ids, attention_mask=mask * torch.tensor([[1], [0]]))
+    with pytest.raises(RequestError, match="attention_mask holds 2; "):
+        ask(ids, attention_mask=2 * mask)
+    with pytest.raises(RequestError, match=r"attention_mask has the shape \(2, 17\)"):
+        ask(ids, attention_mask=mask[:, 1:])
+    for others in (mask.cumsum(-1), torch.arange(18)[None]):
+        with pytest.raises(RequestError, match="position_ids"):
+            ask(**inputs, position_ids=others)
+    with pytest.raises(RequestError, match=r"\(Even\) are for one prompt; input_ids have 2"):
+        ask(**inputs, stopping_criteria=[Even()])
     with pytest.raises(RequestError, match="streamer is for one prompt"):
         ask(**inputs, streamer=Heard())
     cache = DynamicCache(config=model.config)

@@ -1,0 +1,99 @@
+"""No file in the user's cache folder, of any content or permission, stops a load or a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pooch
+import pytest
+from byte_model import save_byte_model
+from lm_eval.api.instance import Instance
+from transformers import AutoModelForCausalLM
+
+from copyspec_eval import generate
+from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.sources import FILES
+
+PROMPT = "to be or not to be, that is the question: to be or not to"
+
+
+def a_file(folder: Path) -> None:
+    folder.write_bytes(b"\x00 no folder")
+
+
+def a_link_to_itself(folder: Path) -> None:
+    folder.symlink_to(folder)
+
+
+def garbage(folder: Path) -> None:
+    """Under names that this and earlier versions use, and folders in the place of files."""
+    for number, content in enumerate([b"", b"\xff\x00", b"{}", b'{"steps": [[]]}', b"[1e999"]):
+        file = folder / "exact_steps" / f"{number}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    for public in FILES.values():
+        (folder / public.sha256[:12] / Path(public.path).name).mkdir(parents=True)
+    (folder / "kernels").mkdir(mode=0o700)
+    for kernel in Path(pooch.os_cache("copyspec_eval")).glob("kernels/*.so"):
+        (folder / "kernels" / kernel.name).write_bytes(b"\x7fELF")
+
+
+def no_permission(folder: Path) -> None:
+    garbage(folder)
+    for path in (*folder.rglob("*"), folder):
+        path.chmod(0)
+
+
+def answers(model: Path) -> list[str]:
+    """Through lm-eval's model, and from Python."""
+    settings = {"until": [], "max_gen_toks": 12}
+    request = Instance("generate_until", {}, (PROMPT, settings), 0, ("task", 0, 1))
+    loaded = CopySpecLM(str(model), device="cpu", dtype="float32")
+    auto: Any = AutoModelForCausalLM
+    [answer] = generate(
+        auto.from_pretrained(model).eval(), loaded.tokenizer, PROMPT, max_new_tokens=12
+    )
+    return [*map(str, loaded.generate_until([request], disable_tqdm=True)), answer.text]
+
+
+def written(folder: Path) -> list[Any]:
+    """What lies there and when it was written, but for compiled kernels."""
+    paths = [folder, *(path for path in sorted(folder.rglob("*")) if path.suffix != ".so")]
+    return [
+        (path, path.lstat().st_mode, path.name != "kernels" and path.lstat().st_mtime_ns)
+        for path in paths
+    ]
+
+
+@pytest.mark.parametrize("is_new_process", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fill", [a_file, a_link_to_itself, garbage, no_permission])
+def test_a_load_and_runs_beside_any_cache_folder(
+    fill: Callable[[Path], None],
+    is_new_process: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, folder = tmp_path / "model", tmp_path / "cache" / "copyspec_eval"
+    save_byte_model(model)
+    wanted = answers(model)
+    folder.parent.mkdir()
+    fill(folder)
+    before = written(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+    if is_new_process:  # it loads its kernels anew
+        code = "import sys, pathlib, json, test_cache_folder as test\n"
+        code += "print(json.dumps(test.answers(pathlib.Path(sys.argv[1]))))"
+        paths = [str(Path(__file__).parent), *sys.path]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        command = [sys.executable, "-c", code, str(model)]
+        output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout
+        assert json.loads(output.splitlines()[-1]) == wanted
+    else:
+        assert answers(model) == wanted
+    assert written(folder) == before
