@@ -11,10 +11,8 @@ TINY = "copyspec-tiny"
 
 
 def tasks_dir() -> Path:
-    """Folder with one folder per task: inside the wheel, or beside a checkout's package."""
-    package = Path(__file__).resolve().parent
-    shipped = package / "tasks"
-    return shipped if shipped.is_dir() else package.parent / "tasks"
+    """Folder with one folder per task; in a checkout `copyspec_eval/tasks` is a link to it."""
+    return Path(__file__).with_name("tasks").resolve()
 
 
 def model_path(name: str) -> str:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 from copyspec_eval.paths import tasks_dir
 
-MODELS = {
-    "copyspec": "copyspec_eval.harness.lm:CopySpecLM",
-    "copyspec-timed": "copyspec_eval.harness.timed:TimedLM",
-    "copyspec-vllm": "copyspec_eval.harness.vllm_lm:CopySpecVLLM",
-}
+MODELS = distribution("copyspec-eval").entry_points.select(group="lm_eval.models")
+"""The entry points of our models, from pyproject.toml."""
 
 
 def register_model() -> None:
@@ -27,9 +25,9 @@ def register_model() -> None:
     import lm_eval.models  # noqa: F401
     from lm_eval.api.registry import model_registry
 
-    for name, target in MODELS.items():
-        if name not in model_registry:
-            model_registry.register(name, target=target)
+    for model in MODELS:
+        if model.name not in model_registry:
+            model_registry.register(model.name, target=model.value)
 
 
 def register_tasks() -> None:

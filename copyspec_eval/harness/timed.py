@@ -216,12 +216,12 @@ def _base_class(name: object, given: Iterable[str]) -> type[LM]:
             f"no base among the model_args ({', '.join(given)}); pass base=NAME with the lm-eval "
             "model to time, such as hf, vllm or local-chat-completions"
         )
-    if name in MODELS:
+    if name in MODELS.names:
         raise OptionError(
             f"base={name} keeps records of its own; pass the lm-eval model to time, such as base=hf"
         )
     if name not in model_registry:
-        raise unknown_option("base", str(name), set(model_registry.keys()) - set(MODELS))
+        raise unknown_option("base", str(name), set(model_registry.keys()) - MODELS.names)
     try:
         base: type[LM] = model_registry.get(str(name))
     except ImportError as error:

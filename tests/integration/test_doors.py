@@ -197,6 +197,32 @@ def test_models_and_tasks_are_known(installed, stock):
     assert classes == ["CopySpecLM", "TimedLM", "CopySpecVLLM", "HFLM"]
 
 
+PLUGINS = """
+import json
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+names = [model.name for model in entry_points(group="lm_eval.models")]
+[tasks] = entry_points(group="lm_eval.tasks")
+[folder] = find_spec(tasks.value).submodule_search_locations
+print(json.dumps([names, [path.name for path in Path(folder).glob("*.yaml")]]))
+"""
+
+
+@pytest.mark.parametrize("editable", [False, True], ids=["wheel", "editable"])
+def test_entry_points_lead_to_models_and_tasks(
+    request: pytest.FixtureRequest, tmp_path: Path, editable: bool
+) -> None:
+    """As lm-eval will read them (its pull requests 4013 and 4015); the tests' own is editable."""
+    if editable:
+        result = run_program(sys.executable, "-c", PLUGINS, folder=tmp_path)
+    else:
+        result = request.getfixturevalue("installed").run("python", "-c", PLUGINS)
+    names, files = json.loads(result.stdout)
+    assert set(names) == set(OURS)
+    assert "copyspec_mt.yaml" in files
+
+
 def test_the_users_tasks_come_after_ours_and_ours_only_once(installed):
     ours = str(installed.site_packages / "copyspec_eval" / "tasks")
     paths = "[str(path) for path in TaskManager({}, include_defaults=False).include_path]"
