@@ -28,7 +28,7 @@ from copyspec_eval.drafters.registry import (
     drafter_kind,
     longest_draft,
 )
-from copyspec_eval.types import DraftOptions, Generation
+from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 BUDGET = 48
 LONG, SHORT, ANSWER = 30_000, 500, 160
@@ -83,6 +83,34 @@ def test_a_prompt_of_one_token(way: str, exact: bool) -> None:
     model = tiny_model("llama")
     made = answered(model, WAYS[way], exact, [5])
     assert list(made.token_ids) == generated(model, [5])
+
+
+@pytest.mark.usefixtures("either_kernels")
+@pytest.mark.parametrize("mode", [None, ExactMode(16)], ids=str)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_unused_token_whose_embedding_is_no_number(
+    mode: ExactMode | None, batch_size: int
+) -> None:
+    """Steps are padded with tokens of the text, not with one that may be anything."""
+    model = model_of()
+    prompts = [[5, 6, 7, 5, 6], [9, 8] * 6, [3], [4, 4, 4, 7]]
+    answers = []
+    for embedding in (0.1, torch.nan):
+        with torch.no_grad():
+            model.get_input_embeddings().weight[0] = embedding
+            model.lm_head.weight[0] = 0.0
+        engine = Engine(
+            model,
+            drafter_factory(DraftOptions("suffix")),
+            num_draft_tokens=10,
+            exact=mode,
+            batch_size=batch_size,
+        )
+        chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
+        asked = [Sequence(tuple(prompt), StopRule(BUDGET), chooser) for prompt in prompts]
+        answers.append([made.token_ids for made in engine.generate(asked)])
+    assert answers[0] == answers[1]
+    assert all(0 not in answer for answer in answers[0]), "else this shows nothing"
 
 
 @pytest.mark.parametrize(("way", "exact"), MODES)

@@ -187,6 +187,18 @@ def test_what_is_no_number_is_not_hidden(dtype: torch.dtype, place: str, odd: fl
     assert torch.equal(output.isfinite(), wanted.transpose(1, 2).isfinite())
 
 
+@DTYPES
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_a_key_that_a_token_does_not_see_may_hold_anything(dtype: torch.dtype, odd: float) -> None:
+    query, key, value = (normal(1, 2, 9, 8, dtype=dtype, seed=seed) for seed in range(3))
+    mask = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
+    wanted = attend(query, key, value, mask)
+    key[0, :, 5:], value[0, :, 5:] = odd, odd
+    output = attend(query, key, value, mask)
+    assert torch.equal(output[:, :5], wanted[:, :5])
+    assert not output[:, 5:].isfinite().any()
+
+
 def test_without_a_compiler_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,137 @@
+"""Which modules get a forward of ours: those whose formula is known, as a trial shows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import tiny_model
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as interleaved
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+
+from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.modules import elementwise, engine_kernels
+from copyspec_eval.decoding.modules.linear import linear_layers
+
+pytestmark = pytest.mark.usefixtures("our_kernels")
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+
+
+def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def initialised(module: Any, dtype: torch.dtype) -> Any:
+    torch.manual_seed(0)
+    for weight in module.parameters():
+        torch.nn.init.normal_(weight, std=0.5)
+    return module.to(dtype)
+
+
+class CentredRMSNorm(LlamaRMSNorm):
+    """Another formula by the usual name."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = super().forward(hidden_states - hidden_states.mean(-1, keepdim=True))
+        return output
+
+
+class GemmaMLP(LlamaMLP):
+    """As Llama's, with one factor more."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = super().forward(x) * 1.3
+        return output
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, GemmaRMSNorm, Olmo2RMSNorm])
+@torch.inference_mode()
+def test_norms_of_known_formulas_are_replaced(kind: Any, dtype: torch.dtype) -> None:
+    module = initialised(kind(100, eps=1e-5), dtype)
+    forward = elementwise.norm_forward(module)
+    assert forward is not None
+    hidden = normal(3, 7, 100, dtype=dtype)
+    output, wanted = forward(hidden), module(hidden)
+    most = 2.0**-7 if dtype == torch.bfloat16 else 2.0**-20
+    assert ((output - wanted).abs() <= most * wanted.abs()).all()
+    alone = [forward(token) for token in hidden.flatten(0, 1).split(1)]
+    assert torch.equal(torch.cat(alone), output.flatten(0, 1))
+
+
+@DTYPES
+def test_norms_of_other_formulas_stay(dtype: torch.dtype) -> None:
+    assert elementwise.norm_forward(initialised(CentredRMSNorm(64), dtype)) is None
+    assert elementwise.norm_forward(initialised(torch.nn.LayerNorm(64), dtype)) is None
+    assert elementwise.norm_forward(torch.nn.Linear(4, 4)) is None
+
+
+def mlp(kind: Any, dtype: torch.dtype, activation: str = "silu") -> Any:
+    config = copy.deepcopy(tiny_model("llama").config)
+    config.hidden_act = activation
+    return initialised(kind(config), dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+@torch.inference_mode()
+def test_gated_mlps_are_replaced_and_their_hooks_called(
+    activation: str, dtype: torch.dtype
+) -> None:
+    module = mlp(LlamaMLP, dtype, activation)
+    layers = linear_layers(module, [["gate_proj", "up_proj"]])
+    forward = elementwise.gated_forward(module, layers)
+    assert forward is not None
+    hidden = normal(2, 5, module.hidden_size, dtype=dtype)
+    output, wanted = forward(hidden), module(hidden)
+    most = 0.05 if dtype == torch.bfloat16 else 1e-4
+    assert (output - wanted).abs().max() <= most * wanted.std()
+    seen: list[torch.Tensor] = []
+    with module.up_proj.register_forward_hook(lambda layer, given, result: seen.append(result)):
+        torch.testing.assert_close(forward(hidden), wanted)
+    assert len(seen) == 1
+
+
+@DTYPES
+def test_other_mlps_stay(dtype: torch.dtype) -> None:
+    for module in (
+        mlp(GemmaMLP, dtype),
+        mlp(LlamaMLP, dtype, "gelu"),
+        mlp(LlamaMLP, dtype, "relu"),
+    ):
+        layers = linear_layers(module, [["gate_proj", "up_proj"]])
+        assert elementwise.gated_forward(module, layers) is None
+    alone = mlp(LlamaMLP, dtype)
+    assert elementwise.gated_forward(alone, linear_layers(alone, [])) is None
+
+
+@DTYPES
+@torch.inference_mode()
+def test_only_the_rotation_of_halves_is_ours(dtype: torch.dtype) -> None:
+    assert elementwise._rotates_halves(apply_rotary_pos_emb, dtype)
+    assert not elementwise._rotates_halves(interleaved, dtype)
+    states, cosines = (
+        normal(2, 5, 3, 32, dtype=dtype).transpose(1, 2),
+        normal(2, 5, 32, dtype=dtype),
+    )
+    sines = normal(2, 5, 32, dtype=dtype).flip(0)
+    wanted, _ = apply_rotary_pos_emb(states, states, cosines, sines)
+    assert torch.equal(kernels.rotate(states, cosines, sines), wanted)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2"])
+@torch.inference_mode()
+def test_a_model_has_its_own_forwards_before_and_after(model_type: str) -> None:
+    model = tiny_model(model_type)
+    code = type(model.model.layers[0].self_attn).forward
+    with engine_kernels(model, exact=True):
+        layer = model.model.layers[0]
+        for module in (layer.input_layernorm, layer.mlp, layer.self_attn, layer.self_attn.q_proj):
+            assert "forward" in vars(module), module
+        assert type(layer.self_attn).forward is code
+    assert not [name for name, module in model.named_modules() if "forward" in vars(module)]
