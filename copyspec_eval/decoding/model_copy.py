@@ -70,16 +70,19 @@ def model_copy(model: PreTrainedModel) -> ModelCopy:
     return current
 
 
-def model_structure(model: torch.nn.Module) -> Hashable:
+def model_structure(model: PreTrainedModel) -> Hashable:
     """What decides the function that a model computes, but for the values of its weights.
 
     These are its modules, their plain attributes (adapters' names and switches, say), which
-    parameters, buffers and hooks they have, and the configs.
+    parameters, buffers and hooks they have, the configs, and autocast.
     """
-    return tuple(
+    device = model.device.type
+    autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+    modules = tuple(
         (name, type(module), type(module).forward, _token(vars(module)))
         for name, module in model.named_modules()
-    ) + tuple(_token(vars(config)) for config in model_configs(model))
+    )
+    return autocast, modules, tuple(_token(vars(config)) for config in model_configs(model))
 
 
 def model_configs(model: torch.nn.Module) -> list[PreTrainedConfig]:

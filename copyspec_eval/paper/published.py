@@ -13,8 +13,6 @@ PLAIN_TOKENS_PER_SECOND = 35.5
 BY_GAMMA = {3: 49.2, 5: 47.4, 10: 44.2}
 """The same with copying: tokens per second by γ, both turns."""
 
-BY_GAMMA_AND_TURN = {3: (44.3, 55.2)}
-
 BEST_SPEEDUPS = {
     ("cnn_dailymail_extractive_paper", 1): 2.35,
     ("gsm8k_self_correction_paper", 3): 2.66,

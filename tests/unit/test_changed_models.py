@@ -128,6 +128,12 @@ def test_a_hook_of_all_modules(models: dict[str, Any], tokenizer: Any) -> None:
     check_fresh(models["llama"], tokenizer)
 
 
+def test_autocast_around_some_of_the_calls(models: dict[str, Any], tokenizer: Any) -> None:
+    for dtype in (None, torch.bfloat16, None, torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            check_fresh(models["llama"], tokenizer)
+
+
 def test_a_model_of_peft_by_its_own_methods(tokenizer: Any) -> None:
     adapter = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     model: Any = get_peft_model(tiny_model("qwen2", tokenizer), adapter, "first").eval()
