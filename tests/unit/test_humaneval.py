@@ -32,7 +32,6 @@ from copyspec_eval.scoring.humaneval.scores import (
 )
 from copyspec_eval.scoring.sandbox import choice, programs
 from copyspec_eval.scoring.sandbox.commands import Outcome
-from copyspec_eval.scoring.sandbox.levels import GUARDED
 
 HERE = choice.levels()
 TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
@@ -128,7 +127,7 @@ def test_predict_only_runs_nothing(local_data, evaluate, monkeypatch, tmp_path):
 def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     write(local_data, PLUS)
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "levels", lambda: (GUARDED,))
+    monkeypatch.setattr(choice, "trial", lambda level: Outcome("killed", None, "", "no"))
     task = HumanEvalTask(CONFIG)
     with pytest.raises(OptionError, match="install bubblewrap, or set COPYSPEC_SANDBOX=limits"):
         task.build_all_requests()

@@ -1,4 +1,4 @@
-"""A filter of system calls: what every program is refused, at every level of containment."""
+"""The filter of system calls: a program can make those that Python needs, and no others."""
 
 from __future__ import annotations
 
@@ -8,175 +8,146 @@ import os
 import struct
 from collections.abc import Sequence
 
-from .kernel import libc
+from .kernel import check, libc
 
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # <linux/audit.h>
+MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
+"""By machine, its number in <linux/audit.h> and that of `seccomp`."""
 
 # Each call with its numbers on these two; "-" where there is none.
-_SIGNALLING = """
-    kill 62 129; tkill 200 130; tgkill 234 131; rt_sigqueueinfo 129 138; rt_tgsigqueueinfo 297 240;
-    pidfd_send_signal 424 424; setpgid 109 154; setsid 112 157
-"""
-"""What signals other processes or leaves the process group."""
-_REFUSED = """
-    ptrace 101 117; process_vm_readv 310 270; process_vm_writev 311 271; pidfd_getfd 438 438;
-    process_madvise 440 440; kcmp 312 272; migrate_pages 256 238; move_pages 279 239;
-    setpriority 141 140; ioprio_set 251 30; sched_setaffinity 203 122; sched_setattr 314 274;
-    sched_setparam 142 118; sched_setscheduler 144 119;
-    socket 41 198; bind 49 200; connect 42 203; listen 50 201; accept 43 202; accept4 288 242;
-    shmget 29 194; msgget 68 186; semget 64 190; mq_open 240 180; memfd_create 319 279;
-    memfd_secret 447 447; io_setup 206 0; io_uring_setup 425 425; io_uring_enter 426 426;
-    io_uring_register 427 427; add_key 248 217; request_key 249 218; keyctl 250 219;
-    unshare 272 97; setns 308 268; mount 165 40; umount2 166 39; pivot_root 155 41; chroot 161 51;
-    mount_setattr 442 442; open_tree 428 428; move_mount 429 429; fsopen 430 430; fsconfig 431 431;
-    fsmount 432 432; fspick 433 433; open_by_handle_at 304 265; name_to_handle_at 303 264;
-    bpf 321 280; perf_event_open 298 241; userfaultfd 323 282; syslog 103 116;
-    inotify_init 253 -; inotify_init1 294 26; fanotify_init 300 262; flock 73 32;
-    chmod 90 -; fchmod 91 52; fchmodat 268 53; fchmodat2 452 452; chown 92 -; fchown 93 55;
-    lchown 94 -; fchownat 260 54; utime 132 -; utimes 235 -; futimesat 261 -; utimensat 280 88;
-    setxattr 188 5; lsetxattr 189 6; fsetxattr 190 7; removexattr 197 14; lremovexattr 198 15;
-    fremovexattr 199 16; setxattrat 463 463; removexattrat 466 466; truncate 76 45
-"""
-"""What no program needs: it reaches into other processes, the network, other namespaces, memory
-that no limit counts, or changes of files that are neither reading nor writing."""
-_OTHERS = """
-    fcntl 72 25; ioctl 16 29; prlimit64 302 261; socketpair 53 199; clone 56 220; fork 57 -;
-    vfork 58 -; clone3 435 435; seccomp 317 277; prctl 157 167; open 2 -; openat 257 56;
-    openat2 437 437
-"""
+_ALLOWED = """
+    read 0 63; write 1 64; readv 19 65; writev 20 66; pread64 17 67; pwrite64 18 68; preadv 295 69;
+    pwritev 296 70; preadv2 327 286; pwritev2 328 287; sendfile 40 71; copy_file_range 326 285;
+    lseek 8 62; open 2 -; openat 257 56; creat 85 -; close 3 57; close_range 436 436; dup 32 23;
+    dup2 33 -; dup3 292 24; fcntl 72 25; ioctl 16 29; pipe 22 -; pipe2 293 59; stat 4 -; fstat 5 80;
+    lstat 6 -; newfstatat 262 79; statx 332 291; access 21 -; faccessat 269 48; faccessat2 439 439;
+    readlink 89 -; readlinkat 267 78; getdents64 217 61; statfs 137 43; fstatfs 138 44;
+    getcwd 79 17; chdir 80 49; fchdir 81 50; umask 95 166; mkdir 83 -; mkdirat 258 34; rmdir 84 -;
+    unlink 87 -; unlinkat 263 35; rename 82 -; renameat 264 38; renameat2 316 276; link 86 -;
+    linkat 265 37; symlink 88 -; symlinkat 266 36; ftruncate 77 46; fallocate 285 47;
+    fadvise64 221 223; fsync 74 82; fdatasync 75 83;
 
-_ANY = 0xFFFFFFFF
-_NEW_NAMESPACE = 0x7E020000
-_DATAGRAM = 2
-_RANGES: dict[str, tuple[int, Sequence[tuple[int, int]]]] = {
-    # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY: signals to any process, and who opens
-    # a file
-    "fcntl": (1, [(8, 8), (10, 10), (15, 15), (1024, 1024), (1026, 1026)]),
-    # those of sockets; TIOCSTI and TIOCLINUX: input of a terminal; FS_IOC_SETFLAGS, FSSETXATTR
-    "ioctl": (
-        1,
-        [
-            (0x8900, 0x89FF),
-            *((0x5412, 0x5412), (0x541C, 0x541C)),
-            *((0x40086602, 0x40086602), (0x401C5820, 0x401C5820)),
-        ],
-    ),
-    # limits of another process than this
-    "prlimit64": (0, [(1, _ANY)]),
-    # PR_SET_MEMORY_MERGE
-    "prctl": (0, [(67, 67)]),
+    mmap 9 222; munmap 11 215; mremap 25 216; mprotect 10 226; madvise 28 233; msync 26 227;
+    brk 12 214;
+
+    poll 7 -; ppoll 271 73; select 23 -; pselect6 270 72; epoll_create1 291 20; epoll_ctl 233 21;
+    epoll_wait 232 -; epoll_pwait 281 22; eventfd2 290 19; futex 202 98; nanosleep 35 101;
+    clock_nanosleep 230 115; pause 34 -; alarm 37 -; getitimer 36 102; setitimer 38 103;
+    restart_syscall 219 128; sched_yield 24 124;
+
+    socketpair 53 199; sendto 44 206; recvfrom 45 207; sendmsg 46 211; recvmsg 47 212;
+    shutdown 48 210; getsockname 51 204; getpeername 52 205; getsockopt 55 209;
+
+    fork 57 -; vfork 58 -; clone 56 220; execve 59 221; exit 60 93; exit_group 231 94; wait4 61 260;
+    waitid 247 95; prctl 157 167; arch_prctl 158 -; set_tid_address 218 96; set_robust_list 273 99;
+    rseq 334 293; prlimit64 302 261; rt_sigaction 13 134; rt_sigprocmask 14 135;
+    rt_sigreturn 15 139; rt_sigpending 127 136; rt_sigtimedwait 128 137; rt_sigsuspend 130 133;
+    sigaltstack 131 132;
+
+    getpid 39 172; getppid 110 173; gettid 186 178; getuid 102 174; geteuid 107 175; getgid 104 176;
+    getegid 108 177; getresuid 118 148; getresgid 120 150; getgroups 115 158; getpgid 121 155;
+    getpgrp 111 -; getsid 124 156; getrusage 98 165; times 100 153; sysinfo 99 179; uname 63 160;
+    getcpu 309 168; sched_getaffinity 204 123; time 201 -; gettimeofday 96 169;
+    clock_gettime 228 113; clock_getres 229 114; getrandom 318 278"""
+_ALLOWED_ALONE = "; kill 62 129; tkill 200 130; tgkill 234 131; setpgid 109 154; setsid 112 157"
+"""What signals other processes or leaves the process group: where there are no others."""
+
+_FORKS = ("fork", "vfork", "clone")
+_ALL = 0xFFFFFFFF
+_OPENED = (0, 1, 2, 0o1001, 0o1002)
+"""Of O_ACCMODE and O_TRUNC: a file that is only read is not cut, which Landlock does not see before
+Linux 6.2."""
+_TESTS: dict[str, Sequence[tuple[int, int, Sequence[int]]]] = {
+    # F_DUPFD to F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ: no locks, leases, signals and hints
+    "fcntl": [(1, _ALL, (0, 1, 2, 3, 4, 1030, 1032))],
+    # FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+    "ioctl": [(1, _ALL, (0x541B, 0x5421, 0x5450, 0x5451))],
+    # PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME
+    "prctl": [(0, _ALL, (3, 4, 15, 16))],
+    # limits of this process alone
+    "prlimit64": [(0, _ALL, (0,))],
+    # AF_UNIX and SOCK_STREAM: others can have other peers than each other
+    "socketpair": [(0, _ALL, (1,)), (1, 0xF, (1,))],
+    # CLONE_NEW…: no namespaces
+    "clone": [(0, 0x7E020000, (0,))],
+    "open": [(1, 0o1003, _OPENED)],
+    "openat": [(2, 0o1003, _OPENED)],
 }
-"""Calls that are refused where an argument, counted from 0, is in one of these ranges."""
-_FLAGS = {"clone": (0, _NEW_NAMESPACE), "socketpair": (1, _DATAGRAM)}
-"""Calls that are refused where an argument has one of these bits. A socket of datagrams, unlike one
-of a stream, could be used for other peers than its own."""
-_OPENING = {"open": 1, "openat": 2}
-"""Calls and the argument that says how a file is opened: not to be cut although it is only read,
-which Landlock does not see before Linux 6.2."""
-_HOW, _CUT = 0o1003, 0o1000  # <fcntl.h>: O_ACCMODE and O_TRUNC
+"""An argument, counted from 0, a mask of its lower half, and the values that are allowed there."""
+
+_FIRST_OPTIONAL = 424
+"""From here on all machines share their numbers, and libraries do without a call that is missing:
+`clone3` and `openat2`, whose flags no filter can read, and all that later kernels may add."""
 
 # <linux/seccomp.h>: a filter's answers; the flag of a listener
 _KILL, _ASK, _ALLOW = 0x80000000, 0x7FC00000, 0x7FFF0000
 _REFUSE, _MISSING = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 _MODE_FILTER, _NEW_LISTENER = 1, 8
-# <linux/filter.h>: load; keep bits; jump if equal, greater, at least, a bit is set; return
-_LOAD, _KEEP, _EQUAL, _GREATER, _AT_LEAST, _HAS, _GIVE = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
+# <linux/filter.h>: load; keep bits; jump if equal, at least; return
+_LOAD, _KEEP, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 
-_JOIN_SESSION_KEYRING = 1  # <linux/keyctl.h>
-
-_Line = tuple[int, int, int, int]
+Line = tuple[int, int, int, int]
+"""`struct sock_filter`: code, lines to skip if true and if false, operand."""
 
 
 def guard(shared: bool) -> list[int]:
-    """Make every fork wait for the watcher; refuse what reaches outside.
+    """Make every fork wait for the watcher; refuse all calls that are not allowed.
 
     Args:
         shared: refuse signals, too: elsewhere there is nothing else to reach.
 
     Returns:
         The descriptor of the listener; empty if the kernel has none.
+
+    Raises:
+        OSError: the machine or the kernel has no filters.
     """
     machine = os.uname().machine
-    if machine not in _ARCHITECTURES:
-        return []
-    others, refused = _numbers(_OTHERS, machine), _numbers(_REFUSED, machine)
-    libc.syscall(refused["keyctl"], _JOIN_SESSION_KEYRING, None)
-    if shared:
-        refused |= _numbers(_SIGNALLING, machine)
-    for may_ask in (True, False):
-        forking = _ASK if may_ask else _ALLOW
-        answers = dict.fromkeys(refused.values(), _REFUSE)
-        answers |= {others[name]: forking for name in ("fork", "vfork") if name in others}
-        # The C library and others fall back to clone and openat, whose flags can be read here.
-        answers |= {others[name]: _MISSING for name in ("clone3", "openat2")}
-        lines = [_line for call, answer in answers.items() for _line in _always(call, answer)]
-        for name, (argument, ranges) in _RANGES.items():
-            lines += _in_ranges(others[name], argument, ranges)
-        for name, (argument, mask) in _FLAGS.items():
-            otherwise = forking if name == "clone" else _ALLOW
-            lines += _with_bits(others[name], argument, mask, otherwise)
-        for name, argument in _OPENING.items():
-            if name in others:
-                lines += _with_value(others[name], argument, _HOW, _CUT)
-        flags = _NEW_LISTENER if may_ask else 0
-        listener = _install(_ARCHITECTURES[machine], others["seccomp"], lines, flags)
+    if machine not in MACHINES:
+        raise OSError(f"no filter of system calls for {machine}")
+    for flags in (_NEW_LISTENER, 0):
+        lines = rules(machine, shared, asks=flags == _NEW_LISTENER)
+        code = b"".join(struct.pack("HBBI", *line) for line in lines)
+        buffer = ctypes.create_string_buffer(code)
+        program = struct.pack("HP", len(lines), ctypes.addressof(buffer))
+        listener = int(libc.syscall(MACHINES[machine][1], _MODE_FILTER, flags, program))
         if listener >= 0:
-            return [listener] if may_ask else []
+            return [listener] if flags else []
+    check(listener, "seccomp")
     return []
 
 
-def _numbers(table: str, machine: str) -> dict[str, int]:
-    """The calls of a table and their numbers on a machine that has them."""
-    column = [*_ARCHITECTURES].index(machine)
-    rows = [row.split() for row in table.split(";")]
-    return {name: int(of[column]) for name, *of in rows if of[column] != "-"}
+def rules(machine: str, shared: bool, asks: bool) -> list[Line]:
+    """The filter for a machine: another architecture is killed, what is not allowed is refused.
 
-
-def _always(call: int, answer: int) -> list[_Line]:
-    return [(_EQUAL, 0, 1, call), (_GIVE, 0, 0, answer)]
-
-
-def _in_ranges(call: int, argument: int, ranges: Sequence[tuple[int, int]]) -> list[_Line]:
-    """Refuse a call if the lower half of an argument is in one of the ranges, ends included."""
-    lines = [_argument(argument)]
-    for left, (lowest, highest) in zip(range(len(ranges) - 1, -1, -1), ranges, strict=True):
-        lines += [(_AT_LEAST, 0, 1, lowest), (_GREATER, 0, 2 * left + 1, highest)]
-    return _of_call(call, [*lines, (_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _REFUSE)])
-
-
-def _with_bits(call: int, argument: int, mask: int, otherwise: int) -> list[_Line]:
-    """Refuse a call if an argument has one of the bits of `mask`."""
-    lines = [_argument(argument), (_HAS, 1, 0, mask)]
-    return _of_call(call, [*lines, (_GIVE, 0, 0, otherwise), (_GIVE, 0, 0, _REFUSE)])
-
-
-def _with_value(call: int, argument: int, mask: int, value: int) -> list[_Line]:
-    """Refuse a call if the bits of `mask` in an argument are `value`."""
-    lines = [_argument(argument), (_KEEP, 0, 0, mask), (_EQUAL, 1, 0, value)]
-    return _of_call(call, [*lines, (_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _REFUSE)])
-
-
-def _argument(number: int) -> _Line:
-    return (_LOAD, 0, 0, 16 + 8 * number)
-
-
-def _of_call(call: int, lines: Sequence[_Line]) -> list[_Line]:
-    """Lines that are for one call alone, and leave its number loaded for those that follow."""
-    return [(_EQUAL, 0, len(lines), call), *lines]
-
-
-def _install(architecture: int, seccomp: int, lines: Sequence[_Line], flags: int) -> int:
-    """Install a filter: another architecture is killed, calls of the x32 ABI are refused.
-
-    `struct sock_filter {u16 code; u8 jt, jf; u32 k}`.
+    Args:
+        machine: one of `MACHINES`.
+        shared: as for `guard`.
+        asks: whether a fork waits for a listener's answer.
     """
-    program = [
-        *((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_GIVE, 0, 0, _KILL)),
-        *((_LOAD, 0, 0, 0), (_AT_LEAST, 0, 1, 0x40000000), (_GIVE, 0, 0, _REFUSE)),
-        *lines,
-        (_GIVE, 0, 0, _ALLOW),
+    lines = [
+        *((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, MACHINES[machine][0]), (_RETURN, 0, 0, _KILL)),
+        (_LOAD, 0, 0, 0),
     ]
-    code = b"".join(struct.pack("HBBI", *line) for line in program)
-    buffer = ctypes.create_string_buffer(code)
-    described = struct.pack("HP", len(program), ctypes.addressof(buffer))
-    return int(libc.syscall(seccomp, _MODE_FILTER, flags, described))
+    for name, number in numbers(machine, shared).items():
+        answer = _ASK if asks and name in _FORKS else _ALLOW
+        block = [line for test in _TESTS.get(name, ()) for line in _tested(*test)]
+        block.append((_RETURN, 0, 0, answer))
+        lines += [(_EQUAL, 0, len(block), number), *block]
+    missing = [(_AT_LEAST, 0, 1, _FIRST_OPTIONAL), (_RETURN, 0, 0, _MISSING)]
+    return [*lines, *missing, (_RETURN, 0, 0, _REFUSE)]
+
+
+def numbers(machine: str, shared: bool) -> dict[str, int]:
+    """The calls that are allowed, by name; `rules` says what the arguments are."""
+    column = [*MACHINES].index(machine)
+    rows = map(str.split, (_ALLOWED + _ALLOWED_ALONE * (not shared)).split(";"))
+    return {name: int(columns[column]) for name, *columns in rows if columns[column] != "-"}
+
+
+def _tested(argument: int, mask: int, allowed: Sequence[int]) -> list[Line]:
+    """Refuse the call unless these bits of an argument have one of the allowed values."""
+    return [
+        *((_LOAD, 0, 0, 16 + 8 * argument), (_KEEP, 0, 0, mask)),
+        *((_EQUAL, len(allowed) - index, 0, value) for index, value in enumerate(allowed)),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
