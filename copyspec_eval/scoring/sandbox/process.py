@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -13,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
 
 from copyspec_eval.scoring.sandbox.cgroups import limited_memory
 from copyspec_eval.scoring.sandbox.commands import Command, Outcome
@@ -27,7 +25,6 @@ PYTHON = os.path.realpath(sys.executable)
 _START = "import sys; sys.path.insert(0, {!r}); from child.main import start; start()"
 _STOP_SECONDS = 2.0
 _SEALS = 0b1111  # <linux/fcntl.h>: no more seals, not shorter, not longer, no other content
-_SET_DUMPABLE = 4  # <sys/prctl.h>
 _ISOLATED_FOLDER = "/tmp/program"
 """Where a program starts that has its own file system. Not /tmp, in which this package may be."""
 
@@ -54,8 +51,6 @@ def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
         OSError: it cannot be started.
     """
     limits, readable = command.limits, readable_paths(command.readable)
-    if level.shared:
-        _keep_memory_private()
     prefix = [] if level.shared else bubblewrap(readable, limits.file_bytes)
     ours, theirs = socket.socketpair()
     with (
@@ -108,13 +103,6 @@ def _sealed(data: bytes) -> Iterator[int]:
         os.fchmod(descriptor, 0o400)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         yield descriptor
-
-
-@cache
-def _keep_memory_private() -> None:
-    """Keep programs from reading and writing this process's memory, its keys among it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _settings(
