@@ -26,7 +26,7 @@ from copyspec_eval.provenance import is_of_this_process
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
-from copyspec_eval.scoring.sandbox import choice
+from copyspec_eval.sandbox import choice
 
 MAX_TURNS = 8
 

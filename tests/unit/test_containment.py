@@ -15,11 +15,11 @@ from containing.unprivileged import as_nobody
 from processes import processes_with, wait_until
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.scoring.sandbox import cgroups, choice
-from copyspec_eval.scoring.sandbox.commands import Limits, Outcome
-from copyspec_eval.scoring.sandbox.levels import BUBBLEWRAP, LANDLOCK, LIMITS, Level
-from copyspec_eval.scoring.sandbox.programs import run_program
-from copyspec_eval.scoring.sandbox.watch import Watch
+from copyspec_eval.sandbox import cgroups, choice
+from copyspec_eval.sandbox.commands import Limits, Outcome
+from copyspec_eval.sandbox.levels import BUBBLEWRAP, LANDLOCK, LIMITS, Level
+from copyspec_eval.sandbox.programs import run_program
+from copyspec_eval.sandbox.watch import Watch
 
 EVERY_LEVEL = pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
 
@@ -133,7 +133,7 @@ def test_the_process_that_runs_programs_stays_as_it_was(
     level: Level, user: Callable[[list[str]], list[str] | None]
 ) -> None:
     program = (
-        "import ctypes; from copyspec_eval.scoring.sandbox.programs import run_program\n"
+        "import ctypes; from copyspec_eval.sandbox.programs import run_program\n"
         "print(run_program('print(1)').status, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
         "print('COPYSPEC_SANDBOX' in open('/proc/self/environ').read())"
     )
@@ -149,7 +149,7 @@ def test_the_process_that_runs_programs_stays_as_it_was(
 
 RUN = """
 import sys, tempfile
-from copyspec_eval.scoring.sandbox.programs import run_program
+from copyspec_eval.sandbox.programs import run_program
 print(run_program(sys.argv[1]).status)
 """
 

@@ -11,7 +11,7 @@ import pytest
 from containing import table
 from containing.programs import LEVELS, REFUSED, ROOT, outcomes, outcomes_as_nobody, programs
 
-from copyspec_eval.scoring.sandbox import choice
+from copyspec_eval.sandbox import choice
 
 TABLE = ROOT / "results" / "CONTAINMENT.md"
 BEYOND_LANDLOCK = {"files/size_of_secrets", "files/fill_disk"}

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from copyspec_eval.sandbox import choice
+from copyspec_eval.sandbox.levels import Level
 from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_solution
 from copyspec_eval.scoring.humaneval.verdict import Solution, SolutionError
-from copyspec_eval.scoring.sandbox import choice
-from copyspec_eval.scoring.sandbox.levels import Level
 
 TESTS = Path(__file__).parents[1]
 FORGED = sorted((TESTS / "programs" / "forged").glob("*.py"))

@@ -23,6 +23,8 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
 from copyspec_eval.harness.reference_prompts import completion_stops
 from copyspec_eval.paths import tasks_dir
+from copyspec_eval.sandbox import choice, programs
+from copyspec_eval.sandbox.commands import Outcome
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
     as_samples,
@@ -30,8 +32,6 @@ from copyspec_eval.scoring.humaneval.scores import (
     score_all,
     score_solution,
 )
-from copyspec_eval.scoring.sandbox import choice, programs
-from copyspec_eval.scoring.sandbox.commands import Outcome
 
 HERE = choice.levels()
 TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."

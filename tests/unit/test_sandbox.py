@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from processes import processes_with, wait_until
 
-from copyspec_eval.scoring.sandbox import choice, programs
-from copyspec_eval.scoring.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
-from copyspec_eval.scoring.sandbox.levels import Level
-from copyspec_eval.scoring.sandbox.process import PYTHON
-from copyspec_eval.scoring.sandbox.programs import INSTALLED, run, run_all, run_program
-from copyspec_eval.scoring.sandbox.watch import Watch
+from copyspec_eval.sandbox import choice, programs
+from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
+from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox.process import PYTHON
+from copyspec_eval.sandbox.programs import INSTALLED, run, run_all, run_program
+from copyspec_eval.sandbox.watch import Watch
 
 SHORT = Limits(wall_seconds=1)
 ONE_SECOND_OF_CPU = Limits(wall_seconds=5, cpu_seconds=1)
@@ -397,8 +397,8 @@ def test_nothing_outlives_this_process(level: Level) -> None:
     """Even if it is killed and cannot clean up."""
     marker = f"orphan-{os.getpid()}-{level.name}"
     source = f"""
-    from copyspec_eval.scoring.sandbox.commands import Command
-    from copyspec_eval.scoring.sandbox.programs import run
+    from copyspec_eval.sandbox.commands import Command
+    from copyspec_eval.sandbox.programs import run
     run(Command([{PYTHON!r}, "-I", "-S", "-c", "import time; time.sleep(60)", {marker!r}]))
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(source)]) as ours:

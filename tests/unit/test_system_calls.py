@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from copyspec_eval.scoring.sandbox import choice
-from copyspec_eval.scoring.sandbox.child.filter import MACHINES, numbers, rules
-from copyspec_eval.scoring.sandbox.levels import Level
-from copyspec_eval.scoring.sandbox.programs import run_program
+from copyspec_eval.sandbox import choice
+from copyspec_eval.sandbox.child.filter import MACHINES, numbers, rules
+from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox.programs import run_program
 
 # <linux/seccomp.h>
 KILL, ASK, ALLOW = 0x80000000, 0x7FC00000, 0x7FFF0000

@@ -20,8 +20,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from copyspec_eval.scoring.sandbox import choice, programs
-from copyspec_eval.scoring.sandbox.commands import Command, Limits
+from copyspec_eval.sandbox import choice, programs
+from copyspec_eval.sandbox.commands import Command, Limits
 
 logger = logging.getLogger("lm_eval.copyspec")
 

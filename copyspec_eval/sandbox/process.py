@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
-from copyspec_eval.scoring.sandbox.cgroups import limited_memory
-from copyspec_eval.scoring.sandbox.commands import Command, Outcome
-from copyspec_eval.scoring.sandbox.folders import temporary_folder
-from copyspec_eval.scoring.sandbox.levels import CHILD, Level, bubblewrap, readable_paths
-from copyspec_eval.scoring.sandbox.watch import Watch
+from copyspec_eval.sandbox.cgroups import limited_memory
+from copyspec_eval.sandbox.commands import Command, Outcome
+from copyspec_eval.sandbox.folders import temporary_folder
+from copyspec_eval.sandbox.levels import CHILD, Level, bubblewrap, readable_paths
+from copyspec_eval.sandbox.watch import Watch
 
 PYTHON = os.path.realpath(sys.executable)
 

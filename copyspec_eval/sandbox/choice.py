@@ -7,9 +7,9 @@ import os
 from functools import cache
 
 from copyspec_eval.errors import OptionError, unknown_option
-from copyspec_eval.scoring.sandbox.commands import Command, Outcome
-from copyspec_eval.scoring.sandbox.levels import BUBBLEWRAP, LANDLOCK, LEVELS, LIMITS, Level
-from copyspec_eval.scoring.sandbox.process import PYTHON, run_at
+from copyspec_eval.sandbox.commands import Command, Outcome
+from copyspec_eval.sandbox.levels import BUBBLEWRAP, LANDLOCK, LEVELS, LIMITS, Level
+from copyspec_eval.sandbox.process import PYTHON, run_at
 
 logger = logging.getLogger("lm_eval.copyspec")
 
