@@ -13,9 +13,9 @@ from copyspec_eval.errors import DataError, report_errors_in_one_line
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
+from copyspec_eval.sandbox import choice, programs
+from copyspec_eval.sandbox.commands import Outcome
 from copyspec_eval.scoring import gsm8k
-from copyspec_eval.scoring.sandbox import choice, programs
-from copyspec_eval.scoring.sandbox.commands import Outcome
 from copyspec_eval.sources import JsonLine, read_jsonl
 
 report_errors_in_one_line()

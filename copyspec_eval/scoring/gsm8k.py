@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from copyspec_eval.scoring.sandbox.commands import Outcome
+from copyspec_eval.sandbox.commands import Outcome
 
 RIGHT = "right"
 

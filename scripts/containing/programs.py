@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containing.unprivileged import as_nobody
-from copyspec_eval.scoring.sandbox import choice
-from copyspec_eval.scoring.sandbox.commands import Outcome
-from copyspec_eval.scoring.sandbox.programs import run_all
+from copyspec_eval.sandbox import choice
+from copyspec_eval.sandbox.commands import Outcome
+from copyspec_eval.sandbox.programs import run_all
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "programs" / "hostile"
-LEVELS = ("bubblewrap", "namespaces", "landlock", "limits")
+LEVELS = ("bubblewrap", "landlock", "limits")
 REFUSED, DONE = "refused", "done"
 
 

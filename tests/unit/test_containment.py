@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from containing.unprivileged import as_nobody
 from processes import processes_with, wait_until
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.scoring.sandbox import cgroups, choice
-from copyspec_eval.scoring.sandbox.commands import Limits, Outcome
-from copyspec_eval.scoring.sandbox.levels import BUBBLEWRAP, GUARDED, LANDLOCK, NAMESPACES, Level
-from copyspec_eval.scoring.sandbox.programs import run_program
-from copyspec_eval.scoring.sandbox.watch import Watch
+from copyspec_eval.sandbox import cgroups, choice
+from copyspec_eval.sandbox.commands import Limits, Outcome
+from copyspec_eval.sandbox.levels import BUBBLEWRAP, LANDLOCK, LIMITS, Level
+from copyspec_eval.sandbox.programs import run_program
+from copyspec_eval.sandbox.watch import Watch
 
 EVERY_LEVEL = pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
 
 
+def only(*working: Level) -> Callable[[Level], Outcome]:
+    """Stands for `choice.trial` on a machine where only these levels work."""
+    works, fails = Outcome("ok", 0, "", ""), Outcome("killed", None, "", "cannot start: no bwrap")
+    return lambda level: works if level in working else fails
+
+
 def test_the_best_level_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "levels", lambda: (LANDLOCK, GUARDED))
+    monkeypatch.setattr(choice, "trial", only(LANDLOCK, LIMITS))
     assert choice.level() == LANDLOCK
 
 
@@ -30,7 +40,7 @@ def test_the_weakest_level_is_taken_only_if_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "levels", lambda: (GUARDED,))
+    monkeypatch.setattr(choice, "trial", only(LIMITS))
     with pytest.raises(OptionError) as caught:
         choice.level()
     text = str(caught.value)
@@ -38,7 +48,7 @@ def test_the_weakest_level_is_taken_only_if_it_is_asked_for(
     assert "files are NOT contained" in text
     assert "\n" not in text
     monkeypatch.setenv(choice.VARIABLE, "limits")
-    assert choice.level() == GUARDED
+    assert choice.level() == LIMITS
 
 
 @pytest.mark.parametrize(
@@ -46,14 +56,17 @@ def test_the_weakest_level_is_taken_only_if_it_is_asked_for(
     [
         (
             "bubblewrap",
-            "COPYSPEC_SANDBOX=bubblewrap does not work on this machine; these do",
+            "COPYSPEC_SANDBOX=bubblewrap does not work on this machine: cannot start: no bwrap",
         ),
         ("limit", "unknown COPYSPEC_SANDBOX 'limit' (did you mean 'limits'?)"),
-        ("none", "unknown COPYSPEC_SANDBOX 'none'"),
+        (
+            "namespaces",
+            "unknown COPYSPEC_SANDBOX 'namespaces'; known: bubblewrap, landlock",
+        ),
     ],
 )
 def test_other_names_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
-    monkeypatch.setattr(choice, "levels", lambda: (NAMESPACES, GUARDED))
+    monkeypatch.setattr(choice, "trial", only(LIMITS))
     monkeypatch.setenv(choice.VARIABLE, name)
     with pytest.raises(OptionError) as caught:
         choice.level()
@@ -62,7 +75,7 @@ def test_other_names_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, mes
 
 def test_what_is_refused_at_the_weakest_level_says_so() -> None:
     assert all("NOT contained" not in level.description for level in (BUBBLEWRAP, LANDLOCK))
-    assert "NOT contained" in GUARDED.description
+    assert "NOT contained" in LIMITS.description
 
 
 @EVERY_LEVEL
@@ -107,6 +120,88 @@ def test_groups_of_killed_processes_are_removed() -> None:
     assert not left.exists()
     assert used.exists()
     used.rmdir()
+
+
+def as_root(command: list[str]) -> list[str]:
+    return command
+
+
+@pytest.mark.parametrize("user", [as_root, as_nobody])
+@EVERY_LEVEL
+@pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: prctl is a call of Linux")
+def test_the_process_that_runs_programs_stays_as_it_was(
+    level: Level, user: Callable[[list[str]], list[str] | None]
+) -> None:
+    program = (
+        "import ctypes; from copyspec_eval.sandbox.programs import run_program\n"
+        "print(run_program('print(1)').status, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
+        "print('COPYSPEC_SANDBOX' in open('/proc/self/environ').read())"
+    )
+    setting, path = f"{choice.VARIABLE}={level.name}", f"PYTHONPATH={':'.join(sys.path)}"
+    command = user(["env", setting, path, sys.executable, "-c", program])
+    if command is None:
+        pytest.skip("NOT TESTED: no user without rights can be made here")
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    if "does not work on this machine" in done.stderr:
+        pytest.skip("NOT TESTED: this level does not work for a user without rights")
+    assert done.stdout.split() == ["ok", "1", "True"], done.stderr
+
+
+RUN = """
+import sys, tempfile
+from copyspec_eval.sandbox.programs import run_program
+print(run_program(sys.argv[1]).status)
+"""
+
+
+def running_in(folder: Path, source: str) -> subprocess.Popen[str]:
+    """A process that runs a program at a level that needs a folder of the machine for it."""
+    variables = os.environ | {"TMPDIR": str(folder), choice.VARIABLE: "limits"}
+    command = [sys.executable, "-c", RUN, source]
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: looks for processes in /proc")
+def test_folders_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:
+    killed = running_in(tmp_path, "import os, time; os.makedirs('a/b'); time.sleep(60)")
+    wait_until(lambda: len([*tmp_path.glob("*/a/b")]) == 1)
+    killed.kill()
+    killed.wait()
+    [left] = tmp_path.iterdir()
+    assert running_in(tmp_path, "print(1)").communicate()[0] == "ok\n"
+    assert not left.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: looks for processes in /proc")
+def test_folders_of_others_stay(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    name = f"copyspec-program-{ended.pid}"
+    elsewhere = tmp_path / "elsewhere"
+    stay = [elsewhere, tmp_path / f"{name}-link", tmp_path / f"{name}-file", tmp_path / name]
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("here")
+    stay[1].symlink_to(elsewhere)
+    stay[2].write_text("here")
+    stay[3].mkdir()
+    locked = tmp_path / f"{name}-locked"  # by a process of another container
+    locked.mkdir()
+    stay.append(locked)
+    if os.geteuid() == 0:
+        stay.append(tmp_path / f"{name}-of-another")
+        stay[-1].mkdir()
+        os.chown(stay[-1], 54321, -1)
+    descriptor = os.open(locked, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    other = running_in(tmp_path, "import time; open('here', 'w').close(); time.sleep(60)")
+    wait_until(lambda: len([*tmp_path.glob("*/here")]) == 1)
+    assert running_in(tmp_path, "print(1)").communicate()[0] == "ok\n"
+    os.close(descriptor)
+    assert len([*tmp_path.glob("*/here")]) == 1
+    assert all(path.exists() for path in stay)
+    assert (elsewhere / "file").read_text() == "here"
+    other.kill()
+    other.wait()
 
 
 @EVERY_LEVEL

@@ -18,6 +18,8 @@ from lm_eval.tasks import TaskManager
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import gsm8k as task_module
 from copyspec_eval.paths import tasks_dir
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import Outcome
 from copyspec_eval.scoring.gsm8k import (
     RIGHT,
     extract_program,
@@ -26,8 +28,6 @@ from copyspec_eval.scoring.gsm8k import (
     is_correct,
     verdict,
 )
-from copyspec_eval.scoring.sandbox import programs
-from copyspec_eval.scoring.sandbox.commands import Outcome
 
 
 @pytest.mark.parametrize(

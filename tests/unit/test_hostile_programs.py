@@ -11,7 +11,7 @@ import pytest
 from containing import table
 from containing.programs import LEVELS, REFUSED, ROOT, outcomes, outcomes_as_nobody, programs
 
-from copyspec_eval.scoring.sandbox import choice
+from copyspec_eval.sandbox import choice
 
 TABLE = ROOT / "results" / "CONTAINMENT.md"
 BEYOND_LANDLOCK = {"files/size_of_secrets", "files/fill_disk"}
@@ -48,8 +48,8 @@ def test_it_is_refused_a_user_without_rights(level: str) -> None:
 def _skip_unless_it_works(level: str) -> None:
     if level not in HERE:
         pytest.skip(f"NOT TESTED: containment by {level} does not work on this machine")
-    if "use the network" in choice.levels()[-1].description:
-        pytest.skip("NOT TESTED: this machine has no filter of system calls, and reports it")
+    if sys.platform != "linux":
+        pytest.skip("NOT TESTED: this system has no filter of system calls")
 
 
 def unlike_the_table(level: str, found: dict[str, str]) -> dict[str, str]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import socket
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from copyspec_eval.sandbox import choice
+from copyspec_eval.sandbox.levels import Level
 from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_solution
-from copyspec_eval.scoring.sandbox import choice
-from copyspec_eval.scoring.sandbox.levels import Level
+from copyspec_eval.scoring.humaneval.verdict import Solution, SolutionError
 
 TESTS = Path(__file__).parents[1]
 FORGED = sorted((TESTS / "programs" / "forged").glob("*.py"))
@@ -41,6 +45,20 @@ PLUS: dict[str, dict[str, Any]] = {
         "base_input": [["a b a"]],
         "plus_input": [[""], ["x"]],
     },
+    "halves": EXACT
+    | {
+        "prompt": "def halves(numbers):\n    '''Half of each.'''\n",
+        "canonical_solution": "    return [number / 2 for number in numbers]\n",
+        "base_input": [[[3]]],
+        "plus_input": [[[5.0]]],
+    },
+    "parts": EXACT
+    | {
+        "prompt": "def parts(text):\n    '''The letters of each word.'''\n",
+        "canonical_solution": "    return {frozenset(word) for word in text.split()}\n",
+        "base_input": [["ab ba c"]],
+        "plus_input": [[""], ["x"]],
+    },
     "find_zero": EXACT
     | {
         "task_id": "HumanEval/32",
@@ -55,6 +73,8 @@ CHECKS = {
     "total": "assert candidate([1, 2]) == 3 and candidate([]) == 0",
     "half": "assert candidate(4) == 2 and candidate(3) == 1.5",
     "words": "assert candidate('a b a') == {'a': 2, 'b': 1} and candidate('x') == {'x': 1}",
+    "halves": "assert candidate([3]) == [1.5] and candidate([5.0]) == [2.5]",
+    "parts": "assert candidate('ab ba c') == {frozenset('ab'), frozenset('c')}",
     "find_zero": "assert abs(1 + 2 * candidate([1.0, 2.0])) < 1e-4",
 }
 FORMS = ("EvalPlus's", pytest.param("OpenAI's", marks=pytest.mark.slow))
@@ -68,12 +88,16 @@ def problem_of(program: Path, form: str) -> dict[str, Any]:
         for name in ([node.name] if isinstance(node, ast.FunctionDef) else _assigned(node))
     }
     [entry_point] = names & PLUS.keys()
-    problem = PLUS[entry_point] | {"entry_point": entry_point}
+    return problem(entry_point, form)
+
+
+def problem(entry_point: str, form: str) -> dict[str, Any]:
+    row = PLUS[entry_point] | {"entry_point": entry_point}
     if form == "EvalPlus's":
-        return problem
+        return row
     check = f"def check(candidate):\n    {CHECKS[entry_point]}\n"
-    kept = ("task_id", "prompt", "canonical_solution", "entry_point")
-    return {name: problem[name] for name in kept} | {"test": check}
+    names = ("task_id", "prompt", "canonical_solution", "entry_point")
+    return {name: row[name] for name in names} | {"test": check}
 
 
 def _assigned(node: ast.stmt) -> list[str]:
@@ -115,6 +139,48 @@ def test_neither_is_so_at_any_level(level: Level, monkeypatch: pytest.MonkeyPatc
     for form in ("EvalPlus's", "OpenAI's"):
         test_no_forgery_is_taken_for_right(form)
         test_no_right_solution_is_taken_for_wrong(form)
+
+
+DRIPS = """
+import os, time
+while True:
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b" ")
+        except OSError:
+            pass
+    time.sleep(1)
+def total(numbers):
+    return sum(numbers)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["EvalPlus's", "OpenAI's"])
+def test_a_solution_that_drips_is_given_up_like_one_that_is_silent(form: str) -> None:
+    started = time.monotonic()
+    scored = score_solution(DRIPS, problem("total", form))
+    assert not scored.base
+    assert time.monotonic() - started < 60
+
+
+def test_a_solution_has_a_limit_for_its_first_answer() -> None:
+    ours, theirs = socket.socketpair()
+    done = threading.Event()
+
+    def drip() -> None:
+        with theirs:
+            while not done.wait(0.05):
+                theirs.sendall(b" ")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        with pytest.raises(SolutionError, match="Timed out"):
+            Solution(ours.detach(), ["x = 1"], "x", seconds=0.3)
+    finally:
+        done.set()
+        dripping.join()
 
 
 @pytest.mark.parametrize("program", [*FORGED, *AWKWARD], ids=lambda program: program.stem)

@@ -25,6 +25,9 @@ from copyspec_eval.errors import OptionError, SandboxError
 from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
 from copyspec_eval.harness.reference_prompts import completion_stops
 from copyspec_eval.paths import tasks_dir
+from copyspec_eval.sandbox import choice, programs
+from copyspec_eval.sandbox.commands import Outcome
+from copyspec_eval.sandbox.levels import LIMITS
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
     as_samples,
@@ -32,9 +35,6 @@ from copyspec_eval.scoring.humaneval.scores import (
     score_all,
     score_solution,
 )
-from copyspec_eval.scoring.sandbox import choice, programs
-from copyspec_eval.scoring.sandbox.commands import Outcome
-from copyspec_eval.scoring.sandbox.levels import GUARDED
 
 HERE = choice.levels()
 TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
@@ -130,7 +130,7 @@ def test_predict_only_runs_nothing(local_data, evaluate, monkeypatch, tmp_path):
 def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     write(local_data, PLUS)
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "levels", lambda: (GUARDED,))
+    monkeypatch.setattr(choice, "trial", lambda level: Outcome("killed", None, "", "no"))
     task = HumanEvalTask(CONFIG)
     with pytest.raises(OptionError, match="install bubblewrap, or set COPYSPEC_SANDBOX=limits"):
         task.build_all_requests()
@@ -139,7 +139,7 @@ def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     assert len(task.instances) == 2
 
 
-@pytest.mark.skipif(HERE[0] == GUARDED, reason="NOT TESTED where no sandbox hides files")
+@pytest.mark.skipif(HERE[0] == LIMITS, reason="NOT TESTED where no sandbox hides files")
 def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(
     local_data, evaluate, monkeypatch
 ):
@@ -156,7 +156,7 @@ def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(
 def test_a_sandbox_that_does_not_start_is_no_wrong_answer(local_data, evaluate, monkeypatch):
     """As where the disk is full once the answers are in."""
     write(local_data, PLUS)
-    monkeypatch.setenv(choice.VARIABLE, GUARDED.name)
+    monkeypatch.setenv(choice.VARIABLE, LIMITS.name)
 
     class Filling(Scripted):
         def generate_until(self, requests, disable_tqdm=False):

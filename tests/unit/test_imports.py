@@ -23,6 +23,7 @@ FLOORS = (
     ("serving",),
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "manifest", "sources"),
+    ("sandbox",),
     ("types", "journal", "provenance"),
     ("errors", "paths", "redaction"),
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from copyspec_eval.scoring.sandbox.child import main as child
+from copyspec_eval.sandbox.child import main as child
 
 
 def refusing(times: int, number: int) -> Any:

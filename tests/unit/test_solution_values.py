@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, OrderedDict, deque, namedtuple
+from collections import (
+    ChainMap,
+    Counter,
+    OrderedDict,
+    UserDict,
+    UserList,
+    UserString,
+    deque,
+    namedtuple,
+)
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import numpy
@@ -77,7 +87,14 @@ class Liar(float):
         (Pair(1, 2), (1, 2)),
         (Counter("aab"), {"a": 2, "b": 1}),
         (OrderedDict(a=1), {"a": 1}),
-        (frozenset({1}), {1}),
+        (frozenset({1}), frozenset({1})),
+        ({frozenset({1}), frozenset()}, {frozenset({1}), frozenset()}),
+        ({frozenset({1}): 2}, {frozenset({1}): 2}),
+        (UserList([1, (2,)]), [1, (2,)]),
+        (UserDict(a=UserList([1])), {"a": [1]}),
+        (UserString("ab"), "ab"),
+        (ChainMap({"a": 1}, {"b": 2}), {"b": 2, "a": 1}),
+        (MappingProxyType({"a": 1}), {"a": 1}),
         ({"a": 1}.keys(), {"a"}),
         (bytearray(b"ab"), b"ab"),
         (Decimal("1e-400"), Decimal("1e-400")),

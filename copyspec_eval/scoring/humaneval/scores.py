@@ -22,9 +22,9 @@ from typing import Any
 from tqdm import tqdm
 
 from copyspec_eval.errors import SandboxError
-from copyspec_eval.scoring.sandbox import choice, programs
-from copyspec_eval.scoring.sandbox.commands import Command, Limits, Outcome
-from copyspec_eval.scoring.sandbox.levels import Level
+from copyspec_eval.sandbox import choice, programs
+from copyspec_eval.sandbox.commands import Command, Limits, Outcome
+from copyspec_eval.sandbox.levels import Level
 
 logger = logging.getLogger("lm_eval.copyspec")
 

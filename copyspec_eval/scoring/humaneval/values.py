@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Set
+from collections import UserList, UserString
+from collections.abc import Callable, Mapping, Set
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -27,7 +28,8 @@ UNKNOWN = Unknown()
 def encode(value: Any) -> Any:
     """`value` as JSON: an object of one name, the type's, where JSON has no such type.
 
-    Instances of a subclass become instances of the builtin type. What is nested too deeply is
+    Instances of a subclass become instances of the builtin type, as do `UserList`, `UserString` and
+    other mappings than dictionaries, which equal what they contain. What is nested too deeply is
     unknown as a whole.
 
     >>> encode([1, (2.5, None), {3: "x"}])
@@ -76,12 +78,17 @@ def _encoded(value: Any) -> Any:
         return {"dict": [[_encoded(key), _encoded(item)] for key, item in dict.items(value)]}
     if isinstance(value, tuple):
         return {"tuple": [_encoded(item) for item in value]}
-    if isinstance(value, Set):
-        return {"set": [_encoded(item) for item in value]}
     return _encoded_rarely(value)
 
 
 def _encoded_rarely(value: Any) -> Any:
+    if isinstance(value, Set):
+        kind = "frozenset" if isinstance(value, frozenset) else "set"
+        return {kind: [_encoded(item) for item in value]}
+    if isinstance(value, (UserList, UserString)):
+        return _encoded(value.data)
+    if isinstance(value, Mapping):
+        return {"dict": [[_encoded(key), _encoded(item)] for key, item in value.items()]}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, (bytes, bytearray)):
@@ -121,6 +128,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "dict": lambda content: {_decoded(key): _decoded(item) for key, item in content},
     "tuple": lambda content: tuple(_decoded(item) for item in content),
     "set": lambda content: {_decoded(item) for item in content},
+    "frozenset": lambda content: frozenset(_decoded(item) for item in content),
     "complex": lambda content: complex(*content),
     "bytes": bytes.fromhex,
     "fraction": lambda content: Fraction(*map(_decoded, content)),

@@ -26,7 +26,6 @@ from copyspec_eval.scoring.humaneval.values import decode, encode
 _SET_DUMPABLE = 4  # <sys/prctl.h>
 
 _START_SECONDS = 30.0
-"""For a solution's top level, and for a machine that is slow to start a process."""
 _CHECK_SECONDS, _CHECK_FACTOR = 10.0, 10.0
 """For a problem's own tests: at least so long, and so many times what the right solution takes."""
 
@@ -44,17 +43,29 @@ class Solution:
         descriptor: of a socket to that process.
         sources: programs that are run one after the other, with the same names.
         entry_point: the name of its function.
+        seconds: for their top level, and for a machine that is slow to start a process.
 
     Raises:
-        SolutionError: their top level fails, or takes more than 30 seconds.
+        SolutionError: their top level fails, or takes longer.
     """
 
-    def __init__(self, descriptor: int, sources: Sequence[str], entry_point: str) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        sources: Sequence[str],
+        entry_point: str,
+        seconds: float = _START_SECONDS,
+    ) -> None:
+        from evalplus.eval.utils import TimeoutException, time_limit
+
         self._socket = socket.socket(fileno=descriptor)
         self._messages = self._socket.makefile("rwb")
-        self._socket.settimeout(_START_SECONDS)
-        self._ask({"sources": sources, "entry_point": entry_point})
-        self._socket.settimeout(None)
+        try:
+            # Not the socket's own limit, which begins again with each byte.
+            with time_limit(seconds):
+                self._ask({"sources": sources, "entry_point": entry_point})
+        except TimeoutException as error:
+            raise SolutionError(str(error)) from error
 
     def call(self, *arguments: Any) -> Any:
         """What the function returns, as plain data.
@@ -118,6 +129,7 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
         solution = Solution(channel, [source], entry_point)
     except SolutionError:
         return False
+    _compare_shapes()
     # EvalPlus tests the source of a module, in a fork of this process.
     elsewhere = ModuleType("elsewhere")
     setattr(elsewhere, entry_point, solution.call)
@@ -136,6 +148,21 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
     # (its pull request 201): what fails has the detail of the test that failed.
     is_right_zero = entry_point == "find_zero" and status == FAIL and len(details) == 0
     return bool(status == PASS or is_right_zero)
+
+
+def _compare_shapes() -> None:
+    """Make `numpy.allclose`, by which EvalPlus compares floats, false for unlike shapes.
+
+    It broadcasts: `[[]]` is close to any list of one float, since nothing in it differs.
+    """
+    import numpy
+
+    allclose = numpy.allclose
+
+    def same_shape_and_close(one: Any, other: Any, **tolerances: Any) -> bool:
+        return numpy.shape(one) == numpy.shape(other) and allclose(one, other, **tolerances)
+
+    numpy.allclose = same_shape_and_close  # type: ignore[assignment]
 
 
 def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from copyspec_eval.errors import SandboxError
-from copyspec_eval.scoring.sandbox.cgroups import MemoryGroup
-from copyspec_eval.scoring.sandbox.commands import ExitStatus, Limits, Outcome
+from copyspec_eval.sandbox.cgroups import MemoryGroup
+from copyspec_eval.sandbox.commands import ExitStatus, Limits, Outcome
 
 _REASON_CHARS = 200
 _MESSAGE_BYTES = 256
@@ -41,7 +41,7 @@ class Watch:
         default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
     )
     group: int = 0
-    said: bytes = b""
+    message: bytes = b""
 
     def outcome(self) -> Outcome:
         """Wait for the end; the caller must stop `child` afterwards.
@@ -61,18 +61,18 @@ class Watch:
                         selector.unregister(ready[name].fileobj)
                 if self._exceeds_output():
                     return self._output_limit()
-                if "control" in ready and (message := self._heard()) is not None:
+                if "control" in ready and (message := self._end_message()) is not None:
                     return self._end_outcome(message)
         return self._make("timeout", None, f"over {self.limits.wall_seconds:g} s of wall time")
 
-    def _heard(self) -> str | None:
-        """What `child` says of the program's end; "" if it ended without; None so far."""
+    def _end_message(self) -> str | None:
+        """How the program ended, by `child`; "" if that ended without a word; None so far."""
         try:
             chunk = self.control.recv(_MESSAGE_BYTES)
         except OSError:
             chunk = b""
-        self.said = (self.said + chunk)[:_MESSAGE_BYTES]
-        first, _, rest = self.said.decode(errors="replace").partition("\n")
+        self.message = (self.message + chunk)[:_MESSAGE_BYTES]
+        first, _, rest = self.message.decode(errors="replace").partition("\n")
         if match := _GROUP.fullmatch(first):
             self.group = int(match[1])
         end, newline, _ = rest.partition("\n")

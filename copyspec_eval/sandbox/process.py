@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -12,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 
 from copyspec_eval.errors import SandboxError
-from copyspec_eval.scoring.sandbox.cgroups import limited_memory
-from copyspec_eval.scoring.sandbox.commands import Command, Outcome
-from copyspec_eval.scoring.sandbox.levels import CHILD, Level, Mount, hidden, mounts_of
-from copyspec_eval.scoring.sandbox.watch import Watch
+from copyspec_eval.sandbox.cgroups import limited_memory
+from copyspec_eval.sandbox.commands import Command, Outcome
+from copyspec_eval.sandbox.folders import temporary_folder
+from copyspec_eval.sandbox.levels import CHILD, Level, bubblewrap, readable_paths
+from copyspec_eval.sandbox.watch import Watch
 
 PYTHON = os.path.realpath(sys.executable)
 
@@ -27,7 +26,8 @@ PYTHON = os.path.realpath(sys.executable)
 _START = "import sys; sys.path.insert(0, {!r}); from child.main import start; start()"
 _STOP_SECONDS = 2.0
 _SEALS = 0b1111  # <linux/fcntl.h>: no more seals, not shorter, not longer, no other content
-_SET_DUMPABLE = 4  # <sys/prctl.h>
+_ISOLATED_FOLDER = "/tmp/program"
+"""Where a program starts that has its own file system. Not /tmp, in which this package may be."""
 
 
 def run_at(level: Level, command: Command) -> Outcome:
@@ -64,23 +64,22 @@ def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
 
 @contextmanager
 def _started(level: Level, command: Command, output: int) -> Iterator[Watch]:
-    limits, mounts = command.limits, mounts_of(command.readable)
-    if level.shared:
-        _keep_memory_private()
+    limits, readable = command.limits, readable_paths(command.readable)
+    prefix = [] if level.shared else bubblewrap(readable, limits.file_bytes)
     ours, theirs = socket.socketpair()
     with (
-        level.folder() as folder,
+        temporary_folder() if level.shared else nullcontext(_ISOLATED_FOLDER) as folder,
         ours,
         _sealed(command.stdin) as stdin,
         limited_memory(limits.memory_bytes) as memory,
     ):
-        settings = _settings(level, command, mounts, folder, theirs.fileno())
+        settings = _settings(level, command, readable, folder, theirs.fileno())
         start = _START.format(str(CHILD.parent))
         with theirs:
             process = subprocess.Popen(
                 [
                     *(memory.prefix if memory else ()),
-                    *level.prefix(limits.file_bytes, mounts),
+                    *prefix,
                     *(PYTHON, "-I", "-S", "-c", start, settings, *command.arguments),
                 ],
                 stdin=stdin,
@@ -120,31 +119,24 @@ def _sealed(data: bytes) -> Iterator[int]:
         yield descriptor
 
 
-@cache
-def _keep_memory_private() -> None:
-    """Keep programs from reading and writing this process's memory, its keys among it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
-
-
 def _settings(
-    level: Level, command: Command, mounts: Sequence[Mount], folder: str, control: int
+    level: Level, command: Command, readable: Sequence[str], folder: str, control: int
 ) -> str:
     """The first argument of `child`."""
     limits = command.limits
+    files = {
+        "readable": readable,
+        # Python looks for packages by listing the folders that they are in.
+        "listable": [str(path.parent) for path in command.readable],
+        "writable": [folder, *map(str, command.writable)],
+    }
     return json.dumps(
         {
             "control": control,
             "folder": folder,
-            "mounts": mounts if level.builds_root else None,
-            "hidden": hidden(),
-            "readable": [source for source, _ in mounts] if level.keeps_files else None,
-            # Python looks for packages by listing the folders that they are in.
-            "listable": [str(path.parent) for path in command.readable],
-            "writable": [str(path) for path in command.writable],
+            "files": files if level.landlock else None,
             "shared": level.shared,
             "num_processes": limits.num_processes,
-            "folder_bytes": limits.file_bytes,
             "limits": {
                 "RLIMIT_CPU": limits.cpu_seconds,
                 "RLIMIT_AS": limits.memory_bytes,

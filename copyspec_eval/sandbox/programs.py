@@ -12,11 +12,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from copyspec_eval.scoring.sandbox.choice import announce, level
-from copyspec_eval.scoring.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
-from copyspec_eval.scoring.sandbox.process import PYTHON, run_at, started
+from copyspec_eval.sandbox.choice import announce, level
+from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
+from copyspec_eval.sandbox.process import PYTHON, run_at, started
 
-INSTALLED = (Path(sys.prefix), Path(__file__).parents[2])
+INSTALLED = (Path(sys.prefix), Path(__file__).parents[1])
 """What a program must read to import this package and those installed beside it."""
 
 # Isolated from the user's folders, Python does not find a package that PYTHONPATH led to.
@@ -33,7 +33,7 @@ def module(name: str, *arguments: str) -> list[str]:
 
     It has to read `INSTALLED`.
     """
-    start = _START.format(str(Path(__file__).parents[3]), name)
+    start = _START.format(str(Path(__file__).parents[2]), name)
     return [sys.executable, "-I", "-c", start, *arguments]
 
 

@@ -29,9 +29,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .files import Files, build_root, keep_apart, restrict
 from .filter import guard
 from .kernel import LINUX, libc
+from .landlock import keep_apart, restrict
 
 TICK_SECONDS = 0.02
 """Interval at which the processes are counted."""
@@ -49,14 +49,9 @@ def main(
     *,
     control: int,
     folder: str,
-    mounts: Sequence[tuple[str, str]] | None,
-    hidden: Sequence[str],
-    readable: Sequence[str] | None,
-    listable: Sequence[str],
-    writable: Sequence[str],
+    files: dict[str, Sequence[str]] | None,
     shared: bool,
     num_processes: int,
-    folder_bytes: int,
     limits: dict[str, int],
 ) -> None:
     """Run `program` and report; does not return.
@@ -65,33 +60,22 @@ def main(
         program: a path and its arguments.
         control: descriptor of the socket.
         folder: where the program starts.
-        mounts: `(source, target)` paths that can be read, to build a file system from; None if it
-            is built already.
-        hidden: files of /proc that are covered in that file system.
-        readable: what Landlock lets the program read; None for no such rules.
-        listable: folders whose names, and those of all in them, it lets it read.
-        writable: what it lets it write to, beside `folder`.
+        files: arguments of `restrict`; None for no such rules.
         shared: whether the program shares processes and network with the machine.
         num_processes: limit on processes at a time.
-        folder_bytes: size of each writable file system that is built.
         limits: resource limits by name, `{"RLIMIT_CPU": 8}`.
     """
     os.set_inheritable(control, False)
-    if mounts is not None:
-        build_root(mounts, hidden, folder_bytes)
     Path(folder).mkdir(exist_ok=True)
     os.chdir(folder)
     if LINUX:
         libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # No program may read or write this one's memory; its own is its own again from exec on.
+        # No program may read or write this process's memory; exec makes its own dumpable again.
         libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         ours.close()
-        files = None
-        if readable is not None:
-            files = Files(readable, listable, (*writable, folder))
         become(program, limits, shared, files, theirs)
     theirs.close()
     os.write(control, f"group {child}\n".encode())
@@ -104,7 +88,7 @@ def become(
     program: Sequence[str],
     limits: dict[str, int],
     shared: bool,
-    files: Files | None,
+    files: dict[str, Sequence[str]] | None,
     watcher: socket.socket,
 ) -> None:
     """Become the program, with its limits and without privileges; does not return.
@@ -112,8 +96,7 @@ def become(
     The descriptor of the listener for forks, if there is one, is sent to `watcher`.
 
     Args:
-        program, limits, shared: as for `main`.
-        files: those that Landlock lets the program use; None for no such rules.
+        program, limits, shared, files: as for `main`.
         watcher: see above.
     """
     try:
@@ -127,10 +110,11 @@ def become(
             resource.setrlimit(kind, (soft, hard))
         if LINUX:
             drop_privileges()
-            if files is not None:
-                restrict(files)
-            elif shared:
-                keep_apart()
+        if files is not None:
+            restrict(**files)
+        elif shared:
+            keep_apart()
+        if LINUX:
             hand_over(watcher, guard(shared))
         watcher.close()
         os.execv(program[0], list(program))
