@@ -88,7 +88,12 @@ class Steps:
         self._model = model
         self._batch_size = batch_size
         self.fixes_extent = fixed_width is not None
-        self.widths = (fixed_width,) if fixed_width else ladder(1 + num_draft_tokens)
+        widest = fixed_width or 1 + num_draft_tokens
+        self.widths = (
+            (widest,)
+            if fixed_width
+            else tuple(width for width in ladder(widest) if width <= widest)
+        )
         packs = batch_size > 1 and not fixed_width and kernels.serve(model)
         self.totals = ladder(batch_size * self.widths[-1])[1:] if packs else ()
 
