@@ -18,8 +18,8 @@ from copyspec_eval.reports.equivalence import Pair
 from copyspec_eval.reports.runs import Answer
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference
 
-# How to decode, not what: settings of assisted generation that leave the choice of a token alone.
-_ASSISTED = {"prompt_lookup_num_tokens", "max_matching_ngram_size"}
+# Settings that leave the choice of a token alone: of assisted generation, and of vLLM's replies.
+_NEUTRAL = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "return_token_ids"}
 
 _NUM_ALTERNATIVES = 64
 """How many of the likeliest tokens to try as the next one of an answer that is known as text."""
@@ -104,7 +104,7 @@ class _RescoringModel:
         return replace(pair, status=difference.agreement, difference=difference)
 
     def _prepare(self, answer: Answer) -> Prepared:
-        settings = {k: v for k, v in answer.gen_kwargs.items() if k not in _ASSISTED}
+        settings = {k: v for k, v in answer.gen_kwargs.items() if k not in _NEUTRAL}
         instance = Instance("generate_until", {}, (answer.prompt, settings), 0)
         return self._builder.build(instance, 0)
 

@@ -116,6 +116,8 @@ class TimedLM(Backend):
         jobs = [
             _job(key, instance) for key, instance in dict(zip(keys, requests, strict=True)).items()
         ]
+        for job in jobs:
+            self.check_request(job.settings)
         groups = self._groups(jobs)
         if groups and not self._warm:
             self._warm_up(groups[0][0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -17,11 +17,10 @@ from copyspec_eval.drafters.registry import default_drafter
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness import options
 from copyspec_eval.harness.backends.base import TimedAnswer
-from copyspec_eval.harness.backends.vllm_steps import Copied
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.serving import proposer, worker
-from copyspec_eval.serving.requests import Copies
-from copyspec_eval.types import PAPER_GAMMA, DraftOptions, Span
+from copyspec_eval.serving.requests import Drafted
+from copyspec_eval.types import PAPER_GAMMA, Attempt, DraftOptions, Span
 
 _WORKER = f"{worker.__name__}.{worker.CopySpecWorker.__name__}"
 _MEMORY = 0.9
@@ -108,7 +107,7 @@ class CopySpecVLLM(TimedLM):
         if paired:
             arguments = {k: v for k, v in self.model_args.items() if k not in _OURS}
             self._plain = type(self.model)(**arguments)
-        self._copies: dict[tuple[int, ...], list[Copies]] = {}
+        self._drafted: dict[str, Any] = {}
         self._plain_is_next = False
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
@@ -131,46 +130,38 @@ class CopySpecVLLM(TimedLM):
             for answer, baseline in zip(drafted, plain, strict=True)
         ]
 
-    def copied(self, output: Any) -> Copied:
-        """What the proposer has recorded of an answer, up to the answer's end.
-
-        Equal requests with equal answers share out their records: the proposer, which knows them by
-        their tokens alone, cannot tell them apart.
-        """
-        answer_ids = tuple(output.outputs[0].token_ids)
-        of_prompt = self._copies.get(tuple(output.prompt_token_ids), [])
-        for copies in of_prompt:
-            seen = tuple(copies.output_ids)
-            if seen[: len(answer_ids)] == answer_ids[: len(seen)]:
-                of_prompt.remove(copies)
-                return Copied(copies.sources, _cut(copies.spans, len(answer_ids)))
-        nothing: Copied = super().copied(output)
-        return nothing
+    def drafted(self, output: Any, num_forwards: int) -> Drafted | None:
+        """What the proposer has recorded, since vLLM counts drafts that are not ours as well."""
+        if self.model is not self._drafting:
+            return Drafted()
+        attempts, spans = self._drafted[output.request_id]
+        attempts = [Attempt(*attempt) for attempt in attempts]
+        metrics = output.outputs[0].spec_decode_metrics
+        lengths = metrics.per_step_drafted if metrics else ()
+        if len(lengths) == len(attempts):
+            # The scheduler can cut a draft, and does not tell the proposer.
+            attempts = [
+                attempt._replace(num_drafted=length)
+                for attempt, length in zip(attempts, lengths, strict=True)
+            ]
+        return Drafted(attempts, [Span(*span) for span in spans])
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         outputs: list[Any] = super()._model_generate(*args, **kwargs)
-        self._copies = {}
         if self.model is self._drafting:
-            of_workers = self.model.collective_rpc("copyspec_copies")
+            answers = [
+                (list(output.prompt_token_ids), list(output.outputs[0].token_ids))
+                for output in outputs
+            ]
+            of_workers = self.model.collective_rpc("copyspec_drafted", args=(answers,))
             # Of the workers of the last stage, the first one's drafts are those that are verified.
-            for each in next(copies for copies in of_workers if copies is not None):
-                copies = Copies(*each)
-                self._copies.setdefault(tuple(copies.prompt_ids), []).append(copies)
+            drafted = next(each for each in of_workers if each is not None)
+            self._drafted = dict(zip([each.request_id for each in outputs], drafted, strict=True))
         return outputs
 
     def _warm_up(self, job: Any) -> None:
         super()._warm_up(job)
         self._drafting.collective_rpc("copyspec_restart")
-
-
-def _cut(spans: Iterable[Sequence[int]], length: int) -> tuple[Span, ...]:
-    """Those of the first `length` tokens."""
-    within = (Span(*span) for span in spans)
-    return tuple(
-        span._replace(length=min(span.length, length - span.start))
-        for span in within
-        if span.start < length
-    )
 
 
 def _check_names(arguments: Iterable[str]) -> None:

@@ -96,8 +96,8 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
 
     `SOURCE_attempts`, `SOURCE_drafted`, `SOURCE_accepted` for each source of draft tokens;
     `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
-    context, store and earlier runs; `drafted_tokens`: of all sources; `num_turns`: 1; `cut`: 0 or
-    1, whether the token budget ended the answer.
+    context, store and earlier runs, not known where a source is "unknown"; `drafted_tokens`: of all
+    sources; `num_turns`: 1; `cut`: 0 or 1, whether the token budget ended the answer.
     """
     named = [field.name for field in fields(TurnCounts) if field.name != "drafts"]
     flat: dict[str, Any] = {name: getattr(counts, name) for name in named}
@@ -113,6 +113,8 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
     flat["cut"] = float(counts.finish_reason == "length") if counts.finish_reason else None
     for name, parts in _SUMS.items():
         flat[name] = None if drafts is None else sum(flat[part] for part in parts)
+    if drafts and "unknown" in drafts:
+        flat["copied_tokens"] = flat["copy_attempts"] = None
     return flat
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from copyspec_eval.decoding.earlier_runs import draft_options, read_earlier, store_text
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
-from copyspec_eval.serving.requests import MOST_ENDED, Request, Requests, Row
+from copyspec_eval.serving.requests import Requests, Row
 from copyspec_eval.serving.step_clock import StepClock
 from copyspec_eval.types import DraftOptions
 
@@ -48,13 +48,12 @@ class CopySpecProposer:
         self._options = draft_options(os.environ.get(VARIABLE, ""))
         self._longest: int = vllm_config.speculative_config.num_speculative_tokens
         self._max_length: int = vllm_config.model_config.max_model_len
-        self._most_ended = max(MOST_ENDED, vllm_config.scheduler_config.max_num_seqs)
         self._clock = StepClock()
         self.restart()
 
-    def restart(self) -> None:
-        """Forget all requests and their answers; what steps take is kept."""
-        self.requests = Requests(drafters(self._options), self._max_length, self._most_ended)
+    def restart(self, is_recording: bool = False) -> None:
+        """Forget all requests and their answers, but not what steps take; as for `Requests`."""
+        self.requests = Requests(drafters(self._options), self._max_length, is_recording)
         self._num_tokens = 0
         self._ended: float | None = None
 
@@ -82,22 +81,15 @@ class CopySpecProposer:
             length = int(num_tokens_no_spec[row])
             there = bool(sampled) and length < self._max_length
             rows.append((token_ids_cpu[row, :length], len(sampled)) if there else None)
-        before = self.requests.running
         taken = self.requests.take(rows)
-        self._time(started, taken, before)
+        if self._ended is not None and self.requests.is_steady:
+            self._clock.add(self._num_tokens, started - self._ended)
         running = len(self.requests.running)
         thresholds = self._clock.thresholds(running, self._longest) if running else ()
         drafts = [request.propose(thresholds) if request else [] for request in taken]
         self._num_tokens = running + sum(map(len, drafts))
         self._ended = perf_counter()
         return drafts
-
-    def _time(
-        self, started: float, taken: Sequence[Request | None], before: Sequence[Request]
-    ) -> None:
-        """Learn from the step that has just ended, if it read no prompt."""
-        if self._ended is not None and None not in taken and {*taken} == {*before}:
-            self._clock.add(self._num_tokens, started - self._ended)
 
 
 def drafters(options: DraftOptions) -> DrafterFactory:

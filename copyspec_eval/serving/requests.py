@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,55 +13,50 @@ from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
-from copyspec_eval.types import Draft, DraftSource, Span, Verdict
+from copyspec_eval.types import Attempt, Draft, Span, Verdict
 
-MOST_ENDED = 1024
-"""Requests that are remembered although they are in no row: copies are asked for after as many."""
-
+TokenIds = Sequence[int]
 Row = tuple[NDArray[numpy.int32], int]
 """Tokens of prompt and output so far, and how many of the last ones the step has just added."""
 
 
-class Copies(NamedTuple):
-    """What was copied in a request.
+class Drafted(NamedTuple):
+    """What was drafted for an answer, up to its end; as in `Generation`."""
 
-    Attributes:
-        prompt_ids: its prompt.
-        output_ids: its output, and what the last step gave beyond the end.
-        spans: as in `Generation`.
-        sources: of each draft that was verified.
-    """
-
-    prompt_ids: Sequence[int]
-    output_ids: Sequence[int]
-    spans: Sequence[Span]
-    sources: Sequence[DraftSource]
+    attempts: Sequence[Attempt] = ()
+    spans: Sequence[Span] = ()
 
 
 class Request:
     """A request that was recognised by its tokens.
 
     Attributes:
-        sequence: its tokens, and what became of its drafts.
+        text: prompt and output so far.
+        sequence: the same, and what became of its drafts.
         draft: the last one, whose verdict is to come.
     """
 
-    def __init__(self, prompt_ids: Sequence[int], room: int, make: DrafterFactory) -> None:
+    def __init__(self, prompt_ids: TokenIds, room: int, make: DrafterFactory) -> None:
+        self.text = numpy.array(prompt_ids, numpy.int32)
         self.sequence = Decoded(prompt_ids, StopRule(max(1, room)))
         self.sequence.start(make())
         self.draft = Draft()
+        self._starts: list[int] = []
         self._make = make
 
-    def commit(self, token_ids: Sequence[int]) -> None:
-        """Take what a step has added: the draft's accepted tokens, and one more."""
-        sequence, count = self.sequence, len(token_ids)
+    def go_on(self, text: NDArray[numpy.int32]) -> None:
+        """Take what was added: the draft's accepted tokens, one more, and those of later steps."""
+        sequence, token_ids = self.sequence, text[len(self.text) :].tolist()
+        self.text, count = text.copy(), len(token_ids)
         draft, self.draft = self.draft, Draft()
         # Where the engine has cut the draft, the token behind it may be the next of the draft, too.
         if len(draft.token_ids) >= count and draft.token_ids[count - 1] == token_ids[-1]:
             draft = draft.cut(count - 1)
         before = len(sequence.output_ids)
+        if draft.token_ids:
+            self._starts.append(before)
         sequence.commit(draft, token_ids.__getitem__)
-        # None are left, unless the engine has verified another draft than ours.
+        # None are left, unless the engine went on without asking for drafts.
         for token_id in token_ids[len(sequence.output_ids) - before :]:
             if sequence.finish_reason is None:
                 sequence.commit(Draft(), [token_id].__getitem__)
@@ -88,11 +83,34 @@ class Request:
         if sequence.output_ids:
             sequence.drafter.observe(sequence.output_ids, Verdict(0, sequence.output_ids[-1]))
 
+    def drafted(self, text: NDArray[numpy.int32], num_prompt_tokens: int) -> Drafted:
+        """What was drafted for its answer; `text` is all of prompt and answer.
+
+        It need not have seen the first and last steps, and may have tokens beyond the end.
+        """
+        sequence = self.sequence
+        if len(text) > len(self.text):
+            self.go_on(text)
+        before = len(sequence.prompt_ids) - num_prompt_tokens
+        length = len(text) - len(sequence.prompt_ids)
+        return Drafted(
+            [
+                attempt._replace(num_accepted=min(attempt.num_accepted, length - start))
+                for start, attempt in zip(self._starts, sequence.attempts, strict=True)
+                if start < length
+            ],
+            [
+                Span(before + start, min(num_tokens, length - start), source)
+                for start, num_tokens, source in sequence.spans
+                if start < length
+            ],
+        )
+
 
 class Requests:
     """Which request is in which row.
 
-    A row goes on with the request whose tokens it extends; what none extends is a new one. Rows
+    A row goes on with the request whose tokens it extends; what extends none is a new one. Rows
     change places between steps, and a request that is in no row has ended or was left out: it may
     come back. Of one that was preempted, the engine has dropped the last draft; this is not seen,
     and the draft counts as rejected.
@@ -100,79 +118,107 @@ class Requests:
     Args:
         make: makes the drafter of a request.
         max_length: tokens that prompt and output may have together.
-        most_ended: how many requests are remembered that are in no row.
+        is_recording: whether those that are in no row are remembered until `take_drafted`. A server
+            would remember all that it ever answered; one that comes back is then a new one, with
+            its output for a part of the prompt, and drafts alike.
 
     Attributes:
         running: those of the last step.
-        ended: those that are in no row, the latest last.
+        ended: those that are remembered although they are in no row.
+        is_steady: whether that step gave each request of the step before its tokens, and no other.
     """
 
-    def __init__(self, make: DrafterFactory, max_length: int, most_ended: int = MOST_ENDED) -> None:
+    def __init__(self, make: DrafterFactory, max_length: int, is_recording: bool) -> None:
         self._make = make
         self._max_length = max_length
-        self._most_ended = most_ended
-        self._texts: dict[Request, NDArray[numpy.int32]] = {}
+        self._is_recording = is_recording
         self.running: list[Request] = []
-        self.ended: OrderedDict[Request, None] = OrderedDict()
+        self.ended: list[Request] = []
+        self.is_steady = False
 
-    def take_copies(self) -> list[Copies]:
-        """What was copied in all requests, which have ended; they are forgotten."""
-        for request in self.running:
-            request.end()
-        sequences = [request.sequence for request in (*self.ended, *self.running)]
-        self.running, self.ended, self._texts = [], OrderedDict(), {}
-        return [
-            Copies(
-                each.prompt_ids,
-                each.output_ids,
-                each.spans,
-                [attempt.source for attempt in each.attempts],
-            )
-            for each in sequences
-        ]
-
-    def take(self, rows: Iterable[Row | None]) -> list[Request | None]:
+    def take(self, rows: Sequence[Row | None]) -> list[Request | None]:
         """The request of each row, with the tokens that the step has added; None of no row."""
         by_length: defaultdict[int, list[Request]] = defaultdict(list)
         for request in self.running:
-            by_length[len(self._texts[request])].append(request)
-        taken = [row and self._taken(row, by_length) for row in rows]
-        before, self.running = self.running, [request for request in taken if request is not None]
-        running = {*self.running}
-        for request in before:
-            if request not in running:
-                request.end()
-                self.ended[request] = None
-        while len(self.ended) > self._most_ended:
-            request, _ = self.ended.popitem(last=False)
-            del self._texts[request]
+            by_length[len(request.text)].append(request)
+        taken = [row and _next(row, by_length) for row in rows]
+        left = [request for same in by_length.values() for request in same]
+        self.is_steady = not left and None not in taken
+        for number, row in enumerate(rows):
+            if row is not None:
+                taken[number] = each = taken[number] or self._other(row, left)
+                each.go_on(row[0])
+        self.running = [request for request in taken if request is not None]
+        for request in left:
+            request.end()
+        if self._is_recording:
+            self.ended += left
         return taken
 
-    def _taken(self, row: Row, by_length: defaultdict[int, list[Request]]) -> Request:
+    def take_drafted(self, answers: Iterable[tuple[TokenIds, TokenIds]]) -> list[Drafted]:
+        """What was drafted for each answer, given with its prompt. All requests are forgotten.
+
+        Equal answers to equal prompts share out what was drafted for them.
+        """
+        for request in self.running:
+            request.end()
+        left = [*self.ended, *self.running]
+        self.running, self.ended = [], []
+        drafted = []
+        for prompt_ids, answer_ids in answers:
+            text = numpy.array([*prompt_ids, *answer_ids], numpy.int32)
+            alike = [
+                request
+                for request in left
+                if len(prompt_ids) <= len(request.sequence.prompt_ids)
+                and _agree(text, request.text)
+            ]
+            # Of one prompt there can be several answers that begin alike.
+            alike.sort(
+                key=lambda each: (len(each.sequence.prompt_ids), abs(len(each.text) - len(text)))
+            )
+            # Of one that is not there the engine never asked for a draft.
+            drafted.append(alike[0].drafted(text, len(prompt_ids)) if alike else Drafted())
+            left = [request for request in left if request not in alike[:1]]
+        return drafted
+
+    def _other(self, row: Row, left: list[Request]) -> Request:
+        """The request of a row that is not simply a step further."""
         text, count = row
         before = text[: len(text) - count]
-        alike = by_length[len(before)]
-        request = self._extended(alike, before)
-        if request is not None:
-            alike.remove(request)
-        else:
-            request = self._extended(reversed(self.ended), before)
-            if request is not None:
-                del self.ended[request]
-                request.resume()
-        if request is None:
+        # It may have more tokens than then: the engine does not ask for drafts after every step.
+        begun = [
+            each
+            for each in (*left, *reversed(self.ended))
+            if len(each.text) <= len(before) and _agree(each.text, before)
+        ]
+        if not begun:
             prompt_ids = before.tolist()
-            request = Request(prompt_ids, self._max_length - len(prompt_ids), self._make)
-        request.commit(text[len(before) :].tolist())
-        self._texts[request] = text.copy()
+            return Request(prompt_ids, self._max_length - len(prompt_ids), self._make)
+        request = max(begun, key=lambda each: len(each.text))
+        if request in left:
+            left.remove(request)
+        else:
+            self.ended.remove(request)
+            request.resume()
         return request
 
-    def _extended(
-        self, requests: Iterable[Request], before: NDArray[numpy.int32]
-    ) -> Request | None:
-        """The first of `requests` whose tokens those are."""
-        for request in requests:
-            text = self._texts[request]
-            if len(text) == len(before) and numpy.array_equal(text, before):
-                return request
-        return None
+
+def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
+    """The request that the step has just given those tokens; it is taken out of `by_length`."""
+    text, count = row
+    before = text[: len(text) - count]
+    alike = by_length[len(before)]
+    request = next((each for each in alike if _agree(each.text, before)), None)
+    if request is not None:
+        alike.remove(request)
+    return request
+
+
+def _agree(text: NDArray[numpy.int32], other: NDArray[numpy.int32]) -> bool:
+    """Whether one of them goes on with the other, or they are the same."""
+    length = min(len(text), len(other))
+    # Two that begin alike seldom have the same token there.
+    return bool(text[length - 1] == other[length - 1]) and numpy.array_equal(
+        text[:length], other[:length]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from copyspec_eval.serving.proposer import CopySpecProposer
-from copyspec_eval.serving.requests import Copies
+from copyspec_eval.serving.requests import Drafted, TokenIds
 
 
 class CopySpecWorker:
@@ -13,17 +13,17 @@ class CopySpecWorker:
 
     model_runner: Any
 
-    def copyspec_copies(self) -> list[Copies] | None:
-        """What was copied in the requests since the last call; all of them have ended.
+    def copyspec_drafted(self, answers: list[tuple[TokenIds, TokenIds]]) -> list[Drafted] | None:
+        """As `Requests.take_drafted`.
 
         None in a worker without a proposer: only those of the last pipeline stage have one.
         """
-        return self._proposer.requests.take_copies() if self._proposer else None
+        return self._proposer.requests.take_drafted(answers) if self._proposer else None
 
     def copyspec_restart(self) -> None:
-        """Forget all requests and answers, as before the first one."""
+        """Forget all requests and answers, and record the next ones."""
         if self._proposer:
-            self._proposer.restart()
+            self._proposer.restart(is_recording=True)
 
     @property
     def _proposer(self) -> CopySpecProposer | None:

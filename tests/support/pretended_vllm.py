@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from lm_eval.api.registry import _materialise_placeholder, model_registry
-from rows_engine import Asked, config, serve
+from rows_engine import MOST_LENGTH, Asked, config, serve
 from transformers import AutoTokenizer
 
 NUM_ROWS = 3
@@ -54,17 +54,20 @@ class LLM:
         )
         self._tokenizer: Any = AutoTokenizer.from_pretrained(options["model"])
         self._worker: Any = None
-        if speculative:
-            proposer = _of_name(speculative["model"])(config(speculative["num_speculative_tokens"]))
+        self._limits: dict[str, int] = {}
+        if speculative and "model" in speculative:
+            longest, max_length = speculative["num_speculative_tokens"], options["max_model_len"]
+            proposer = _of_name(speculative["model"])(config(longest, max_length))
+            self._limits = {"longest": longest, "max_length": max_length}
             self._worker = _of_name(options["worker_extension_cls"])()
             self._worker.model_runner = SimpleNamespace(drafter=proposer)
             self._worker_of_first_stage = _of_name(options["worker_extension_cls"])()
             self._worker_of_first_stage.model_runner = SimpleNamespace()
 
-    def collective_rpc(self, method: str) -> list[Any]:
+    def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
         """Of two pipeline stages, as lists, which is how they come from other processes."""
         return [
-            _plain(getattr(worker, method)())
+            _plain(getattr(worker, method)(*args))
             for worker in (self._worker_of_first_stage, self._worker)
         ]
 
@@ -72,7 +75,7 @@ class LLM:
         processor = self.llm_engine.output_processor
         proposer = self._worker and self._worker.model_runner.drafter
         asked = [
-            Asked(list(prompt), (2 * list(prompt))[: each["max_tokens"]])
+            self._asked(list(prompt), **each)
             for prompt, each in zip(prompts, sampling_params, strict=True)
         ]
         if self.wrong_after is not None:
@@ -84,23 +87,35 @@ class LLM:
 
         def on_step(request: Asked, sampled: list[int]) -> None:
             if sampled:
-                output = SimpleNamespace(request_id=names[id(request)], new_token_ids=sampled)
+                beyond = len(request.output_ids) - (request.stop or MOST_LENGTH)
+                output = SimpleNamespace(
+                    request_id=names[id(request)],
+                    new_token_ids=sampled[: len(sampled) - max(0, beyond)],
+                )
                 processor.process_outputs([output])
 
-        serve(proposer, asked, NUM_ROWS, random.Random(0), on_step)
+        serve(proposer, asked, NUM_ROWS, random.Random(0), on_step, **self._limits)
         return [self._output(request, names[id(request)], bool(proposer)) for request in asked]
+
+    def _asked(self, prompt_ids: list[int], max_tokens: int, stop: list[str], **_: Any) -> Asked:
+        answer_ids = (2 * prompt_ids)[:max_tokens]
+        texts = [self._tokenizer.decode(answer_ids[: n + 1]) for n in range(max_tokens)]
+        stops = [n + 1 for n, text in enumerate(texts) if any(each in text for each in stop)]
+        return Asked(prompt_ids, answer_ids, min(stops, default=None))
 
     def _output(self, request: Asked, name: str, is_drafting: bool) -> Any:
         metrics = SimpleNamespace(
             per_step_drafted=[drafted for drafted, _ in request.verified],
             per_step_accepted=[accepted for _, accepted in request.verified],
         )
+        token_ids = request.output_ids[: request.stop]
         answer = SimpleNamespace(
-            text=self._tokenizer.decode(request.output_ids),
-            token_ids=request.output_ids,
-            finish_reason="length",
-            stop_reason=None,
-            spec_decode_metrics=metrics if is_drafting else None,
+            text=self._tokenizer.decode(token_ids),
+            token_ids=token_ids,
+            finish_reason="stop" if request.is_stopped else "length",
+            stop_reason="a string" if request.is_stopped else None,
+            # vLLM's engine counts, and does not know yet that a stop string ends the answer.
+            spec_decode_metrics=metrics if is_drafting and not request.is_stopped else None,
         )
         return SimpleNamespace(
             request_id=name,

@@ -18,21 +18,33 @@ class Asked:
     """A request: what it is asked, what it will answer, and what of that there is.
 
     `drafts` are those it was given, after so many output tokens as `lengths` say; `verified` has
-    the tokens drafted and accepted of each step that had a draft.
+    the tokens drafted and accepted of each step that had a draft, `ours` those of them for which
+    the proposer was asked. A stop string is complete after `stop` tokens of the answer.
     """
 
     prompt_ids: list[int]
     answer_ids: list[int]
+    stop: int | None = None
     output_ids: list[int] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)
     drafts: list[list[int]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     verified: list[tuple[int, int]] = field(default_factory=list)
+    ours: list[tuple[int, int]] = field(default_factory=list)
+    is_asked: bool = True
     is_read: bool = False
 
     @property
+    def is_stopped(self) -> bool:
+        return self.stop is not None and len(self.output_ids) >= self.stop
+
+    @property
     def is_done(self) -> bool:
-        return len(self.output_ids) >= len(self.answer_ids)
+        return self.is_stopped or len(self.output_ids) >= len(self.answer_ids)
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt_ids) + len(self.output_ids)
 
     def step(self) -> list[int]:
         """What a step adds: the accepted tokens of the draft, and the next."""
@@ -44,6 +56,8 @@ class Asked:
             accepted += 1
         if self.draft:
             self.verified.append((len(self.draft), accepted))
+            if self.is_asked:
+                self.ours.append((len(self.draft), accepted))
         sampled = left[: accepted + 1]
         self.output_ids += sampled
         return sampled
@@ -63,12 +77,19 @@ def serve(
     num_rows: int,
     source: random.Random,
     on_step: Callable[[Asked, list[int]], None] = lambda request, sampled: None,
+    longest: int = 10,
+    max_length: int = MOST_LENGTH,
 ) -> None:
     """Answer all requests: some are preempted, some drafts cut, some prompts read in parts; some
     steps leave rows out.
 
     `on_step` is called with each request and what a step gave it; without a proposer, none drafts.
+    As vLLM, it asks for no drafts when a row is within `longest` of `max_length` tokens, but gives
+    all rows so many zeros. With a lower `max_length` no row is preempted and no draft cut, since a
+    proposer could not see what became of it meanwhile.
     """
+    is_short = max_length < MOST_LENGTH
+    cuts, preempted_share = ((99,), 0.0) if is_short else ((0, 3, 99, 99, 99), 0.2)
     waiting = list(requests)
     rows: list[Asked] = []
     left_out: list[Asked] = []
@@ -87,27 +108,28 @@ def serve(
                 sampled.append([])  # a part of its prompt was read
             else:
                 request.is_read = True
-                request.draft = request.draft[: source.choice((0, 3, 99, 99, 99))]
+                request.draft = request.draft[: source.choice(cuts)]
                 sampled.append(request.step())
             text = request.prompt_ids + request.output_ids
             tokens[row, : len(text)] = text
             tokens[row, len(text) :] = 7  # left by another
-        lengths = numpy.array(
-            [len(request.prompt_ids) + len(request.output_ids) for request in rows]
-        )
+        lengths = numpy.array([request.length for request in rows])
         for request, of_step in zip(rows, sampled, strict=True):
             on_step(request, of_step)
-        drafts = proposer.propose(sampled, lengths, tokens) if proposer else [[] for _ in rows]
+        is_asked = lengths.max() + longest <= max_length
+        drafts = [[0] * longest if of_step and proposer else [] for of_step in sampled]
+        if proposer and is_asked:
+            drafts = proposer.propose(sampled, lengths, tokens)
         assert len(drafts) == len(rows)
         for request, draft, of_step in zip(rows, drafts, sampled, strict=True):
-            request.draft = draft
+            request.draft, request.is_asked = draft, is_asked
             if of_step:
                 request.drafts.append(draft)
                 request.lengths.append(len(request.output_ids))
             else:
                 assert not draft
         rows = [request for request in rows if not request.is_done]
-        if len(rows) > 1 and source.random() < 0.2:
+        if len(rows) > 1 and source.random() < preempted_share:
             preempted = rows.pop(source.randrange(len(rows)))
             preempted.is_read, preempted.draft = False, []
             waiting.append(preempted)

@@ -20,7 +20,7 @@ def instances(
     settings: dict[str, Any] | None = None, repeats: int = 1, contexts: Any = CONTEXTS
 ) -> list[Instance]:
     """One instance per context, listed `repeats` times as lm-eval lists it."""
-    settings = {"until": [], "max_gen_toks": 40, **(settings or {})}
+    settings = {"until": [], "max_gen_toks": 40, "do_sample": False, **(settings or {})}
     made = [
         Instance("generate_until", {"category": "c"}, (text, settings), 0, ("task", doc, repeats))
         for doc, text in enumerate(contexts)

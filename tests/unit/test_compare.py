@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from run_folders import CONVERSATION, sample, sha256, write_log
 
 from copyspec_eval.cli import main
+from copyspec_eval.harness.rescoring import rescore
 from copyspec_eval.reports import comparison
 from copyspec_eval.reports.equivalence import (
     Document,
@@ -288,3 +289,14 @@ def test_command_needs_neither_torch_nor_lm_eval(tmp_path: Path) -> None:
         check=True,
     )
     assert result.stdout.endswith("light\n")
+
+
+def test_what_a_server_was_asked_to_report_does_not_keep_answers_from_being_rescored(
+    byte_model: Path,
+) -> None:
+    """With the options of docs/serving.md."""
+    settings = {"return_token_ids": True, "max_gen_toks": 4, "until": []}
+    a, b = (replace(answer(tokens=ids), gen_kwargs=settings) for ids in ([1, 2], [1, 3]))
+    [pair] = rescore(compare_answers(run(a), run(b)), str(byte_model), ["torch.float32"])
+    assert pair.difference is not None
+    assert pair.difference.position == 1

@@ -188,6 +188,9 @@ def test_a_server_says_what_it_drafted(server: Server) -> None:
     assert row.attempts == (Attempt(4, 1, "unknown"), Attempt(5, 2, "unknown"))
     assert row.counts.drafts == {"unknown": DraftCounts(2, 9, 3)}
     assert row.counts.num_forwards is None, "there may have been some without a draft"
+    figures = table.run_figures([row])["task"]["turn 1"]
+    assert figures["drafted_per_token"] == 9 / 5
+    assert figures["copied_share"] is figures["accepted_per_attempt"] is None
 
 
 def test_requests_under_way_together_have_times_and_counts_of_their_own(

@@ -14,7 +14,9 @@ from timed_models import CONTEXTS, instances, rows
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends.base import counts_by_source
 from copyspec_eval.harness.backends.vllm_steps import attempts
+from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.harness.vllm_lm import CopySpecVLLM
+from copyspec_eval.records import TurnRecord
 from copyspec_eval.types import Attempt, DraftCounts
 
 TEXTS = [f"{text}, {text}; {text}." for text in CONTEXTS if text.isascii()]
@@ -27,8 +29,8 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def make(model: Path, options: str = "", **configured: Any) -> Any:
-    arguments = f"pretrained={model},max_length=256" + (f",{options}" if options else "")
+def make(model: Path, options: str = "", max_length: int = 256, **configured: Any) -> Any:
+    arguments = f"pretrained={model},max_length={max_length}" + (f",{options}" if options else "")
     return CopySpecVLLM.create_from_arg_string(arguments, {"batch_size": 4} | configured)
 
 
@@ -55,6 +57,66 @@ def test_counts_and_copies_of_every_answer(byte_model: Path, drafter: str) -> No
         copied += accepted
     assert {(row.backend, row.batch_size) for row in rows(answers)} == {("copyspec-vllm", 4)}
     assert (copied > 100) == (drafter != "drafter=none")
+
+
+def check(recorded: list[TurnRecord]) -> None:
+    """Every token is of the model's own or of a draft of ours, and every copy has its place."""
+    for row in recorded:
+        accepted = sum(attempt.num_accepted for attempt in row.attempts)
+        assert row.counts.num_forwards is not None
+        assert row.counts.num_tokens is not None
+        # The last forward may give nothing of the model's own: the answer ended within its draft.
+        assert row.counts.num_forwards + accepted - row.counts.num_tokens in (0, 1)
+        assert sum(span.length for span in row.spans) == accepted
+        assert row.counts.drafts == counts_by_source(row.attempts)
+
+
+def test_an_answer_that_ends_at_a_stop_string_keeps_its_drafts(byte_model: Path) -> None:
+    """vLLM's counts come with the end that its engine sees, and this end it does not see."""
+    lm = make(byte_model)
+    stop = TEXTS[0][-9:-1]
+    recorded = rows(lm.generate_until(instances({"until": [stop]}, contexts=[TEXTS[0] * 2])))
+    assert {row.counts.finish_reason for row in recorded} == {"stop"}
+    check(recorded)
+    assert all(row.spans for row in recorded)
+
+
+def test_close_to_the_longest_length_only_drafts_of_ours_are_counted(byte_model: Path) -> None:
+    """vLLM asks for none then, and gives the whole batch zeros; the longest row was not seen."""
+    longest = max(map(len, TEXTS)) + 40
+    lm = make(byte_model, max_length=longest)
+    recorded = rows(lm.generate_until(instances(contexts=TEXTS), disable_tqdm=True))
+    check(recorded)
+    attempts = [attempt for row in recorded for attempt in row.attempts]
+    assert sum(attempt.num_accepted for attempt in attempts) > 20
+    assert all(attempt.num_accepted or attempt.num_drafted < 31 for attempt in attempts)
+
+
+@pytest.mark.parametrize("settings", [{"do_sample": None}, {"do_sample": True, "temperature": 0.5}])
+def test_sampling_with_drafts_on_a_cpu_is_refused(
+    byte_model: Path, settings: dict[str, Any]
+) -> None:
+    """Of a batch in which one request samples vLLM garbles the greedy answers, too."""
+    requests = [*instances(contexts=TEXTS[1:]), *instances(settings, contexts=TEXTS[:1])]
+    remedy = r"temperature=(1\.0|0\.5): .* --gen_kwargs do_sample=false"
+    ngram = {"method": "ngram", "num_speculative_tokens": 5}
+    arguments = {"base": "vllm", "pretrained": str(byte_model), "max_length": 256}
+    stock = TimedLM.create_from_arg_obj(arguments | {"speculative_config": ngram})
+    for lm in (make(byte_model), stock):
+        with pytest.raises(OptionError, match=remedy):
+            lm.generate_until(requests, disable_tqdm=True)
+    [row] = rows(stock.generate_until(instances(contexts=TEXTS[:1]), disable_tqdm=True))
+    assert row.counts.num_forwards
+    assert row.counts.drafts is None, "vLLM drafts, and does not report it"
+
+
+def test_sampling_is_vllms_where_it_does_not_draft_or_has_a_gpu(byte_model: Path) -> None:
+    sampled = instances({"do_sample": True, "temperature": 0.5}, contexts=TEXTS[:1])
+    lm = make(byte_model)
+    lm.model.llm_engine.vllm_config.device_config.device_type = "cuda"
+    assert lm.generate_until(sampled, disable_tqdm=True)
+    lm = TimedLM.create_from_arg_string(f"base=vllm,pretrained={byte_model},max_length=256")
+    assert lm.generate_until(sampled, disable_tqdm=True)
 
 
 def test_equal_requests_share_out_their_records(byte_model: Path) -> None:
@@ -167,6 +229,6 @@ def test_without_vllm_the_message_says_what_to_install(
 def test_the_last_draft_is_cut_with_the_answer(
     num_tokens: list[int], accepted: list[int], last: int
 ) -> None:
-    made = attempts([5, 5], accepted, sum(num_tokens), len(num_tokens), ["context"])
+    made = attempts([5, 5], accepted, sum(num_tokens), len(num_tokens), "context")
     assert made == (Attempt(5, 2), Attempt(5, last))
     assert counts_by_source(made) == {"context": DraftCounts(2, 10, 2 + last)}

@@ -91,6 +91,13 @@ class Backend(LM):
                 "time, none can be timed here; leave num_concurrent out"
             )
 
+    def check_request(self, gen_kwargs: dict[str, Any]) -> None:
+        """Refuse, before any is answered, a request whose answer would be wrong.
+
+        Raises:
+            OptionError: names the setting.
+        """
+
     def rows(self) -> Rows:
         """As the loaded backend answers them."""
         size = check_batch_size(batch_size(self))

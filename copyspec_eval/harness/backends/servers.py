@@ -160,7 +160,7 @@ def _attempts(metrics: dict[str, Any], num_tokens: int | None) -> tuple[Attempt,
     # At least the prefill and a forward for each draft; there may be more.
     num_forwards = 1 + len(drafted)
     accepted = metrics.get("per_step_accepted") or ()
-    return attempts(drafted, accepted, num_tokens, num_forwards, ["unknown"])
+    return attempts(drafted, accepted, num_tokens, num_forwards, "unknown")
 
 
 def _finish_reason(choice: dict[str, Any]) -> FinishReason | None:

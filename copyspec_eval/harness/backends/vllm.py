@@ -18,8 +18,12 @@ from copyspec_eval.harness.backends.base import (
     takes,
     with_tokens,
 )
-from copyspec_eval.harness.backends.vllm_steps import Copied, attempts, method_source, watched
+from copyspec_eval.harness.backends.vllm_steps import attempts, method_source, watched
+from copyspec_eval.serving.requests import Drafted
 from copyspec_eval.types import FinishReason, TurnCounts
+
+_TEMPERATURE = 1.0
+"""vLLM's own, where a request has none."""
 
 
 class VLLMBackend(Backend):
@@ -54,12 +58,25 @@ class VLLMBackend(Backend):
         """As for any backend; "auto" is a batch size, too."""
         super().check_rows(arguments | ({"batch_size": 1} if _is_auto(arguments) else {}))
 
+    def check_request(self, gen_kwargs: dict[str, Any]) -> None:
+        """Refuse to sample with drafts on a CPU: vLLM garbles such a batch (docs/upstream.md)."""
+        config = self._vllm_config
+        if not method_source(config) or config.device_config.device_type != "cpu":
+            return
+        settings, *_ = self.modify_gen_kwargs(gen_kwargs)
+        temperature = settings.get("temperature", _TEMPERATURE)
+        if temperature:
+            raise OptionError(
+                f"temperature={temperature}: on a CPU, vLLM's answers are garbage if it samples "
+                "with drafts; pass --gen_kwargs do_sample=false, or sample without drafts"
+            )
+
     def rows(self) -> Rows:
         """As vLLM schedules them."""
         if self.batch_size != "auto":
             size = check_batch_size(self.batch_size)
             return Rows(size, size)
-        return Rows.refilled(self.model.llm_engine.vllm_config.scheduler_config.max_num_seqs)
+        return Rows.refilled(self._vllm_config.scheduler_config.max_num_seqs)
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
         """As vLLM's request objects report them."""
@@ -67,7 +84,7 @@ class VLLMBackend(Backend):
 
     def loaded(self) -> dict[str, Any]:
         """From vLLM's own settings."""
-        settings = getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
+        settings = self._vllm_config
         if settings is None:
             return {}
         quantization = settings.model_config.quantization
@@ -81,10 +98,24 @@ class VLLMBackend(Backend):
         """In tokens."""
         return len(self.tok_encode(prompt))
 
-    def copied(self, output: Any) -> Copied:
-        """What is known of the drafts of an answer, vLLM's `RequestOutput`."""
-        source = method_source(self.model.llm_engine)
-        return Copied([source] if source else [])
+    def drafted(self, output: Any, num_forwards: int) -> Drafted | None:
+        """What was drafted for an answer, vLLM's `RequestOutput`.
+
+        None if a stop string ended the answer: vLLM reports no drafts then.
+        """
+        source, answer = method_source(self._vllm_config), output.outputs[0]
+        if source is None:
+            return Drafted()
+        metrics = getattr(answer, "spec_decode_metrics", None)
+        if metrics is None:
+            return None
+        drafted, accepted = metrics.per_step_drafted, metrics.per_step_accepted
+        return Drafted(attempts(drafted, accepted, len(answer.token_ids), num_forwards, source))
+
+    @property
+    def _vllm_config(self) -> Any:
+        """vLLM's settings; None of an engine that does not show them."""
+        return getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
 
     def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
         answer = output.outputs[0]
@@ -96,27 +127,20 @@ class VLLMBackend(Backend):
         forwards = self._forwards.get(getattr(output, "request_id", ""))
         if forwards is None:
             return timed
-        copied = self.copied(output)
-        metrics = getattr(answer, "spec_decode_metrics", None)
-        made = attempts(
-            metrics.per_step_drafted if metrics else (),
-            metrics.per_step_accepted if metrics else (),
-            len(answer.token_ids),
-            len(forwards),
-            copied.sources,
-        )
+        drafted = self.drafted(output, len(forwards))
+        made, spans = drafted or Drafted()
         counts = replace(
             timed.counts,
             num_reused_tokens=output.num_cached_tokens,
             num_forwards=len(forwards),
             num_prefill_tokens=forwards[0],
-            drafts=counts_by_source(made),
+            drafts=None if drafted is None else counts_by_source(made),
         )
         return timed._replace(
             counts=counts,
             prompt_ids=tuple(output.prompt_token_ids),
-            attempts=made,
-            spans=copied.spans,
+            attempts=tuple(made),
+            spans=tuple(spans),
         )
 
     def _with_times(self, counts: TurnCounts, output: Any, num_rows: int) -> TurnCounts:

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
-from copyspec_eval.types import Attempt, DraftSource, Span
+from copyspec_eval.types import Attempt, DraftSource
 
 _COPYING = {"custom_class", "ngram", "ngram_gpu", "suffix"}
 """vLLM's speculative methods that copy. `suffix` copies from earlier answers, too, and does not
 tell them apart."""
-
-
-class Copied(NamedTuple):
-    """What is known of an answer's drafts beside their numbers.
-
-    Attributes:
-        sources: of each draft, or one for all; empty if there was none.
-        spans: as in `Generation`.
-    """
-
-    sources: Sequence[DraftSource] = ()
-    spans: tuple[Span, ...] = ()
 
 
 @contextmanager
@@ -65,7 +53,7 @@ def attempts(
     accepted: Sequence[int],
     num_tokens: int,
     num_forwards: int,
-    sources: Sequence[DraftSource],
+    source: DraftSource,
 ) -> tuple[Attempt, ...]:
     """The forwards of an answer that verified a draft.
 
@@ -76,9 +64,9 @@ def attempts(
         drafted, accepted: of each forward with a draft, as vLLM counts them.
         num_tokens: of the answer.
         num_forwards: that gave it tokens; fewer, where not all of them are known, cut too little.
-        sources: of each draft, or one for all.
+        source: of all drafts.
 
-    >>> attempts([4, 5], [1, 5], num_tokens=5, num_forwards=3, sources=["context"])[-1]
+    >>> attempts([4, 5], [1, 5], num_tokens=5, num_forwards=3, source="context")[-1]
     Attempt(num_drafted=5, num_accepted=2, source='context')
     """
     if not drafted:
@@ -86,14 +74,10 @@ def attempts(
     accepted = list(accepted)
     beyond = num_forwards + sum(accepted) - num_tokens
     accepted[-1] -= min(accepted[-1], max(0, beyond - 1))
-    if len(sources) != len(drafted):
-        sources = [sources[0] if sources else "context"] * len(drafted)
-    return tuple(map(Attempt, drafted, accepted, sources))
+    return tuple(Attempt(*counts, source) for counts in zip(drafted, accepted, strict=True))
 
 
-def method_source(engine: Any) -> DraftSource | None:
-    """Where the drafts of vLLM's `LLMEngine` come from; None if it makes none."""
-    config = getattr(getattr(engine, "vllm_config", None), "speculative_config", None)
-    if config is None:
-        return None
-    return "context" if config.method in _COPYING else "model"
+def method_source(config: Any) -> DraftSource | None:
+    """Where drafts come from by vLLM's `VllmConfig`; None if there are none."""
+    method = getattr(getattr(config, "speculative_config", None), "method", None)
+    return method and ("context" if method in _COPYING else "model")

@@ -1,0 +1,119 @@
+"""What `--model copyspec-vllm` records of answers that vLLM itself gives; see test_inside_vllm."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from timed_models import instances, rows
+
+from copyspec_eval.errors import OptionError
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.serving.proposer import NUM_DRAFT_TOKENS
+
+vllm = pytest.importorskip("vllm", reason="NOT TESTED without vLLM: see scripts/vllm_environment")
+pytestmark = pytest.mark.slow
+
+PROMPTS = [
+    f"<|im_start|>user\nHere is a list: {', '.join(f'item {n} of {place}' for n in range(size))}. "
+    "Write the same list again.<|im_end|>\n<|im_start|>assistant\n"
+    for size in (3, 40, 9, 21)
+    for place in ("a harbour", "an old mill")
+]
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    gc.collect()
+
+
+@pytest.fixture
+def make(real_model: Path) -> Make:
+    """Makes a model; the earlier one of a test ends then, since all are in this process."""
+
+    def made(**options: Any) -> Any:
+        from copyspec_eval.harness.vllm_lm import CopySpecVLLM
+
+        gc.collect()
+        usual = {"dtype": "bfloat16", "max_model_len": 2048, "enforce_eager": True}
+        arguments = {"pretrained": str(real_model), **usual, **options}
+        return CopySpecVLLM.create_from_arg_obj(arguments, {"batch_size": "auto"})
+
+    return made
+
+
+def check(answered: list[TurnRecord]) -> None:
+    """Every token is of the model's own or of a draft, and every copy has its place."""
+    for row in answered:
+        counts = row.counts
+        assert counts.num_tokens is not None
+        assert counts.num_forwards is not None
+        accepted = sum(attempt.num_accepted for attempt in row.attempts)
+        # The last forward may give nothing of the model's own: the answer ended within its draft.
+        assert counts.num_forwards + accepted - counts.num_tokens in (0, 1)
+        assert sum(span.length for span in row.spans) == accepted
+    assert any(row.spans for row in answered)
+
+
+def test_answers_that_end_at_a_stop_string_have_their_drafts(make: Make) -> None:
+    settings = {"until": ["item 6"], "max_gen_toks": 200}
+    answered = rows(make().generate_until(instances(settings, contexts=PROMPTS)))
+    check(answered)
+    stopped = [row for row in answered if row.counts.finish_reason == "stop"]
+    assert sum(bool(row.attempts) for row in stopped) >= 4
+
+
+@pytest.mark.parametrize("room", [90, 20])
+def test_close_to_the_longest_length_only_our_drafts_are_counted(make: Make, room: int) -> None:
+    """There vLLM verifies zeros as drafts of all rows of the batch, and asks for none."""
+    longest = max(len(make().tok_encode(prompt)) for prompt in PROMPTS) + room
+    lm = make(max_model_len=longest)
+    answered = rows(lm.generate_until(instances({"max_gen_toks": room}, contexts=PROMPTS)))
+    attempts = [attempt for row in answered for attempt in row.attempts]
+    if room < NUM_DRAFT_TOKENS:
+        assert not attempts
+    else:
+        check(answered)
+        drafted = sum(attempt.num_drafted for attempt in attempts)
+        assert drafted < 2 * sum(attempt.num_accepted for attempt in attempts)
+
+
+def test_sampling_is_refused_since_vllm_garbles_the_whole_batch(make: Make) -> None:
+    lm = make()
+    sampled = instances({"do_sample": True, "temperature": 0.7}, contexts=PROMPTS[:1])
+    with pytest.raises(OptionError, match=r"temperature=0\.7.*--gen_kwargs do_sample=false"):
+        lm.generate_until([*instances(contexts=PROMPTS[1:]), *sampled])
+    with pytest.raises(OptionError, match=r"temperature=1\.0"):
+        lm.generate_until(instances({"do_sample": None}, contexts=PROMPTS[:1]))
+
+
+def expand(
+    output: Any, source: Any, ends: Any, replace_from: int, replace_to: int, *_: Any
+) -> None:
+    """The patch of docs/upstream.md: vLLM's writes into a copy where its result is no int64."""
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    output.copy_(source.where(source != replace_from, replace_to).repeat_interleave(counts))
+
+
+@pytest.mark.parametrize("is_patched", [False, True])
+def test_vllm_garbles_greedy_answers_beside_sampled_ones(
+    make: Make, monkeypatch: pytest.MonkeyPatch, is_patched: bool
+) -> None:
+    """When this fails without the patch, vLLM is mended, and no request need be refused."""
+    if is_patched:
+        monkeypatch.setattr("vllm.utils.cpu_triton_utils._expand_kernel_impl", expand)
+    llm = make().model
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=60)
+    sampled = vllm.SamplingParams(temperature=0.7, max_tokens=60)
+    alone = llm.generate(PROMPTS[:3], greedy, use_tqdm=False)
+    beside = llm.generate(PROMPTS[:4], [greedy, greedy, greedy, sampled], use_tqdm=False)
+    pairs = zip(alone, beside, strict=False)
+    assert {a.outputs[0].text == b.outputs[0].text for a, b in pairs} == {is_patched}
