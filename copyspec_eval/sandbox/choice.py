@@ -56,13 +56,8 @@ def trial(level: Level) -> Outcome:
 
 
 def announce() -> None:
-    """Log `containment`, once per process and level."""
+    """Log how programs are contained on this machine and how not, once per process and level."""
     _announce(level())
-
-
-def containment() -> str:
-    """How programs are contained on this machine, and how not; one line."""
-    return f"untrusted programs run under {level().description}"
 
 
 @cache

@@ -33,8 +33,8 @@ def temporary_folder() -> Iterator[str]:
 def _sweep() -> None:
     """Remove the folders of processes that were killed.
 
-    A folder in use is locked. That shows in every container that shares it, which a process number
-    does not; that number covers the moment between its making and its lock.
+    The lock of a folder in use holds in every container that shares it, where process numbers mean
+    nothing. The number covers the moment before the lock is taken.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         with suppress(OSError):

@@ -118,6 +118,8 @@ def test_what_reaches_others_is_refused(machine: str) -> None:
         ("ioctl", (3, 0x5412), REFUSE),  # TIOCSTI
         ("ioctl", (3, 0xAA00), REFUSE),  # USERFAULTFD_IOC_NEW
         ("ioctl", (3, 0x40086602), REFUSE),  # FS_IOC_SETFLAGS
+        ("madvise", (0, 4096, 4), ALLOW),  # MADV_DONTNEED
+        ("madvise", (0, 4096, 12), REFUSE),  # MADV_MERGEABLE
         ("prctl", (15,), ALLOW),  # PR_SET_NAME
         ("prctl", (35,), REFUSE),  # PR_SET_MM
         ("prlimit64", (0, 7), ALLOW),

@@ -63,6 +63,8 @@ _TESTS: dict[str, Sequence[tuple[int, int, Sequence[int]]]] = {
     "ioctl": [(1, _ALL, (0x541B, 0x5421, 0x5450, 0x5451))],
     # PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME
     "prctl": [(0, _ALL, (3, 4, 15, 16))],
+    # MADV_NORMAL to MADV_DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE and guards: no merging with others
+    "madvise": [(2, _ALL, (0, 1, 2, 3, 4, 8, 14, 15, 102, 103))],
     # limits of this process alone
     "prlimit64": [(0, _ALL, (0,))],
     # AF_UNIX and SOCK_STREAM: others can have other peers than each other
