@@ -17,6 +17,8 @@ from copyspec_eval.types import first_difference
 _BISECTIONS = 50
 _LUCKY = 256
 """About so many tokens with the largest random numbers are looked at first."""
+_ROUNDING = 1e-9
+"""Far over what two logarithms of one number can differ by, one of numpy's and one of math's."""
 _ROOM = 1024
 """Tokens by which the prefix grows on the device."""
 
@@ -218,8 +220,9 @@ def gumbel_max(scores: NDArray[numpy.float32], drawn: Integers) -> int:
     largest = numpy.uint64(2**BITS - 2**BITS * min(_LUCKY, len(drawn)) // len(drawn))
     tried = numpy.append(numpy.flatnonzero(drawn >= largest), scores.argmax())
     luckiest = -math.log(-math.log(uniform(drawn.max())))
-    # Rounding must not leave the winner out.
-    bound = numpy.nextafter(numpy.float32(sums(tried).max() - luckiest), numpy.float32(-math.inf))
+    # Rounding must not leave the winner out: the logarithms', then that to float32.
+    least = sums(tried).max() - luckiest - _ROUNDING
+    bound = numpy.nextafter(numpy.float32(least), numpy.float32(-math.inf))
     candidates = numpy.flatnonzero(scores >= bound)
     return int(candidates[sums(candidates).argmax()])
 

@@ -7,6 +7,7 @@ every step has one width, in plain decoding as with drafts (`ExactMode(width)`).
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,6 @@ from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.widths import key_extent, padded
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.sources import read_jsonl
 from copyspec_eval.types import EXACT_MEANS, FIXED_WIDTHS, ExactMode
 
 logger = logging.getLogger("lm_eval.copyspec")
@@ -187,7 +187,8 @@ class _Text:
         context: int,
     ) -> None:
         self._model, self._is_fixed, self._batch_size = model, mode.width is not None, batch_size
-        self._steps = Steps(model, longest, mode.width, batch_size)
+        # Wide enough for every reading, however short the drafts.
+        self._steps = Steps(model, max(longest, 2 * _COUNT), mode.width, batch_size)
         self._prefill = Prefill(self._is_fixed)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         length = context + _COUNT + self._steps.widths[-1]
@@ -344,7 +345,6 @@ def text_tokens(tokenizer: Any) -> list[int]:
 @cache
 def _text() -> str:
     """The conversations that come with the package: prose, code and figures."""
-    rows = read_jsonl(tasks_dir() / "copyspec_quickstart" / "redundant.jsonl")
-    return "\n".join(
-        text for row in rows for text in (*row.fields["turns"], *row.fields["answers"])
-    )
+    path = tasks_dir() / "copyspec_quickstart" / "redundant.jsonl"
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return "\n".join(text for row in rows for text in (*row["turns"], *row["answers"]))

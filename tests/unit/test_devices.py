@@ -31,7 +31,7 @@ from transformers import (
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, steps
+from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, TopP
 from copyspec_eval.decoding.draft_model import DraftModel
@@ -313,7 +313,6 @@ MIXES: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "a tree": ("one row, suffix+tree", forward, "_step", ".to(slots.device)", ""),
     "a packed tree": ("batch, suffix+tree", forward, "_step", ".to(slots.device)", ""),
-    "packed tokens": ("batch, copyspec", steps, "forward_packed", ".to(input_device(model))", ""),
     "tokens": ("exact", Steps, "run", ".to(input_device(self._model))", ""),
     "a prompt": ("exact", Prefill, "read", ", device=input_device(model)", ""),
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),

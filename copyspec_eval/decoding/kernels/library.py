@@ -13,7 +13,6 @@ from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 
-import pooch
 import torch
 
 from copyspec_eval.provenance import processor_features
@@ -82,13 +81,14 @@ def _flags() -> list[str]:
 
 def _private_cache() -> Path | None:
     """A folder that nobody else can write to; None if there cannot be one."""
-    folder = Path(pooch.os_cache("copyspec_eval"), "kernels")
     try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = caches / "copyspec_eval" / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
         is_private = status.st_uid == os.getuid() and not status.st_mode & 0o022
         return folder if is_private and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
-    except OSError:
+    except (OSError, RuntimeError):  # or there is no home
         return None
 
 
