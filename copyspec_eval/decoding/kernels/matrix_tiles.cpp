@@ -35,106 +35,79 @@ inline void configure(int64_t first, int64_t second) {
 }
 
 struct TileLinear {
-  static constexpr int TOKENS = 16;
-  static constexpr int INPUTS = 32;     // of a tile
-  static constexpr int64_t AT_ONCE = 16;  // tiles of inputs for which weights stay in the first cache
+  static constexpr int64_t TOKENS = 16, INPUTS = 32;  // of a tile
 
   Linear<uint16_t> linear;
-  int64_t num_steps() const { return linear.num_words() / LANES; }
+  int64_t num_padded() const { return 2 * linear.num_words(); }
 
-  // Inputs as [groups of TOKENS][steps][TOKENS][INPUTS], filled up with zeros.
-  void arrange(std::vector<uint16_t>& tiles, int64_t group) const {
-    const int64_t first = group * TOKENS;
-    const int64_t count = std::min<int64_t>(TOKENS, linear.num_tokens - first);
-    for (int64_t token = 0; token < count; ++token) {
-      const uint16_t* from = linear.hidden + (first + token) * linear.num_inputs;
-      uint16_t* to = tiles.data() + (group * num_steps() * TOKENS + token) * INPUTS;
-      for (int64_t step = 0; step < num_steps(); ++step) {
-        const int64_t left = std::min<int64_t>(INPUTS, linear.num_inputs - step * INPUTS);
-        std::memcpy(to + step * TOKENS * INPUTS, from + step * INPUTS, left * 2);
-      }
-    }
-  }
-
-  // Sums of up to 32 tokens and a block of weights, over steps `begin` to `end`.
+  // Tokens `first` on, up to 32, and a block of weights: sums as [tokens][BLOCK].
   void multiply(
-      const uint16_t* tiles, const uint32_t* weights, int64_t begin, int64_t end, bool has_second,
-      float* sums) const {
-    const uint16_t* second = tiles + num_steps() * TOKENS * INPUTS;
-    constexpr int bytes = 2 * LANES * 4;  // from a token's sums to the next one's
-    float* second_sums = sums + TOKENS * BLOCK;
-    if (begin == 0) {
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_zero(2);
-      _tile_zero(3);
-    } else {
-      _tile_loadd(0, sums, bytes);
-      _tile_loadd(1, sums + LANES, bytes);
-      if (has_second) {
-        _tile_loadd(2, second_sums, bytes);
-        _tile_loadd(3, second_sums + LANES, bytes);
-      }
-    }
-    for (int64_t step = begin; step < end; ++step) {
-      const uint32_t* words = weights + step * LANES * BLOCK;
-      _tile_loadd(4, tiles + step * TOKENS * INPUTS, INPUTS * 2);
-      _tile_loadd(6, words, BLOCK * 4);
+      const uint16_t* inputs, const uint32_t* weights, bool has_second, float* sums) const {
+    const int64_t stride = num_padded() * 2;
+    const uint16_t* second = inputs + TOKENS * num_padded();
+    constexpr int bytes = BLOCK * 4;  // from a token's sums to the next one's
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t input = 0; input < num_padded(); input += INPUTS) {
+      const uint32_t* words = weights + input / 2 * BLOCK;
+      _tile_loadd(4, inputs + input, stride);
+      _tile_loadd(6, words, bytes);
       _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, words + LANES, BLOCK * 4);
+      _tile_loadd(7, words + 16, bytes);
       _tile_dpbf16ps(1, 4, 7);
       if (has_second) {
-        _tile_loadd(5, second + step * TOKENS * INPUTS, INPUTS * 2);
+        _tile_loadd(5, second + input, stride);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
     }
     _tile_stored(0, sums, bytes);
-    _tile_stored(1, sums + LANES, bytes);
+    _tile_stored(1, sums + 16, bytes);
     if (has_second) {
-      _tile_stored(2, second_sums, bytes);
-      _tile_stored(3, second_sums + LANES, bytes);
+      _tile_stored(2, sums + TOKENS * BLOCK, bytes);
+      _tile_stored(3, sums + TOKENS * BLOCK + 16, bytes);
     }
   }
 
   void run_block(
-      const Linear<uint16_t>::Block& block, const std::vector<uint16_t>& tiles,
-      std::vector<float>& sums, int64_t (&configured)[2]) const {
-    const int64_t num_tokens = linear.num_tokens;
-    const int64_t at_once = num_tokens > 4 * TOKENS ? AT_ONCE : num_steps();
-    for (int64_t begin = 0; begin < num_steps(); begin += at_once) {
-      for (int64_t token = 0; token < num_tokens; token += 2 * TOKENS) {
-        const int64_t first = std::min<int64_t>(TOKENS, num_tokens - token);
-        const int64_t second = std::clamp<int64_t>(num_tokens - token - TOKENS, 0, TOKENS);
-        if (configured[0] != first || configured[1] != second) {
-          configure(first, second);
-          configured[0] = first, configured[1] = second;
-        }
-        multiply(
-            tiles.data() + token * num_steps() * INPUTS, block.weights, begin,
-            std::min(begin + at_once, num_steps()), second > 0, sums.data() + token * BLOCK);
+      const Linear<uint16_t>::Block& block, const uint16_t* inputs,
+      int64_t (&configured)[2]) const {
+    alignas(64) float sums[2 * TOKENS * BLOCK];
+    for (int64_t token = 0; token < linear.num_tokens; token += 2 * TOKENS) {
+      const int64_t left = linear.num_tokens - token;
+      const int64_t first = std::min(TOKENS, left);
+      const int64_t second = std::clamp<int64_t>(left - TOKENS, 0, TOKENS);
+      if (configured[0] != first || configured[1] != second) {
+        configure(first, second);
+        configured[0] = first, configured[1] = second;
       }
+      multiply(inputs + token * num_padded(), block.weights, second > 0, sums);
+      for (int64_t row = 0; row < first + second; ++row)
+        for (int part = 0; part < VECTORS; ++part)
+          linear.finish(block, part, token + row, load<Floats>(sums + row * BLOCK + part * LANES));
     }
-    for (int64_t token = 0; token < num_tokens; ++token)
-      for (int part = 0; part < VECTORS; ++part)
-        linear.finish(
-            block, part, token, load<Floats>(sums.data() + token * BLOCK + part * LANES));
   }
 
   void run() const {
     const auto blocks = linear.blocks();
-    const int64_t groups = (linear.num_tokens + TOKENS - 1) / TOKENS;
-    std::vector<uint16_t> tiles(groups * num_steps() * TOKENS * INPUTS);
+    std::vector<uint16_t> filled_up;
+    const uint16_t* inputs = linear.hidden;
+    if (num_padded() != linear.num_inputs) {
+      filled_up.resize(linear.num_tokens * num_padded());
+      for (int64_t token = 0; token < linear.num_tokens; ++token)
+        std::copy_n(
+            linear.hidden + token * linear.num_inputs, linear.num_inputs,
+            filled_up.data() + token * num_padded());
+      inputs = filled_up.data();
+    }
 #pragma omp parallel
     {
-#pragma omp for
-      for (int64_t group = 0; group < groups; ++group) arrange(tiles, group);
-      static thread_local std::vector<float> sums;
-      sums.resize(groups * TOKENS * BLOCK);
       int64_t configured[2] = {};
 #pragma omp for
       for (size_t number = 0; number < blocks.size(); ++number)
-        run_block(blocks[number], tiles, sums, configured);
+        run_block(blocks[number], inputs, configured);
       if (configured[0]) _tile_release();
     }
   }

@@ -49,10 +49,14 @@ inline Floats widened(Floats floats) { return floats; }
 
 inline void narrow(Floats floats, Floats& to) { to = floats; }
 inline void narrow(Floats floats, Halves& to) {
+#ifdef __AVX512BF16__
+  to = (Halves)_mm512_cvtneps_pbh((__m512)floats);
+#else
   const Words words = (Words)floats;
   const Words nearest = words + 0x7fff + ((words >> 16) & 1);  // ties to even
   const Words rounded = floats != floats ? Words{} + 0x7fc00000 : nearest;
   to = __builtin_convertvector(rounded >> 16, Halves);
+#endif
 }
 
 template <typename T>
