@@ -54,10 +54,7 @@ ARMS = {
 
 
 def commands(batch_sizes: Sequence[int], passes: int, with_vllm: bool) -> Iterator[list[str]]:
-    """Arguments of `scripts/conversations` but the model, pass by pass, the arms in turn.
-
-    In batches our steps are not exact: exact mode is measured at a batch of one.
-    """
+    """Arguments of `scripts/conversations` but the model, pass by pass, the arms in turn."""
     for number in range(passes):
         for batch_size in batch_sizes:
             for arm in ARMS.values():
@@ -65,7 +62,7 @@ def commands(batch_sizes: Sequence[int], passes: int, with_vllm: bool) -> Iterat
                     continue
                 if batch_size not in arm.batch_sizes:
                     continue
-                yield [arm.decoder, _options(arm, batch_size), "--batch-size", str(batch_size)]
+                yield [arm.decoder, arm.options, "--batch-size", str(batch_size)]
 
 
 def shared(line: str) -> str:
@@ -107,8 +104,8 @@ def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     of_decoders = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     ran = dict.fromkeys(row["command"] for row in rows)
     return (
-        f"# Decoders side by side\n\n{result['model']} in bfloat16, 20 conversations of "
-        f"MT-Redundant, at most 300 tokens an answer, prefill included; "
+        f"# Decoders side by side\n\n{result['model']} in bfloat16, conversations of MT-Redundant "
+        "(as many as the commands say, else 20), at most 300 tokens an answer, prefill included; "
         f"{hardware['processor']}, {run['threads']} threads; {of_decoders}; "
         f"{run['started_at'][:10]}\n\n{table(rows)}\n```\n"
         + "".join(f"scripts/{command}\n" for command in ran)
@@ -116,13 +113,8 @@ def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     )
 
 
-def _options(arm: Arm, batch_size: int) -> str:
-    not_exact = arm.decoder == "copyspec" and batch_size > 1
-    return ",".join(filter(None, [arm.options, "exact=false" if not_exact else ""]))
-
-
 def _is_of(row: Row, arm: Arm, batch_size: int) -> bool:
-    pairs = (pair.partition("=") for pair in _options(arm, batch_size).split(",") if pair)
+    pairs = (pair.partition("=") for pair in arm.options.split(",") if pair)
     options = {name: value for name, _, value in pairs}
     of_row = {name: json.dumps(value).strip('"') for name, value in row["options"].items()}
     return (row["decoder"], row["batch_size"], of_row) == (arm.decoder, batch_size, options)

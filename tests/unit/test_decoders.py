@@ -23,7 +23,7 @@ ROWS = [
     row("hf", [30.0, 31.0]),
     *(row("vllm", [60.0 + n, 61.0 + n]) for n in (5, 0, 1)),
     row("copyspec", [100.0, 200.4], drafter="suffix"),
-    row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix", exact=False),
+    row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix"),
 ]
 
 
