@@ -188,7 +188,7 @@ class _Text:
     ) -> None:
         self._model, self._is_fixed, self._batch_size = model, mode.width is not None, batch_size
         # Wide enough for every reading, however short the drafts.
-        self._steps = Steps(model, max(longest, 2 * _COUNT), mode.width, batch_size)
+        self._steps = Steps(model, max(longest, _COUNT), mode.width, batch_size)
         self._prefill = Prefill(self._is_fixed)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         length = context + _COUNT + self._steps.widths[-1]
