@@ -85,6 +85,8 @@ def step_of_an_optimizer(model: Any, choose: random.Random) -> None:
         model(ids, labels=ids).loss.backward()
         torch.optim.AdamW(trained, lr=0.1).step()
         model.zero_grad()
+        with torch.no_grad():  # or what was pruned could not be copied
+            model(ids)
 
 
 def load_a_state(model: Any, choose: random.Random) -> None:
