@@ -109,7 +109,7 @@ def changed(source: random.Random, value: Any) -> Any:
         lambda: value[:1].expand_as(value),
         lambda: torch.empty(0, dtype=value.dtype),
     ]
-    if value.dtype == torch.int64:
+    if value.dtype == torch.int64 and value.numel():
         place = source.randrange(value.numel())
         wrong = source.choice([-1, 3, 5, 20, 2**40, -(2**62)])
         changes += 6 * [

@@ -1,186 +1,50 @@
 // Attention of new tokens over cached keys and values, in bfloat16 or float32.
-//
-// Each query is computed on its own, over its visible keys in their order: its bits depend neither
-// on the queries beside it nor on the keys that it does not see, whatever these hold. Sums are in
-// float32.
 
 namespace {
 
-constexpr int WEIGHED = 4;  // queries at a time, for their sums of values
-constexpr int CHUNK = 48;   // queries, about, for which keys are transposed once
-
-struct Strides {
-  int64_t row, head, token;
-};
-
-struct Range {
-  int64_t begin, end;
-};
-
-// What a thread does at a time: neighbouring tokens of a row, and the heads that share keys.
-struct Task {
-  int64_t row, first_token, num_tokens, key_row, key_head;
-  Range keys;  // the visible keys of its tokens are among these; `begin` is a multiple of BLOCK
-};
-
 template <typename T>
-struct Scratch {
-  std::vector<T*> outputs;
-  std::vector<const uint8_t*> visible;
-  std::vector<float> scores, factors;
-  std::vector<uint32_t> queries, keys;
-};
+struct VectorProducts {
+  using Weight = float;
+  static constexpr int CHUNK = 48;  // queries, about, for which keys are transposed once
 
-// The range of a mask's bytes that are not zero; {extent, 0} if there are none.
-inline Range visible_range(const uint8_t* mask, int64_t extent) {
-  Range range{0, extent};
-  const auto words = [&](int64_t at) { return load<uint64_t>(mask + at); };
-  while (range.end >= 8 && !words(range.end - 8)) range.end -= 8;
-  while (range.end > 0 && !mask[range.end - 1]) --range.end;
-  if (!range.end) return {extent, 0};
-  while (range.begin + 8 <= range.end && !words(range.begin)) range.begin += 8;
-  while (!mask[range.begin]) ++range.begin;
-  return range;
-}
+  const Attention<T>& attention;
 
-template <typename T>
-struct Attention {
-  const T *query, *key, *value;
-  const uint8_t* mask;   // [rows, tokens, extent]
-  const float* sinks;    // [heads], or null
-  T* output;             // [rows, tokens, heads, value dim]
-  Strides query_strides, key_strides, value_strides;
-  int64_t num_rows, num_tokens, heads, key_heads, dim, value_dim, extent;
-  float scale, softcap;
-
-  int64_t groups() const { return heads / key_heads; }
-  int64_t num_words() const { return dim * sizeof(T) / 4; }
-  int64_t token_of(const Task& task, int64_t number) const {
-    return task.first_token + number / groups();
-  }
-  int64_t head_of(const Task& task, int64_t number) const {
-    return task.key_head * groups() + number % groups();
-  }
-
-  // `key_rows`: of the tokens of a single row; without it, a row's keys have its number.
-  std::vector<Task> tasks(const int64_t* key_rows) const {
-    const int64_t most = std::max<int64_t>(1, CHUNK / groups());
-    std::vector<Task> tasks;
-    for (int64_t row = 0; row < num_rows; ++row) {
-      int64_t end = 0;
-      while (end < num_tokens) {
-        Task task{row, end, 0, key_rows ? key_rows[end] : row, 0, {}};
-        while (end < num_tokens && task.num_tokens < most &&
-               (!key_rows || key_rows[end] == task.key_row)) {
-          ++task.num_tokens;
-          ++end;
-        }
-        for (task.key_head = 0; task.key_head < key_heads; ++task.key_head) tasks.push_back(task);
-      }
-    }
-    return tasks;
-  }
-
-  void run(Task task, Scratch<T>& scratch) const {
-    task.keys = {extent, 0};
-    for (int64_t token = task.first_token; token < task.first_token + task.num_tokens; ++token) {
-      const Range range = visible_range(mask + (task.row * num_tokens + token) * extent, extent);
-      task.keys.begin = std::min(task.keys.begin, range.begin);
-      task.keys.end = std::max(task.keys.end, range.end);
-    }
-    // Without any visible key the range is empty.
-    task.keys.begin = std::min(task.keys.begin, task.keys.end) / BLOCK * BLOCK;
-    const int64_t count = task.num_tokens * groups();
-    const int64_t stride = (task.keys.end + BLOCK - 1) / BLOCK * BLOCK;  // of the scores
-    scratch.queries.resize(count * num_words());
-    scratch.scores.resize(count * stride);
-    scratch.factors.resize(count);
-    scratch.outputs.resize(count);
-    scratch.visible.resize(count);
-    scratch.keys.resize(num_words() * BLOCK);
-    read_queries(task, scratch);
-    score(task, scratch, stride);
-    for (int64_t number = 0; number < count; ++number) {
-      const float* sink = sinks ? sinks + head_of(task, number) : nullptr;
-      scratch.factors[number] = weigh(
-          scratch.scores.data() + number * stride, scratch.visible[number], task.keys, sink);
-    }
-    sum_values(task, scratch, stride);
-  }
-
-  void read_queries(const Task& task, Scratch<T>& scratch) const {
-    in_tiles<ROWS>(scratch.outputs.size(), [&]<int COUNT>(int64_t first) {
-      for (int64_t number = first; number < first + COUNT; ++number) {
-        const int64_t token = token_of(task, number), head = head_of(task, number);
-        const T* from = query + task.row * query_strides.row + head * query_strides.head +
-            token * query_strides.token;
-        uint32_t* to = scratch.queries.data() + first * num_words() + number - first;
-        interleave(from, dim, COUNT, to);
-        const int64_t row_and_token = task.row * num_tokens + token;
-        scratch.outputs[number] = output + (row_and_token * heads + head) * value_dim;
-        scratch.visible[number] = mask + row_and_token * extent;
-      }
+  void score(const Task& task, Scratch<T>& scratch, float* scores, int64_t stride) const {
+    const int64_t num_words = attention.dim * sizeof(T) / 4, count = scratch.queries.size();
+    uint32_t* rows = words_of<uint32_t>(scratch.rows, count * num_words);
+    in_tiles<ROWS>(count, [&]<int COUNT>(int64_t first) {
+      for (int row = 0; row < COUNT; ++row)
+        interleave(
+            scratch.queries[first + row].from, attention.dim, COUNT,
+            rows + first * num_words + row);
     });
-  }
-
-  void score(const Task& task, Scratch<T>& scratch, int64_t stride) const {
-    const T* keys = key + task.key_row * key_strides.row + task.key_head * key_strides.head;
-    for (int64_t first = task.keys.begin; first < task.keys.end; first += BLOCK) {
-      const T* block = keys + first * key_strides.token;
-      transpose(block, key_strides.token, extent - first, dim, scratch.keys.data());
-      in_tiles<ROWS>(scratch.outputs.size(), [&]<int COUNT>(int64_t number) {
+    uint32_t* block = words_of<uint32_t>(scratch.keys, num_words * BLOCK);
+    const T* keys = attention.keys_of(task);
+    const int64_t step = attention.key_strides.token;
+    for (int64_t key = task.keys.begin; key < task.keys.end; key += BLOCK) {
+      transpose(keys + key * step, step, task.keys.end - key, attention.dim, block);
+      in_tiles<ROWS>(count, [&]<int COUNT>(int64_t first) {
         Floats products[COUNT][VECTORS];
-        multiply<T>(
-            scratch.queries.data() + number * num_words(), scratch.keys.data(), num_words(),
-            products);
-        for (int query = 0; query < COUNT; ++query)
+        multiply<T>(rows + first * num_words, block, num_words, products);
+        for (int row = 0; row < COUNT; ++row)
           std::memcpy(
-              scratch.scores.data() + (number + query) * stride + first, products[query],
-              sizeof(products[query]));
+              scores + (first + row) * stride + key, products[row], sizeof(products[row]));
       });
     }
   }
 
-  // Scores become weights; gives the factor that makes their sum 1.
-  float weigh(float* scores, const uint8_t* visible, Range keys, const float* sink) const {
-    const Floats nothing = Floats{} - std::numeric_limits<float>::infinity();
-    Floats largest = nothing;
-    for (int64_t key = keys.begin; key < keys.end; key += LANES) {
-      const size_t size = std::min<int64_t>(LANES, keys.end - key);
-      const Ints seen = __builtin_convertvector(load<Bytes>(visible + key, size), Ints) != 0;
-      Floats score = load<Floats>(scores + key) * scale;
-      if (softcap > 0) score = softcap * hyperbolic_tangent(score / softcap);
-      score = seen ? score : nothing;
-      // NaN stays, so that it is not taken for a token without keys.
-      largest = (score > largest) | (score != score) ? score : largest;
-      store(scores + key, score);
-    }
-    float maximum = reduced(largest, [](float a, float b) { return a > b || a != a ? a : b; });
-    if (sink && !(maximum > *sink) && maximum == maximum) maximum = *sink;
-    if (maximum == nothing[0]) {
-      std::fill(scores + keys.begin, scores + keys.end, 0.0f);
-      return 0.0f;
-    }
-    Floats sum = {};
-    for (int64_t key = keys.begin; key < keys.end; key += LANES) {
-      const Floats weight = exponential(load<Floats>(scores + key) - maximum);
-      sum += weight;
-      store(scores + key, weight);
-    }
-    float total = reduced(sum, [](float a, float b) { return a + b; });
-    if (sink) total += exponential(Floats{} + (*sink - maximum))[0];
-    return 1.0f / total;
-  }
-
-  void sum_values(const Task& task, Scratch<T>& scratch, int64_t stride) const {
-    constexpr int most = 4;
-    in_tiles<WEIGHED>(scratch.outputs.size(), [&]<int COUNT>(int64_t number) {
+  void sum_values(const Task& task, Scratch<T>& scratch, float* weights, int64_t stride) const {
+    constexpr int most = 4, together = 4;  // vectors of a value; queries
+    const int64_t dim = attention.value_dim;
+    in_tiles<together>(scratch.queries.size(), [&]<int COUNT>(int64_t number) {
+      const Query<T>* queries = scratch.queries.data() + number;
+      const float* of_queries = weights + number * stride;
       int64_t first = 0;
-      for (; first + most * LANES <= value_dim; first += most * LANES)
-        sum_part<COUNT, most>(task, scratch, stride, number, first);
-      for (; first + LANES <= value_dim; first += LANES)
-        sum_part<COUNT, 1>(task, scratch, stride, number, first);
-      if (first < value_dim) sum_part<COUNT, 0>(task, scratch, stride, number, first);
+      for (; first + most * LANES <= dim; first += most * LANES)
+        sum_part<COUNT, most>(task, queries, of_queries, stride, first);
+      for (; first + LANES <= dim; first += LANES)
+        sum_part<COUNT, 1>(task, queries, of_queries, stride, first);
+      if (first < dim) sum_part<COUNT, 0>(task, queries, of_queries, stride, first);
     });
   }
 
@@ -188,23 +52,21 @@ struct Attention {
   // left of a vector. A value that some query does not see must not count there, even as 0 * NaN.
   template <int COUNT, int PARTS>
   void sum_part(
-      const Task& task, Scratch<T>& scratch, int64_t stride, int64_t number, int64_t first) const {
+      const Task& task, const Query<T>* queries, const float* weights, int64_t stride,
+      int64_t first) const {
     using Vector = typename Of<T>::Vector;
     constexpr int parts = std::max(1, PARTS);
-    const size_t size = PARTS ? sizeof(Vector) : (value_dim - first) * sizeof(T);
-    const T* values =
-        value + task.key_row * value_strides.row + task.key_head * value_strides.head + first;
-    const float* weights = scratch.scores.data() + number * stride;
-    const uint8_t* const* visible = scratch.visible.data() + number;
+    const size_t size = PARTS ? sizeof(Vector) : (attention.value_dim - first) * sizeof(T);
+    const T* values = attention.values_of(task) + first;
     Floats sums[COUNT][parts] = {};
     for (int64_t key = task.keys.begin; key < task.keys.end; ++key) {
       Floats vectors[parts];
       for (int part = 0; part < parts; ++part)
-        vectors[part] =
-            widened(load<Vector>(values + key * value_strides.token + part * LANES, size));
+        vectors[part] = widened(load<Vector>(
+            values + key * attention.value_strides.token + part * LANES, size));
 #pragma GCC unroll 4
       for (int query = 0; query < COUNT; ++query) {
-        if (!visible[query][key]) continue;
+        if (!queries[query].visible[key]) continue;
         const Floats weight = Floats{} + weights[query * stride + key];
 #pragma GCC unroll 4
         for (int part = 0; part < parts; ++part)
@@ -214,27 +76,39 @@ struct Attention {
     for (int query = 0; query < COUNT; ++query) {
       for (int part = 0; part < parts; ++part) {
         Vector narrowed;
-        narrow(sums[query][part] * scratch.factors[number + query], narrowed);
-        store(scratch.outputs[number + query] + first + part * LANES, narrowed, size);
+        narrow(sums[query][part] * queries[query].factor, narrowed);
+        store(queries[query].output + first + part * LANES, narrowed, size);
       }
     }
   }
 };
 
-inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
-  return std::all_of(indices, indices + count, [&](int64_t index) {
-    return index >= 0 && index < end;
-  });
+template <typename Products, typename T>
+void run(const Attention<T>& attention, const int64_t* key_rows) {
+  const std::vector<Task> tasks = attention.tasks(key_rows, Products::CHUNK);
+#pragma omp parallel
+  {
+    static thread_local Scratch<T> scratch;
+    Products products{attention};
+#pragma omp for schedule(dynamic)
+    for (size_t number = 0; number < tasks.size(); ++number)
+      attention.run(tasks[number], scratch, products);
+  }
 }
 
 template <typename T>
 void attend(const Attention<T>& attention, const int64_t* key_rows) {
-  const std::vector<Task> tasks = attention.tasks(key_rows);
-#pragma omp parallel for schedule(dynamic)
-  for (size_t number = 0; number < tasks.size(); ++number) {
-    static thread_local Scratch<T> scratch;
-    attention.run(tasks[number], scratch);
-  }
+#ifdef __AMX_BF16__
+  if constexpr (sizeof(T) == 2)
+    if (has_tiles()) return run<TileProducts>(attention, key_rows);
+#endif
+  run<VectorProducts<T>>(attention, key_rows);
+}
+
+inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
+  return std::all_of(indices, indices + count, [&](int64_t index) {
+    return index >= 0 && index < end;
+  });
 }
 
 }  // namespace

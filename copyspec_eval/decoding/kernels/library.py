@@ -19,7 +19,10 @@ from copyspec_eval.provenance import processor_features
 
 logger = logging.getLogger("lm_eval.copyspec")
 
-_SOURCES = ("vectors.h", "attention.cpp", "linear.cpp", "matrix_tiles.cpp", "elementwise.cpp")
+_SOURCES = (
+    *("vectors.h", "tiles.h", "attention.h", "attention_tiles.h", "attention.cpp"),
+    *("linear.cpp", "elementwise.cpp"),
+)
 _FLAGS = (
     *("-std=c++20", "-O3", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi"),
     # Multiply-adds are written out: the compiler may not choose, tile by tile, how to round.

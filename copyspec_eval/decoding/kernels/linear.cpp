@@ -75,7 +75,7 @@ struct Linear {
     store(block.output + token * block.stride + part * LANES, narrowed, count * sizeof(T));
   }
 
-  void run() const {
+  void run_in_vectors() const {
     const std::vector<Block> all = blocks();
     const int64_t words = num_inputs * sizeof(T) / 4;
     std::vector<uint32_t> interleaved(num_tokens * words);
@@ -103,6 +103,52 @@ struct Linear {
   }
 };
 
+inline void run(const Linear<float>& linear) { linear.run_in_vectors(); }
+
+#ifdef __AMX_BF16__
+
+inline void run_in_tiles(const Linear<uint16_t>& linear) {
+  const auto blocks = linear.blocks();
+  const int64_t depth = 2 * linear.num_words();
+  std::vector<uint16_t> filled_up;
+  const uint16_t* inputs = linear.hidden;
+  if (depth != linear.num_inputs) {
+    filled_up.resize(linear.num_tokens * depth);
+    for (int64_t token = 0; token < linear.num_tokens; ++token)
+      std::copy_n(
+          linear.hidden + token * linear.num_inputs, linear.num_inputs,
+          filled_up.data() + token * depth);
+    inputs = filled_up.data();
+  }
+#pragma omp parallel
+  {
+    Tiles tiles;
+    alignas(64) float sums[Tiles::ROWS * BLOCK];
+#pragma omp for
+    for (size_t number = 0; number < blocks.size(); ++number) {
+      for (int64_t token = 0; token < linear.num_tokens; token += Tiles::ROWS) {
+        const int64_t count = std::min(Tiles::ROWS, linear.num_tokens - token);
+        tiles.multiply(
+            inputs + token * depth, depth, count, blocks[number].weights, depth, sums, BLOCK);
+        for (int64_t row = 0; row < count; ++row)
+          for (int part = 0; part < VECTORS; ++part)
+            linear.finish(
+                blocks[number], part, token + row, load<Floats>(sums + row * BLOCK + part * LANES));
+      }
+    }
+  }
+}
+
+inline void run(const Linear<uint16_t>& linear) {
+  has_tiles() ? run_in_tiles(linear) : linear.run_in_vectors();
+}
+
+#else
+
+inline void run(const Linear<uint16_t>& linear) { linear.run_in_vectors(); }
+
+#endif
+
 }  // namespace
 
 #define PACK(DTYPE, T)                                                                         \
@@ -113,9 +159,12 @@ struct Linear {
 PACK(bfloat16, uint16_t)
 PACK(float32, float)
 
-extern "C" void linear_float32(
-    const float* hidden, const uint32_t* packed, const float* bias, float* const* outputs,
-    int64_t num_tokens, int64_t num_inputs, int64_t num_layers, const int64_t* num_outputs) {
-  Linear<float>{hidden, packed, bias, outputs, num_tokens, num_inputs, num_layers, num_outputs}
-      .run();
-}
+#define LINEAR(DTYPE, T)                                                                       \
+  extern "C" void linear_##DTYPE(                                                              \
+      const T* hidden, const uint32_t* packed, const T* bias, T* const* outputs,               \
+      int64_t num_tokens, int64_t num_inputs, int64_t num_layers,                              \
+      const int64_t* num_outputs) {                                                            \
+    run(Linear<T>{hidden, packed, bias, outputs, num_tokens, num_inputs, num_layers, num_outputs}); \
+  }
+LINEAR(bfloat16, uint16_t)
+LINEAR(float32, float)

@@ -28,17 +28,28 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
 
-// The first `size` bytes of a vector; what is behind them is zero.
+// The first `size` bytes of a vector, at most all; what is behind them is zero. A whole vector is an
+// instruction, the rest a call, for which it has to lie in memory.
 template <typename Vector>
 inline Vector load(const void* from, size_t size = sizeof(Vector)) {
-  Vector vector{};
-  std::memcpy(&vector, from, size);
+  if (size < sizeof(Vector)) {
+    Vector part{};
+    std::memcpy(&part, from, size);
+    return part;
+  }
+  Vector vector;
+  std::memcpy(&vector, from, sizeof(Vector));
   return vector;
 }
 
 template <typename Vector>
 inline void store(void* to, Vector vector, size_t size = sizeof(Vector)) {
-  std::memcpy(to, &vector, size);
+  if (size < sizeof(Vector)) {
+    const Vector part = vector;
+    std::memcpy(to, &part, size);
+    return;
+  }
+  std::memcpy(to, &vector, sizeof(Vector));
 }
 
 // A bfloat16, here a uint16_t, is the upper half of a float32.
@@ -108,9 +119,8 @@ void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, 
       Words square[LANES];
       for (int64_t row = 0; row < LANES; ++row) {
         const T* words = from + (first_row + row) * stride + first * (4 / sizeof(T));
-        square[row] = first_row + row >= num_rows ? Words{}
-            : count == LANES                      ? load<Words>(words)
-                                                  : load<Words>(words, 4 * count);
+        square[row] =
+            first_row + row < num_rows ? load<Words>(words, 4 * count) : Words{};
       }
       if constexpr (LANES == 16) exchange<8>(square);
       exchange<4>(square);
@@ -180,12 +190,12 @@ inline void multiply(
   }
 }
 
-template <typename Reduce>
-inline float reduced(Floats floats, Reduce reduce) {
+template <typename Vector, typename Reduce>
+inline auto reduced(Vector vector, Reduce reduce) {
   for (int half = LANES / 2; half > 0; half /= 2)
     for (int lane = 0; lane < half; ++lane)
-      floats[lane] = reduce(floats[lane], floats[lane + half]);
-  return floats[0];
+      vector[lane] = reduce(vector[lane], vector[lane + half]);
+  return vector[0];
 }
 
 // e^x of x <= 0, to about one unit in the last place, 0 where that is smaller than normal numbers.
