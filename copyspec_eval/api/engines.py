@@ -14,9 +14,8 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.engines import Drafting, Engines, Measured
 from copyspec_eval.decoding.model_copy import model_copy
-from copyspec_eval.decoding.own_probe import CacheChoice, choose_cache
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.probe import probe
+from copyspec_eval.decoding.trial import CacheChoice, check_cache, choose_cache
 from copyspec_eval.drafters.registry import default_drafter, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.types import PAPER_GAMMA, DraftOptions
@@ -106,7 +105,7 @@ def engine_of(
     if draft_model is not None:
         model_support.check_uncompiled(draft_model)
         draft_model = model_copy(draft_model).model
-        probe(draft_model, exact=False)
+        check_cache(draft_model, "copyspec")
         drafts = DraftModel(draft_model, options.delta)
     measured = kept.measured.setdefault((options, exact), Measured())
     engines = Engines(model, tokenizer, [options], exact, choice.kind, measured)

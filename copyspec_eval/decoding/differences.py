@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.model_cache import ModelCache
 from copyspec_eval.decoding.model_support import has_experts, input_device
-from copyspec_eval.decoding.own_cache import OwnCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Difference, first_difference
 
@@ -185,7 +185,7 @@ class Rescorer:
         With the model's own cache, chunks are what the engine reads.
         """
         if self._engine.cache != "copyspec":
-            return [OwnCache(self._model).read_without(token_ids, keep).float()]
+            return [ModelCache(self._model).read_without(token_ids, keep).float()]
         ids = torch.tensor([token_ids], device=input_device(self._model))
         at_once = self._model(input_ids=ids, use_cache=False, logits_to_keep=keep)
         first, width = ids.shape[1] - keep + 1, self._engine.widths[-1]

@@ -35,7 +35,7 @@ class DraftModel:
     arXiv 2408.07978), each with the target's distribution.
 
     Args:
-        model: accepted by `probe.probe`, with the target's tokenizer.
+        model: accepted by `trial.check_cache`, with the target's tokenizer.
         delta: tokens per draft, the paper's δ.
     """
 

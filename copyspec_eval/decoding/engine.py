@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.choosing import TopTokens, top_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.model_cache import ModelCacheRunner
 from copyspec_eval.decoding.model_support import check_length
-from copyspec_eval.decoding.own_cache import OwnCacheRunner
 from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.row_runner import RowRunner
@@ -39,7 +39,7 @@ class Engine:
     keeps its size, and the sequences' longest lengths alone decide how many keys are attended to.
 
     Args:
-        model: a model that the trial of `cache` accepts: `probe.probe`, `own_probe.probe_own`.
+        model: a model that `trial.check_cache` accepts.
         make_drafter: makes each sequence's drafter.
         num_draft_tokens: the longest draft that is verified; `exact` holds it.
         exact: the way of exact mode, checked for this batch size; None decodes without it.
@@ -75,7 +75,7 @@ class Engine:
             )
         else:
             assert (exact, batch_size, prefix_cache) == (None, 1, None)
-            self._runner = OwnCacheRunner(model, num_draft_tokens, cache)
+            self._runner = ModelCacheRunner(model, num_draft_tokens, cache)
         self._model = model
         self._make_drafter = make_drafter
         self._num_draft_tokens = num_draft_tokens

@@ -25,7 +25,7 @@ class RowRunner:
     """A `Runner` whose rejected tokens are simply written over.
 
     Args:
-        model: a model that `probe.probe` accepts.
+        model: a model that `trial.check_cache` accepts.
         num_draft_tokens: of the longest draft.
         exact: the way of exact mode; None decodes without it.
         batch_size: rows side by side.

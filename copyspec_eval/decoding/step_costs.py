@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
+from copyspec_eval.decoding.model_cache import ModelCacheRunner
 from copyspec_eval.decoding.modules import engine_kernels
-from copyspec_eval.decoding.own_cache import OwnCacheRunner
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.types import CacheKind, ExactMode
 
@@ -35,7 +35,7 @@ def step_costs(
 ) -> dict[int, float]:
     """Measure the steps of an engine that is made with these arguments."""
     if cache != "copyspec":
-        return measure_own_step_costs(model, num_draft_tokens, cache)
+        return measure_model_cache_costs(model, num_draft_tokens, cache)
     steps = Steps(model, num_draft_tokens, exact.width if exact else None, batch_size)
     return measure_step_costs(model, batch_size, steps, exact=exact is not None)
 
@@ -83,7 +83,7 @@ def measure_step_costs(
 
 
 @torch.inference_mode()
-def measure_own_step_costs(
+def measure_model_cache_costs(
     model: PreTrainedModel, num_draft_tokens: int, kind: CacheKind
 ) -> dict[int, float]:
     """As `measure_step_costs`, of a step with the model's own cache.
@@ -99,7 +99,7 @@ def measure_own_step_costs(
     counts = _counts(num_draft_tokens)
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _CONTEXT
     context = [0] * max(1, min(_CONTEXT, limit - num_draft_tokens - 2))
-    runner = OwnCacheRunner(model, num_draft_tokens, kind)
+    runner = ModelCacheRunner(model, num_draft_tokens, kind)
     runner.begin(context)
     prompt = runner.cache
     seconds: dict[int, list[float]] = {count: [] for count in counts}
@@ -111,7 +111,7 @@ def measure_own_step_costs(
     return {count: cost - costs[0] / 2 for count, cost in costs.items()}
 
 
-def _seconds_of_two(runner: OwnCacheRunner, token_ids: list[int], count: int) -> float:
+def _seconds_of_two(runner: ModelCacheRunner, token_ids: list[int], count: int) -> float:
     """Of a step that verifies so many draft tokens, half of them rightly, and one without any."""
     accepted = count // 2
     started = perf_counter()

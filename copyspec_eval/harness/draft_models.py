@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_support import check_config, needs_own_cache
-from copyspec_eval.decoding.probe import probe
+from copyspec_eval.decoding.trial import check_cache
 from copyspec_eval.errors import ModelError
 from copyspec_eval.harness import options
 from copyspec_eval.paths import model_path
@@ -55,7 +55,7 @@ def loader(
         with options.loading("draft_model", name, "check its files"):
             loaded = auto.from_pretrained(model_path(name), dtype=dtype, **access)
             model: PreTrainedModel = loaded.to(device).eval()
-        probe(model, exact=False)
+        check_cache(model, "copyspec")
         return model
 
     def load(draft_options: DraftOptions) -> DraftModel | None:

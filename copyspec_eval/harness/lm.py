@@ -19,11 +19,11 @@ from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.earlier_runs import store_option
 from copyspec_eval.decoding.engines import Drafting, Engines
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
-from copyspec_eval.decoding.own_probe import choose_cache
 from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sizes import bytes_of
 from copyspec_eval.decoding.span_characters import span_characters
+from copyspec_eval.decoding.trial import choose_cache
 from copyspec_eval.drafters.registry import default_drafter, drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import draft_models, earlier, options

@@ -13,12 +13,11 @@ from transformers import LogitsProcessorList, PreTrainedModel
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.model_cache import ModelCache
 from copyspec_eval.decoding.model_support import check_config, check_exact, has_experts
-from copyspec_eval.decoding.own_cache import OwnCache
-from copyspec_eval.decoding.own_probe import choose_cache
-from copyspec_eval.decoding.probe import MOST_ROUNDING, probe
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.trial import MOST_ROUNDING, check_cache, choose_cache
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import CacheKind, DraftOptions, Generation, first_difference
@@ -132,7 +131,7 @@ def _near_tie(model: PreTrainedModel, prefix: Tokens, tokens: tuple[Tokens, Toke
     precise: Any = copy.deepcopy(model).double()
     if precise._can_set_experts_implementation():
         precise.set_experts_implementation("eager")  # the usual one knows no float64
-    logits = OwnCache(precise).read_without(prefix, keep=1)[0]
+    logits = ModelCache(precise).read_without(prefix, keep=1)[0]
     margin = (logits[list(tokens[0])] - logits[list(tokens[1])]).abs()
     return bool(margin <= MOST_ROUNDING[torch.float32] * logits.std())
 
@@ -143,7 +142,7 @@ def _exact_mode(model: PreTrainedModel) -> str:
         return ""
     try:
         check_exact(model)
-        probe(model, exact=True, batch_size=max(_BATCH_SIZES))
+        check_cache(model, "copyspec", exact=True, batch_size=max(_BATCH_SIZES))
     except ModelError as error:
         return f"exact mode: {error}"
     return ""

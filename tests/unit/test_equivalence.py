@@ -20,9 +20,9 @@ from ways import WAYS
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.model_support import check_config
-from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.trial import check_cache
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.types import DraftOptions, Generation
@@ -139,7 +139,7 @@ def test_model_is_accepted(model_type: str) -> None:
     skip_if_refused(model_type)
     check_config(tiny_model(model_type).config)
     for exact in (True, False):
-        probe(tiny_model(model_type), exact=exact)
+        check_cache(tiny_model(model_type), "copyspec", exact=exact)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])

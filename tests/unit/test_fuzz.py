@@ -15,7 +15,7 @@ from fuzzing.checking import Finding, check
 from fuzzing.models import LIKENESSES, ModelName, draft_model_of, model_of
 
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.own_cache import OwnCacheRunner
+from copyspec_eval.decoding.model_cache import ModelCacheRunner
 from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.drafters.registry import DRAFTERS
 
@@ -60,10 +60,10 @@ def test_cases_of_a_models_own_cache_hold() -> None:
 
 
 def test_a_recurrent_state_that_is_not_restored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: OwnCacheRunner, num_tokens: int) -> None:
+    def forget(self: ModelCacheRunner, num_tokens: int) -> None:
         self._cache.num_read -= num_tokens
 
-    monkeypatch.setattr(OwnCacheRunner, "reject", forget)
+    monkeypatch.setattr(ModelCacheRunner, "reject", forget)
     found = findings(SEED, range(MOST), OWN)
     assert any("diverged" in str(finding) for finding in found if finding.mode == "model, copied")
 

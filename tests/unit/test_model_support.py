@@ -32,9 +32,9 @@ from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import PREFILL_CHUNK
-from copyspec_eval.decoding.probe import probe
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.trial import check_cache
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import ModelError, RequestError
 from copyspec_eval.types import DraftOptions, ExactMode
@@ -233,7 +233,7 @@ def test_token_ids_go_where_a_model_computes_that_is_kept_on_disk(tmp_path: Path
     assert model_support.input_device(model) == torch.device("cpu")
     ids = torch.tensor([prompts()[0]], device=model_support.input_device(model))
     assert torch.equal(model(input_ids=ids).logits, wanted)
-    probe(model, exact=True)
+    check_cache(model, "copyspec", exact=True)
 
 
 @pytest.mark.usefixtures("torchs_kernels")

@@ -23,7 +23,7 @@ _MOST_UNREAD = 8
 """Tokens that are read again after rejected drafts, before a step goes without a draft."""
 
 
-class OwnCache:
+class ModelCache:
     """A model's own cache of one text, read as `model.generate` reads it.
 
     Args:
@@ -90,7 +90,7 @@ class OwnCache:
         self.num_read -= num_tokens
 
     @torch.inference_mode()
-    def copied(self) -> OwnCache:
+    def copied(self) -> ModelCache:
         """Another one that holds the same.
 
         Recurrent states are copied; keys and values, which are never changed in place, are shared.
@@ -133,7 +133,7 @@ class OwnCache:
         return supported and "past_key_values" in self._parameters
 
 
-class OwnCacheRunner:
+class ModelCacheRunner:
     """A `Runner` of one row with the model's own attention and cache.
 
     A rejected draft's tokens are cropped from the cache. Where that is not possible, the cache is
@@ -141,7 +141,7 @@ class OwnCacheRunner:
     the accepted tokens again in front of its own.
 
     Args:
-        model: a model that `own_probe.probe_own` accepts.
+        model: a model that `trial.check_cache` accepts.
         num_draft_tokens: of the longest draft.
         kind: how rejected tokens are taken back, as the trial found.
 
@@ -158,7 +158,7 @@ class OwnCacheRunner:
         self._model = model
         self._num_draft_tokens = num_draft_tokens
         self._crops = kind == "model, cropped"
-        self._cache = self._before = OwnCache(model)
+        self._cache = self._before = ModelCache(model)
         self.widths = tuple(range(1, 2 + num_draft_tokens))
 
     @contextmanager
@@ -171,7 +171,7 @@ class OwnCacheRunner:
         try:
             yield
         finally:
-            self._cache = self._before = OwnCache(self._model)
+            self._cache = self._before = ModelCache(self._model)
 
     def load(self, sequence: Sequence) -> None:
         """As of `Runner`: nothing is kept."""
@@ -188,18 +188,18 @@ class OwnCacheRunner:
 
     def begin(self, prompt_ids: abc.Sequence[int]) -> torch.Tensor:
         """Read a prompt into an empty cache; the logits after it, `[1, vocabulary]`."""
-        self._cache = self._before = OwnCache(self._model)
+        self._cache = self._before = ModelCache(self._model)
         logits = self._cache.read(prompt_ids, keep=1)
         if self._crops:
             self._cache.prepare_to_crop()
         return logits
 
     @property
-    def cache(self) -> OwnCache:
+    def cache(self) -> ModelCache:
         """What was read."""
         return self._cache
 
-    def resume(self, cache: OwnCache) -> None:
+    def resume(self, cache: ModelCache) -> None:
         """Go on from what another text, or this one, had read; that stays as it is."""
         self._cache = self._before = cache.copied()
 
@@ -244,7 +244,7 @@ class OwnCacheRunner:
 
     def reread(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
         """As of `Runner`."""
-        cache, prompt_ids = OwnCache(self._model), sequence.prompt_ids
+        cache, prompt_ids = ModelCache(self._model), sequence.prompt_ids
         parts = [cache.read(prompt_ids, keep=1).float()]
         for end in _ends(len(output_ids), self.widths[-1]):
             read_ids = [*prompt_ids, *output_ids[:end]]

@@ -23,16 +23,16 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
-from copyspec_eval.decoding import own_cache
+from copyspec_eval.decoding import model_cache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.own_cache import OwnCache, OwnCacheRunner
-from copyspec_eval.decoding.own_probe import choose_cache, probe_own
+from copyspec_eval.decoding.model_cache import ModelCache, ModelCacheRunner
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import measure_own_step_costs
+from copyspec_eval.decoding.step_costs import measure_model_cache_costs
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.trial import choose_cache, model_cache_kind
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
@@ -143,21 +143,21 @@ def test_every_forward_is_counted(architecture: str, double: str) -> None:
 
 def test_what_is_read_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     model, unread = model_of("olmo_hybrid"), []
-    verify: Any = OwnCacheRunner.verify
+    verify: Any = ModelCacheRunner.verify
 
-    def noted(self: OwnCacheRunner, token_ids: Any, draft_ids: Any) -> Any:
+    def noted(self: ModelCacheRunner, token_ids: Any, draft_ids: Any) -> Any:
         unread.append(len(token_ids) - self.cache.num_read)
         return verify(self, token_ids, draft_ids)
 
-    monkeypatch.setattr(OwnCacheRunner, "verify", noted)
+    monkeypatch.setattr(ModelCacheRunner, "verify", noted)
     answers_of(model, COPIED, doubles("junk", [()] * len(prompts())))
     # The last token is new, and before it come those that rejected drafts left unread.
-    assert max(unread) == own_cache._MOST_UNREAD + 2
+    assert max(unread) == model_cache._MOST_UNREAD + 2
 
 
 @torch.inference_mode()
 def test_a_copy_shares_keys_and_values_alone() -> None:
-    cache = OwnCache(model_of("qwen3_next"))
+    cache = ModelCache(model_of("qwen3_next"))
     cache.read(range(1, 9), keep=1)
     [states] = cache._states.values()
     [copied] = cache.copied()._states.values()
@@ -178,7 +178,7 @@ def test_cropping_recurrent_states_is_found_out(monkeypatch: pytest.MonkeyPatch)
     model = model_of("olmo_hybrid")
     tokens = wanted(model)
     monkeypatch.setattr(LinearAttentionCacheLayerMixin, "is_croppable", True)
-    assert probe_own(model) == COPIED
+    assert model_cache_kind(model) == COPIED
     cropped = answers_of(model, CROPPED, doubles("partly right", tokens))
     assert [answer.token_ids for answer in cropped] != tokens
 
@@ -187,25 +187,25 @@ def test_cropping_recurrent_states_is_found_out(monkeypatch: pytest.MonkeyPatch)
 def test_a_state_that_is_not_restored_is_refused(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forget(self: OwnCacheRunner, num_tokens: int) -> None:
+    def forget(self: ModelCacheRunner, num_tokens: int) -> None:
         self._cache.num_read -= num_tokens
 
-    monkeypatch.setattr(OwnCacheRunner, "reject", forget)
+    monkeypatch.setattr(ModelCacheRunner, "reject", forget)
     with pytest.raises(ModelError, match=r"through its own cache \(in a step off by .*model hf"):
-        probe_own(model_of(architecture))
+        model_cache_kind(model_of(architecture))
 
 
 def test_a_copy_that_shares_recurrent_states_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: Any = OwnCache.copied
+    copied: Any = ModelCache.copied
 
-    def shared(self: OwnCache) -> OwnCache:
-        other: OwnCache = copied(self)
+    def shared(self: ModelCache) -> ModelCache:
+        other: ModelCache = copied(self)
         other._states = self._states
         return other
 
-    monkeypatch.setattr(OwnCache, "copied", shared)
+    monkeypatch.setattr(ModelCache, "copied", shared)
     with pytest.raises(ModelError):
-        probe_own(model_of("olmo_hybrid"))
+        model_cache_kind(model_of("olmo_hybrid"))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_copy_that_shares_recurrent_states_is_refused(monkeypatch: pytest.Monk
         ("zamba", "gives other logits through its own cache"),
         ("recurrent_gemma", "returns no cache"),
         ("openai-gpt", "returns no cache"),
-        ("cpmant", "computes a token's logits from what else is in the step"),
+        ("cpmant", "gives other logits through its own cache"),
         ("doge, with experts", "gives other logits through the engine's cache"),
     ],
 )
@@ -229,23 +229,23 @@ def test_what_stays_refused(architecture: str, reason: str) -> None:
 
 
 def test_a_bias_of_wider_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, read = tiny_model(tiny_config("bloom")), OwnCache.read
-    bias = 0.02 * float(OwnCache(model).read_without(range(1, 30), keep=29).std())
+    model, read = tiny_model(tiny_config("bloom")), ModelCache.read
+    bias = 0.02 * float(ModelCache(model).read_without(range(1, 30), keep=29).std())
 
-    def biased(self: OwnCache, token_ids: Any, keep: int) -> torch.Tensor:
+    def biased(self: ModelCache, token_ids: Any, keep: int) -> torch.Tensor:
         logits = read(self, token_ids, keep)
         return logits + bias if keep > 1 else logits
 
-    assert probe_own(model) == CROPPED
-    monkeypatch.setattr(OwnCache, "read", biased)
+    assert model_cache_kind(model) == CROPPED
+    monkeypatch.setattr(ModelCache, "read", biased)
     with pytest.raises(ModelError, match="in a step off by"):
-        probe_own(model)
+        model_cache_kind(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ["falcon", "lfm2, with convolutions", "qwen3_next"])
 def test_half_precision_passes(architecture: str, dtype: torch.dtype) -> None:
-    assert probe_own(tiny_model(tiny_config(architecture), dtype)) == KINDS[architecture]
+    assert model_cache_kind(tiny_model(tiny_config(architecture), dtype)) == KINDS[architecture]
 
 
 def test_a_draft_model_drafts_for_it() -> None:
@@ -277,13 +277,13 @@ def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
     engine = Engine(model, NoDrafter, num_draft_tokens=4, exact=None, cache=KINDS[architecture])
     prompt, answer = prompts()[1], wanted(model)[1]
     read = engine.read(sequence(prompt), answer[:17], keep=6)
-    whole = OwnCache(model).read_without([*prompt, *answer[:17]], keep=6).float()
+    whole = ModelCache(model).read_without([*prompt, *answer[:17]], keep=6).float()
     torch.testing.assert_close(read, whole, rtol=1e-4, atol=1e-4)
 
 
 def test_costs_are_measured_up_to_the_longest_draft() -> None:
     for architecture in ("bloom", "olmo_hybrid"):
-        costs = measure_own_step_costs(model_of(architecture), 20, KINDS[architecture])
+        costs = measure_model_cache_costs(model_of(architecture), 20, KINDS[architecture])
         assert list(costs) == [0, 1, 3, 7, 15, 20]
         assert min(costs.values()) > 0
 

@@ -1,0 +1,344 @@
+"""A trial at load: whose cache can decode a model, found by decoding a short text with it.
+
+It catches what no list of model types can: a feature of the mask, the cache, the experts or the
+numbers that the engine does not know; a forward of several tokens from a state that is another one
+than that of its tokens one by one; a cache that cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import torch
+from transformers import LogitsProcessorList, PreTrainedModel
+
+from copyspec_eval.decoding import sequence
+from copyspec_eval.decoding.announced import announced
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.model_cache import ModelCache
+from copyspec_eval.decoding.model_copy import model_configs
+from copyspec_eval.decoding.model_support import (
+    REMEDY,
+    check_uncompiled,
+    has_experts,
+    input_device,
+    model_type,
+    needs_own_cache,
+)
+from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.errors import ModelError
+from copyspec_eval.types import CacheKind, Draft, ExactMode, Verdict
+
+_CONTEXT = 16
+_STEPS = ((1, 1), (3, 0), (2, 6), (0, 5), (0, 0), (0, 15), (15, 0), (0, 2))
+"""Right draft tokens of each step, and wrong ones behind them: rejected in a row, too, and followed
+by a step without a draft. The first is the prefill's, where that may have one."""
+_BRANCH = 2
+"""Wrong tokens of a tree, in front of the right ones."""
+
+_WINDOW_NAMES = ("sliding_window", "attention_chunk_size")
+_WINDOW = 5
+
+_HIGHEST_ID = 1000
+"""Multimodal models have the ids of their images far up."""
+
+MOST_ROUNDING = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
+"""By dtype, bound of what rounding can do to a position's logits: root mean square over the
+vocabulary, in standard deviations of the logits.
+
+Measured at most: 1.3e-4, 0.013 and 0.087, over tiny random models of a hundred architectures with
+widely spread weights, random ones of 24 layers, and a trained one of 30. One that iterates its
+layers is chaotic with random weights, and beyond the bounds in half precision. With experts it is
+0.023 and 0.053 in half precision for the median position, and up to 1 for single ones.
+"""
+
+
+class CacheChoice(NamedTuple):
+    """Whose cache serves a model, and why not the engine's; "" if that one does."""
+
+    kind: CacheKind
+    reason: str = ""
+
+
+@announced("comparing the engine's forward with this model's own")
+def choose_cache(model: PreTrainedModel, *, exact: bool, batch_size: int) -> CacheChoice:
+    """The engine's cache if its trial passes, else the model's own if that one's does.
+
+    Args:
+        model: the model, loaded.
+        exact, batch_size: as of `check_cache`.
+
+    Raises:
+        ModelError: neither passes.
+    """
+    reason, refusal = needs_own_cache(model.config), None
+    if not reason:
+        try:
+            check_cache(model, "copyspec", exact=exact, batch_size=batch_size)
+            return CacheChoice("copyspec")
+        except ModelError as error:
+            refusal, reason = error, str(error).removesuffix(f"; {REMEDY}")
+    try:
+        return CacheChoice(model_cache_kind(model), reason)
+    except ModelError as error:
+        raise refusal or error from None
+
+
+def model_cache_kind(model: PreTrainedModel) -> CacheKind:
+    """How rejected tokens are taken back from a model's own cache: cropped, else copied.
+
+    Raises:
+        ModelError: as `check_cache`, of copies, which need nothing of the cache.
+    """
+    with suppress(Exception):  # whatever it is, the other trial finds it, too
+        cache = ModelCache(model)
+        cache.read([0], keep=1)
+        if cache.is_croppable:
+            check_cache(model, "model, cropped")
+            return "model, cropped"
+    check_cache(model, "model, copied")
+    return "model, copied"
+
+
+@torch.inference_mode()
+def check_cache(
+    model: PreTrainedModel, cache: CacheKind, *, exact: bool = False, batch_size: int = 1
+) -> None:
+    """Check that decoding with a cache gives the logits of the model's own forward without one.
+
+    A prompt and steps with right and with wrong drafts are decoded to a given output, and then
+    trees (not in exact mode, which has none). Windows of the attention are shortened for that time,
+    so that they matter. A position's logits may differ by `MOST_ROUNDING`. Of a model with routed
+    experts in half precision, this holds for the median position: there rounding can change the
+    choice of experts, and that moves a position's logits by any amount.
+
+    A second time, other wrong tokens are drafted, and other texts are in the other rows: the logits
+    are the same bits. Two kinds of models are held to the bound above instead: with stock experts
+    (not `exact`), and where a forward does not repeat its own bits.
+
+    Args:
+        model: the model, loaded.
+        cache: whose cache decodes; a model's own serves a batch of one.
+        exact: whether it will be decoded in exact mode.
+        batch_size: rows side by side.
+
+    Raises:
+        ModelError: the model is compiled, the logits differ, or a forward fails.
+    """
+    check_uncompiled(model)
+    trial = _Trial(model, cache, exact, batch_size)
+    with short_windows(model):
+        reference = trial.reference()
+        try:
+            logits = trial.decode()
+            # The first tokens follow from the prefill.
+            compare(model, "in a prefill", logits[:1], reference[:1], trial.through)
+            compare(model, "in a step", logits[1:], reference[1:], trial.through)
+            if exact or not has_experts(model):
+                trial.check_bits(logits)
+            if cache == "copyspec" and not exact:
+                in_tree = trial.decode(is_tree=True)
+                compare(model, "in a tree", in_tree, reference, trial.through)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"model type {model_type(model.config)!r} fails through {trial.through} "
+                f"({_one_line(error)}); {REMEDY}"
+            ) from error
+
+
+class _Trial:
+    """A text that is decoded in row 0, beside others in the other rows.
+
+    Attributes:
+        through: whose cache it is, for people.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, cache: CacheKind, exact: bool, batch_size: int
+    ) -> None:
+        self._model, self._cache, self._batch_size = model, cache, batch_size
+        self._exact = ExactMode() if exact else None
+        self.through = "the engine's cache" if cache == "copyspec" else "its own cache"
+        source = random.Random(0)
+        self._highest = min(int(model.config.get_text_config().vocab_size), _HIGHEST_ID) - 1
+        length = _CONTEXT + 1 + sum(1 + right for right, _ in _STEPS)
+        self._texts = [[source.randint(0, self._highest) for _ in range(length)] for _ in range(3)]
+
+    def reference(self) -> torch.Tensor:
+        """The logits from the prompt's end on, without a cache: `[tokens, vocabulary]`, float32."""
+        text = self._texts[0][:-1]
+        try:
+            logits = ModelCache(self._model).read_without(text, keep=len(text) - _CONTEXT + 1)
+        except Exception as error:
+            raise ModelError(
+                f"model type {model_type(self._model.config)!r} fails in its own forward "
+                f"({_one_line(error)}); check how it was made, and what you pass with it"
+            ) from error
+        return logits.float()
+
+    def decode(self, number: int = 0, is_tree: bool = False) -> torch.Tensor:
+        """The logits that decoding chooses from, as of `reference`.
+
+        Args:
+            number: 0, or 1 for other wrong tokens, and other texts in the other rows.
+            is_tree: whether the drafts are trees.
+        """
+        logits: list[torch.Tensor] = []
+        rows = [self._texts[0], *[self._texts[1 + number]] * (self._batch_size - 1)]
+        sequences = [
+            sequence.Sequence(
+                text[:_CONTEXT],
+                StopRule(len(text) - _CONTEXT),
+                _given(text[_CONTEXT:], [] if row else logits),
+            )
+            for row, text in enumerate(rows)
+        ]
+        # Drafters are made in the order of the rows.
+        scripts = iter(
+            [_Script(text[_CONTEXT:], 1 + number, self._highest, is_tree) for text in rows]
+        )
+        engine = Engine(
+            self._model,
+            lambda: next(scripts),
+            num_draft_tokens=max(map(sum, _STEPS)),
+            exact=self._exact,
+            batch_size=self._batch_size,
+            cache=self._cache,
+        )
+        engine.generate(sequences)
+        return torch.stack(logits)
+
+    def check_bits(self, logits: torch.Tensor) -> None:
+        """Refuse a model whose bits depend on what is wrong in a draft, or in other rows.
+
+        Raises:
+            ModelError: it does.
+        """
+        other = self.decode(1)
+        if not torch.equal(logits, other) and torch.equal(other, self.decode(1)):
+            raise ModelError(
+                f"model type {model_type(self._model.config)!r} computes a token's logits from "
+                f"what else is in the step, as with a scale per tensor; {REMEDY}"
+            )
+
+
+class _Script(NoDrafter):
+    """Drafts as many right tokens and wrong ones behind them as `_STEPS` says.
+
+    Args:
+        output: what is going to be chosen.
+        shift: what makes a token a wrong one.
+        highest: id of a token.
+        is_tree: whether the wrong tokens branch off at the first place instead.
+    """
+
+    def __init__(self, output: Sequence[int], shift: int, highest: int, is_tree: bool) -> None:
+        self._output, self._is_tree = output, is_tree
+        self._wrong = [(token + shift) % (highest + 1) for token in output]
+        self._steps = iter(_STEPS)
+        self._num_chosen = 0
+
+    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+        """As of `Drafter`."""
+        num_right, num_wrong = next(self._steps, (0, 0))
+        start, middle = self._num_chosen, self._num_chosen + num_right
+        right, parents = self._output[start:middle], None
+        if self._is_tree:
+            wrong = self._wrong[start : start + _BRANCH]
+            parents = (*range(-1, len(wrong) - 1), -1, *range(len(wrong), len(wrong) + num_right))
+            ids = (*wrong, *right)
+            parents = parents[: len(ids)]
+        else:
+            ids = (*right, *self._wrong[middle : middle + num_wrong])
+        # A source that needs no place in the context.
+        return Draft(ids, source="model", parents=parents, positions=(-1,) * len(ids))
+
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
+        """As of `Drafter`."""
+        self._num_chosen += len(token_ids)
+
+
+def _given(output: Sequence[int], logits: list[torch.Tensor]) -> TokenChooser:
+    """Chooses the tokens of `output`, and notes the logits that it was to choose from."""
+
+    def choose(scores: torch.Tensor, position: int) -> int:
+        logits.append(scores)
+        return output[position]
+
+    return TokenChooser(LogitsProcessorList(), do_sample=False, draw=choose)
+
+
+def compare(
+    model: PreTrainedModel,
+    where: str,
+    logits: torch.Tensor,
+    reference: torch.Tensor,
+    through: str,
+) -> None:
+    """Refuse logits that differ from the model's own by more than rounding.
+
+    Args:
+        model: the model.
+        where, through: of the logits, for people.
+        logits, reference: `[positions, vocabulary]`, float32.
+
+    Raises:
+        ModelError: they differ.
+    """
+    scale = reference.std() + torch.finfo(torch.float32).tiny
+    errors = (logits - reference).square().mean(-1).sqrt() / scale
+    dtype = _coarsest_dtype(model)
+    flips = dtype != torch.float32 and has_experts(model)
+    error, bound = errors.median() if flips else errors.max(), MOST_ROUNDING[dtype]
+    if not error <= bound:
+        raise ModelError(
+            f"model type {model_type(model.config)!r} gives other logits through {through} "
+            f"({where} off by {float(error):.1g} standard deviations, where "
+            f"{str(dtype)[6:]} explains {bound:g}); {REMEDY}"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:150]
+
+
+@contextmanager
+def short_windows(model: PreTrainedModel) -> Iterator[None]:
+    """Shorten the model's attention windows, wherever they are kept, to a few tokens."""
+    found = [
+        (holder, name, vars(holder)[name])
+        for holder in (*model.modules(), *model_configs(model))
+        for name in _WINDOW_NAMES
+        if type(vars(holder).get(name)) is int and vars(holder)[name] > _WINDOW
+    ]
+    try:
+        for holder, name, _ in found:
+            setattr(holder, name, _WINDOW)
+        yield
+    finally:
+        for holder, name, window in found:
+            setattr(holder, name, window)
+
+
+def _coarsest_dtype(model: PreTrainedModel) -> torch.dtype:
+    """Of those that the model computes in, of `MOST_ROUNDING`."""
+    device = input_device(model).type
+    # "high" is TF32, which resolves as much as float16.
+    of_products = {"highest": torch.float32, "high": torch.float16, "medium": torch.bfloat16}
+    dtypes = [model.dtype, of_products[torch.get_float32_matmul_precision()]]
+    if torch.is_autocast_enabled(device):
+        dtypes.append(torch.get_autocast_dtype(device))
+    if getattr(model, "is_quantized", False):
+        # A last bit can turn a whole step of what is cut to 8 bits.
+        dtypes.append(torch.bfloat16)
+    coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
+    return next(
+        (dtype for dtype in MOST_ROUNDING if torch.finfo(dtype).eps >= coarsest), torch.bfloat16
+    )
