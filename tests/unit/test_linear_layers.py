@@ -12,12 +12,11 @@ import torch
 from tiny_models import tiny_model
 from transformers.pytorch_utils import Conv1D
 
-from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.modules.linear import PackedGroup, linear_layers, linear_siblings
 
-pytestmark = pytest.mark.usefixtures("either_kernels")
+pytestmark = pytest.mark.usefixtures("our_kernels")
 
 
 @contextmanager
@@ -33,15 +32,6 @@ def packed(
     finally:
         for layer in forwards:
             del vars(layer)["forward"]
-
-
-def packs(dtype: torch.dtype) -> bool:
-    """Ours multiply in bfloat16 on every processor, oneDNN's on those that it finds able to."""
-    return (
-        dtype == torch.float32
-        or kernels.is_available()
-        or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
 
 
 class Doubled(torch.nn.Linear):
@@ -83,11 +73,10 @@ def test_the_layers_of_gpt2_are_packed_too(dtype: torch.dtype) -> None:
     model, rows = torch.nn.Sequential(layer), torch.randn(500, 64).to(dtype)
     wanted = model(rows).double()
     with torch.inference_mode(), packed(model):
-        assert ("forward" in vars(layer)) == packs(dtype)
+        assert "forward" in vars(layer)
         together = model(rows)
         alone = torch.cat([model(row) for row in rows.split(1)])
-    if kernels.is_available():
-        assert torch.equal(alone, together)
+    assert torch.equal(alone, together)
     assert (together.double() - wanted).abs().max() < 0.05 * wanted.std()
 
 
@@ -98,7 +87,7 @@ def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype)
     theirs = hooked.forward = functools.partial(torch.nn.Linear.forward, hooked)
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     with packed(model):
-        assert [("forward" in vars(layer)) for layer in model] == [packs(dtype), False, True]
+        assert [("forward" in vars(layer)) for layer in model] == [True, False, True]
         assert hooked.forward is theirs
     assert "forward" not in vars(model[0])
     assert hooked.forward is theirs

@@ -72,10 +72,10 @@ def _current_forwards(model: PreTrainedModel, weights: Hashable) -> dict[torch.n
 
 @torch.inference_mode()
 def _make_forwards(model: PreTrainedModel) -> dict[torch.nn.Module, Forward]:
+    if not kernels.serve(model):
+        return {}
     layers = linear_layers(model, linear_siblings(model, lambda: _forward_of_two(model)))
     forwards: dict[torch.nn.Module, Forward] = {**layers}
-    if not kernels.serve(model):
-        return forwards
     for module in model.modules():
         if module in forwards or "forward" in vars(module):
             continue

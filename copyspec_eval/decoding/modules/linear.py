@@ -1,7 +1,7 @@
 """Linear layers that read their weights at the speed of memory, on a CPU in bfloat16 and float32.
 
 A step takes about as long as reading the weights. torch reorders them in every call; here they are
-packed once, for our kernel, or else for oneDNN's. Layers that read the same input, e.g. those of
+packed once, for our kernel. Layers that read the same input, e.g. those of
 query, key and value, are multiplied as one: every call takes time of its own.
 """
 
@@ -36,24 +36,14 @@ class PackedGroup:
         matrices = [_matrix(layer) for layer in layers]
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.num_layers = len(layers)
-        self._sizes = [len(weights) for weights in matrices]
         self._bias = torch.cat(biases) if biases else None
-        self._is_ours = kernels.packs(matrices[0])
-        self._weights: Any = (
-            kernels.pack(matrices)
-            if self._is_ours
-            else torch.ops.mkldnn._reorder_linear_weight(torch.cat(matrices).contiguous(), 1)
-        )
+        self._weights = kernels.pack(matrices)
         self._input: torch.Tensor | None = None
         self._outputs: list[torch.Tensor] = []
 
     def outputs(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         """What the layers make of `[…, inputs]`: `[…, outputs]` of each."""
-        if self._is_ours:
-            return kernels.linear(hidden, self._weights, self._bias)
-        multiply = torch.ops.mkldnn._linear_pointwise
-        together: torch.Tensor = multiply(hidden, self._weights, self._bias, "none", [], "")
-        return [part.contiguous() for part in torch.split(together, self._sizes, dim=-1)]
+        return kernels.linear(hidden, self._weights, self._bias)
 
     def output(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """The output of one layer; the first to be asked computes those of all."""
@@ -146,17 +136,8 @@ def _gains(layer: Any) -> bool:
         and "forward" not in vars(layer)
         # Autocast casts what a layer's own forward is given.
         and not torch.is_autocast_enabled("cpu")
-        and layer.weight.device.type == "cpu"
         and (layer.bias is None or layer.bias.dtype == layer.weight.dtype)
-        and (kernels.packs(_matrix(layer)) or _gains_by_onednn(layer.weight.dtype))
-    )
-
-
-def _gains_by_onednn(dtype: torch.dtype) -> bool:
-    return bool(
-        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and dtype in (torch.float32, torch.bfloat16)
-        and (dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        and kernels.packs(_matrix(layer))
     )
 
 
