@@ -72,7 +72,7 @@ class RowCache(Cache):
         """As `place`, of a forward that has the tokens of several rows in a single one.
 
         Args:
-            rows: `[tokens]`, int64, of each token, what is behind them being padding.
+            rows: `[tokens]`, int64, of each token.
             positions: `[tokens]`, int64, of each token in its row.
             extent: as of `place`; the attention gets all rows.
         """
@@ -104,7 +104,7 @@ class RowCache(Cache):
                 )
                 # In place of scatter_, which takes 30 times as long on a CPU.
                 if positions.dim() == 1:
-                    cache[rows, :, positions] = new[0].transpose(0, 1)[: len(positions)]
+                    cache[rows, :, positions] = new[0].transpose(0, 1)
                 else:
                     cache[rows[:, None], :, positions] = new.transpose(1, 2)
         return keys[self._attended, :, : self._extent], values[self._attended, :, : self._extent]

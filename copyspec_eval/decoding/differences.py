@@ -188,7 +188,7 @@ class Rescorer:
             return [ModelCache(self._model).read_without(token_ids, keep).float()]
         ids = torch.tensor([token_ids], device=input_device(self._model))
         at_once = self._model(input_ids=ids, use_cache=False, logits_to_keep=keep)
-        first, width = ids.shape[1] - keep + 1, self._engine.widths[-1]
+        first, width = ids.shape[1] - keep + 1, self._engine.widest
         ids = ids.expand(self._engine.batch_size, -1)
         output = self._model(input_ids=ids[:, :first], use_cache=True, logits_to_keep=1)
         parts = [output.logits]

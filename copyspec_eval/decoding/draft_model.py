@@ -12,11 +12,10 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
-from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.forward import forward, key_extent
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.widths import key_extent
 from copyspec_eval.types import Draft
 
 _CHUNK = 512

@@ -33,7 +33,7 @@ _NO_DRAFT = Draft()
 class Engine:
     """Decodes sequences with a model, `batch_size` side by side, refilling rows as they finish.
 
-    Steps are padded to the next of a few widths, and batch and keys follow need. In exact mode the
+    The width of a step, its rows and its keys follow need. In exact mode the
     outputs are the same bits for every drafter: because every token is computed alone; or at a
     fixed width, because the shapes do not depend on drafts. There a prefill carries none, the batch
     keeps its size, and the sequences' longest lengths alone decide how many keys are attended to.
@@ -53,7 +53,7 @@ class Engine:
 
     Attributes:
         batch_size, exact, cache: as above.
-        widths: in tokens, of a row's part of a step; ascending.
+        widest: the most tokens of a row in a step.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Engine:
         self.exact = exact
         self.batch_size = batch_size
         self.cache: CacheKind = cache
-        self.widths = self._runner.widths
+        self.widest = self._runner.widest
         self._is_fixed = exact is not None and exact.width is not None
         costs = None if self._is_fixed else step_costs
         free = {0: 1.0, num_draft_tokens: 1.0}
@@ -148,7 +148,6 @@ class Engine:
         )
         start = sequence.prompt_ids[:PREFILL_CHUNK]
         engine.generate([Sequence(start, StopRule(_WARM_UP_TOKENS), sequence.chooser)])
-        self._runner.warm_up()
 
     @torch.inference_mode()
     def read(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
@@ -258,9 +257,8 @@ class Engine:
         ]
         if self._draft_model is not None:
             drafts = self._draft_model.propose(drafting, drafts)
-        if self._runner.totals:
-            most = self._runner.totals[-1] - len(rows)
-            drafts = share(drafts, self._prices, most)
+        if self._runner.packs:
+            drafts = share(drafts, self._prices, len(rows) * (self.widest - 1))
         return drafts
 
     def _commit(

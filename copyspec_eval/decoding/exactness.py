@@ -21,11 +21,10 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import Part
+from copyspec_eval.decoding.forward import Part, key_extent
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.steps import Steps
-from copyspec_eval.decoding.widths import key_extent, padded
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.types import EXACT_MEANS, FIXED_WIDTHS, ExactMode
@@ -39,7 +38,7 @@ _USUAL_DRAFT = 15
 _CONTEXTS, _CONTEXTS_FIXED = (48, 250), (48, 506)
 """Tokens in front of those that are compared: few, and so many that a block of keys ends among
 them, of our attention or of torch's."""
-_COUNT = 12
+_COUNT = 8
 """Tokens that are compared."""
 _WIDTHS = (2, 3, 5, _COUNT)
 """Of the steps in which they are read again."""
@@ -191,7 +190,7 @@ class _Text:
         self._steps = Steps(model, max(longest, _COUNT), mode.width, batch_size)
         self._prefill = Prefill(self._is_fixed)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        length = context + _COUNT + self._steps.widths[-1]
+        length = context + _COUNT + self._steps.widest
         self.fits = limit is None or length <= limit or context == _CONTEXTS[0]
         self.context = context if limit is None or length <= limit else 1
         self._ids = list(islice(cycle(token_ids), length))
@@ -213,10 +212,10 @@ class _Text:
         """Other ways, with their names."""
         half = [_COUNT // 2]
         if self._is_fixed:
-            for count in (2, 5, min(self._steps.widths[-1], _COUNT)):
+            for count in (2, 5, min(self._steps.widest, _COUNT)):
                 yield f"at {count} places of the step", partial(self._in_steps, count)
         else:
-            for count in (1, *_WIDTHS, self._steps.widths[-1]):
+            for count in (1, *_WIDTHS, self._steps.widest):
                 yield f"in steps of {count}", partial(self._in_steps, count)
             yield "in a prefill", self._in_prefill
             yield "with more masked keys", partial(self._step, half, num_masked=_MASKED_KEYS)
@@ -256,8 +255,7 @@ class _Text:
         start, num_compared = self.context + at, min(lengths[0], _COUNT)
         lengths = [*lengths, *[0] * (self._batch_size - len(lengths))]
         lengths[0] *= 1 + (is_loud and not self._is_fixed)
-        total = self._steps.packed_total(lengths)
-        width = 0 if total else padded(self._steps.widths, max(lengths))
+        width = self._steps.common_width(lengths)
         parts = []
         for row, length in enumerate(lengths):
             real = [] if row else self._ids[start:]
@@ -267,7 +265,7 @@ class _Text:
                 parts.append(Part(row, start, tokens))
         extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
         extent = self._extent if self._is_fixed else extent + num_masked
-        logits = self._steps.run(self._cache, parts, total, extent)[:num_compared]
+        logits = self._steps.run(self._cache, parts, extent, is_packed=not width)[:num_compared]
         return _Reading(slice(at, at + num_compared), logits, [num_compared])
 
 

@@ -15,6 +15,17 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.types import Draft
 
+_KEYS = 64
+
+
+def key_extent(length: int) -> int:
+    """The fewest keys that are attended to where `length` are needed, masked ones included.
+
+    >>> key_extent(1), key_extent(128)
+    (64, 128)
+    """
+    return -(-length // _KEYS) * _KEYS
+
 
 def forward(
     model: PreTrainedModel,
@@ -69,7 +80,7 @@ class Part(NamedTuple):
 
 
 def forward_packed(
-    model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], num_tokens: int, extent: int
+    model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], extent: int
 ) -> torch.Tensor:
     """One target forward of unlike numbers of tokens per row, none of them padded.
 
@@ -78,30 +89,22 @@ def forward_packed(
     Args:
         model, cache, extent: as for `forward`.
         parts: the rows' tokens, one row after the other.
-        num_tokens: of the forward, at least those of all parts; what is left over is padding.
 
     Returns:
-        logits `[num_tokens, vocabulary]`, part after part.
+        logits `[tokens, vocabulary]`, part after part.
     """
     ends = [*itertools.accumulate(len(part.token_ids) for part in parts)]
-    padding = num_tokens - ends[-1]
-    last = parts[-1]
     ids = [token for part in parts for token in part.token_ids]
     slots = [part.start + index for part in parts for index in range(len(part.token_ids))]
     rows = [part.row for part in parts for _ in part.token_ids]
-    # One copy to the device. Padding repeats the last token, so that it is like any other.
-    numbers = torch.tensor(
-        [ids + ids[-1:] * padding, slots + slots[-1:] * padding, rows + rows[-1:] * padding]
-    ).to(input_device(model))
-    tokens, all_slots, all_rows = numbers.unbind()
+    # One copy to the device.
+    tokens, all_slots, all_rows = torch.tensor([ids, slots, rows]).to(input_device(model)).unbind()
     places = tuple(
         attention.RowTokens(part.row, slice(end - len(part.token_ids), end))
         for part, end in zip(parts, ends, strict=True)
     )
-    if padding:
-        places += (attention.RowTokens(last.row, slice(ends[-1], num_tokens)),)
     step = _packed_step(parts, all_rows, all_slots, extent, places)
-    cache.place_packed(all_rows[: ends[-1]], all_slots[: ends[-1]], extent)
+    cache.place_packed(all_rows, all_slots, extent)
     return _run(model, cache, tokens[None], step, step.positions)[0]
 
 
@@ -117,7 +120,7 @@ def _packed_step(
     positions, key_positions = slots, keys.expand(len(slots), extent)
     if any(part.parents for part in parts):
         positions, key_positions = positions.clone(), key_positions.clone()
-        for part, (_, tokens) in zip(parts, places, strict=False):
+        for part, (_, tokens) in zip(parts, places, strict=True):
             if part.parents:
                 tree = _step(slots[None, tokens], extent, [part.parents])
                 visible[tokens] = tree.visible[0, 0]

@@ -146,10 +146,10 @@ class ModelCacheRunner:
         kind: how rejected tokens are taken back, as the trial found.
 
     Attributes:
-        widths, totals, drafts_in_prefill, padding: as of `Runner`; no step has padding.
+        widest, packs, drafts_in_prefill, padding: as of `Runner`; no step has padding.
     """
 
-    totals: tuple[int, ...] = ()
+    packs = False
     # A cache that is to be cropped is told so behind the prompt: of that it then keeps less.
     drafts_in_prefill = False
     padding = 0
@@ -159,7 +159,7 @@ class ModelCacheRunner:
         self._num_draft_tokens = num_draft_tokens
         self._crops = kind == "model, cropped"
         self._cache = self._before = ModelCache(model)
-        self.widths = tuple(range(1, 2 + num_draft_tokens))
+        self.widest = 1 + num_draft_tokens
 
     @contextmanager
     def running(
@@ -246,13 +246,10 @@ class ModelCacheRunner:
         """As of `Runner`."""
         cache, prompt_ids = ModelCache(self._model), sequence.prompt_ids
         parts = [cache.read(prompt_ids, keep=1).float()]
-        for end in _ends(len(output_ids), self.widths[-1]):
+        for end in _ends(len(output_ids), self.widest):
             read_ids = [*prompt_ids, *output_ids[:end]]
             parts.append(cache.read(read_ids, keep=len(read_ids) - cache.num_read).float())
         return torch.cat(parts)[-keep:]
-
-    def warm_up(self) -> None:
-        """As of `Runner`: what was decoded to warm up is enough."""
 
 
 def _ends(length: int, width: int) -> list[int]:

@@ -9,9 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import forward, step_parents
+from copyspec_eval.decoding.forward import forward, key_extent, step_parents
 from copyspec_eval.decoding.model_support import input_device
-from copyspec_eval.decoding.widths import key_extent
 from copyspec_eval.types import Draft
 
 PREFILL_CHUNK = 256

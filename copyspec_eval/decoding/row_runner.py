@@ -10,14 +10,13 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.forward import forward, key_extent
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
-from copyspec_eval.decoding.widths import key_extent, padded
 from copyspec_eval.types import Draft, ExactMode, Verdict
 
 
@@ -32,7 +31,7 @@ class RowRunner:
         prefix_cache: what was read before; nothing is kept if None.
 
     Attributes:
-        widths, totals, padding, drafts_in_prefill: as of `Runner`.
+        widest, packs, padding, drafts_in_prefill: as of `Runner`.
     """
 
     def __init__(
@@ -51,13 +50,9 @@ class RowRunner:
         self._steps = Steps(model, num_draft_tokens, fixed_width, batch_size)
         self._prefill = Prefill(is_fixed=fixed_width is not None)
         self._cache = RowCache(0, 0)
-        self.widths, self.totals = self._steps.widths, self._steps.totals
+        self.widest, self.packs = self._steps.widest, self._steps.packs
+        self.padding = self._steps.padding
         self.drafts_in_prefill = fixed_width is None
-
-    @property
-    def padding(self) -> int:
-        """The most tokens that follow a row's own in a step."""
-        return self._steps.padding
 
     @contextmanager
     def running(
@@ -128,7 +123,7 @@ class RowRunner:
     def reread(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
         """As of `Runner`; in exact mode bit for bit what a `generate` of this output computes."""
         steps, prompt_ids = self._steps, sequence.prompt_ids
-        widest = self.widths[-1]
+        widest = self.widest
         cache = RowCache(self._batch_size, steps.extent_of(sequence.max_length))
         with engine_kernels(self._model, exact=self._exact is not None):
             for row in range(self._batch_size):
@@ -136,7 +131,7 @@ class RowRunner:
             parts = deque([logits[0].float()], maxlen=keep // widest + 2)
             for start in range(0, len(output_ids), widest):
                 chunk = list(output_ids[start : start + widest])
-                width = padded(self.widths, len(chunk))
+                width = steps.common_width([len(chunk)])
                 step = torch.tensor([chunk + chunk[-1:] * (width - len(chunk))])
                 step = step.to(input_device(self._model))
                 first = len(prompt_ids) + start
@@ -146,11 +141,6 @@ class RowRunner:
                 )
                 parts.append(logits[0, : len(chunk)].float())
         return torch.cat(list(parts))[-keep:]
-
-    def warm_up(self) -> None:
-        """As of `Runner`."""
-        with engine_kernels(self._model, exact=self._exact is not None):
-            self._steps.warm_up()
 
     def _keep(self, sequence: Sequence) -> None:
         """Keep what was read of a sequence: all but the last token of its output."""

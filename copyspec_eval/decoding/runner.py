@@ -20,18 +20,16 @@ class Runner(Protocol):
     One forward is made by `read` and by `step` each, so that the engine can count them.
 
     Attributes:
-        widths: in tokens, of a row's part of a step; ascending.
-        totals: in tokens, of steps whose rows are of unlike widths; empty if there are none.
+        widest: the most tokens of a row in a step.
+        packs: whether the rows of a step may be of unlike widths.
         padding: the most tokens that follow a row's own in a step.
         drafts_in_prefill: whether the forward that reads a prompt may carry a draft.
     """
 
-    widths: tuple[int, ...]
-    totals: tuple[int, ...]
+    widest: int
+    packs: bool
+    padding: int
     drafts_in_prefill: bool
-
-    @property
-    def padding(self) -> int: ...
 
     def running(
         self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]
@@ -85,8 +83,4 @@ class Runner(Protocol):
 
     def reread(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
         """As `Engine.read`."""
-        ...
-
-    def warm_up(self) -> None:
-        """Take steps of every shape."""
         ...

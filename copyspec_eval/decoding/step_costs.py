@@ -17,7 +17,7 @@ from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.types import CacheKind, ExactMode
 
 _CONTEXT = 512
-_ROUNDS = 5
+_ROUNDS = 3
 _TIMED_ONCE = 128
 """Tokens of a step beyond which it is timed once."""
 
@@ -46,7 +46,7 @@ def measure_step_costs(
 ) -> dict[int, float]:
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and as many as fit.
 
-    After one warm-up, every shape is timed five times in turn with the others, in a context of 512
+    After one warm-up, every shape is timed three times in turn with the others, in a context of 512
     tokens; the median counts. Wide steps take long and vary little: from 128 tokens on they are
     timed once, and from 256 on not at all, since there they cost what their tokens do.
 
@@ -61,7 +61,7 @@ def measure_step_costs(
         exact: as for `modules.engine_kernels`.
     """
     shapes = _shapes(steps, batch_size)
-    cache = RowCache(batch_size, _CONTEXT + steps.widths[-1])
+    cache = RowCache(batch_size, _CONTEXT + steps.widest)
     seconds: dict[_Shape, list[float]] = {shape: [] for shape in shapes.values()}
     with engine_kernels(model, exact):
         for number in range(1 + _ROUNDS):
@@ -78,7 +78,7 @@ def measure_step_costs(
     if most not in costs:
         (before, earlier), (last, latest) = sorted(costs.items())[-2:]
         costs[most] = latest + (most - last) * (latest - earlier) / (last - before)
-    times = batch_size if steps.totals else 1
+    times = batch_size if steps.packs else 1
     return {count: costs[0] + times * (cost - costs[0]) for count, cost in costs.items()}
 
 
@@ -124,8 +124,7 @@ def _seconds_of_two(runner: ModelCacheRunner, token_ids: list[int], count: int) 
 
 
 def _most_draft_tokens(steps: Steps, batch_size: int) -> int:
-    longest = steps.widths[-1] - 1
-    return min(batch_size * longest, steps.totals[-1] - 2 * batch_size) if steps.totals else longest
+    return (batch_size if steps.packs else 1) * (steps.widest - 1)
 
 
 def _counts(most: int) -> list[int]:
@@ -135,12 +134,12 @@ def _counts(most: int) -> list[int]:
 
 def _shapes(steps: Steps, batch_size: int) -> dict[int, _Shape]:
     """Shapes of steps, by their number of draft tokens."""
-    longest = steps.widths[-1] - 1
+    longest = steps.widest - 1
     counts = [count for count in _counts(_most_draft_tokens(steps, batch_size)) if count < 256]
     shapes: dict[int, _Shape] = {}
     for count in counts:
         drafted = [count] * batch_size
-        if steps.totals:
+        if steps.packs:
             drafted = [max(0, min(count - row * longest, longest)) for row in range(batch_size)]
         shapes[count] = tuple(1 + number for number in drafted)
     return shapes

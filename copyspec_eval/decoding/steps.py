@@ -13,12 +13,16 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels, sequence
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import Part, forward, forward_packed, step_parents
+from copyspec_eval.decoding.forward import (
+    Part,
+    forward,
+    forward_packed,
+    key_extent,
+    step_parents,
+)
 from copyspec_eval.decoding.model_support import input_device
-from copyspec_eval.decoding.widths import filling, key_extent, ladder, most_padding, padded
 from copyspec_eval.types import Draft
 
-_WARM_UP_KEYS = 512
 _HIGHEST_ID = 1000
 """Multimodal models have the ids of their images far up."""
 
@@ -62,8 +66,8 @@ class StepLogits:
 class Steps:
     """The steps of an engine: how wide they are, and how many keys they attend to.
 
-    In a batch, rows are fed unlike numbers of tokens where our kernels serve the model and that
-    makes fewer of them. At a fixed width every row of every step has that many, and attends to
+    In a batch, rows are fed unlike numbers of tokens where our kernels serve the model; else all as
+    many as the longest. At a fixed width every row of every step has that many, and attends to
     equally many keys throughout.
 
     Args:
@@ -73,8 +77,9 @@ class Steps:
         batch_size: rows side by side.
 
     Attributes:
-        widths: in tokens, of a row's part of a step; ascending.
-        totals: in tokens, of steps whose rows are of unlike widths; empty if there are none.
+        widest: the most tokens of a row.
+        packs: whether rows may be of unlike widths.
+        padding: the most tokens that follow a row's own in a step.
         fixes_extent: whether a sequence attends to equally many keys, masked or not, throughout.
     """
 
@@ -88,14 +93,10 @@ class Steps:
         self._model = model
         self._batch_size = batch_size
         self.fixes_extent = fixed_width is not None
-        widest = fixed_width or 1 + num_draft_tokens
-        self.widths = (
-            (widest,)
-            if fixed_width
-            else tuple(width for width in ladder(widest) if width <= widest)
-        )
-        packs = batch_size > 1 and not fixed_width and kernels.serve(model)
-        self.totals = ladder(batch_size * self.widths[-1])[1:] if packs else ()
+        self.widest = fixed_width or 1 + num_draft_tokens
+        self.packs = batch_size > 1 and not fixed_width and kernels.serve(model)
+        is_padded = fixed_width is not None or (batch_size > 1 and not self.packs)
+        self.padding = self.widest - 1 if is_padded else 0
 
     def take(self, rows: Rows, drafts: Sequence[Draft], cache: RowCache) -> StepLogits:
         """Feed each row its last token and its draft."""
@@ -103,28 +104,27 @@ class Steps:
             1 + len(draft.token_ids) if running else 0
             for running, draft in zip(rows, drafts, strict=True)
         ]
-        total = self.packed_total(lengths)
-        if not total:
-            width = padded(self.widths, max(lengths))
+        width = self.common_width(lengths)
+        if width:
             idle_token = next(running.output_ids[-1] for running in rows if running is not None)
             parts = [
                 _part(row, running, draft, width, idle_token)
                 for row, (running, draft) in enumerate(zip(rows, drafts, strict=True))
             ]
-            logits = self.run(cache, parts, 0, self._extent(rows, parts))
+            logits = self.run(cache, parts, self._extent(rows, parts))
             return StepLogits(logits, [row * width for row in range(len(rows))])
         parts = [
             _part(row, running, drafts[row], lengths[row], idle_token=0)
             for row, running in enumerate(rows)
             if running is not None
         ]
-        logits = self.run(cache, parts, total, self._extent(rows, parts))
+        logits = self.run(cache, parts, self._extent(rows, parts), is_packed=True)
         return StepLogits(logits, [0, *accumulate(lengths)][:-1])
 
     def hold(self, *prompts: Prompt) -> bool:
         """Whether what is left of prompts to be read, together, is no more than a step."""
         lengths = [prompt.num_left + len(prompt.draft.token_ids) for prompt in prompts]
-        return max(lengths) <= self.widths[-1] and sum(lengths) <= max(self.totals, default=0)
+        return self.packs and max(lengths) <= self.widest
 
     def read(self, prompts: Sequence[Prompt], cache: RowCache) -> StepLogits:
         """Feed sequences, in their rows, what is left of their prompts, and their drafts."""
@@ -139,33 +139,35 @@ class Steps:
             parts.append(Part(running.row, start, token_ids, parents))
         begins = [0, *accumulate(len(part.token_ids) for part in parts)]
         extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
-        logits = self.run(cache, parts, padded(self.totals, begins[-1]), extent)
+        logits = self.run(cache, parts, extent, is_packed=True)
         lasts = [
             begin + prompt.num_left - 1 for begin, prompt in zip(begins, prompts, strict=False)
         ]
         return StepLogits(logits, lasts)
 
-    def packed_total(self, lengths: Sequence[int]) -> int:
-        """Tokens of the step if its rows are of unlike widths, padding included; else 0.
+    def common_width(self, lengths: Sequence[int]) -> int:
+        """Tokens that each row is fed; 0 if each is fed its own number.
 
         Args:
-            lengths: of each row, how many tokens it is to be fed.
+            lengths: of each row, how many tokens it has to be fed.
         """
-        alike = len(lengths) * padded(self.widths, max(lengths))
-        total = next((total for total in self.totals if total >= sum(lengths)), 0)
-        return total if total < alike else 0
+        if self.fixes_extent:
+            return self.widest
+        return 0 if self.packs and len({*lengths}) > 1 else max(lengths)
 
-    def run(self, cache: RowCache, parts: Sequence[Part], total: int, extent: int) -> torch.Tensor:
+    def run(
+        self, cache: RowCache, parts: Sequence[Part], extent: int, is_packed: bool = False
+    ) -> torch.Tensor:
         """The logits of a step, `[tokens, vocabulary]`.
 
         Args:
             cache: see there.
-            parts: of all rows, equally wide; or, if `total`, of some, part after part.
-            total: as of `packed_total`.
+            parts: of all rows, equally wide; or, if `is_packed`, of some, of any widths.
             extent: keys that are attended to.
+            is_packed: see above.
         """
-        if total:
-            return forward_packed(self._model, cache, parts, total, extent)
+        if is_packed:
+            return forward_packed(self._model, cache, parts, extent)
         # One copy to the device: each row's first position, then its tokens.
         numbers = torch.tensor([[part.start, *part.token_ids] for part in parts])
         numbers = numbers.to(input_device(self._model))
@@ -177,16 +179,6 @@ class Steps:
         )
         return logits.flatten(0, 1)
 
-    @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Take steps of every shape, since a library prepares kernels for each."""
-        cache = RowCache(self._batch_size, _WARM_UP_KEYS + self.widths[-1])
-        for width in self.widths:
-            self.take_empty(cache, 0, [width] * self._batch_size)
-        self.take_empty(cache, 0, [1])
-        for total in self.totals:
-            self.take_empty(cache, 0, filling(total, self.widths, self._batch_size))
-
     def take_empty(self, cache: RowCache, start: int, lengths: Sequence[int]) -> torch.Tensor:
         """A step whose tokens mean nothing: its logits, `[tokens, vocabulary]`.
 
@@ -197,26 +189,20 @@ class Steps:
             start: position of each row's first token.
             lengths: tokens of each row.
         """
-        total = self.packed_total(lengths)
-        if not total:
-            lengths = [padded(self.widths, max(lengths))] * len(lengths)
+        width = self.common_width(lengths)
+        if width:
+            lengths = [width] * len(lengths)
         highest = int(self._model.config.get_text_config().vocab_size) - 1
         tokens = Random(0).choices(range(min(highest, _HIGHEST_ID) + 1), k=sum(lengths))
         parts = []
         for row, length in enumerate(lengths):
             parts.append(Part(row, start, tokens[:length]))
             tokens = tokens[length:]
-        return self.run(cache, parts, total, cache.capacity)
+        return self.run(cache, parts, cache.capacity, is_packed=not width)
 
     def extent_of(self, max_length: int) -> int:
         """Cache positions that a sequence of at most so many tokens may need, padding included."""
         return key_extent(max_length + self.padding)
-
-    @property
-    def padding(self) -> int:
-        """The most tokens that follow a row's own in a step."""
-        # A neighbour's draft widens the step of a row that has none.
-        return most_padding(self.widths) if self._batch_size == 1 else self.widths[-1] - 1
 
     def _extent(self, rows: Rows, parts: Sequence[Part]) -> int:
         if self.fixes_extent:

@@ -32,7 +32,6 @@ from copyspec_eval.decoding.exactness import check_exact, exact_mode
 from copyspec_eval.decoding.modules.alone import in_whole_vectors
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.widths import ladder, most_padding, padded
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
@@ -306,14 +305,3 @@ def test_torchs_own_functions_are_not_such() -> None:
     values = torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
     alone = torch.stack([torch.sigmoid(row) for row in values])
     assert not torch.equal(torch.sigmoid(values), alone)
-
-
-@given(st.integers(1, 700))
-def test_the_ladder_reaches_every_width_with_little_padding(widest: int) -> None:
-    widths = ladder(widest)
-    assert widths[0] == 1
-    assert widest in widths
-    assert widths[-1] <= max(1.25 * widest, widest)
-    for needed in range(1, widest + 1):
-        assert needed <= padded(widths, needed) <= 1.25 * needed
-    assert most_padding(widths) < 0.2 * widths[-1] or widest < 6

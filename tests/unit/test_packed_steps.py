@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paired_answers import greedy
 from steps import exact_mode_of
 from tiny_models import ARCHITECTURES, VOCABULARY, tiny_model
-from unlike_rows import EXTENT, LENGTHS, filled, parts, tokens
+from unlike_rows import EXTENT, filled, parts, tokens
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding import steps as steps_module
@@ -48,9 +48,9 @@ def test_each_row_has_the_logits_that_it_has_alone(model_type: str) -> None:
             )
         together = torch.cat(wanted)
         cache = filled(model)
-        packed = forward_packed(model, cache, parts(), len(together) + 3, EXTENT)
-        assert packed.shape == (len(together) + 3, VOCABULARY)
-        assert torch.allclose(packed[: len(together)], together, rtol=0, atol=1e-9)
+        packed = forward_packed(model, cache, parts(), EXTENT)
+        assert packed.shape == (len(together), VOCABULARY)
+        assert torch.allclose(packed, together, rtol=0, atol=1e-9)
         # What was written is what a step alone writes: the next one sees the same.
         following = forward(model, cache, 2, torch.tensor([tokens(2, 16, 1)]), 16, EXTENT)
         other = filled(model)
@@ -66,8 +66,8 @@ def test_rows_that_are_not_fed_stay_as_they_are() -> None:
     count = sum(len(part.token_ids) for part in some)
     with engine_kernels(model, exact=True):
         all_cache, cache, before = filled(model), filled(model), filled(model)
-        everything = forward_packed(model, all_cache, parts(), sum(LENGTHS), EXTENT)
-        packed = forward_packed(model, cache, some, count, EXTENT)
+        everything = forward_packed(model, all_cache, parts(), EXTENT)
+        packed = forward_packed(model, cache, some, EXTENT)
     assert torch.allclose(packed, everything[1 : 1 + count], rtol=0, atol=1e-9)
     for store, same in ((cache._keys, before._keys), (cache._values, before._values)):
         for layer, tensor in store.items():

@@ -247,7 +247,7 @@ def write_states(
         states: keys and values, `[rows, heads, tokens, dim]` each.
         caches: those of the layer, `[cache rows, heads, capacity, dim]`.
         rows: int64, of the cache: `[rows]`; or of each token, `[n]`, where the forward has a single
-            row. Of that one, tokens behind the first n are padding.
+            row.
         positions: int64, as many as tokens that are written, in their order.
     """
     num_tokens = positions.numel()
@@ -265,8 +265,7 @@ def write_states(
         sizes.append(new.shape[3] * new.itemsize)
         sizes += [stride * new.itemsize for stride in (*new.stride()[:3], *cache.stride()[:3])]
     has_row_per_token = num_rows == 1 and rows.numel() == num_tokens
-    is_whole = num_tokens == num_rows * width or (has_row_per_token and num_tokens <= width)
-    _check(is_whole, "positions", positions)
+    _check(num_tokens == num_rows * width, "positions", positions)
     _check_indices("rows", rows, num_tokens if has_row_per_token else num_rows)
     _check_indices("positions", positions, num_tokens)
     numbers = array("q", sizes)
