@@ -120,20 +120,28 @@ def arguments(given: Mapping[str, Any] | str | None) -> Arguments:
     return parsed
 
 
-def with_environment(given: Mapping[str, Any]) -> Arguments:
-    """Model arguments, and those of `$COPYSPEC_MODEL_ARGS` over them.
+def of_environment() -> dict[str, Any]:
+    """The model arguments of `$COPYSPEC_MODEL_ARGS`.
 
     Raises:
-        OptionError: the variable has no JSON object, or a value that was not recorded is missing.
+        OptionError: it is not a JSON object.
     """
-    text = os.environ.get(VARIABLE) or "{}"
     try:
-        more = json.loads(text)
+        given = json.loads(os.environ.get(VARIABLE) or "{}")
     except (ValueError, RecursionError):
-        more = None
-    if not isinstance(more, dict):
+        given = None
+    if not isinstance(given, dict):
         raise OptionError(f'{VARIABLE} is not a JSON object; set it to e.g. {{"token": "…"}}')
-    whole = arguments({**given, **more})
+    return given
+
+
+def with_environment(given: Mapping[str, Any]) -> Arguments:
+    """Model arguments, and those of the environment over them.
+
+    Raises:
+        OptionError: as `of_environment`, or a value that was left out of a command is missing.
+    """
+    whole = arguments({**given, **of_environment()})
     for name, value in whole.items():
         if value == NOT_RECORDED:
             raise OptionError(

@@ -15,7 +15,7 @@ from lm_eval._cli.utils import key_val_to_dict, try_parse_json
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.harness.recorded import VARIABLE, recorded
+from copyspec_eval.harness.recorded import VARIABLE, of_environment, recorded
 from copyspec_eval.paper.plan import PlannedRun, Request, in_shell
 from copyspec_eval.redaction import NOT_RECORDED, masked
 
@@ -49,6 +49,7 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         DataError: a folder has a run of another command; or a run fails.
     """
     runs = list(runs)
+    environment = os.environ | {VARIABLE: json.dumps(of_environment() | dict(request.secrets))}
     for run in runs:
         _check_folder(run, request)
     for run in runs:
@@ -58,10 +59,9 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         journal.replace(folder / _COMMAND, json.dumps(command) + "\n")
         print(in_shell(command), file=sys.stderr, flush=True)
-        secrets = {VARIABLE: json.dumps(dict(request.secrets))} if request.secrets else {}
         # What lm-eval prints is not the table.
         code = subprocess.run(
-            [sys.executable, "-m", "copyspec_eval", *command], stdout=2, env=os.environ | secrets
+            [sys.executable, "-m", "copyspec_eval", *command], stdout=2, env=environment
         ).returncode
         if code:
             raise DataError(

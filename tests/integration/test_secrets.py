@@ -207,11 +207,14 @@ def test_a_run_is_evaluated_judged_and_reported(
     assert main([*rate, planted.url(server.url)]) == 1
     for url in (f"ftp://u:{planted.new()}@host", f"http://u:{planted.new('a/{}#')}@host"):
         assert main([*rate, url]) == 1
+    with pytest.raises(SystemExit):
+        main([*rate, server.url, "--api-key", planted.new(), f"--key={planted.new()}"])
     assert main(["report", str(folder), "--out", str(folder / "report")]) in (0, None)
     assert main(["export", "fastchat", str(folder)]) in (0, None)
     captured = capfd.readouterr()
     check(folder, captured.out, captured.err, logged.getvalue())
     assert "base URL 'ftp://host'" in captured.err
+    assert "unrecognized arguments: --api-key --key" in captured.err
     [results] = folder.rglob("results_*.json")
     config = json.loads(results.read_text())["config"]
     assert config["model_args"]["pretrained"] == str(byte_model)
