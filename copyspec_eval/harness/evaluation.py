@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from lm_eval.evaluator_utils import get_sample_size
+from lm_eval.utils import sanitize_model_name
 
 from copyspec_eval.harness.recorded import arguments as arguments_of
 from copyspec_eval.harness.recorded import is_ours, recorded, with_environment
-from copyspec_eval.redaction import mask_logs, without_secrets
+from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
 _SETTINGS = (
     "limit",
@@ -173,6 +174,11 @@ def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
                 [recorded(part) if isinstance(part, Mapping) else part for part in request]
                 for request in sample["arguments"]
             ]
+    if tracker := call["evaluation_tracker"]:
+        # The folder has the model's name, which may be a URL.
+        logged = tracker.general_config_tracker
+        logged.model_name = masked(logged.model_name)
+        logged.model_name_sanitized = sanitize_model_name(logged.model_name)
     return cast("dict[str, Any]", _without_secrets(results))
 
 

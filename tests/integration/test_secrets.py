@@ -263,7 +263,7 @@ def test_a_server_is_timed(data: Path, server: EchoServer, tmp_path: Path) -> No
     planted, folder = Planted(), tmp_path / "out" / "run"
     arguments = planted.named() | {
         "base": "local-chat-completions",
-        "model": "org/m",
+        "model": planted.url("http://models/m"),
         "base_url": planted.url(f"{server.url}/chat/completions"),
         "header": {
             "X-Key": planted.new(),
@@ -296,14 +296,14 @@ def test_a_server_is_timed(data: Path, server: EchoServer, tmp_path: Path) -> No
     assert main(["report", str(folder), "--out", str(tmp_path / "out" / "report")]) in (0, None)
     check(tmp_path / "out", printed)
     [run_] = json.loads((folder / "manifest.json").read_text())["runs"]
-    assert run_["spec"]["model"] == "org/m"
+    assert run_["spec"]["model"] == "http://models/m"
     assert run_["spec"]["model_args"]["base_url"] == f"{server.url}/chat/completions"
     assert run_["spec"]["model_args"]["password"] == "not-recorded"
     assert run_["spec"]["evaluation"]["gen_kwargs"]["max_gen_toks"] == 5
     assert "--limit 2" in run_["command"]
     [results] = folder.rglob("results_*.json")
     config = json.loads(results.read_text())["config"]
-    assert config["model_args"]["model"] == "org/m"
+    assert config["model_args"]["model"] == "http://models/m"
     assert config["gen_kwargs"]["temperature"] == 0
 
 
