@@ -7,6 +7,7 @@ which only adds a finder. It registers copyspec_eval when a module of `REGISTRAR
 import sys
 
 REGISTRARS = {
+    "lm_eval.config.evaluate_config": "watch_command",
     "lm_eval.models": "register_model",
     "lm_eval.tasks": "register_tasks",
     "lm_eval.evaluator": "watch_evaluations",

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import difflib
 import sys
+import traceback
 from collections.abc import Iterable
 from types import TracebackType
+
+from copyspec_eval.redaction import masked
 
 
 class CopySpecError(Exception):
@@ -65,9 +68,13 @@ def report_errors_in_one_line() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, CopySpecError):
-            print(f"copyspec-eval: error: {error}", file=sys.stderr)
-        else:
+            print(f"copyspec-eval: error: {masked(str(error))}", file=sys.stderr)
+            return
+        text = "".join(traceback.format_exception(kind, error, trace))
+        if (clean := masked(text)) == text:
             previous(kind, error, trace)
+        else:
+            print(clean, end="", file=sys.stderr)
 
     hook.reports_copyspec_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook

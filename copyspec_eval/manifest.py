@@ -109,7 +109,7 @@ class RunManifest:
     Attributes:
         run_id: as in the run's records.
         started_at: UTC, ISO 8601.
-        command: the command line, secrets blanked.
+        command: what was run, without secrets.
         spec: what it was asked to do.
         step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
         num_answers: how many it was asked for; None where that is not known.
@@ -127,12 +127,12 @@ class RunManifest:
 def new_manifest(
     run_id: str,
     spec: RunSpec,
+    command: str,
     step_seconds: dict[int, float] | None = None,
     num_answers: int | None = None,
 ) -> RunManifest:
-    """The manifest of a run of this process."""
-    started_at, command = provenance.started_at(), provenance.command()
-    return RunManifest(run_id, started_at, command, spec, step_seconds, num_answers)
+    """The manifest of a run that starts now."""
+    return RunManifest(run_id, provenance.started_at(), command, spec, step_seconds, num_answers)
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:

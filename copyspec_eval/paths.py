@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from importlib.metadata import EntryPoints, distribution
 from pathlib import Path
 
 DATA_DIR_VARIABLE = "COPYSPEC_DATA_DIR"
 TINY = "copyspec-tiny"
 """Name of the embedded model."""
+
+
+@functools.cache
+def lm_eval_models() -> EntryPoints:
+    """The entry points of our lm-eval models, from pyproject.toml."""
+    return distribution("copyspec-eval").entry_points.select(group="lm_eval.models")
 
 
 def tasks_dir() -> Path:

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from copyspec_eval.redaction import redacted_command
+from copyspec_eval.redaction import masked
 
 _PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
 # Recorded where they are installed: adapters, quantisations and other backends.
@@ -72,8 +72,8 @@ def started_at() -> str:
 
 
 def command() -> str:
-    """The command line, secrets blanked."""
-    return redacted_command([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command line of a script; that of an evaluation is made by `harness/recorded.py`."""
+    return masked(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
 def versions() -> dict[str, str]:

@@ -1,91 +1,142 @@
-"""Secrets blanked in what is written down: by the exact names of settings, and by their shapes.
+"""Secrets in texts that others wrote: server errors, tracebacks, log lines, URLs.
 
-Settings that only sound like one (`prompt_lookup_num_tokens`, `add_bos_token`) stay.
+Settings need none of this: only declared ones are recorded (`harness/recorded.py`). The values of
+all others are masked here wherever they turn up, and so are those of secret variables.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
+import html
 import json
+import logging
 import os
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 
-BLANK = "***"
+NOT_RECORDED = "not-recorded"
 
-NAMES = frozenset(
-    {
-        *("token", "hf_token", "hub_token", "auth_token", "use_auth_token", "access_token"),
-        *("refresh_token", "id_token", "bearer", "authorization", "proxy_authorization"),
-        *("key", "api_key", "apikey", "openai_api_key", "anthropic_api_key", "access_key"),
-        *("secret", "secret_key", "client_secret", "password", "passwd", "credentials"),
-        *("header", "headers", "cookie", "cookies", "proxies"),
-    }
+_SECRET_NAME = re.compile(
+    r"(?:token|(?:key|secret|password|credential|cookie|header)s?|passwd|pass|proxies|"
+    r"auth|authorization)$",
+    re.IGNORECASE,
 )
-"""Settings whose values are secrets, in lower case; `api-key` counts as `api_key`."""
-
-_WORDS = frozenset({"bearer", "cookie", "cookies", "header", "headers", "key", "proxies"})
-"""Of these, those that a text may have before a colon."""
-
-_IN_TEXT = "|".join(sorted(name.replace("_", "[-_]") for name in NAMES - _WORDS))
-_VALUE = r"\"[^\"]*\"|'[^']*'|(?:bearer\s+|basic\s+)?[^,\s&;}\]\"']+"
-_NAMED = re.compile(rf"(?<!\w)((?:{_IN_TEXT})[\"']?\s*[=:]\s*)({_VALUE})", re.IGNORECASE)
-_USER_OF_URL = re.compile(r"(?<=://)[^/\s?#\"']*@")
-_SHAPES = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
-    r"hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|hf_[a-z]{30,}"
-    r"|sk-[\w-]{10,}|gsk_\w{16,}|nvapi-[\w-]{16,}|r8_\w{16,}"
-    r"|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{10,}|xox[abprs]-[\w-]{8,}"
-    r"|AKIA[0-9A-Z]{12,}|AIza[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-    r")"
+_URL = re.compile(
+    r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>`]*|(?<![\w/])/[^\s\"'<>`?]*\?[^\s\"'<>`]*=[^\s\"'<>`]*",
+    re.IGNORECASE,
 )
-_BEARER = re.compile(r"(\bbearer\s+)[^\s,\"']{16,}", re.IGNORECASE)
-
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w/.~-])~?(?:/[^\s/=,:;\"'()\\]+)+/?")
+_WORD = re.compile(r"[^\s\"'{}\[\]:,]{8,}")
 
-_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD)$")
-_SHORTEST_VALUE = 8
-"""Of a variable that is looked for: a shorter one would be found in ordinary words."""
+# Shorter values are masked as whole words; the shortest only behind their names.
+_ANYWHERE, _AS_A_WORD = 8, 4
+_NO_SECRETS = frozenset({"true", "false", "none", "null", "auto", "empty"})
+
+_hidden: set[str] = set()
+_named: set[tuple[str, str]] = set()
 
 
-def redacted(value: Any, name: str = "") -> Any:
-    """A JSON value without secrets.
+def looks_secret(name: str) -> bool:
+    """Whether an argument or a variable of that name may hold a secret.
 
-    Args:
-        value: the value; dictionaries and lists are searched.
-        name: of the setting that has it; one that ends in "args" is read as on a command line.
-
-    >>> redacted({"token": "hf_abc", "max_new_tokens": 5, "url": "http://me:pw@host"})
-    {'token': '***', 'max_new_tokens': 5, 'url': 'http://***@host'}
+    >>> looks_secret("HF_TOKEN"), looks_secret("num_draft_tokens")
+    (True, False)
     """
-    if _is_secret(name) and value and not isinstance(value, bool):
-        return BLANK
+    return bool(_SECRET_NAME.search(name))
+
+
+def hide(name: str, value: Any) -> None:
+    """Mask a setting's value in every text from now on; of a container, all that is in it."""
     if isinstance(value, Mapping):
-        return {key: redacted(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [redacted(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    return _argument(value) if name.endswith("args") else redacted_text(value)
+        for key, inner in value.items():
+            hide(str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            hide(name, inner)
+    elif value is not None and not isinstance(value, bool):
+        text = str(value)
+        _named.add((name, text))
+        for part in {text, *_WORD.findall(text), *_secrets_of_url(text)}:
+            _hidden.update(_spellings(part))
 
 
-def redacted_text(text: str) -> str:
-    """A text without what has the shape of a secret, or is the value of a secret variable.
+def hide_url(url: str) -> None:
+    """Mask user, password, query and fragment of a URL in every text from now on."""
+    for secret in _secrets_of_url(url):
+        _hidden.update(_spellings(secret))
 
-    >>> redacted_text("HTTP 401: bad key sk-0123456789ab for http://me:pw@host/v1")
-    'HTTP 401: bad key *** for http://***@host/v1'
+
+def address(url: str) -> str:
+    """Scheme, host, port and path of a URL, which are all that is shown of one.
+
+    >>> address("https://me:pw@host:8000/v1?key=abc#x"), address("host/v1?key=abc")
+    ('https://host:8000/v1', 'host/v1')
     """
-    for variable, value in os.environ.items():
-        if len(value) >= _SHORTEST_VALUE and _VARIABLE.search(variable.upper()):
-            text = text.replace(value, BLANK)
-    text = _USER_OF_URL.sub(f"{BLANK}@", text)
-    text = _BEARER.sub(rf"\1{BLANK}", text)
-    text = _NAMED.sub(lambda match: match[1] + _quoted(match[2]), text)
-    return _SHAPES.sub(BLANK, text)
+    scheme = _SCHEME.match(url)
+    try:
+        parts = urlsplit(url if scheme or url.startswith("/") else f"//{url}")
+        host = parts.netloc.rpartition("@")[2]
+        _ = parts.port  # raises where a part of a password was taken for it
+    except ValueError:
+        return NOT_RECORDED
+    if host == parts.netloc and "@" in url:  # perhaps of a password that has a "/", "?" or "#"
+        return NOT_RECORDED
+    return f"{scheme[0] if scheme else ''}{host}{parts.path}"
+
+
+def masked(text: str) -> str:
+    """A message without secrets: known values are masked, and URLs shown by `address`.
+
+    >>> masked("HTTP 401 for http://me:pw@host/v1?key=abc, see log")
+    'HTTP 401 for http://host/v1 see log'
+    """
+    return _URL.sub(lambda url: address(url[0]), without_secrets(text))
+
+
+def without_secrets(text: str) -> str:
+    """A text, its URLs untouched, without the values that are hidden or of secret variables."""
+    secrets = _hidden | _of_environment(tuple(os.environ.items()))
+    for secret in sorted((each for each in secrets if each in text), key=len, reverse=True):
+        if len(secret) >= _ANYWHERE:
+            text = text.replace(secret, NOT_RECORDED)
+        elif len(secret) >= _AS_A_WORD and secret.lower() not in _NO_SECRETS:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", NOT_RECORDED, text)
+    for name, value in _named:
+        if name in text and len(value) < _AS_A_WORD:
+            pair = rf"({re.escape(name)}[\"']?\s*[=:]\s*[\"']?){re.escape(value)}(?!\w)"
+            text = re.sub(pair, rf"\1{NOT_RECORDED}", text)
+    return text
+
+
+def mask_logs() -> None:
+    """Have every log record of this process masked; calling it again changes nothing."""
+    make = logging.getLogRecordFactory()
+    if getattr(make, "masks_secrets", False):
+        return
+
+    def make_masked(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):  # the handler reports it
+            return record
+        if (clean := masked(text)) != text:
+            record.msg, record.args = clean, ()
+        if record.exc_info and record.exc_info[0]:
+            record.exc_text = masked("".join(traceback.format_exception(*record.exc_info))).rstrip()
+        return record
+
+    make_masked.masks_secrets = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(make_masked)
 
 
 def shareable(text: str) -> str:
-    """A text without folders of this machine: an absolute path is shown by its last name.
+    """A text without secrets and folders of this machine: a path is shown by its last name.
 
     >>> shareable("lm_eval --model_args pretrained=/home/me/models/M --output_path ~/runs/a/")
     'lm_eval --model_args pretrained=M --output_path a'
@@ -94,51 +145,35 @@ def shareable(text: str) -> str:
     >>> shareable("http://host/v1 and org/M")
     'http://host/v1 and org/M'
     """
-    return _PATH.sub(lambda path: path[0].rstrip("/").rpartition("/")[2], text)
+    return _PATH.sub(lambda path: path[0].rstrip("/").rpartition("/")[2], masked(text))
 
 
-def redacted_command(arguments: Sequence[str]) -> str:
-    """A command line without secrets.
-
-    >>> redacted_command(["lm_eval", "--model_args", '{"token": "x"}', "--api-key", "k", "key=a,b"])
-    'lm_eval --model_args {"token": "***"} --api-key *** key=***'
-    """
-    shown: list[str] = []
-    is_value = False
-    for argument in arguments:
-        if is_value and not argument.startswith("--"):
-            shown.append(BLANK)
-        else:
-            shown.append(_argument(argument))
-        is_value = argument.startswith("--") and _is_secret(argument)
-    return " ".join(shown)
+@functools.lru_cache(maxsize=1)
+def _of_environment(variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    secrets: set[str] = set()
+    for name, value in variables:
+        for secret in [value.strip()] if looks_secret(name) else _secrets_of_url(value):
+            secrets |= _spellings(secret)
+    return frozenset(secrets)
 
 
-def _argument(argument: str) -> str:
-    """One word of a command line: a text, JSON, or `name=value` pairs with commas between them."""
-    flag, equals, value = argument.partition("=")
-    if equals and flag.startswith("--"):
-        return f"{flag}={BLANK if _is_secret(flag) else _argument(value)}"
-    if argument[:1] in ("{", "["):
-        try:
-            return json.dumps(redacted(json.loads(argument)), ensure_ascii=False)
-        except (ValueError, RecursionError):
-            return redacted_text(argument)
-    pairs: list[str] = []
-    for part in argument.split(","):
-        name, equals, _ = part.partition("=")
-        if equals and _is_secret(name):
-            pairs.append(f"{name}={BLANK}")
-        elif equals or not pairs or not pairs[-1].endswith(f"={BLANK}"):
-            pairs.append(part)
-        # Otherwise it goes on with a secret that has a comma.
-    return redacted_text(",".join(pairs))
+def _secrets_of_url(url: str) -> Sequence[str]:
+    if not _SCHEME.match(url):
+        return ()
+    rest = url.partition("://")[2]
+    rest, _, fragment = rest.partition("#") if "@" not in rest.partition("#")[2] else (rest, "", "")
+    user, query = rest.rpartition("@")[0], rest.partition("?")[2]
+    credentials = base64.b64encode(unquote_plus(user).encode()).decode()
+    values = [pair.partition("=")[2] or pair for pair in re.split("[&;]", query)]
+    return [user, user.partition(":")[2], credentials, *values, fragment]
 
 
-def _is_secret(name: str) -> bool:
-    return name.lstrip("-").strip().lower().replace("-", "_") in NAMES
-
-
-def _quoted(value: str) -> str:
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{quote}{BLANK}{quote}"
+def _spellings(secret: str) -> set[str]:
+    """As it may stand in a text: plain, in a URL, in JSON, in Python or in HTML."""
+    plain = {secret, unquote_plus(secret)} - {""}
+    spelled = set(plain)
+    for text in plain:
+        spelled |= {quote(text, safe=""), quote(text), quote_plus(text), html.escape(text)}
+        spelled |= {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+        spelled.add(repr(text)[1:-1])
+    return spelled

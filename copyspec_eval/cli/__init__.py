@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from copyspec_eval.cli.parser import parser
 from copyspec_eval.errors import CopySpecError
+from copyspec_eval.redaction import masked
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,6 +19,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int | None = arguments.command(arguments)
     except CopySpecError as error:
-        print(f"copyspec-eval: error: {error}", file=sys.stderr)
+        print(f"copyspec-eval: error: {masked(str(error))}", file=sys.stderr)
         return 1
     return code or 0

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.redaction import masked
 
 if TYPE_CHECKING:
     from copyspec_eval.reports.runs import ComparedRuns
@@ -25,6 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     autoload.register_model()
     autoload.register_tasks()
     autoload.watch_evaluations()
+    autoload.watch_command()
     from lm_eval.__main__ import cli_evaluate
 
     # lm-eval inserts a missing `run` only before two or more arguments, so it is always given.
@@ -189,13 +191,15 @@ def paper(arguments: argparse.Namespace) -> None:
     from copyspec_eval.paper import running, tables
     from copyspec_eval.paper.plan import Request
 
+    model_args, secrets = running.arguments(arguments.model_args)
     request = Request(
         model=arguments.model,
         out=arguments.out,
         limit=arguments.limit,
         draft_model=arguments.draft_model,
-        model_args=arguments.model_args,
+        model_args=model_args,
         batch_size=arguments.batch_size,
+        secrets=secrets,
     )
     table = tables.table_named(arguments.table, request)
     if arguments.plan:
@@ -234,4 +238,4 @@ def export_turns(arguments: argparse.Namespace) -> None:
 
 def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {masked(note)}", file=sys.stderr)

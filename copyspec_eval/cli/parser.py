@@ -5,15 +5,25 @@ from __future__ import annotations
 import argparse
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from copyspec_eval.cli import commands
+from copyspec_eval.redaction import masked
 
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Of arguments that it does not know, it names no values: a key may be among them."""
+
+    def error(self, message: str) -> NoReturn:
+        start, unknown, words = message.partition("unrecognized arguments: ")
+        names = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+        super().error(masked(start) + unknown + " ".join(names))
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="copyspec-eval",
         description="Evaluate language models with speculative copying.",
         allow_abbrev=False,

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from copyspec_eval.paths import tasks_dir
-
-MODELS = distribution("copyspec-eval").entry_points.select(group="lm_eval.models")
-"""The entry points of our models, from pyproject.toml."""
+from copyspec_eval.paths import lm_eval_models, tasks_dir
 
 
 def register_model() -> None:
@@ -25,7 +21,7 @@ def register_model() -> None:
     import lm_eval.models  # noqa: F401
     from lm_eval.api.registry import model_registry
 
-    for model in MODELS:
+    for model in lm_eval_models():
         if model.name not in model_registry:
             model_registry.register(model.name, target=model.value)
 
@@ -85,6 +81,13 @@ def register_tasks() -> None:
 def watch_evaluations() -> None:
     """Have lm-eval's `simple_evaluate` and `evaluate` tell our models what they are asked to do."""
     from copyspec_eval.harness import evaluation  # noqa: F401, it wraps them
+
+
+def watch_command() -> None:
+    """Have lm-eval's command line print the arguments of our models as they are recorded."""
+    from copyspec_eval.harness.recorded import watch_command
+
+    watch_command()
 
 
 def _has_our_class(path: Any) -> bool:

@@ -1,7 +1,8 @@
 """The settings, tasks and output folder of the running evaluation, which lm-eval hides from models.
 
 Importing this module wraps lm-eval's `simple_evaluate` and `evaluate`, so that their arguments are
-known here while they run. A model used by hand has none. Imports neither torch nor transformers.
+known here while they run, and what a model of ours was given is printed and written as `recorded`
+says. A model used by hand has none. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lm_eval.evaluator_utils import get_sample_size
-from lm_eval.utils import simple_parse_args_string
+from lm_eval.utils import sanitize_model_name
 
-from copyspec_eval.redaction import redacted
+from copyspec_eval.harness.recorded import arguments as arguments_of
+from copyspec_eval.harness.recorded import is_ours, recorded, with_environment
+from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
 _SETTINGS = (
     "limit",
@@ -49,27 +52,12 @@ def output_folder() -> Path | None:
     return path.parent if path and path.suffix == ".json" else path
 
 
-def blank_secrets() -> None:
-    """Have lm-eval's results file of the running evaluation written without the secrets in it."""
-    tracker = _arguments("simple_evaluate").get("evaluation_tracker")
-    if tracker is None or "save_results_aggregated" in vars(tracker):
-        return
-    save = tracker.save_results_aggregated
-
-    def save_blanked(results: dict[str, Any], samples: dict[str, Any] | None = None) -> None:
-        if "config" in results:
-            results["config"] = redacted(results["config"])
-        save(results=results, samples=samples)
-
-    tracker.save_results_aggregated = save_blanked
-
-
 def evaluation_settings() -> dict[str, Any]:
     """The arguments of `simple_evaluate` that decide what is asked, as JSON values."""
     arguments = _arguments("simple_evaluate")
     settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
-    if isinstance(gen_kwargs := settings.get("gen_kwargs"), str):
-        settings["gen_kwargs"] = simple_parse_args_string(gen_kwargs) or None
+    if "gen_kwargs" in settings:
+        settings["gen_kwargs"] = recorded(arguments_of(settings["gen_kwargs"])) or None
     return settings
 
 
@@ -119,7 +107,7 @@ def _of_task(task: Any) -> dict[str, Any]:
     text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
     return {
         "version": task.VERSION,
-        **{name: config.get(name) for name in _TASK_SETTINGS},
+        **recorded({name: config.get(name) for name in _TASK_SETTINGS}, _TASK_SETTINGS),
         "definition_sha256": hashlib.sha256(text.encode()).hexdigest()[:12],
     }
 
@@ -147,13 +135,64 @@ def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
+        is_whole = function.__name__ == "simple_evaluate" and is_ours(call.arguments["model"])
+        if is_whole:
+            _prepare(call.arguments)
         token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: call.arguments})
         try:
-            return function(*args, **kwargs)
+            results = function(*call.args, **call.kwargs)
         finally:
             _CALLS.reset(token)
+        return _clean(results, call.arguments) if is_whole and results else results
 
     return wrapper
+
+
+def _prepare(call: dict[str, Any]) -> None:
+    """Have the arguments of `simple_evaluate` printed as they are recorded."""
+    mask_logs()
+    if isinstance(call["model"], str):
+        call["model_args"] = with_environment(arguments_of(call["model_args"]))
+    if call["gen_kwargs"]:
+        call["gen_kwargs"] = arguments_of(call["gen_kwargs"])
+
+
+def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
+    """What `simple_evaluate` returns, and lm-eval writes, without what is not recorded."""
+    given = {**(call["metadata"] or {}), **arguments_of(call["model_args"])}
+    for config in (results["config"], *results["configs"].values()):
+        for name in ("model_args", "gen_kwargs", "generation_kwargs"):
+            if isinstance(settings := config.get(name), Mapping):
+                config[name] = recorded(settings)
+        # lm-eval puts all arguments of the model here.
+        if metadata := config.get("metadata"):
+            shown = recorded({name: metadata[name] for name in given if name in metadata})
+            config["metadata"] = metadata | shown
+    for samples in results.get("samples", {}).values():
+        for sample in samples:
+            sample["arguments"] = [
+                [recorded(part) if isinstance(part, Mapping) else part for part in request]
+                for request in sample["arguments"]
+            ]
+    if tracker := call["evaluation_tracker"]:
+        # The folder has the model's name, which may be a URL.
+        logged = tracker.general_config_tracker
+        logged.model_name = masked(logged.model_name)
+        logged.model_name_sanitized = sanitize_model_name(logged.model_name)
+    return cast("dict[str, Any]", _without_secrets(results))
+
+
+def _without_secrets(value: Any) -> Any:
+    """`value` with the strings in it changed where they have a secret, the others the same."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, dict):
+        value.update({key: _without_secrets(inner) for key, inner in value.items()})
+    elif isinstance(value, list):
+        value[:] = map(_without_secrets, value)
+    elif type(value) is tuple:
+        return tuple(map(_without_secrets, value))
+    return value
 
 
 def _wrap(name: str) -> None:

@@ -23,7 +23,7 @@ OWN_OPTIONS = (
 )
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
-_LOADING_OPTIONS = {
+LOADING_OPTIONS = {
     "cache_dir",
     "code_revision",
     "device_map",
@@ -215,7 +215,7 @@ def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name
         if refused in _REFUSED:
             raise OptionError(f"{name}={value!r} {_REFUSED[refused]}")
-        known = name in ours_and_harness or name in _LOADING_OPTIONS
+        known = name in ours_and_harness or name in LOADING_OPTIONS
         if not known and not hasattr(config, name):
             raise unknown_option("model_arg", name, ours_and_harness)
 

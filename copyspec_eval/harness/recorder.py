@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,11 +16,12 @@ from lm_eval.api.instance import Instance
 from copyspec_eval import provenance, records
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.evaluation import (
-    blank_secrets,
     document_number,
     num_answers,
     output_folder,
 )
+from copyspec_eval.harness.recorded import command as recorded_command
+from copyspec_eval.harness.recorded import recorded
 from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.table import run_figures, run_table
@@ -34,7 +36,6 @@ def check_output_folder() -> None:
     Raises:
         DataError: it cannot.
     """
-    blank_secrets()
     folder = output_folder()
     if folder is None:
         return
@@ -72,7 +73,6 @@ class RunRecorder:
 
         A later call of the same evaluation adds its tasks.
         """
-        blank_secrets()
         folder, earlier = output_folder(), self._spec
         if earlier is not None:
             if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):
@@ -80,7 +80,8 @@ class RunRecorder:
             else:
                 self.run_id, self.rows = provenance.new_run_id(), []
         if folder is not None and self._rank == 0 and (folder, spec) != (self._folder, earlier):
-            manifest = new_manifest(self.run_id, spec, step_seconds, num_answers())
+            command = recorded_command() or Path(sys.argv[0]).name
+            manifest = new_manifest(self.run_id, spec, command, step_seconds, num_answers())
             write_manifest(folder, manifest)
         self._folder, self._spec = folder, spec
 
@@ -126,6 +127,8 @@ def request_fields(instance: Instance, repeat: int, rank: int, prompt: str) -> d
         "rank": rank,
         "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
         "generation": ", ".join(
-            f"{name}={value}" for name, value in sorted(instance.args[1].items()) if name != "until"
+            f"{name}={value}"
+            for name, value in sorted(recorded(instance.args[1]).items())
+            if name != "until"
         ),
     }

@@ -12,8 +12,9 @@ import torch
 from copyspec_eval import provenance
 from copyspec_eval.decoding.model_copy import weights_hash
 from copyspec_eval.harness.evaluation import evaluation_settings, task_settings
+from copyspec_eval.harness.recorded import recorded
 from copyspec_eval.manifest import RunSpec
-from copyspec_eval.redaction import redacted, redacted_text
+from copyspec_eval.redaction import masked
 
 # Fields of their own in a `RunSpec`.
 _ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}
@@ -45,9 +46,9 @@ def run_spec(
     tasks = task_settings(set(requests))
     return RunSpec(
         backend=backend,
-        model=redacted_text(model) if isinstance(model, str) else f"({type(loaded).__name__})",
-        model_args=_resolved(lm, arguments, _ELSEWHERE | set(drafting or ())),
-        drafting=redacted(_plain(dict(drafting or {}))),
+        model=masked(model) if isinstance(model, str) else f"({type(loaded).__name__})",
+        model_args=_resolved(lm, arguments, config, _ELSEWHERE | set(drafting or ())),
+        drafting=_plain(dict(drafting or {})),
         batch_size=batch_size,
         device=str(getattr(lm, "device", "unknown")),
         dtype=str(getattr(loaded, "dtype", "unknown")).removeprefix("torch."),
@@ -59,18 +60,18 @@ def run_spec(
         environment=provenance.kernel_environment(),
         versions=provenance.versions(),
         code=provenance.code_commit(),
-        evaluation=redacted(_plain(evaluation_settings())),
-        tasks=redacted(
-            _plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests})
-        ),
+        evaluation=_plain(evaluation_settings()),
+        tasks=_plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests}),
     )
 
 
-def _resolved(lm: Any, arguments: Mapping[str, Any], without: Collection[str]) -> dict[str, Any]:
+def _resolved(
+    lm: Any, arguments: Mapping[str, Any], config: Any, without: Collection[str]
+) -> dict[str, Any]:
     """Every argument of the model's class: what it became, else what was given, else its default.
 
     An argument can be resolved while loading (`max_length`, `add_bos_token`); the model then has an
-    attribute of that name.
+    attribute of that name. Fields of the model's config can be given as well.
     """
     defaults: dict[str, Any] = {}
     for owner in reversed(type(lm).__mro__):
@@ -85,11 +86,8 @@ def _resolved(lm: Any, arguments: Mapping[str, Any], without: Collection[str]) -
             resolved = getattr(lm, name)
             if resolved is None or isinstance(resolved, str | int | float | torch.dtype):
                 values[name] = resolved
-    return {
-        name: redacted(_plain(value), name)
-        for name, value in sorted(values.items())
-        if name not in without
-    }
+    kept = {name: _plain(value) for name, value in sorted(values.items()) if name not in without}
+    return recorded(kept, {*defaults, *getattr(config, "__dict__", ())})
 
 
 def _plain(value: Any) -> Any:

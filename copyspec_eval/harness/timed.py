@@ -17,7 +17,6 @@ from lm_eval.utils import simple_parse_args_string
 from copyspec_eval.decoding.span_characters import span_characters
 from copyspec_eval.errors import OptionError, report_errors_in_one_line, unknown_option
 from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
-from copyspec_eval.harness.autoload import MODELS
 from copyspec_eval.harness.backends.base import Backend, TimedAnswer
 from copyspec_eval.harness.backends.hf import HFBackend
 from copyspec_eval.harness.backends.servers import APIBackend
@@ -31,7 +30,7 @@ from copyspec_eval.harness.recorder import (
 )
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
-from copyspec_eval.paths import model_path
+from copyspec_eval.paths import lm_eval_models, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText, SpanCharacters, TurnRecord
 from copyspec_eval.types import Difference, first_difference
 
@@ -218,12 +217,12 @@ def _base_class(name: object, given: Iterable[str]) -> type[LM]:
             f"no base among the model_args ({', '.join(given)}); pass base=NAME with the lm-eval "
             "model to time, such as hf, vllm or local-chat-completions"
         )
-    if name in MODELS.names:
+    if name in lm_eval_models().names:
         raise OptionError(
             f"base={name} keeps records of its own; pass the lm-eval model to time, such as base=hf"
         )
     if name not in model_registry:
-        raise unknown_option("base", str(name), set(model_registry.keys()) - MODELS.names)
+        raise unknown_option("base", str(name), set(model_registry.keys()) - lm_eval_models().names)
     try:
         base: type[LM] = model_registry.get(str(name))
     except ImportError as error:

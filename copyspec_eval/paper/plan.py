@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 GAMMAS = tuple(range(2, 11))
 NUM_COPIED = (0, 1, 5, 10, 50, 100)
@@ -37,7 +38,8 @@ class Request:
         out: where the runs go, a folder each, and the tables.
         limit: documents of each task; None for as many as the paper has.
         draft_model: for the tables that have one.
-        model_args: more of lm-eval's `--model_args`, such as "dtype=bfloat16".
+        model_args: more of lm-eval's `--model_args`, as they are recorded.
+        secrets: those of them that are not; a run gets them by its environment.
         batch_size: as of lm-eval.
     """
 
@@ -45,8 +47,9 @@ class Request:
     out: Path
     limit: int | None = None
     draft_model: str | None = None
-    model_args: str = ""
+    model_args: Mapping[str, Any] = field(default_factory=dict)
     batch_size: str = "1"
+    secrets: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class PlannedRun:
         folder = self.folder(request)
         arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
         arguments += [] if self.exact else ["exact=false"]
-        arguments += [request.model_args] if request.model_args else []
+        arguments += [f"{name}={value}" for name, value in request.model_args.items()]
         command = ["run", "--model", "copyspec", "--model_args", ",".join(arguments)]
         command += ["--tasks", self.task, "--apply_chat_template", "--confirm_run_unsafe_code"]
         if request.limit or self.task not in _WHOLE:

@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from lm_eval._cli.utils import key_val_to_dict, try_parse_json
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.harness.recorded import VARIABLE, of_environment, recorded
 from copyspec_eval.paper.plan import PlannedRun, Request, in_shell
+from copyspec_eval.redaction import NOT_RECORDED, masked
 
 _COMMAND = "command.json"
+
+
+def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Model arguments as commands have them, and those that a run gets by its environment.
+
+    Raises:
+        OptionError: `text` is neither `name=value,…` nor JSON.
+    """
+    try:
+        parsed = try_parse_json(text) if text.startswith("{") else key_val_to_dict(text)
+    except ValueError as error:
+        raise OptionError(f"--model-args: {masked(str(error))}") from None
+    given = dict(parsed)
+    typed = {
+        name: value
+        for name, value in recorded(given).items()
+        if value == given[name] and not re.search("[,\"'({[]", str(value))
+    }
+    elsewhere = {name: value for name, value in given.items() if name not in typed}
+    return {name: typed.get(name, NOT_RECORDED) for name in given}, elsewhere
 
 
 def make(runs: Iterable[PlannedRun], request: Request) -> None:
@@ -22,6 +49,7 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         DataError: a folder has a run of another command; or a run fails.
     """
     runs = list(runs)
+    environment = os.environ | {VARIABLE: json.dumps(of_environment() | dict(request.secrets))}
     for run in runs:
         _check_folder(run, request)
     for run in runs:
@@ -33,7 +61,7 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         print(in_shell(command), file=sys.stderr, flush=True)
         # What lm-eval prints is not the table.
         code = subprocess.run(
-            [sys.executable, "-m", "copyspec_eval", *command], stdout=2
+            [sys.executable, "-m", "copyspec_eval", *command], stdout=2, env=environment
         ).returncode
         if code:
             raise DataError(

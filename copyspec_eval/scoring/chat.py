@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.redaction import redacted_text
+from copyspec_eval.redaction import address, hide_url, masked, without_secrets
 
 _Asked = TypeVar("_Asked")
 
@@ -55,6 +55,7 @@ class ChatModel:
         if not self._key and not base_url:
             raise OptionError(f"{KEY_VARIABLE} is not set; set it, or give --base-url of a server")
         if base_url:
+            hide_url(base_url)
             _check_url(base_url)
         self._openai = openai
         self._base_url = base_url
@@ -66,17 +67,17 @@ class ChatModel:
             UnansweredError: all retries failed.
         """
         try:
-            return self._without_key(_content(asyncio.run(self._completion(system, user))))
+            return without_secrets(_content(asyncio.run(self._completion(system, user))))
         except asyncio.TimeoutError:
             raise UnansweredError(f"no answer in {TIMEOUT_SECONDS:g} s, retries included") from None
         except self._openai.APIStatusError as error:
             raise UnansweredError(
-                self._line(f"HTTP {error.status_code}: {error.response.text}")
+                _line(f"HTTP {error.status_code}: {error.response.text}")
             ) from None
         except UnansweredError:
             raise
         except Exception as error:  # of the client, and of its transport, whichever it uses
-            reason = self._line(str(error)) or type(error).__name__
+            reason = _line(str(error)) or type(error).__name__
             raise UnansweredError(reason) from None
 
     async def _completion(self, system: str, user: str) -> bytes:
@@ -108,13 +109,6 @@ class ChatModel:
         async with client:
             return await asyncio.wait_for(body(), TIMEOUT_SECONDS)
 
-    def _line(self, text: str) -> str:
-        """`text` as one line of at most 200 characters, without secrets, which servers may echo."""
-        return " ".join(redacted_text(self._without_key(text)).split())[:200]
-
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, f"${KEY_VARIABLE}") if self._key else text
-
 
 def ask_all(
     asked: Sequence[_Asked], ask: Callable[[_Asked], None], concurrency: int, label: str
@@ -135,6 +129,11 @@ def ask_all(
         pool.shutdown(cancel_futures=True)
 
 
+def _line(text: str) -> str:
+    """`text` as one line of at most 200 characters, without secrets, which servers may echo."""
+    return " ".join(masked(text).split())[:200]
+
+
 def _content(completion: bytes) -> str:
     """The text of a chat completion; "" if there is none, or if it is none."""
     try:
@@ -151,7 +150,7 @@ def _check_url(url: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        raise OptionError(f"base URL {url!r}; give one such as http://localhost:8000/v1")
+        raise OptionError(f"base URL {address(url)!r}; give one such as http://localhost:8000/v1")
 
 
 def _key() -> str:

@@ -271,7 +271,7 @@ def test_a_failing_registration_warns_and_leaves_lm_eval_working(installed, brea
     )
     result = installed.run("python", "-c", program)
     assert result.stdout == "DummyLM\n"
-    assert result.stderr.count("copyspec-eval: warning: not registered in lm_eval.") == 2
+    assert result.stderr.count("copyspec-eval: warning: not registered in lm_eval.") == 3
 
 
 @pytest.mark.slow

@@ -117,8 +117,8 @@ def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(
         assert [server.asked[prompt] for prompt in trouble] == [2, 2, 1, 3]
         assert "Unjudged, and in no mean: 4;" in printed.out
         for reason in (
-            'HTTP 429: {"error": {"message": "limit of $OPENAI_API_KEY"}}: mt_bench 1 turn 1',
-            'HTTP 500: {"error": {"message": "limit of $OPENAI_API_KEY"}}: mt_bench 2 turn 1',
+            'HTTP 429: {"error": {"message": "limit of not-recorded"}}: mt_bench 1 turn 1',
+            'HTTP 500: {"error": {"message": "limit of not-recorded"}}: mt_bench 2 turn 1',
             "no answer in 1 s, retries included: mt_bench 3 turn 1",
             "no rating in 3 judgements: mt_bench 4 turn 1",
         ):

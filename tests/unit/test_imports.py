@@ -25,7 +25,8 @@ FLOORS = (
     ("drafters", "scoring", "records", "manifest", "sources"),
     ("sandbox",),
     ("types", "journal", "provenance"),
-    ("errors", "paths", "redaction"),
+    ("errors", "paths"),
+    ("redaction",),
 )
 LEVELS = {unit: level for level, units in enumerate(reversed(FLOORS)) for unit in units}
 

@@ -127,7 +127,7 @@ def test_trouble_that_ends_is_asked_through(trouble: Reply, key: None) -> None:
         (Reply("busy", 429), "HTTP 429: busy", 3),
         (Reply("not\nhere", 503), "HTTP 503: not here", 3),
         (Reply("I cannot say."), "no rating in 3 judgements", 3),
-        (Reply(f"bad key {KEY}", 401), "HTTP 401: bad key $OPENAI_API_KEY", 1),
+        (Reply(f"bad key {KEY}", 401), "HTTP 401: bad key not-recorded", 1),
         (Reply("x" * 190 + KEY, 400), "HTTP 400: " + "x" * 190, 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""A manifest keeps every run and every setting of it, and no secret."""
+"""A manifest keeps every run and every declared setting of it, and no secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from copyspec_eval.manifest import RunSpec, new_manifest, read_manifests, write_
 
 
 def test_earlier_runs_are_kept(tmp_path: Path) -> None:
-    first = new_manifest("r", SPEC, step_seconds={0: 0.5, 15: 0.75})
+    first = new_manifest("r", SPEC, "lm_eval", step_seconds={0: 0.5, 15: 0.75})
     second = replace(first, run_id="another", spec=replace(SPEC, threads=3))
     for run in (first, second, first):
         write_manifest(tmp_path, run)
@@ -31,13 +31,6 @@ def test_earlier_runs_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "manifest.json"]
 
 
-def test_no_secret_of_the_command_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["/usr/bin/lm_eval", "--model_args", "pretrained=M,token=hf_abc,gamma=3", "api_key=k"]
-    monkeypatch.setattr(sys, "argv", command)
-    shown = new_manifest("r", SPEC).command
-    assert shown == "lm_eval --model_args pretrained=M,token=***,gamma=3 api_key=***"
-
-
 @pytest.mark.parametrize("content", ["[]", '{"runs": [{}]}', '{"runs": [{"run_id": 3}]}', "\x00"])
 def test_a_file_that_only_has_the_manifests_name_is_left_alone(
     tmp_path: Path, content: str
@@ -45,12 +38,12 @@ def test_a_file_that_only_has_the_manifests_name_is_left_alone(
     path = tmp_path / "manifest.json"
     path.write_text(content)
     with pytest.raises(DataError, match=r"manifest.json: not a manifest of ours"):
-        write_manifest(tmp_path, new_manifest("r", SPEC))
+        write_manifest(tmp_path, new_manifest("r", SPEC, "lm_eval"))
     assert path.read_text() == content
 
 
 def test_an_entry_of_another_schema_is_left_out_and_named(tmp_path: Path) -> None:
-    write_manifest(tmp_path, replace(new_manifest("r", SPEC), run_id="good"))
+    write_manifest(tmp_path, replace(new_manifest("r", SPEC, "lm_eval"), run_id="good"))
     runs = json.loads((tmp_path / "manifest.json").read_text())["runs"]
     runs += [runs[0] | {"run_id": "old", "schema_version": 1}]
     runs += [runs[0] | {"run_id": "torn", "spec": {}}]
@@ -97,7 +90,11 @@ class Derived(Base):
 
 
 def test_every_argument_is_recorded_as_resolved() -> None:
-    given = {"quantization_config": {"bits": torch.int8}, "token": "hf_x", "peft": Path("adapter")}
+    given: dict[str, Any] = {
+        "chat_template_args": {"enable_thinking": True, "x": torch.int8},
+        "token": "hf_x",
+    }
+    given |= {"peft": Path("adapter"), "no_argument_of_ours": 3}
     spec = run_spec(
         Derived("M", peft="adapter"),
         backend="copyspec",
@@ -111,8 +108,9 @@ def test_every_argument_is_recorded_as_resolved() -> None:
         "enable_thinking": False,
         "max_length": 77,
         "peft": "adapter",
-        "quantization_config": {"bits": "int8"},
-        "token": "***",
+        "chat_template_args": {"enable_thinking": True, "x": "not-recorded"},
+        "no_argument_of_ours": "not-recorded",
+        "token": "not-recorded",
     }
     assert (spec.device, spec.dtype, spec.batch_size) == ("cpu", "unknown", 2)
     assert spec.tasks == {"t": {"logits_processors": ["P"]}}

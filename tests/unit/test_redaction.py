@@ -1,114 +1,199 @@
-"""No secret is written down, and no setting is taken for one."""
+"""Only declared settings are recorded, and no text has the values of others."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from recorded_runs import manifest, turn, write_run
 
-from copyspec_eval.redaction import redacted, redacted_command, redacted_text
+from copyspec_eval import redaction
+from copyspec_eval.errors import OptionError
+from copyspec_eval.harness import recorded as recording
+from copyspec_eval.harness.recorded import Arguments, recorded, with_environment
+from copyspec_eval.paper.running import arguments as paper_arguments
+from copyspec_eval.redaction import address, hide, masked, without_secrets
 from copyspec_eval.reports.files import write
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.types import DraftOptions
 
-SECRET = "hf_aB3dE6gH9jK2mN5pQ8"
-PLAIN = "correct horse,battery"
+SECRET = "aB3dE6gH9jK2mN5pQ8"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--model_args", f"pretrained=M,token={SECRET},gamma=3"],
-        ["--model_args", f"pretrained=M,token={PLAIN},gamma=3"],
-        ["--model_args", json.dumps({"pretrained": "M", "token": SECRET})],
-        [f"--model_args={json.dumps({'api_key': PLAIN})}"],
-        ["--model_args", "pretrained=M", f"token={PLAIN}"],
-        ["--model_args", "base_url=http://user:horse,battery@host/v1"],
-        ["--model_args", f"base_url=http://host/v1?api_key={SECRET}&x=1"],
-        ["--wandb_args", f"project=p,key={PLAIN}"],
-        ["--model_args", f'header={{"Authorization": "Bearer {SECRET}"}}'],
-        ["--model_args", f"system=Authorization: Bearer {SECRET}"],
-        [f"--hf_token={PLAIN}"],
-        ["--api-key", PLAIN],
-        ["--hf_hub_log_args", f"hub_token={SECRET}"],
-        ["--model_args", json.dumps({"extra": [{"headers": {"x": PLAIN}}]})],
-        ["--model_args", f"pretrained={SECRET}"],
-    ],
-)
-def test_a_secret_of_the_command_is_blanked_and_nothing_else(arguments: list[str]) -> None:
-    shown = redacted_command(["lm_eval", "--tasks", "mt_bench", *arguments])
-    assert shown.startswith("lm_eval --tasks mt_bench --")
-    assert SECRET not in shown
-    assert "horse" not in shown
-    assert "battery" not in shown
-    assert "***" in shown
-    for kept in ("pretrained=M", "gamma=3", "project=p", "x=1", "host/v1"):
-        assert (kept in shown) == (kept in " ".join(arguments))
+@pytest.fixture(autouse=True)
+def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test hides is not masked in the next."""
+    monkeypatch.setattr(redaction, "_hidden", set())
+    monkeypatch.setattr(redaction, "_named", set())
+    yield
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
-    "argument",
+    "settings",
     [
-        "prompt_lookup_num_tokens=10",
-        "num_draft_tokens=16",
-        "max_new_tokens=5,add_bos_token=true",
-        "pretrained=models/sk-small,tokenizer=slow",
-        '{"eos_token": "</s>", "keys": 3}',
-        "until=\nkey:,temperature=0",
-        "pretrained=hf_transfer/hf_overrides",
-        "system_instruction=Be basic: the bearer of news.",
+        {"pretrained": "org/M", "dtype": "float32", "revision": "main", "trust_remote_code": True},
+        {field.name: 3 for field in fields(DraftOptions)},
+        {"exact": False, "paired": True, "arms": ["none", "copyspec+gamma=5"]},
+        {"base": "vllm", "speculative_config": None, "enable_thinking": False},
+        {"add_bos_token": True, "think_end_token": "</think>", "prompt_lookup_num_tokens": 10},
+        {"temperature": 0.5, "max_gen_toks": 5, "until": ["\n"], "do_sample": True, "top_p": None},
+        {"base_url": "http://host:80/v1/completions", "num_concurrent": 4, "tokenizer": "a/b"},
     ],
 )
-def test_what_only_sounds_like_a_secret_stays(argument: str) -> None:
-    assert redacted_command(["lm_eval", "--model_args", argument]).endswith(argument)
+def test_what_decides_a_run_is_recorded(settings: dict[str, Any]) -> None:
+    assert recorded(settings) == settings
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "my_password", "GITHUB_TOKEN"])
-def test_the_value_of_a_secret_variable_is_blanked_anywhere(
+@pytest.mark.parametrize(
+    "name",
+    ["token", "hf_token", "auth_token", "header", "api_key", "proxies", "anything", "x-y", ""],
+)
+@pytest.mark.parametrize("value", ["7", "a", SECRET, 1234, 0.5, {"a": SECRET}, [SECRET]])
+def test_anything_else_is_recorded_by_name_alone(name: str, value: Any) -> None:
+    assert recorded({name: value}) == {name: "not-recorded"}
+    # Inside of what is recorded, too.
+    assert recorded({"chat_template_args": {name: value}}) == {
+        "chat_template_args": {name: "not-recorded"}
+    }
+    printed = f"{Arguments({'gamma': 3, name: value})}"
+    assert printed == str({"gamma": 3, name: "not-recorded"})
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:pw@host:8000/v1?key=abc&sig=d#x", "https://host:8000/v1"),
+        ("https://token@host", "https://host"),
+        ("https://me:p@w@host/v1", "https://host/v1"),
+        ("me:pw@host/v1?key=abc", "host/v1"),
+        ("/v1?key=abc", "/v1"),
+        ("http://[::1]:80/v1", "http://[::1]:80/v1"),
+        ("https://me:p/w@host", "not-recorded"),
+        ("https://me:p#w@host", "not-recorded"),
+        ("https://me:12/w@host", "not-recorded"),
+        ("https://[me:pw@host", "not-recorded"),
+        ("https://host?u=http://x:y@z", "not-recorded"),
+        ("s3://bucket/models/M", "s3://bucket/models/M"),
+    ],
+)
+def test_a_url_is_shown_by_scheme_host_port_and_path(url: str, shown: str) -> None:
+    assert address(url) == shown
+    assert recorded({"base_url": url}) == {"base_url": shown}
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "shown"),
+    [
+        (SECRET, f"bad key {SECRET}!", "bad key not-recorded!"),
+        (SECRET, f"x{SECRET}y", "xnot-recordedy"),
+        ('a"b c%/é longer', json.dumps('a"b c%/é longer'), '"not-recorded"'),
+        ("a b/c longer", "?k=a%20b%2Fc%20longer or a+b%2Fc+longer", "?k=not-recorded or not-"),
+        ("a%40b-longer", "password a@b-longer", "password not-recorded"),
+        ("<a&b>-longer", "&lt;a&amp;b&gt;-longer", "not-recorded"),
+        (f"Bearer {SECRET}", f"wrong bearer: {SECRET}", "wrong bearer: not-recorded"),
+        ({"X": [SECRET]}, f"header X: {SECRET}", "header X: not-recorded"),
+        (f"http://u:{SECRET}@h/?k=abcdefgh", f"{SECRET} abcdefgh", "not-recorded not-recorded"),
+        ("q7Zk", "bad key q7Zk, xq7Zk stays", "bad key not-recorded, xq7Zk stays"),
+        ("7", "{'pin': '7'} and 7 or pin=7 or pin=77", "{'pin': 'not-recorded'} and 7 or pin=not-"),
+        (12345678, "pin 12345678", "pin not-recorded"),
+        ("true", "this is true", "this is true"),
+        (None, "None", "None"),
+    ],
+)
+def test_what_is_not_recorded_is_in_no_text(given: Any, text: str, shown: str) -> None:
+    recorded({"pin": given})
+    assert without_secrets(text).startswith(shown)
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "OPENAI_API_KEY", "my_password", "DB_PASS", "myToken"]
+)
+def test_the_value_of_a_secret_variable_is_masked_anywhere(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "opensesame")
-    assert redacted_text("cannot use 'opensesame' here") == "cannot use '***' here"
+    assert masked("cannot use 'opensesame' here") == "cannot use 'not-recorded' here"
     monkeypatch.setenv(name, "true")
-    assert redacted_text("this is true") == "this is true"
+    assert masked("this is true") == "this is true"
 
 
-@pytest.mark.parametrize(
-    "secret",
-    [
-        *("sk-proj-0123456789abcdef", "ghp_" + "a1" * 18, "github_pat_" + "a1" * 12),
-        *("glpat-0123456789abc", "xoxb-0123456789", "AKIA0123456789ABCDEF", "hf_" + "a" * 34),
-        "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.c2lnbmF0dXJl",
-    ],
-)
-def test_secrets_are_known_by_their_shape(secret: str) -> None:
-    assert redacted({"note": [f"not {secret}, but"]}) == {"note": ["not ***, but"]}
+def test_so_is_the_password_of_a_variable_that_is_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE", "postgres://me:opensesame@db/x")
+    assert masked("refused: opensesame") == "refused: not-recorded"
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.sampled_from(["a b", "1,2", "x=y"]),
-        lambda inner: (
-            st.lists(inner) | st.dictionaries(st.sampled_from(["a", "num_tokens"]), inner)
-        ),
+@given(st.text() | st.lists(st.sampled_from([*"@?=/a:#", "http://"])).map("".join))
+def test_a_text_without_secrets_and_urls_stays(text: str) -> None:
+    assert without_secrets(text) == text
+    assert masked(text) == text or "/" in text
+
+
+def test_log_records_are_masked(caplog: pytest.LogCaptureFixture) -> None:
+    hide("token", SECRET)
+    redaction.mask_logs()
+    logger = logging.getLogger("somebody.elses")
+    logger.warning("%s of %s", 3, {"token": SECRET})
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        logger.exception("failed")
+    assert "3 of {'token': 'not-recorded'}" in caplog.text
+    assert "ValueError: not-recorded" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_command_is_recorded_as_it_was_parsed() -> None:
+    recording.watch_command()
+    EvaluatorConfig(
+        model="copyspec",
+        model_args={"pretrained": "M", "token": SECRET, "gamma": 3},
+        tasks=["mt_bench", "mt_redundant"],
+        limit=2.0,
+        gen_kwargs={"until": ["a b"], "key": SECRET},
+        log_samples=True,
+        hf_hub_log_args={"token": SECRET},
     )
-)
-def test_other_values_are_as_they_were(value: object) -> None:
-    assert redacted(value) == value
+    assert recording.command() == (
+        "lm_eval --model copyspec --model_args pretrained=M,token=not-recorded,gamma=3 "
+        "--tasks mt_bench,mt_redundant --limit 2 --log_samples "
+        """--gen_kwargs '{"until": ["a b"], "key": "not-recorded"}' """
+        "--hf_hub_log_args token=not-recorded"
+    )
+    before = recording.command()
+    stock = EvaluatorConfig(model="hf", model_args={"pretrained": "M", "token": SECRET})
+    assert SECRET in repr(stock), "other models are left alone"
+    assert recording.command() == before
 
 
-@given(
-    st.lists(st.sampled_from(["token", "=", ":", " ", ",", "Bearer ", '"', "{", "@", "://", "a"]))
-)
-def test_what_is_blanked_stays_so(parts: list[str]) -> None:
-    once = redacted_text("".join(parts))
-    assert redacted_text(once) == once
+def test_secrets_come_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, secrets = paper_arguments(f"dtype=float64,token={SECRET},exact=false,store=[1]")
+    assert shown == {
+        "dtype": "float64",
+        "token": "not-recorded",
+        "exact": False,
+        "store": "not-recorded",
+    }
+    assert secrets == {"token": SECRET, "store": [1]}
+    with pytest.raises(OptionError, match=r"token=not-recorded .* set COPYSPEC_MODEL_ARGS="):
+        with_environment(shown)
+    monkeypatch.setenv("COPYSPEC_MODEL_ARGS", json.dumps(secrets))
+    assert with_environment(shown) == {**shown, **secrets}
+    monkeypatch.setenv("COPYSPEC_MODEL_ARGS", f"token={SECRET}")
+    with pytest.raises(OptionError, match=r"COPYSPEC_MODEL_ARGS is not a JSON object"):
+        with_environment({})
+    with pytest.raises(OptionError, match="--model-args: "):
+        paper_arguments("{torn")
 
 
 def test_folders_of_this_machine_are_not_shared(tmp_path: Path) -> None:

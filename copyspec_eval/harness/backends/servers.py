@@ -27,6 +27,7 @@ from copyspec_eval.harness.backends.base import (
     is_one,
 )
 from copyspec_eval.harness.backends.vllm_steps import attempts
+from copyspec_eval.redaction import without_secrets
 from copyspec_eval.types import Attempt, FinishReason, TurnCounts
 
 
@@ -84,7 +85,8 @@ class APIBackend(Backend):
         """As for any backend."""
         self._calls: list[_Call] = []
         with _without_notices():
-            return super().ask(group)
+            texts, timed = super().ask(group)
+        return list(map(without_secrets, texts)), timed  # a server may echo them
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
         """With the server's counts, which are those of a whole call."""

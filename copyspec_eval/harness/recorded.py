@@ -1,0 +1,210 @@
+"""What is recorded of a run's settings: the values of those that are declared, the names of others.
+
+Imports neither torch nor transformers before a model of ours is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+from lm_eval.utils import simple_parse_args_string
+
+from copyspec_eval.errors import OptionError
+from copyspec_eval.paths import lm_eval_models
+from copyspec_eval.redaction import (
+    NOT_RECORDED,
+    address,
+    hide,
+    hide_url,
+    looks_secret,
+    mask_logs,
+    masked,
+)
+
+VARIABLE = "COPYSPEC_MODEL_ARGS"
+"""More of `--model_args`, as a JSON object, for secrets: others can read a command line."""
+
+# Settings of requests, chat templates, tasks, vLLM's drafts and loggers that no signature declares.
+_OTHERS = (
+    *("until", "stop", "max_tokens", "max_completion_tokens", "n", "presence_penalty"),
+    *("frequency_penalty", "reasoning_effort", "max_seq_lengths", "base", "method"),
+    *("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "project", "name"),
+)
+
+
+def is_ours(model: Any) -> bool:
+    """Whether lm-eval's `model`, a name or a loaded one, is of this package."""
+    if isinstance(model, str):
+        return model in lm_eval_models().names
+    return type(model).__module__.startswith("copyspec_eval.")
+
+
+def recorded(settings: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
+    """`settings`, JSON values, as they are recorded; what is not is hidden from every text, too.
+
+    Args:
+        settings: by name; names of inner ones are looked up alike.
+        also: names that are declared elsewhere, by the class or the config of a loaded model.
+    """
+    if not settings:
+        return {}
+    names = _declared() | {name for name in also if not looks_secret(name)}
+    return {str(name): _value(str(name), value, names) for name, value in settings.items()}
+
+
+def _value(name: str, value: Any, names: Collection[str]) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if name not in names:
+        hide(name, value)
+        return NOT_RECORDED
+    if isinstance(value, Mapping):
+        return {str(key): _value(str(key), inner, names) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_value(name, inner, names) for inner in value]
+    if not isinstance(value, str):
+        return value
+    hide_url(value)
+    return address(value) if name.endswith("url") else masked(value)
+
+
+@functools.cache
+def _declared() -> frozenset[str]:
+    from lm_eval.loggers import EvaluationTracker
+    from lm_eval.models.api_models import TemplateAPI
+    from lm_eval.models.huggingface import HFLM
+    from transformers import GenerationConfig
+
+    from copyspec_eval.harness.options import LOADING_OPTIONS, OWN_OPTIONS
+
+    names = {*OWN_OPTIONS, *LOADING_OPTIONS, *_OTHERS}
+    names |= vars(GenerationConfig()).keys()  # type: ignore[no-untyped-call]
+    names |= parameters(HFLM) | parameters(TemplateAPI) | parameters(EvaluationTracker)
+    try:
+        from lm_eval.models.vllm_causallms import VLLM
+        from vllm import EngineArgs
+    except ImportError:
+        pass
+    else:
+        names |= parameters(VLLM) | parameters(EngineArgs)
+    # It is a marker in the answer's text.
+    return frozenset({name for name in names if not looks_secret(name)} | {"think_end_token"})
+
+
+def parameters(model: type) -> set[str]:
+    """Names of what its constructor takes."""
+    return set(inspect.signature(model).parameters)
+
+
+class Arguments(dict[str, Any]):
+    """Arguments that print as they are recorded; lm-eval prints those of every model."""
+
+    def __repr__(self) -> str:
+        return repr(recorded(self))
+
+    def __or__(self, other: Mapping[str, Any]) -> Arguments:  # type: ignore[override]
+        return Arguments({**self, **other})
+
+
+def arguments(given: Mapping[str, Any] | str | None) -> Arguments:
+    """lm-eval's `model_args` or `gen_kwargs`, parsed."""
+    parsed = Arguments(given if isinstance(given, Mapping) else simple_parse_args_string(given))
+    recorded(parsed)  # hides what is secret
+    return parsed
+
+
+def of_environment() -> dict[str, Any]:
+    """The model arguments of `$COPYSPEC_MODEL_ARGS`.
+
+    Raises:
+        OptionError: it is not a JSON object.
+    """
+    try:
+        given = json.loads(os.environ.get(VARIABLE) or "{}")
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise OptionError(f'{VARIABLE} is not a JSON object; set it to e.g. {{"token": "…"}}')
+    return given
+
+
+def with_environment(given: Mapping[str, Any]) -> Arguments:
+    """Model arguments, and those of the environment over them.
+
+    Raises:
+        OptionError: as `of_environment`, or a value that was left out of a command is missing.
+    """
+    whole = arguments({**given, **of_environment()})
+    for name, value in whole.items():
+        if value == NOT_RECORDED:
+            raise OptionError(
+                f"{name}={NOT_RECORDED} stands for a value that was left out of a command; set "
+                f"{VARIABLE}='{{\"{name}\": …}}'"
+            )
+    return whole
+
+
+_command = ""
+
+
+def command() -> str:
+    """The `lm_eval` command of this process as it is recorded; "" where it was not that."""
+    return _command
+
+
+def watch_command() -> None:
+    """Have lm-eval's command line print a model of ours as it is recorded, and remember it."""
+    from lm_eval.config.evaluate_config import EvaluatorConfig
+
+    original = EvaluatorConfig.__init__
+    if getattr(original, "is_watched", False):
+        return
+
+    @functools.wraps(original)
+    def init(config: Any, /, *args: Any, **kwargs: Any) -> None:
+        global _command
+        original(config, *args, **kwargs)
+        if not is_ours(config.model):
+            return
+        mask_logs()
+        for field in fields(config):
+            value = getattr(config, field.name)
+            if isinstance(value, dict) and field.name not in ("samples", "cache_requests"):
+                setattr(config, field.name, arguments(value))
+        _command = _command_of(config)
+
+    init.is_watched = True  # type: ignore[attr-defined]
+    EvaluatorConfig.__init__ = init
+
+
+def _command_of(config: Any) -> str:
+    words, defaults = ["lm_eval"], type(config)()
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if value is None or value == getattr(defaults, field.name):
+            continue
+        words.append(f"--{field.name}")
+        if value is not True:
+            words.append(masked(_in_words(value)))
+    return shlex.join(words)
+
+
+def _in_words(value: Any) -> str:
+    """As it is typed."""
+    if isinstance(value, Arguments):
+        value = recorded(value)
+        if any(isinstance(inner, dict | list) for inner in value.values()):
+            return json.dumps(value, ensure_ascii=False)
+        return ",".join(f"{name}={inner}" for name, inner in value.items())
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
