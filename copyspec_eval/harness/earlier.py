@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def answers_of(paths: Sequence[str]) -> list[EarlierAnswer]:
     """
     output = output_folder()
     for path in paths:
-        place = Path(path).resolve()
+        place = Path(os.path.realpath(path))  # `resolve` fails where links go in a circle
         if output and output.resolve() in (place, place.parent):
             raise OptionError(
                 f"store={path}: this run writes there itself; give it another --output_path"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from copyspec_eval import records
+from copyspec_eval import journal, records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
@@ -307,7 +307,7 @@ def _results(log: SampleLog) -> dict[str, Any]:
     if path is None:
         return empty
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
+        written = journal.parsed(journal.read(path))
         model = written.get("model_name_sanitized")
         # Files are named after it.
         usable = isinstance(model, str) and model.isprintable() and Path(model).name == model
