@@ -19,6 +19,8 @@ from typing import Any
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.utils import simple_parse_args_string
 
+from copyspec_eval import journal
+from copyspec_eval.errors import DataError
 from copyspec_eval.redaction import redacted
 
 _SETTINGS = (
@@ -62,6 +64,40 @@ def blank_secrets() -> None:
         save(results=results, samples=samples)
 
     tracker.save_results_aggregated = save_blanked
+
+
+def check_saving() -> None:
+    """Have the running evaluation fail if its files are not written whole; lm-eval only warns."""
+    tracker = _arguments("simple_evaluate").get("evaluation_tracker")
+    if tracker is None or not tracker.output_path or "save_results_samples" in vars(tracker):
+        return
+    save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
+    folder = output_folder() or Path()
+
+    def results_saved(results: dict[str, Any], samples: dict[str, Any] | None = None) -> None:
+        save_results(results=results, samples=samples)
+        _check_saved(folder, f"*_{tracker.date_id}.json", journal.parsed)
+
+    def samples_saved(task_name: str, samples: Any) -> None:
+        save_samples(task_name=task_name, samples=samples)
+
+        def count(content: bytes) -> None:
+            if content.count(b"\n") != len(samples):
+                raise ValueError
+
+        _check_saved(folder, f"samples_{task_name}_{tracker.date_id}.jsonl", count)
+
+    tracker.save_results_aggregated, tracker.save_results_samples = results_saved, samples_saved
+
+
+def _check_saved(folder: Path, name: str, check: Callable[[bytes], object]) -> None:
+    try:
+        [path] = folder.rglob(name)
+        check(journal.read(path))
+    except ValueError as error:
+        raise DataError(
+            f"{folder / name}: was not written whole; free space there, and start again"
+        ) from error
 
 
 def evaluation_settings() -> dict[str, Any]:

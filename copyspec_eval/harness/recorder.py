@@ -16,6 +16,7 @@ from copyspec_eval import provenance, records
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.evaluation import (
     blank_secrets,
+    check_saving,
     document_number,
     num_answers,
     output_folder,
@@ -35,6 +36,7 @@ def check_output_folder() -> None:
         DataError: it cannot.
     """
     blank_secrets()
+    check_saving()
     folder = output_folder()
     if folder is None:
         return
@@ -73,6 +75,7 @@ class RunRecorder:
         A later call of the same evaluation adds its tasks.
         """
         blank_secrets()
+        check_saving()
         folder, earlier = output_folder(), self._spec
         if earlier is not None:
             if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):

@@ -30,9 +30,15 @@ from copyspec_eval.harness.requests import RequestBuilder
         ({"device": "nope"}, "device='nope' is not there"),
         ({"device": "meta:x"}, "device='meta:x' is not there"),
         ({"device": 1.5}, "device='1.5' is not there"),
+        ({"device": "cuda:99"}, "device='cuda:99' is not there"),
         ({"max_length": 0}, "max_length=0 is not"),
         ({"max_length": -5}, "max_length=-5 is not"),
         ({"max_length": "x"}, "max_length='x' is not"),
+        ({"max_length": 10**9}, "max_length=1000000000 is more than the 2048 positions"),
+        ({"max_length": True}, "max_length=True is not"),
+        ({"truncation": "x"}, "truncation='x' is neither true nor false"),
+        ({"add_bos_token": "maybe"}, "add_bos_token='maybe' is neither true nor false"),
+        ({"parallelize": 1}, "parallelize=1 is neither true nor false"),
         ({"peft": "adapter"}, "pip install peft"),
     ],
     ids=str,
@@ -45,6 +51,17 @@ def test_an_option_that_cannot_be_is_named(
         CopySpecLM(str(byte_model), **options)
     assert named in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("model", [5, 1.5, b"x", ["a"]], ids=str)
+def test_what_is_no_model_is_named(model: object) -> None:
+    with pytest.raises(OptionError, match=r"^pretrained=.* is neither a model nor the name of one"):
+        CopySpecLM(model)
+
+
+def test_a_context_may_be_longer_by_the_users_word(byte_model: Path) -> None:
+    longer: dict[str, Any] = {"max_length": 4096, "max_position_embeddings": 4096}
+    assert CopySpecLM(str(byte_model), device="cpu", **longer).max_length == 4096
 
 
 def cut(path: Path) -> None:
@@ -91,6 +108,7 @@ def test_damaged_files_of_a_model_are_one_line(
         ({"until": 5}, "until=5 is neither"),
         ({"until": None}, "until=None is neither"),
         ({"until": [None]}, r"until=\[None\] is neither"),
+        ({"until": ["a", "\ud800"]}, r"until='\\ud800' has half a character"),
         ({"max_gen_toks": float("nan")}, "max_gen_toks.*nan"),
         ({"max_gen_toks": "many"}, "max_gen_toks.*many"),
         ({"max_gen_toks": 0}, "max_gen_toks=0 does not leave room"),
