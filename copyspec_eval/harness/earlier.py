@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,17 +30,17 @@ def answers_of(paths: Sequence[str]) -> list[EarlierAnswer]:
         OptionError: as `read_earlier`; or the run under way writes there, and would copy itself.
         DataError: as `read_earlier`.
     """
-    output = output_folder()
-    for path in paths:
-        place = Path(os.path.realpath(path))  # `resolve` fails where links go in a circle
-        if output and output.resolve() in (place, place.parent):
-            raise OptionError(
-                f"store={path}: this run writes there itself; give it another --output_path"
-            )
     notes: list[str] = []
     answers = read_earlier(paths, notes)
     for note in notes:
         logger.warning(note)
+    output = output_folder()
+    for path in paths:
+        place = Path(path).resolve()
+        if output and output.resolve() in (place, place.parent):
+            raise OptionError(
+                f"store={path}: this run writes there itself; give it another --output_path"
+            )
     return answers
 
 

@@ -132,7 +132,7 @@ def _check_device(name: object) -> None:
         if device.type != "cuda":
             torch.empty(0, device=device)
             return
-    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise OptionError(
             f"device={str(name)!r} is not there ({_first_line(error)}); pass such as cpu"
         ) from error

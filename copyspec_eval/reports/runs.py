@@ -243,6 +243,7 @@ def _answers(
     token_ids: dict[tuple[str, int, str, str], tuple[int, ...] | None],
 ) -> Iterator[Answer]:
     """Generated answers of a sample; a log-likelihood has no generation settings."""
+    doc = sample.get("doc")
     requests = zip(sample["arguments"].values(), sample["resps"], strict=True)
     for turn, (request, texts) in enumerate(requests, start=1):
         gen_kwargs = request.get("arg_1")
@@ -266,7 +267,7 @@ def _answers(
                 text=text,
                 token_ids=token_ids.get((task, turn, digest, text)),
                 gen_kwargs=gen_kwargs,
-                doc=sample.get("doc"),
+                doc=doc if isinstance(doc, dict) else None,
             )
 
 

@@ -41,7 +41,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 def outcome(command: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What is wrong with how a command ends; nothing if all is well."""
     capsys.readouterr()
-    signal.alarm(5)
+    signal.alarm(30)
     try:
         code: Any = main(command)
     except BaseException:

@@ -187,3 +187,13 @@ def test_the_folder_to_export_to_has_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["export", "turns", str(tmp_path)])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("doc", [5, "x", ["turns"]])
+def test_a_document_that_has_no_fields_is_one_line(
+    doc: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = sample(0, ["Q", "R"], [["A"], ["B"]])
+    write_log(tmp_path, [row | {"doc": doc}], task="mt_bench")
+    assert main(["export", "fastchat", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "mt_bench doc 0: its question_id is not recorded" in capsys.readouterr().err

@@ -21,6 +21,11 @@ from copyspec_eval.harness.requests import RequestBuilder
     ("options", "named"),
     [
         ({"drafter": 5}, "drafter=5 is no name"),
+        ({"draft_model": {"a": 1}}, "draft_model={'a': 1} is no name"),
+        ({"store": "a\ud800"}, "no such file or folder"),
+        ({"store": "a\0b"}, "no such file or folder"),
+        ({"store": "a" * 300}, "File name too long"),
+        ({"device": 10**30}, "is not there"),
         ({"batch_size": "auto:x"}, "batch_size='auto:x' is neither"),
         ({"batch_size": "0"}, "batch_size='0' is neither"),
         ({"batch_size": "²"}, "batch_size='²' is neither"),
