@@ -136,12 +136,12 @@ def _check_device(name: object) -> None:
         raise OptionError(
             f"device={str(name)!r} is not there ({_first_line(error)}); pass such as cpu"
         ) from error
-    # Not tried, for every rank would take memory of the first. Of one that is not there, lm-eval
-    # takes the CPU.
-    if torch.cuda.device_count() <= (device.index or 0):
-        count = torch.cuda.device_count()
+    # Not tried, for every rank would take memory of the first. Where there are none, lm-eval's own
+    # default is cuda:0 all the same.
+    count = torch.cuda.device_count()
+    if max(count, 1) <= (device.index or 0):
         raise OptionError(
-            f"device={str(name)!r} is not there; CUDA devices: {count}; pass such as cpu"
+            f"device={str(name)!r} is not there; CUDA devices: {count}; pass another, such as cpu"
         )
 
 

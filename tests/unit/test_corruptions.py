@@ -95,7 +95,7 @@ def findings(
             yield f"{name}: changed {stray}"
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(1000, marks=pytest.mark.slow)])
 def test_damaged_runs(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sound = (
         sound_run(tmp_path / "sound"),
