@@ -91,12 +91,12 @@ def check_saving() -> None:
 
 
 def _check_saved(folder: Path, name: str, check: Callable[[bytes], object]) -> None:
+    path = next(folder.rglob(name), folder / name)
     try:
-        [path] = folder.rglob(name)
         check(journal.read(path))
     except ValueError as error:
         raise DataError(
-            f"{folder / name}: was not written whole; free space there, and start again"
+            f"{path}: was not written whole; free space there, and start again"
         ) from error
 
 
