@@ -11,6 +11,7 @@ CopySpecError
 from __future__ import annotations
 
 import difflib
+import json
 import sys
 import traceback
 from collections.abc import Iterable
@@ -55,6 +56,24 @@ def unknown_option(kind: str, name: str, existing: Iterable[str]) -> OptionError
     return OptionError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
 
 
+def printable(text: str) -> str:
+    """`text` without secrets, on one line, and harmless to a terminal.
+
+    >>> print(printable("a\\nb \\x1b[1m ä"))
+    a\\nb \\u001b[1m ä
+    """
+    # As in JSON, which remains what it was.
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in masked(text))
+
+
+def print_error(error: CopySpecError | OSError) -> None:
+    """Print what went wrong to standard error, in one line."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}; check the path, and who may use it"
+    print(f"copyspec-eval: error: {printable(text)}", file=sys.stderr)
+
+
 def report_errors_in_one_line() -> None:
     """Make an uncaught CopySpecError print one line instead of a traceback.
 
@@ -68,7 +87,7 @@ def report_errors_in_one_line() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, CopySpecError):
-            print(f"copyspec-eval: error: {masked(str(error))}", file=sys.stderr)
+            print_error(error)
             return
         text = "".join(traceback.format_exception(kind, error, trace))
         if (clean := masked(text)) == text:

@@ -1,18 +1,27 @@
-"""JSON-lines files that several processes append to, and that no kill or full disk can spoil."""
+"""Files in folders that others may have made: how they are read, and how outputs are written.
+
+Only regular files are read. Nothing is written through a link, and no kill or full disk spoils what
+several processes append to.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from filelock import FileLock, Timeout
 
 from copyspec_eval.errors import DataError
 
-_LOCK = ".lock"
+WAIT_SECONDS = 60.0
+"""For a lock that is held for the time of a write; without flock, its file alone is the lock."""
+
+_LOCK, _PARTIAL = ".lock", ".partial"
 
 
 class Line(NamedTuple):
@@ -29,14 +38,20 @@ def locked(folder: Path) -> Iterator[None]:
     Where the file system has no locks, there is none, and one process at a time may write.
 
     Raises:
-        DataError: nothing can be written there, here or within.
+        DataError: nothing can be written there, here or within; or the lock stays another's.
     """
+    lock = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             with suppress(NotImplementedError):
-                stack.enter_context(FileLock(folder / _LOCK, is_singleton=True))
+                stack.enter_context(FileLock(lock, WAIT_SECONDS, is_singleton=True))
             yield
+    except Timeout:
+        raise DataError(
+            f"{lock}: another process holds it for over {WAIT_SECONDS:g} s; wait until that has "
+            "ended, or remove the file if there is none"
+        ) from None
     except OSError as error:
         raise _unwritable(error.filename or folder, error) from error
 
@@ -56,7 +71,8 @@ def alone(path: Path) -> Iterator[None]:
                 stack.enter_context(lock.acquire(blocking=False))
         except Timeout:
             raise DataError(
-                f"{path}: another process is writing it; wait until that has ended"
+                f"{path}: another process is writing it; wait until that has ended, or remove "
+                f"{lock.lock_file} if there is none"
             ) from None
         except OSError as error:
             raise _unwritable(Path(lock.lock_file), error) from error
@@ -78,52 +94,119 @@ def append(path: Path, line: bytes) -> None:
         DataError: it cannot be written; the file is then as it was.
     """
     with locked(path.parent):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
-            _append(descriptor, line + b"\n")
+            _append(path, descriptor, line + b"\n")
         finally:
             os.close(descriptor)
 
 
-def _append(descriptor: int, content: bytes) -> None:
-    size = os.lseek(descriptor, 0, os.SEEK_END)
+def _append(path: Path, descriptor: int, content: bytes) -> None:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise DataError(f"{path}: is no file of its own; remove it, or choose another folder")
+    size = status.st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         content = b"\n" + content
     written = 0
     try:
         # A nearly full disk takes a part, and only the number of bytes shows it.
         while written < len(content):
-            written += os.write(descriptor, content[written:])
+            written += os.pwrite(descriptor, content[written:], size + written)
     except OSError:
         os.ftruncate(descriptor, size)
         raise
+
+
+def replace(path: Path, content: str | bytes) -> None:
+    """Give `path` another content, as a whole or not at all; a link there is replaced, too.
+
+    Raises:
+        DataError: it cannot be written; the file is then as it was.
+    """
+    if isinstance(content, str):
+        content = content.encode(errors="backslashreplace")
+    partial = path.with_name(_PARTIAL)
+    with locked(path.parent):
+        try:
+            partial.unlink(missing_ok=True)
+            with partial.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def subfolder(folder: Path, *names: str) -> Path:
+    """The folder of these names below `folder`, made if it is not there, and reached by no link.
+
+    Raises:
+        DataError: a link leads there, and maybe out of `folder`; or it cannot be made.
+    """
+    try:
+        for name in names:
+            folder /= name
+            if folder.is_symlink():
+                raise DataError(f"{folder}: is a link; remove it, or choose another folder")
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return folder
+
+
+def read(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        DataError: it cannot be read, or is no regular file.
+    """
+    with _opened(path) as file:
+        return file.read()
 
 
 def lines(path: Path) -> Iterator[Line]:
     """All lines but empty ones, also a last one without an end.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: as `read`.
     """
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if content := line.rstrip(b"\r\n"):
+                yield Line(number, content)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if content := line.rstrip(b"\r\n"):
-                    yield Line(number, content)
+        # A pipe would be waited for until somebody writes to it.
+        with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DataError(f"{path}: is no regular file; check the path")
+            yield file
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
 
 
-def replace(path: Path, text: str) -> None:
-    """Give `path` another content, as a whole or not at all.
+def parsed(content: bytes) -> Any:
+    """The value of a JSON text that others wrote.
 
     Raises:
-        DataError: it cannot be written; the file is then as it was.
+        ValueError: it is none, or not one that can be read: no UTF-8, nested too deep, a number too
+            long, half a character.
     """
-    partial = path.with_name(f"{path.name}.partial")
-    with locked(path.parent):
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+    try:
+        value = json.loads(content.decode())
+        # Half a character cannot be printed, written or hashed.
+        if b"\\ud" in content.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise ValueError("not UTF-8") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("half a character, a lone surrogate such as \\ud83d") from error
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    return value

@@ -178,10 +178,10 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        entries = journal.parsed(journal.read(path))["runs"]
         if not all(isinstance(entry["run_id"], str) for entry in entries):
             raise ValueError("a run_id is no text")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: not a manifest of ours ({error!r}); move it away or choose another folder"
         ) from error

@@ -13,6 +13,7 @@ import msgspec
 import pooch
 from msgspec import Meta
 
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError, unknown_option
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 
@@ -136,18 +137,15 @@ def read_jsonl(path: Path) -> Iterator[JsonLine]:
     """The lines of a JSONL file; blank ones are skipped.
 
     Raises:
-        DataError: the file is missing or empty, or a line is not a JSON object.
+        DataError: the file cannot be read or is empty, or a line is not a JSON object.
     """
-    number = 0
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _json_line(f"{path}:{number}", line)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; check the path") from error
-    if not number:
-        raise DataError(f"{path}: the file is empty; copy it again")
+    is_empty = True
+    for number, line in journal.lines(path):
+        if line.strip():
+            is_empty = False
+            yield _json_line(f"{path}:{number}", line)
+    if is_empty:
+        raise DataError(f"{path}: no rows in it; copy the file again")
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -173,22 +171,18 @@ def read_questions(path: Path) -> list[Question]:
             )
         seen[identity] = line.where
         questions.append(question)
-    if not questions:
-        raise DataError(f"{path}: only blank lines; copy the file again")
     return questions
 
 
 def _json_line(where: str, line: bytes) -> JsonLine:
     try:
-        fields = json.loads(line.decode().rstrip())
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8; save the file as UTF-8") from error
+        fields = journal.parsed(line)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not JSON ({error.msg} at column {error.colno}); "
             "write one JSON object on each line"
         ) from error
-    except (ValueError, RecursionError) as error:  # a number too long, or nested too deep
+    except ValueError as error:
         raise DataError(
             f"{where}: not JSON that can be read ({error}); correct the line"
         ) from error
@@ -197,19 +191,7 @@ def _json_line(where: str, line: bytes) -> JsonLine:
             f"{where}: a {type(fields).__name__}, not a JSON object; "
             "write one JSON object on each line"
         )
-    if b"\\ud" in line.lower() and _has_half_a_character(fields):
-        raise DataError(
-            f"{where}: half a character (a lone surrogate such as \\ud83d); write it whole"
-        )
     return JsonLine(where, fields)
-
-
-def _has_half_a_character(fields: dict[str, Any]) -> bool:
-    try:
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _question(line: JsonLine) -> Question:

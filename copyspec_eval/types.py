@@ -124,6 +124,8 @@ class DraftOptions:
                 )
         if not isinstance(self.drafter, str):
             raise OptionError(f"drafter={self.drafter!r} is no name of a drafter")
+        if not isinstance(self.draft_model, str | None):
+            raise OptionError(f"draft_model={self.draft_model!r} is no name of a model")
         for name in ("tree", "recycle"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is neither true nor false")

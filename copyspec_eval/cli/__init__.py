@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from copyspec_eval.cli.parser import parser
-from copyspec_eval.errors import CopySpecError
-from copyspec_eval.redaction import masked
+from copyspec_eval.errors import CopySpecError, print_error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         code: int | None = arguments.command(arguments)
-    except CopySpecError as error:
-        print(f"copyspec-eval: error: {masked(str(error))}", file=sys.stderr)
+    except (CopySpecError, OSError) as error:
+        print_error(error)
         return 1
     return code or 0

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.redaction import masked
+from copyspec_eval.errors import DataError, OptionError, printable
 
 if TYPE_CHECKING:
     from copyspec_eval.reports.runs import ComparedRuns
@@ -64,7 +63,7 @@ def replay(arguments: argparse.Namespace) -> None:
         for trace in traces
     ]
     figures = replay_figures(turns, cost)
-    print(json.dumps(figures, indent=2) if arguments.json else replay_table(figures).rstrip())
+    _show(json.dumps(figures, indent=2) if arguments.json else replay_table(figures))
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -83,8 +82,7 @@ def compare(arguments: argparse.Namespace) -> int:
         print(json.dumps(only, indent=2))
     else:
         for name, of in compared.items():
-            print(f"{name}:\n" if len(compared) > 1 else "", end="")
-            print(comparison.comparison_tables(*of), end="")
+            _show((f"{name}:\n" if len(compared) > 1 else "") + comparison.comparison_tables(*of))
     _print_notes(dict.fromkeys(note for pair in pairs for run in pair[1:] for note in run.notes))
     return int(any(equivalence.fails(answers) for answers, *_ in compared.values()))
 
@@ -118,16 +116,15 @@ def report(arguments: argparse.Namespace) -> None:
 
     runs = [recorded.read_recorded(folder) for folder in arguments.runs]
     board = leaderboard.leaderboard(shards.joined(runs))
-    if arguments.out:
-        written = files.write(board, arguments.out)
+    written = files.write(board, arguments.out) if arguments.out else []
     if arguments.format == "table":
-        print(overview.overview(board), end="")
+        _show(overview.overview(board))
         if len(arguments.runs) == 1:
-            print(f"\n{overview.files(arguments.runs[0])}", end="")
+            _show(f"\n{overview.files(arguments.runs[0])}")
     else:
-        print(leaderboard_forms.FORMS[arguments.format](board), end="")
-    if arguments.out:
-        print("".join(f"{path}\n" for path in written), end="", file=sys.stderr)
+        _show(leaderboard_forms.FORMS[arguments.format](board))
+    for path in written:
+        print(printable(str(path)), file=sys.stderr)
 
 
 def merge(arguments: argparse.Namespace) -> None:
@@ -135,7 +132,7 @@ def merge(arguments: argparse.Namespace) -> None:
     from copyspec_eval.reports.merging import merge_shards
 
     _print_notes(merge_shards(arguments.runs, arguments.out))
-    print(arguments.out)
+    _show(arguments.out)
 
 
 def exactness(arguments: argparse.Namespace) -> None:
@@ -164,10 +161,10 @@ def judge(arguments: argparse.Namespace) -> int:
     run, how = runs.read_run(arguments.run), (arguments.concurrency, arguments.all_references)
     if arguments.against:
         pairs = judged.judge_two_runs(run, runs.read_run(arguments.against), rater, *how)
-        print(judged.verdicts_table(pairs), end="")
+        _show(judged.verdicts_table(pairs))
         return int(any(result.reasons for result in pairs.values()))
     results = judged.judge_run(run, rater, *how)
-    print(judged.ratings_table(results), end="")
+    _show(judged.ratings_table(results))
     return int(any(result.reasons for result in results.values()))
 
 
@@ -181,7 +178,7 @@ def redundant(arguments: argparse.Namespace) -> int:
     model = ChatModel(arguments.model, arguments.base_url)
     reasons = write_redundant(model, questions, arguments.out, arguments.concurrency)
     _print_notes(f"question {number} has none: {reason}" for number, reason in reasons.items())
-    print(arguments.out)
+    _show(arguments.out)
     return int(bool(reasons))
 
 
@@ -203,39 +200,41 @@ def paper(arguments: argparse.Namespace) -> None:
     )
     table = tables.table_named(arguments.table, request)
     if arguments.plan:
-        print(tables.planned(table, request, arguments.tokens_per_second), end="")
+        _show(tables.planned(table, request, arguments.tokens_per_second))
         return
     running.make(table.runs(request), request)
     text = tables.render(table, request)
     journal.replace(arguments.out / f"{arguments.table}.md", text)
-    print(text, end="")
+    _show(text)
 
 
 def export_fastchat(arguments: argparse.Namespace) -> None:
     """Write a run's conversations as FastChat's answer files."""
     from copyspec_eval.reports import export, runs
 
-    folder = arguments.out or arguments.run / "fastchat"
-    for path in export.write_fastchat(runs.read_run(arguments.run), folder):
-        print(path)
+    for path in export.write_fastchat(runs.read_run(arguments.run), arguments.out):
+        _show(path)
 
 
 def export_evalplus(arguments: argparse.Namespace) -> None:
     """Write a run's programs as EvalPlus's samples."""
     from copyspec_eval.reports import export, runs
 
-    folder = arguments.out or arguments.run / "evalplus"
-    print(export.write_evalplus(runs.read_run(arguments.run), folder))
+    _show(export.write_evalplus(runs.read_run(arguments.run), arguments.out))
 
 
 def export_turns(arguments: argparse.Namespace) -> None:
     """Write a run's turns, counts and settings as parquet."""
     from copyspec_eval.reports import export
 
-    folder = arguments.out or arguments.run / "turns"
-    print(export.write_turns(arguments.run, folder / "turns.parquet"))
+    _show(export.write_turns(arguments.run, arguments.out / "turns.parquet"))
 
 
 def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        print(f"note: {masked(note)}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
+
+
+def _show(output: object) -> None:
+    """Print `output`; what is not for a terminal, in the names that others chose, is escaped."""
+    print("\n".join(map(printable, str(output).rstrip("\n").split("\n"))))

@@ -230,7 +230,7 @@ def _add_export(choices: _Commands) -> None:
         command = formats.add_parser(name, help=what)
         _add_run(command)
         command.add_argument(
-            "--out", type=Path, metavar="DIR", help=f"the folder to write to (RUN/{name})"
+            "--out", type=Path, required=True, metavar="DIR", help="the folder to write to"
         )
         command.set_defaults(command=function)
 

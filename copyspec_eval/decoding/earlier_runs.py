@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -184,7 +185,7 @@ def recorded_tokens(paths: Sequence[str], traces: Path, notes: list[str]) -> Ear
         DataError: as `read_earlier`.
     """
     for path in paths:
-        if Path(path).resolve() == traces.resolve():
+        if os.path.realpath(path) == os.path.realpath(traces):
             raise OptionError(f"store={path} is what is replayed; name answers of another run")
     answers = read_earlier(paths, notes)
     if any(answer.token_ids is None for answer in answers):

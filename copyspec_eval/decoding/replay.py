@@ -59,7 +59,6 @@ def read_traces(path: Path) -> Iterator[Trace]:
     Raises:
         DataError: the file is missing or has no rows, or a line is not such a row.
     """
-    where = None
     for where, fields in read_jsonl(path):
         try:
             yield msgspec.convert(fields, Trace)
@@ -67,8 +66,6 @@ def read_traces(path: Path) -> Iterator[Trace]:
             raise DataError(
                 f"{where}: not a trace ({error}); give category, turn, prompt_ids, answer_ids"
             ) from error
-    if where is None:
-        raise DataError(f"{path}: only blank lines; copy the file again")
 
 
 def replay_turn(

@@ -30,6 +30,10 @@ def answers_of(paths: Sequence[str]) -> list[EarlierAnswer]:
         OptionError: as `read_earlier`; or the run under way writes there, and would copy itself.
         DataError: as `read_earlier`.
     """
+    notes: list[str] = []
+    answers = read_earlier(paths, notes)
+    for note in notes:
+        logger.warning(note)
     output = output_folder()
     for path in paths:
         place = Path(path).resolve()
@@ -37,10 +41,6 @@ def answers_of(paths: Sequence[str]) -> list[EarlierAnswer]:
             raise OptionError(
                 f"store={path}: this run writes there itself; give it another --output_path"
             )
-    notes: list[str] = []
-    answers = read_earlier(paths, notes)
-    for note in notes:
-        logger.warning(note)
     return answers
 
 

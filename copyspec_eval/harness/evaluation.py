@@ -20,6 +20,8 @@ from typing import Any, cast
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.utils import sanitize_model_name
 
+from copyspec_eval import journal
+from copyspec_eval.errors import DataError
 from copyspec_eval.harness.recorded import arguments as arguments_of
 from copyspec_eval.harness.recorded import is_ours, recorded, with_environment
 from copyspec_eval.redaction import mask_logs, masked, without_secrets
@@ -47,7 +49,10 @@ _CALLS: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("calls", defau
 
 def output_folder() -> Path | None:
     """The folder of lm-eval's `--output_path`, which it gives to its EvaluationTracker alone."""
-    tracker = _arguments("simple_evaluate").get("evaluation_tracker")
+    return _folder(_arguments("simple_evaluate").get("evaluation_tracker"))
+
+
+def _folder(tracker: Any) -> Path | None:
     path = Path(tracker.output_path) if tracker and tracker.output_path else None
     return path.parent if path and path.suffix == ".json" else path
 
@@ -155,6 +160,40 @@ def _prepare(call: dict[str, Any]) -> None:
         call["model_args"] = with_environment(arguments_of(call["model_args"]))
     if call["gen_kwargs"]:
         call["gen_kwargs"] = arguments_of(call["gen_kwargs"])
+    if folder := _folder(call["evaluation_tracker"]):
+        _check_saving(call["evaluation_tracker"], folder)
+
+
+def _check_saving(tracker: Any, folder: Path) -> None:
+    """Have an evaluation fail if its files are not written whole; lm-eval only warns."""
+    if "save_results_samples" in vars(tracker):
+        return
+    save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
+
+    def results_saved(results: dict[str, Any], samples: dict[str, Any] | None = None) -> None:
+        save_results(results=results, samples=samples)
+        _check_saved(folder, f"*_{tracker.date_id}.json", journal.parsed)
+
+    def samples_saved(task_name: str, samples: Any) -> None:
+        save_samples(task_name=task_name, samples=samples)
+
+        def count(content: bytes) -> None:
+            if content.count(b"\n") != len(samples):
+                raise ValueError
+
+        _check_saved(folder, f"samples_{task_name}_{tracker.date_id}.jsonl", count)
+
+    tracker.save_results_aggregated, tracker.save_results_samples = results_saved, samples_saved
+
+
+def _check_saved(folder: Path, name: str, check: Callable[[bytes], object]) -> None:
+    path = next(folder.rglob(name), folder / name)
+    try:
+        check(journal.read(path))
+    except ValueError as error:
+        raise DataError(
+            f"{path}: was not written whole; free space there, and start again"
+        ) from error
 
 
 def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from datasets import Dataset
 from lm_eval.api.metrics import mean
 
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.evaluation import output_folder
@@ -167,11 +168,10 @@ class EvalPlusTask(MultiTurnTask):
         self._scored = dict(zip(raw, score_all(answers), strict=True))
         folder = output_folder()
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             rank = f".rank{self._rank}" if self._rank else ""
             tested = ((task_id, verdict.solution) for task_id, verdict in self._scored.items())
-            (folder / f"samples{rank}.jsonl").write_text(as_samples(tested))
-            (folder / f"samples_raw{rank}.jsonl").write_text(as_samples(raw.items()))
+            journal.replace(folder / f"samples{rank}.jsonl", as_samples(tested))
+            journal.replace(folder / f"samples_raw{rank}.jsonl", as_samples(raw.items()))
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         """The turn's figures, and 0 or 1 for each set of tests that there is."""

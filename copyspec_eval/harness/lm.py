@@ -142,6 +142,11 @@ class CopySpecLM(HFLM):
         earlier_answers = earlier.answers_of(self._store_paths)
         self._longest = max(map(longest_draft, self._options))
         named = isinstance(pretrained, str)
+        if not named and not hasattr(pretrained, "config"):
+            raise OptionError(
+                f"pretrained={pretrained!r} is neither a model nor the name of one; pass a Hub "
+                "name, a folder, or a loaded model"
+            )
         source: Any = model_path(pretrained) if named else pretrained
         config = options.read_config(source, kwargs) if named else source.config
         options.check_names(kwargs, config)

@@ -104,8 +104,8 @@ def check_values(options: Mapping[str, Any]) -> None:
     """Refuse what lm-eval would take and fail with, or be silent about.
 
     Raises:
-        OptionError: `dtype`, `device`, `max_length` or `peft` is not possible here, or what is for
-            several devices is given for one.
+        OptionError: `dtype`, `device`, `max_length`, `peft` or a switch is not possible here, or
+            what is for several devices is given for one.
     """
     dtype = options.get("dtype") or "auto"
     of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
@@ -114,8 +114,11 @@ def check_values(options: Mapping[str, Any]) -> None:
     if options.get("device") is not None:
         _check_device(options["device"])
     max_length = options.get("max_length")
-    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
         raise OptionError(f"max_length={max_length!r} is not a number of tokens of at least 1")
+    for name, kind in _harness_options().items():
+        if kind in ("bool", "bool | None") and options.get(name) is not None:
+            check_bool(name, options[name])
     if options.get("peft") and find_spec("peft") is None:
         raise OptionError("peft=… needs the package peft; pip install peft")
     for name in _OF_SEVERAL_DEVICES:
@@ -129,15 +132,17 @@ def _check_device(name: object) -> None:
         if device.type != "cuda":
             torch.empty(0, device=device)
             return
-    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise OptionError(
             f"device={str(name)!r} is not there ({_first_line(error)}); pass such as cpu"
         ) from error
     # Not tried, for every rank would take memory of the first. Where there are none, lm-eval's own
     # default is cuda:0 all the same.
-    if 0 < torch.cuda.device_count() <= (device.index or 0):
-        count = torch.cuda.device_count()
-        raise OptionError(f"device={str(name)!r} is not there; {count} are, from cuda:0 on")
+    count = torch.cuda.device_count()
+    if max(count, 1) <= (device.index or 0):
+        raise OptionError(
+            f"device={str(name)!r} is not there; CUDA devices: {count}; pass another, such as cpu"
+        )
 
 
 @contextmanager
@@ -208,7 +213,7 @@ def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
 
     Raises:
         OptionError: a name that is neither ours, lm-eval's, `from_pretrained`'s nor a field of the
-            model's config; or one of `_REFUSED`.
+            model's config; one of `_REFUSED`; or a context longer than the model's.
     """
     ours_and_harness = {*OWN_OPTIONS, *_harness_options()} - _REFUSED.keys()
     for name, value in options.items():
@@ -218,6 +223,13 @@ def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
         known = name in ours_and_harness or name in LOADING_OPTIONS
         if not known and not hasattr(config, name):
             raise unknown_option("model_arg", name, ours_and_harness)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    positions = options.get("max_position_embeddings", positions)
+    if positions is not None and (options.get("max_length") or 0) > positions:
+        raise OptionError(
+            f"max_length={options['max_length']} is more than the {positions} positions of the "
+            f"model; pass {positions} at most, or max_position_embeddings=N if it can read so many"
+        )
 
 
 def _first_line(error: Exception) -> str:
@@ -225,6 +237,8 @@ def _first_line(error: Exception) -> str:
     return " ".join(text.splitlines()[0].split())
 
 
-def _harness_options() -> set[str]:
+def _harness_options() -> dict[str, Any]:
+    """The arguments of lm-eval's `hf`, each with what it is annotated to be."""
     parameters = inspect.signature(HFLM.__init__).parameters.values()
-    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}
+    named = {p.name: p.annotation for p in parameters if p.kind is not p.VAR_KEYWORD}
+    return {name: kind for name, kind in named.items() if name != "self"}

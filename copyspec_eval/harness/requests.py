@@ -78,7 +78,9 @@ class RequestBuilder:
                 the engine does not know or serve.
         """
         context, gen_kwargs = instance.args
-        _check_text(context, instance)
+        _check_whole(
+            str(context), f"document {instance.doc_id} of {instance.task_name}: its prompt"
+        )
         settings, until, max_gen_toks = self._read(gen_kwargs)
         prompt_ids = self._encode(context, max_gen_toks)
         try:
@@ -153,13 +155,13 @@ class RequestBuilder:
         return text
 
 
-def _check_text(context: object, instance: Instance) -> None:
+def _check_whole(text: str, named: str) -> None:
     try:
-        str(context).encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise RequestError(
-            f"document {instance.doc_id} of {instance.task_name}: its prompt has half a character "
-            f"({error.object[error.start]!a}), which no tokenizer reads; correct the document"
+            f"{named} has half a character ({error.object[error.start]!a}), which no tokenizer "
+            "reads; correct it"
         ) from error
 
 
@@ -168,6 +170,8 @@ def _check_until(gen_kwargs: abc.Mapping[str, Any]) -> None:
     texts = [until] if isinstance(until, str) else until
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise RequestError(f"until={until!r} is neither a text nor a list of texts")
+    for text in texts:
+        _check_whole(text, f"until={text!r}")
 
 
 def _names(processors: LogitsProcessorList) -> tuple[str, ...]:

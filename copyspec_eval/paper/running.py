@@ -79,8 +79,8 @@ def _check_folder(run: PlannedRun, request: Request) -> None:
     if not path.exists():
         return
     try:
-        made = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        made = journal.parsed(journal.read(path))
+    except ValueError as error:
         raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
     if made != run.command(request):
         raise DataError(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports.conversations import conversations, fields_of
 from copyspec_eval.reports.runs import Answer, Run
@@ -34,7 +35,9 @@ def write_fastchat(run: Run, folder: Path) -> list[Path]:
     for task, of_task in conversations(run).items():
         rows = (_fastchat_row(task, model, each) for each in of_task)
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        written.append(_write(folder / task / "model_answer" / f"{model}.jsonl", text))
+        path = journal.subfolder(folder, task, "model_answer") / f"{model}.jsonl"
+        journal.replace(path, text)
+        written.append(path)
     return written
 
 
@@ -57,7 +60,9 @@ def write_evalplus(run: Run, folder: Path) -> Path:
     if not answers:
         raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run it")
     programs = [_program(answer, sanitize) for answer in answers]
-    return _write(folder / f"{model_name(run)}.jsonl", as_samples(programs))
+    path = folder / f"{model_name(run)}.jsonl"
+    journal.replace(path, as_samples(programs))
+    return path
 
 
 def write_turns(folder: Path, path: Path) -> Path:
@@ -66,13 +71,7 @@ def write_turns(folder: Path, path: Path) -> Path:
     Raises:
         DataError: as `read_turns`, or the file cannot be written.
     """
-    frame = read_turns([folder])
-    content: bytes = frame.to_parquet(index=False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    journal.replace(path, read_turns([folder]).to_parquet(index=False))
     return path
 
 
@@ -96,16 +95,3 @@ def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, 
         return task_id, sanitize(raw, entry_point)
     except (ValueError, RecursionError):  # null bytes and lone surrogates; too deep a nesting
         return task_id, raw
-
-
-def _write(path: Path, text: str) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    return path
-
-
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be written ({error.strerror}); give another --out")

@@ -7,6 +7,8 @@ from typing import Any
 
 from pandas import DataFrame
 
+from copyspec_eval import journal
+from copyspec_eval.errors import printable
 from copyspec_eval.reports.conversations import conversations
 from copyspec_eval.reports.export import model_name
 from copyspec_eval.reports.runs import Run
@@ -45,8 +47,8 @@ def judge_run(
             for each in of_task
             for grading in gradings(task, each, judge_data, all_references)
         ]
-        path = run.folder / "fastchat" / task / "model_judgment"
-        path /= f"{file_name(judge.name)}{kind}.jsonl"
+        folder = journal.subfolder(run.folder, "fastchat", task, "model_judgment")
+        path = folder / f"{file_name(judge.name)}{kind}.jsonl"
         results[task] = judge_all(judge.rate, asked, path, model, judge.name, concurrency)
     return results
 
@@ -69,7 +71,11 @@ def ratings_table(results: Mapping[str, Judged]) -> str:
     headers = ["task", "turn", "category", "answers", "unjudged", "rating"]
     rows = [[task, *row] for task, judged in results.items() for row in _rows(judged)]
     notes = [note for judged in results.values() for note in judged.notes]
-    return terminal(headers, rows) + _unjudged(results) + "".join(f"note: {n}\n" for n in notes)
+    return (
+        terminal(headers, rows)
+        + _unjudged(results)
+        + "".join(f"note: {printable(n)}\n" for n in notes)
+    )
 
 
 def _rows(judged: Judged) -> list[list[Any]]:
@@ -95,7 +101,7 @@ def _unjudged(results: Mapping[str, Judged]) -> str:
             names.setdefault(reason, []).append(f"{task} {question_id} turn {turn}")
     if not names:
         return ""
-    lines = [f"- {reason}: {_listed(answers)}" for reason, answers in names.items()]
+    lines = [f"- {printable(reason)}: {_listed(answers)}" for reason, answers in names.items()]
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"- … and {len(lines) - _MAX_LINES} more reasons"]
     total = sum(map(len, names.values()))
@@ -131,8 +137,8 @@ def judge_two_runs(
     results: dict[str, JudgedPairs] = {}
     for task, of_a in conversations(a).items():
         pairs = pairs_of(task, of_a, of_b.get(task, []), judge_data, all_references)
-        path = a.folder / "fastchat" / task / "model_judgment"
-        path /= f"{file_name(model.name)}{kind}-{names[1]}.jsonl"
+        folder = journal.subfolder(a.folder, "fastchat", task, "model_judgment")
+        path = folder / f"{file_name(model.name)}{kind}-{names[1]}.jsonl"
         results[task] = judge_pairs(model, pairs, prompts, path, names, concurrency)
     return results
 
@@ -151,4 +157,4 @@ def verdicts_table(results: Mapping[str, JudgedPairs]) -> str:
             rows.append([task, turn, decided + unjudged, unjudged, *counts, number(rate, ".1%")])
     reasons = dict.fromkeys(why for judged in results.values() for why in judged.reasons.values())
     table = terminal([*headers, "first's win rate"], rows)
-    return table + "".join(f"- unjudged: {reason}\n" for reason in reasons)
+    return table + "".join(f"- unjudged: {printable(reason)}\n" for reason in reasons)

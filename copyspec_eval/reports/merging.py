@@ -93,7 +93,7 @@ def _results(whole: Path, run: RecordedRun, newest: SampleLog) -> dict[str, Any]
     of_documents = read_run(whole).scores
     last = max(row.run_id for row in rows)
     try:
-        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        written: dict[str, Any] = journal.parsed(journal.read(path))
         written["config"]["copyspec"] = {"run_id": last, "figures": run_figures(rows)}
         written["config"]["samples"] = run.manifests[last].spec.evaluation["samples"]
     except BROKEN as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pandas import Series
 
+from copyspec_eval.errors import printable
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import figure, scores, with_interval
 from copyspec_eval.reports.results import SCORE_OF_TURN
@@ -29,7 +30,7 @@ def overview(board: Leaderboard) -> str:
     if len(set(board.lines["model"])) == 1:
         headers, rows = headers[1:], [row[1:] for row in rows]
     table = terminal(*without_empty_columns(headers, rows)) if rows else ""
-    return table + "".join(f"note: {note}\n" for note in board.notes)
+    return table + "".join(f"note: {printable(note)}\n" for note in board.notes)
 
 
 def _scores(line: Series[Any], turn: int, is_last: bool) -> Iterator[str]:

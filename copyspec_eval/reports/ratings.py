@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,8 +65,8 @@ def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
 def _rows(file: Path) -> Iterator[Any]:
     for _, line in journal.lines(file):
         try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
+            yield journal.parsed(line)
+        except ValueError:
             yield None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.summary import METRICS
@@ -18,10 +18,7 @@ from copyspec_eval.reports.summary import METRICS
 SCORE_OF_TURN = re.compile(r"(.+)_turn(\d+)")
 """A score of one turn, by its name."""
 
-BROKEN = (
-    *(ArithmeticError, AttributeError, LookupError, OSError),
-    *(RecursionError, TypeError, ValueError),
-)
+BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading JSON of any other shape raises."""
 
 # `results_DATE.json`; where `--output_path` is `NAME.json`, `NAME_DATE.json`.
@@ -65,7 +62,7 @@ def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
     files = (path for path in folder.rglob("*.json") if _FILE.fullmatch(path.stem))
     for path in sorted(files, key=lambda path: path.name):
         try:
-            written = json.loads(path.read_text(encoding="utf-8"))
+            written = journal.parsed(journal.read(path))
             of_tasks, config = [*written["results"].items()], written.get("config", {})
             ours = config.get("copyspec", {})
             named = [of["run_id"] for of in (ours, *ours.get("other_arms", ())) if "run_id" in of]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from copyspec_eval import records
+from copyspec_eval import journal, records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
@@ -243,6 +243,7 @@ def _answers(
     token_ids: dict[tuple[str, int, str, str], tuple[int, ...] | None],
 ) -> Iterator[Answer]:
     """Generated answers of a sample; a log-likelihood has no generation settings."""
+    doc = sample.get("doc")
     requests = zip(sample["arguments"].values(), sample["resps"], strict=True)
     for turn, (request, texts) in enumerate(requests, start=1):
         gen_kwargs = request.get("arg_1")
@@ -266,7 +267,7 @@ def _answers(
                 text=text,
                 token_ids=token_ids.get((task, turn, digest, text)),
                 gen_kwargs=gen_kwargs,
-                doc=sample.get("doc"),
+                doc=doc if isinstance(doc, dict) else None,
             )
 
 
@@ -307,7 +308,7 @@ def _results(log: SampleLog) -> dict[str, Any]:
     if path is None:
         return empty
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
+        written = journal.parsed(journal.read(path))
         model = written.get("model_name_sanitized")
         # Files are named after it.
         usable = isinstance(model, str) and model.isprintable() and Path(model).name == model

@@ -144,7 +144,9 @@ def _scores(
         if (task, name) in unlike:
             notes.append(f"{task}: {name} is no mean over documents; its shards do not give it")
         else:
-            joint.setdefault((newest[task], task), {})[name] = _mean(values_of)
+            # Log-likelihoods have no rows.
+            owner = newest.get(task) or max(newest.values())
+            joint.setdefault((owner, task), {})[name] = _mean(values_of)
     return joint
 
 

@@ -120,11 +120,11 @@ def read_scores(
     notes: list[str] = []
     for number, content in journal.lines(path) if path.exists() else ():
         try:
-            row = json.loads(content)
+            row = journal.parsed(content)
             answer = row["question_id"], row["turn"]
             is_ours = expected.get(answer) == (row["model"], row["judge"], row["user_prompt"])
             score = float(row["score"])
-        except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             notes.append(f"{path}:{number}: skipped, not a judgement ({reason}); remove the line")
             continue

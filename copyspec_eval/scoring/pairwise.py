@@ -182,7 +182,7 @@ def _read(
     rows: dict[AnswerTurn, dict[str, Any]] = {}
     for number, line in journal.lines(path) if path.exists() else ():
         try:
-            row = json.loads(line)
+            row = journal.parsed(line)
             key = row["question_id"], row["turn"]
             pair, prompt = by_key[key], row["g1_user_prompt"]
             texts = (pair.a.answers[pair.turn - 1], pair.b.answers[pair.turn - 1])

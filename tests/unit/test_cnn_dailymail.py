@@ -155,7 +155,7 @@ def test_missing_and_blank_files(data):
     with pytest.raises(DataError, match=r"cnn_dailymail: no \.jsonl file there; put .*unset COPY"):
         CnnDailyMailTask(CONFIG)
     write(data, []).write_text("\n\n")
-    with pytest.raises(DataError, match=r"test\.jsonl: only blank lines; copy the file again"):
+    with pytest.raises(DataError, match=r"test\.jsonl: no rows in it; copy the file again"):
         CnnDailyMailTask(CONFIG)
 
 

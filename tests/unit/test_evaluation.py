@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -18,6 +21,7 @@ from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
+from copyspec_eval.errors import DataError
 from copyspec_eval.harness import evaluation
 from copyspec_eval.harness.lm import CopySpecLM
 
@@ -52,6 +56,37 @@ def settings() -> dict[str, Any]:
 
 def model(byte_model: Path) -> CopySpecLM:
     return CopySpecLM(str(byte_model), drafter="none", exact=False, device="cpu")
+
+
+def test_results_that_do_not_fit_on_the_disk_are_an_error(
+    byte_model: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """lm-eval warns, and ends as if all were well; a limit of a file's size stands for the disk."""
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    results = lm_eval.simple_evaluate(
+        model(byte_model), evaluation_tracker=tracker, log_samples=True, **settings
+    )
+    assert results is not None
+    [samples] = results.pop("samples").values()
+    tracker.save_results_aggregated(results=results, samples={})
+    tracker.save_results_samples(task_name="counting", samples=samples)
+    long = "x" * 2**20
+    with limited_files(2**19):
+        with pytest.raises(DataError, match=r"results_.*json: was not written whole; free space"):
+            tracker.save_results_aggregated(results=results | {"long": long}, samples={})
+        more = [samples[0] | {"target": long}]
+        with pytest.raises(DataError, match=r"samples_counting_.*l: was not written whole; free"):
+            tracker.save_results_samples(task_name="counting", samples=more)
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_rows_land_in_the_folder_of_the_calls_own_tracker(

@@ -48,7 +48,7 @@ def test_fastchat_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for task in ("mt_bench", "mt_redundant"):
         write_conversations(tmp_path, task, QUESTIONS, "{question_id}.{turn}\u2028")
     write_log(tmp_path, [sample(0, ["Q"], [["A"]])], model_name_sanitized="org__model")
-    assert main(["export", "fastchat", str(tmp_path)]) == 0
+    assert main(["export", "fastchat", str(tmp_path), "--out", str(tmp_path / "fastchat")]) == 0
     paths = [
         tmp_path / "fastchat" / task / "model_answer" / "org__model.jsonl"
         for task in ("mt_bench", "mt_redundant")
@@ -121,7 +121,7 @@ def test_evalplus_samples(
 def test_an_answer_that_is_no_program_is_exported_as_it_is(tmp_path: Path) -> None:
     row = sample(0, ["Q"], [["\0 no"]]) | {"doc": PROBLEM}
     write_log(tmp_path, [row], task="humaneval_evalplus", model_name_sanitized="m")
-    assert main(["export", "evalplus", str(tmp_path)]) == 0
+    assert main(["export", "evalplus", str(tmp_path), "--out", str(tmp_path / "evalplus")]) == 0
     [solution] = load_solutions(str(tmp_path / "evalplus" / "m.jsonl"))
     assert isinstance(solution["solution"], str)
 
@@ -130,7 +130,7 @@ def test_evalplus_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def error() -> str:
-        assert main(["export", "evalplus", str(tmp_path)]) == 1
+        assert main(["export", "evalplus", str(tmp_path), "--out", str(tmp_path / "evalplus")]) == 1
         return capsys.readouterr().err
 
     write_log(tmp_path, [sample(0, ["Q"], [["A"]])])
@@ -140,7 +140,7 @@ def test_evalplus_errors(
     row = sample(0, ["Q"], [["A"]]) | {"doc": PROBLEM}
     write_log(tmp_path, [row], task="humaneval_evalplus")
     (tmp_path / "evalplus").touch()
-    assert "cannot be written (File exists); give another --out" in error()
+    assert "evalplus: cannot be written (File exists); free space there" in error()
     monkeypatch.setitem(sys.modules, "evalplus.sanitize", None)
     assert "pip install 'copyspec-eval[humaneval]'" in error()
 
@@ -152,17 +152,48 @@ def test_a_document_of_another_shape_is_one_line(
     row = sample(0, ["Q", "R"], [["A"], ["B"]])
     doc = {"question_id": 81, "category": "x", "turns": turns}
     write_log(tmp_path, [row | {"doc": doc}], task="mt_bench")
-    assert main(["export", "fastchat", str(tmp_path)]) == 1
+    assert main(["export", "fastchat", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert "mt_bench doc 0: its turns is not that of a document (" in error
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["a\x00b", "../a", "", "\ud800", 5, None, {}])
+@pytest.mark.parametrize("name", ["a\x00b", "../a", "", 5, None, {}])
 def test_a_name_that_no_file_can_have_is_not_used(name: Any, tmp_path: Path) -> None:
     write_conversations(tmp_path / "run", "mt_bench", QUESTIONS)
     [results] = tmp_path.rglob("results_*.json")
     written = json.loads(results.read_text()) | {"model_name_sanitized": name}
     results.write_text(json.dumps(written))
-    assert main(["export", "fastchat", str(tmp_path / "run")]) == 0
-    assert [path.name for path in tmp_path.rglob("fastchat/*/*/*")] == ["run.jsonl"]
+    out = tmp_path / "fastchat"
+    assert main(["export", "fastchat", str(tmp_path / "run"), "--out", str(out)]) == 0
+    assert [path.name for path in out.rglob("*/*/[!.]*")] == ["run.jsonl"]
+
+
+@pytest.mark.parametrize("link", ["mt_bench", "mt_bench/model_answer"])
+def test_nothing_is_written_through_a_link(
+    link: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_conversations(tmp_path / "run", "mt_bench", QUESTIONS)
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    (elsewhere / "model_answer").mkdir(parents=True)
+    (out / link).parent.mkdir(parents=True)
+    (out / link).symlink_to(elsewhere)
+    assert main(["export", "fastchat", str(tmp_path / "run"), "--out", str(out)]) == 1
+    assert f"{out / link}: is a link; remove it" in capsys.readouterr().err
+    assert [path.name for path in elsewhere.rglob("*")] == ["model_answer"]
+
+
+def test_the_folder_to_export_to_has_to_be_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["export", "turns", str(tmp_path)])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("doc", [5, "x", ["turns"]])
+def test_a_document_that_has_no_fields_is_one_line(
+    doc: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = sample(0, ["Q", "R"], [["A"], ["B"]])
+    write_log(tmp_path, [row | {"doc": doc}], task="mt_bench")
+    assert main(["export", "fastchat", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "mt_bench doc 0: its question_id is not recorded" in capsys.readouterr().err

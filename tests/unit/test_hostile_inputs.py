@@ -21,6 +21,11 @@ from copyspec_eval.harness.requests import RequestBuilder
     ("options", "named"),
     [
         ({"drafter": 5}, "drafter=5 is no name"),
+        ({"draft_model": {"a": 1}}, "draft_model={'a': 1} is no name"),
+        ({"store": "a\ud800"}, "no such file or folder"),
+        ({"store": "a\0b"}, "no such file or folder"),
+        ({"store": "a" * 300}, "File name too long"),
+        ({"device": 10**30}, "is not there"),
         ({"batch_size": "auto:x"}, "batch_size='auto:x' is neither"),
         ({"batch_size": "0"}, "batch_size='0' is neither"),
         ({"batch_size": "²"}, "batch_size='²' is neither"),
@@ -30,9 +35,15 @@ from copyspec_eval.harness.requests import RequestBuilder
         ({"device": "nope"}, "device='nope' is not there"),
         ({"device": "meta:x"}, "device='meta:x' is not there"),
         ({"device": 1.5}, "device='1.5' is not there"),
+        ({"device": "cuda:99"}, "device='cuda:99' is not there"),
         ({"max_length": 0}, "max_length=0 is not"),
         ({"max_length": -5}, "max_length=-5 is not"),
         ({"max_length": "x"}, "max_length='x' is not"),
+        ({"max_length": 10**9}, "max_length=1000000000 is more than the 2048 positions"),
+        ({"max_length": True}, "max_length=True is not"),
+        ({"truncation": "x"}, "truncation='x' is neither true nor false"),
+        ({"add_bos_token": "maybe"}, "add_bos_token='maybe' is neither true nor false"),
+        ({"parallelize": 1}, "parallelize=1 is neither true nor false"),
         ({"peft": "adapter"}, "pip install peft"),
     ],
     ids=str,
@@ -45,6 +56,17 @@ def test_an_option_that_cannot_be_is_named(
         CopySpecLM(str(byte_model), **options)
     assert named in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("model", [5, 1.5, b"x", ["a"]], ids=str)
+def test_what_is_no_model_is_named(model: object) -> None:
+    with pytest.raises(OptionError, match=r"^pretrained=.* is neither a model nor the name of one"):
+        CopySpecLM(model)
+
+
+def test_a_context_may_be_longer_by_the_users_word(byte_model: Path) -> None:
+    longer: dict[str, Any] = {"max_length": 4096, "max_position_embeddings": 4096}
+    assert CopySpecLM(str(byte_model), device="cpu", **longer).max_length == 4096
 
 
 def cut(path: Path) -> None:
@@ -91,6 +113,7 @@ def test_damaged_files_of_a_model_are_one_line(
         ({"until": 5}, "until=5 is neither"),
         ({"until": None}, "until=None is neither"),
         ({"until": [None]}, r"until=\[None\] is neither"),
+        ({"until": ["a", "\ud800"]}, r"until='\\ud800' has half a character"),
         ({"max_gen_toks": float("nan")}, "max_gen_toks.*nan"),
         ({"max_gen_toks": "many"}, "max_gen_toks.*many"),
         ({"max_gen_toks": 0}, "max_gen_toks=0 does not leave room"),
@@ -123,7 +146,7 @@ def test_half_a_character_is_named_with_its_document(
     row: dict[str, Any] = {"question_id": 7, "category": "x", "turns": ["Half: \ud800.", "Again."]}
     (data / "question_redundant.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(data.parent))
-    with pytest.raises(DataError, match=r"question_redundant.jsonl:1: half a character"):
+    with pytest.raises(DataError, match=r"question_redundant.jsonl:1: .*half a character"):
         evaluate_into(tmp_path / "run", byte_model, "dtype=float32,exact=false")
     builder = RequestBuilder(CopySpecLM(str(byte_model), dtype="float32", exact=False))
     instance = Instance("generate_until", {}, (row["turns"][0], {"until": []}), 0)

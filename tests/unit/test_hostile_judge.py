@@ -14,6 +14,8 @@ import pytest
 from hostile_server import HostileServer, Sent, http
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from judge_server import write_judge_data
+from run_folders import write_conversations
 
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError
@@ -198,3 +200,18 @@ def test_a_damaged_line_of_the_file_is_noted(line: bytes, tmp_path: Path) -> Non
     scores, [note] = read_scores(path, GRADINGS, "m", "j")
     assert scores == {(1, 1): 5.0}
     assert "j.jsonl:2: skipped, not a judgement" in note
+
+
+def test_a_servers_text_is_harmless_to_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
+    question = {"question_id": 1, "category": "writing", "turns": ["Q", "R"]}
+    write_conversations(tmp_path / "run", "mt_bench", [question])
+    refusal = http(b"\x1b[2J\x1b]0;x\x07no", status=400)
+    with HostileServer([refusal] * 9) as server:
+        command = ["judge", str(tmp_path / "run"), "--model", "j", "--base-url", server.url]
+        assert main(command) == 1
+    printed = capsys.readouterr().out
+    assert "HTTP 400: \\u001b[2J" in printed
+    assert printed.replace("\n", "").isprintable()

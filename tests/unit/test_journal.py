@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -198,6 +202,95 @@ def test_a_file_system_without_locks_is_written_all_the_same(
     monkeypatch.setattr(FileLock, "acquire", no_lock)
     journal.append(tmp_path / "file", b"x")
     assert (tmp_path / "file").read_bytes() == b"x\n"
+
+
+def test_a_lock_file_that_is_left_without_flock_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no flock, a lock is held as long as its file is there."""
+
+    def no_flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "no flock here")
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    monkeypatch.setattr(journal, "WAIT_SECONDS", 0.1)
+    for name in (".lock", ".rows.jsonl.lock"):
+        (tmp_path / name).write_text(f"{os.getppid()}\n{socket.gethostname()}\n")
+    with (
+        pytest.warns(UserWarning, match="flock not supported"),
+        pytest.raises(DataError, match=r"/\.lock: another process holds it .* or remove the file"),
+    ):
+        journal.append(tmp_path / "rows.jsonl", b"x")
+    (tmp_path / ".lock").unlink()
+    with (
+        pytest.warns(UserWarning, match="flock not supported"),
+        pytest.raises(DataError, match=r"another process is .* remove .*\.rows\.jsonl\.lock"),
+        journal.alone(tmp_path / "rows.jsonl"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["symbolic", "dangling", "hard", "pipe"])
+def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    elsewhere.write_bytes(b"theirs")
+    folder.mkdir()
+    (folder / "symbolic").symlink_to(elsewhere)
+    (folder / "dangling").symlink_to(tmp_path / "nowhere")
+    (folder / "hard").hardlink_to(elsewhere)
+    for partial in (".partial", f"{name}.partial"):
+        (folder / partial).symlink_to(elsewhere)
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(DataError, match=rf"{name}: (cannot be written|is no file of its own)"):
+        journal.append(folder / name, b"ours")
+    journal.replace(folder / name, "ours")
+    assert (folder / name).read_bytes() == b"ours"
+    assert elsewhere.read_bytes() == b"theirs"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "folder"]
+
+
+def test_folders_below_an_output_folder_are_no_links(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    made = journal.subfolder(tmp_path / "out", "a", "b")
+    assert made.is_dir(), "the user may name a link"
+    (made / "c").symlink_to(tmp_path)
+    with pytest.raises(DataError, match=r"a/b/c: is a link; remove it"):
+        journal.subfolder(tmp_path / "out", "a", "b", "c", "d")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "."])
+def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    readers: tuple[Callable[[Path], object], ...] = (
+        journal.read,
+        lambda path: list(journal.lines(path)),
+    )
+    for read in readers:
+        with pytest.raises(DataError, match=r"(no regular file|cannot be read .*); check the path"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"a": "\\ud800"}', "half a character"),
+        (b'{"\\uDFFF": 1}', "half a character"),
+        (b"[" * 10**5, "nested too deep"),
+        (b"\xff", "not UTF-8"),
+        (b"9" * 10**5, "4300 digits"),
+        (b"{", "Expecting"),
+    ],
+    ids=["value", "name", "nested", "bytes", "digits", "cut"],
+)
+def test_json_that_cannot_be_read(content: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        journal.parsed(content)
+
+
+def test_whole_characters_are_read() -> None:
+    assert journal.parsed(b'["\\ud83d\\ude80"]') == ["\U0001f680"]
 
 
 def test_a_lock_that_is_a_folder_is_one_line(tmp_path: Path) -> None:

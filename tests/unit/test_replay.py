@@ -158,7 +158,7 @@ def test_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ("content", "message"),
     [
         (None, "No such file"),
-        ("", "is empty"),
+        ("", "no rows in it"),
         ("{", r":1: not JSON"),
         ('{"category": "c", "turn": 1, "prompt_ids": [1]}', r"answer_ids"),
     ],
@@ -198,7 +198,7 @@ def trace(**changes: Any) -> bytes:
         (trace().decode().encode("utf-16"), "not UTF-8"),
         (b"\xef\xbb\xbf" + trace(), "not JSON"),
         (b"\x00" * 99, "not JSON"),
-        (b"\n\n \n", "only blank lines"),
+        (b"\n\n \n", "no rows in it"),
         (b'{"a":' * 10**5, "not JSON that can be read"),
         (b"[" * 10**8, "not JSON that can be read"),
         (b"9" * 10**8, "not JSON that can be read"),

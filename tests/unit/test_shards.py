@@ -162,3 +162,17 @@ def test_order_does_not_matter(shards: list[Path]) -> None:
     runs = [read_recorded(folder) for folder in shards]
     boards = [leaderboard(joined(order)) for order in (runs, runs[::-1])]
     assert boards[0].lines.equals(boards[1].lines)
+
+
+def test_scores_of_log_likelihoods_are_joined_too(shards: list[Path]) -> None:
+    """They leave no rows."""
+    for number, folder in enumerate(shards):
+        [path] = folder.rglob("results_*.json")
+        written = json.loads(path.read_text())
+        samples = [sample(number, ["Q"], [["A"]], acc=float(number))]
+        log = write_log(folder, samples, date=path.stem.removeprefix("results_"), task="arc")
+        of_both = json.loads(path.read_text())["results"] | written["results"]
+        path.write_text(json.dumps(written | {"results": of_both}))
+        assert log.exists()
+    [run] = joined([read_recorded(folder) for folder in shards])
+    assert {task: scores for (_, task), scores in run.scores.items()}["arc"] == {"acc": 0.5}

@@ -157,11 +157,11 @@ def test_lines_have_their_number(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "{path}: the file is empty; "),
-        (b"\n \n", "{path}: only blank lines; "),
+        (b"", "{path}: no rows in it; "),
+        (b"\n \n", "{path}: no rows in it; "),
         (b"\n" * 6 + b'{"question_id": 7,\n', "{path}:7: not JSON ("),
         (CONTENT + b"[1]\n", "{path}:2: a list, not a JSON object; "),
-        (CONTENT + b"\xff\n", "{path}:2: not UTF-8; "),
+        (CONTENT + b"\xff\n", "{path}:2: not JSON that can be read (not UTF-8); "),
     ],
 )
 def test_bad_files(tmp_path, content, message):
@@ -174,7 +174,10 @@ def test_bad_files(tmp_path, content, message):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(DataError, match=r"none\.jsonl: No such file or directory; check the path"):
+    with pytest.raises(
+        DataError,
+        match=r"none\.jsonl: cannot be read \(No such file or directory\); check the path",
+    ):
         read_questions(tmp_path / "none.jsonl")
 
 

@@ -70,7 +70,7 @@ def serve(model: torch.nn.Module) -> bool:
 
 def takes(tensor: torch.Tensor) -> bool:
     """Whether they take tensors of this dtype and device."""
-    return tensor.device.type == "cpu" and tensor.dtype in _DTYPES and is_available()
+    return tensor.is_cpu and tensor.dtype in _DTYPES and is_available()
 
 
 def attends(
@@ -147,10 +147,10 @@ def linear(
     Returns:
         `[…, outputs]` of each layer, contiguous.
     """
-    _check(hidden.dtype == weights.dtype and hidden.device.type == "cpu", "hidden", hidden)
+    _check(hidden.dtype == weights.dtype and hidden.is_cpu, "hidden", hidden)
     _check(hidden.dim() > 0 and hidden.shape[-1] == weights.num_inputs, "hidden", hidden)
     if bias is not None:
-        _check(bias.dtype == weights.dtype and bias.device.type == "cpu", "bias", bias)
+        _check(bias.dtype == weights.dtype and bias.is_cpu, "bias", bias)
         _check(bias.shape == (sum(weights.num_outputs),), "bias", bias)
         bias = bias.contiguous()
     hidden = hidden.contiguous()
@@ -199,18 +199,18 @@ def attend(
     """
     _check(query.dim() == 4 and attends(query, key, value, mask), "query", query)
     rows, heads, tokens, dim = query.shape
-    _check(key.dim() == 4 and key.shape[3] == dim and key.device.type == "cpu", "key", key)
-    _check(value.device.type == "cpu" and key.shape[:3] == value.shape[:3], "value", value)
+    _check(key.dim() == 4 and key.shape[3] == dim and key.is_cpu, "key", key)
+    _check(value.is_cpu and key.shape[:3] == value.shape[:3], "value", value)
     num_key_rows, key_heads, extent, _ = key.shape
     _check(key_heads > 0 and heads % key_heads == 0, "key", key)
-    _check(mask.shape == (rows, 1, tokens, extent) and mask.device.type == "cpu", "mask", mask)
+    _check(mask.shape == (rows, 1, tokens, extent) and mask.is_cpu, "mask", mask)
     if key_rows is None:
         _check(num_key_rows == rows, "key", key)
     else:
         _check_indices("key_rows", key_rows, tokens)
         _check(rows == 1, "query", query)
     if sinks is not None:
-        _check(sinks.shape == (heads,) and sinks.device.type == "cpu", "sinks", sinks)
+        _check(sinks.shape == (heads,) and sinks.is_cpu, "sinks", sinks)
         sinks = sinks.detach().float().contiguous()
     query, key, value = map(_with_dense_heads, (query, key, value))
     mask = mask.contiguous()
@@ -257,8 +257,8 @@ def write_states(
     for new, cache in zip(states, caches, strict=True):
         _check(new.dim() == 4 and new.shape[:3] == (num_rows, heads, width), "states", new)
         _check(cache.shape == (num_cache_rows, heads, capacity, new.shape[-1]), "cache", cache)
-        _check(cache.dtype == new.dtype and cache.device.type == "cpu", "cache", cache)
-        _check(new.device.type == "cpu", "states", new)
+        _check(cache.dtype == new.dtype and cache.is_cpu, "cache", cache)
+        _check(new.is_cpu, "states", new)
     states = [_with_dense_heads(new) for new in states]
     for new, cache in zip(states, caches, strict=True):
         _check(cache.is_contiguous(), "cache", cache)
@@ -294,7 +294,7 @@ def rms_norm(
     """
     size = hidden.shape[-1] if hidden.dim() else 0
     _check(takes(hidden) and size > 0, "hidden", hidden)
-    _check(weight.dtype == torch.float32 and weight.device.type == "cpu", "weight", weight)
+    _check(weight.dtype == torch.float32 and weight.is_cpu, "weight", weight)
     _check(weight.shape == (size,) and weight.is_contiguous(), "weight", weight)
     hidden = hidden.contiguous()
     output = torch.empty_like(hidden)
@@ -323,7 +323,7 @@ def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> 
     _check(states.dim() == 4 and takes(states) and states.shape[3] % 2 == 0, "states", states)
     rows, heads, tokens, dim = states.shape
     for angles in (cosines, sines):
-        _check(angles.dtype == states.dtype and angles.device.type == "cpu", "cosines", angles)
+        _check(angles.dtype == states.dtype and angles.is_cpu, "cosines", angles)
         _check(angles.shape in ((rows, tokens, dim), (1, tokens, dim)), "cosines", angles)
     _check(cosines.shape == sines.shape, "sines", sines)
     states, cosines, sines = _with_dense_heads(states), cosines.contiguous(), sines.contiguous()
@@ -342,7 +342,7 @@ def gate(
 ) -> torch.Tensor:
     """`activation(gates) * up`, elementwise."""
     _check(takes(gates), "gates", gates)
-    _check(up.dtype == gates.dtype and up.device.type == "cpu", "up", up)
+    _check(up.dtype == gates.dtype and up.is_cpu, "up", up)
     _check(up.shape == gates.shape, "up", up)
     gates, up = gates.contiguous(), up.contiguous()
     output = torch.empty_like(gates)
@@ -363,7 +363,7 @@ def _check(holds: bool, name: str, tensor: torch.Tensor) -> None:
 
 
 def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
-    _check(indices.dtype == torch.int64 and indices.device.type == "cpu", name, indices)
+    _check(indices.dtype == torch.int64 and indices.is_cpu, name, indices)
     _check(indices.numel() == count and indices.is_contiguous(), name, indices)
 
 

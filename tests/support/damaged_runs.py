@@ -1,0 +1,259 @@
+"""A run's folder, damaged at random: its bytes, its values, and what is there instead."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from recorded_runs import manifest, turn, write_run
+from run_folders import sample, write_log
+
+TASK, PROGRAMS = "mt_bench", "humaneval_evalplus"
+
+ODD_VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 0, 10**7, 10**30, -(10**30), 1e308, -0.5, "", "x" * 9999, "\u2028"),
+    *([], {}, [[]], [10**7, 0], {"a": {"b": []}}, [None], "nan", "\x00", "=1+1", [[10**7, 0]]),
+    *("\ud800", "a\udfffb", {"\ud800": 1}, "\x1b[2J\x1b]0;x\x07", "a\nb", float("nan"), 10**400),
+)
+
+
+def sound_run(folder: Path, documents: tuple[int, ...] = (0, 1), run_id: str = "run-1") -> Path:
+    """A shard of four documents, with sample logs, results, programs and traces."""
+    evaluation = manifest(run_id).spec.evaluation | {
+        "samples": {TASK: list(documents), PROGRAMS: list(documents[:1])}
+    }
+    rows = [turn(run_id, doc, number, task=TASK) for doc in documents for number in (1, 2)]
+    rows.append(turn(run_id, documents[0], 1, task=PROGRAMS))
+    write_run(folder, rows, manifest(run_id, evaluation=evaluation), cut_short=[run_id])
+    date = f"2026-01-01T00-00-0{run_id[-1]}.000001"
+    samples = [
+        sample(doc, ["p", "q"], [["A"], ["B"]], acc=1.0)
+        | {"doc": {"question_id": 9 + doc, "category": "x", "turns": ["p", "q"]}}
+        for doc in documents
+    ]
+    log = write_log(folder, samples, date=date, task=TASK, model_name_sanitized="M")
+    program = sample(documents[0], ["p"], [["def f(): pass"]], acc=1.0)
+    program["doc"] = {"task_id": "HumanEval/0", "prompt": "def f():", "entry_point": "f"}
+    write_log(folder, [program], date=date, task=PROGRAMS, model_name_sanitized="M")
+    results = log.parent / f"results_{date}.json"
+    written = json.loads(results.read_text())
+    written["config"]["copyspec"] = {"run_id": run_id}
+    written["results"] |= {TASK: {"name": TASK, "sample_len": len(documents), "acc,none": 1.0}}
+    written["n-samples"] = {TASK: {"original": 4, "effective": len(documents)}}
+    results.write_text(json.dumps(written))
+    traces = [
+        {"id": doc, "category": "x", "turn": 1, "prompt_ids": [1, 2, 3], "answer_ids": [1, 2]}
+        for doc in documents
+    ]
+    (folder / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in traces))
+    questions = [{"question_id": doc, "category": "x", "turns": ["p", "q"]} for doc in documents]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    return folder
+
+
+def damage(source: random.Random, folder: Path, beside: Path) -> None:
+    """Change one or two things in `folder`; links lead into `beside`, which has a copy of it."""
+    for _ in range(source.choice((1, 1, 2))):
+        everything = sorted(path for path in folder.rglob("[!.]*") if not path.is_symlink())
+        files = [path for path in everything if path.is_file() and path.stat().st_size]
+        if source.random() < 0.55 and files:
+            path = source.choice(files)
+            path.write_bytes(source.choice(_OF_CONTENT)(source, path.read_bytes()))
+        elif source.random() < 0.6 and everything:
+            path = source.choice(everything)
+            source.choice(_OF_FILES)(path, beside / path.relative_to(folder))
+        else:
+            path = folder / source.choice(_OUTPUTS)
+            if _makes_room(path, folder):
+                source.choice(_OF_FILES[:8])(path, beside / source.choice(("file", "folder")))
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, object]]:
+    """Of everything below `folder` its kind and permissions, and a checksum or a link's target."""
+    found: dict[str, tuple[int, object]] = {}
+    for place, folders, files in os.walk(folder):
+        for name in folders + files:
+            path = Path(place, name)
+            mode = path.lstat().st_mode
+            content: object = None
+            if stat.S_ISLNK(mode):
+                content = path.readlink()
+            elif stat.S_ISREG(mode):
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[str(path.relative_to(folder))] = (mode, content)
+    return found
+
+
+def _flipped(source: random.Random, content: bytes) -> bytes:
+    damaged = bytearray(content)
+    for _ in range(source.choice((1, 5, 50))):
+        damaged[source.randrange(len(damaged))] = source.randrange(256)
+    return bytes(damaged)
+
+
+def _cut(source: random.Random, content: bytes) -> bytes:
+    start, end = sorted(source.choices(range(len(content) + 1), k=2))
+    return source.choice((content[:end], content[start:], content[:start] + content[end:]))
+
+
+def _repeated(source: random.Random, content: bytes) -> bytes:
+    lines = content.splitlines(keepends=True)
+    source.shuffle(lines)
+    return b"".join(lines + lines[: source.randrange(len(lines) + 1)])
+
+
+def _with_other_values(source: random.Random, content: bytes) -> bytes:
+    """Some values of one line's JSON, or of the whole file's, are others."""
+    try:
+        return json.dumps(_changed(source, json.loads(content))).encode()
+    except ValueError:
+        lines = content.splitlines()
+    number = source.randrange(len(lines))
+    try:
+        lines[number] = json.dumps(_changed(source, json.loads(lines[number]))).encode()
+    except ValueError:  # damaged before
+        lines[number] = b"\\ud800"
+    return b"\n".join(lines) + b"\n"
+
+
+def _changed(source: random.Random, value: Any) -> Any:
+    if source.random() < 0.08:
+        return source.choice(ODD_VALUES)
+    if isinstance(value, dict):
+        changed = {name: _changed(source, item) for name, item in value.items()}
+        if changed and source.random() < 0.05:
+            del changed[source.choice(list(changed))]
+        return changed
+    return [_changed(source, item) for item in value] if isinstance(value, list) else value
+
+
+def _replaced(source: random.Random, content: bytes) -> bytes:
+    return source.choice(
+        (
+            *(b"", b"\n", b"null", b"[]", b"{}", b"\x00" * 99, b"[" * 10**5, b"9" * 10**5),
+            *(content.decode("latin-1").encode("utf-16"), b"\xef\xbb\xbf" + content, b"\xff\xfe"),
+            *(b'{"a":' * 10**5, b'"' + b"x" * 10**6 + b'"', b"1e999\n" * 99, b"NaN\n"),
+            *(b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}\n", b'{"a": "\\ud800"}\n', content + b"{"),
+        )
+    )
+
+
+_OF_CONTENT: tuple[Callable[[random.Random, bytes], bytes], ...] = (
+    *(_flipped, _cut, _repeated, _with_other_values, _with_other_values, _replaced),
+)
+
+
+def _linked(path: Path, other: Path) -> None:
+    """A link to what is the same, outside."""
+    _remove(path)
+    path.symlink_to(other)
+
+
+def _dangling(path: Path, other: Path) -> None:
+    _remove(path)
+    path.symlink_to(other.parent / "nowhere")
+
+
+def _loop(path: Path, _: Path) -> None:
+    _remove(path)
+    path.symlink_to(path.name)
+
+
+def _hard_linked(path: Path, other: Path) -> None:
+    _remove(path)
+    if other.is_file():
+        path.hardlink_to(other)
+
+
+def _endless(path: Path, _: Path) -> None:
+    _remove(path)
+    path.symlink_to("/dev/zero")
+
+
+def _fifo(path: Path, _: Path) -> None:
+    _remove(path)
+    os.mkfifo(path)
+
+
+def _folder(path: Path, _: Path) -> None:
+    _remove(path)
+    path.mkdir()
+
+
+def _forbidden(path: Path, _: Path) -> None:
+    if not path.exists():
+        path.mkdir()
+    path.chmod(0)
+
+
+def _renamed(path: Path, _: Path) -> None:
+    path.rename(path.with_name(f"{path.name[:3]}\n\x1b[1m{path.name[3:]}"))
+
+
+def _undecodable(path: Path, _: Path) -> None:
+    path.rename(path.with_name("turns\udcff.jsonl"))
+
+
+def _long(path: Path, _: Path) -> None:
+    path.rename(path.with_name(f"{path.stem}{'_' * (250 - len(path.name))}{path.suffix}"))
+
+
+_OF_FILES: tuple[Callable[[Path, Path], None], ...] = (
+    *(_linked, _linked, _dangling, _loop, _hard_linked, _endless, _fifo, _folder),
+    *(_forbidden, _renamed, _undecodable, _long),
+)
+
+_OUTPUTS = (
+    *("LEADERBOARD.md", "leaderboard.json", "report.html", "report.html.partial", ".partial"),
+    *(".lock", "turns.parquet", "M.jsonl", "fastchat", f"fastchat/{TASK}"),
+    *(f"{TASK}/model_answer", f"{TASK}/model_answer/M.jsonl", "leaderboard.csv"),
+    *(f"fastchat/{TASK}/model_judgment", f"fastchat/{TASK}/model_judgment/.lock"),
+    *(f"fastchat/{TASK}/model_judgment/J_single.jsonl", "redundant.jsonl"),
+    *(f"fastchat/{TASK}/model_judgment/.J_single.jsonl.lock", ".redundant.jsonl.lock"),
+)
+"""What commands write to, below the run's folder or a folder that `--out` names."""
+
+
+def _makes_room(path: Path, folder: Path) -> bool:
+    """Whether `path` can be made without going through a link or a file."""
+    for parent in reversed(path.relative_to(folder).parents):
+        if (folder / parent).is_symlink() or not (folder / parent).is_dir():
+            if os.path.lexists(folder / parent):
+                return False
+            (folder / parent).mkdir()
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def commands(damaged: Path, sound: Path, shard: Path, out: Path) -> Iterator[list[str]]:
+    """Every command that reads a run: beside the same run undamaged, and another shard of it."""
+    here = ["--model", "J", "--base-url", "http://127.0.0.1:9"]
+    yield ["report", str(damaged), "--out", str(out)]
+    yield ["report", str(damaged), str(shard), "--format", "json"]
+    yield ["compare", str(damaged), str(sound)]
+    yield ["compare", str(damaged), "--json"]
+    yield ["merge", str(damaged), str(shard), "--out", str(out / "merged")]
+    yield ["export", "fastchat", str(damaged), "--out", str(out)]
+    yield ["export", "evalplus", str(damaged), "--out", str(out)]
+    yield ["export", "turns", str(damaged), "--out", str(out)]
+    traces = ["--traces", str(damaged / "traces.jsonl"), "--json"]
+    yield ["replay", "--drafter", "suffix", *traces]
+    store = f"store={damaged}"
+    yield ["replay", "--drafter", "suffix", "--drafter-args", store, *traces]
+    questions = str(damaged / "questions.jsonl")
+    yield ["redundant", questions, "--out", str(out / "redundant.jsonl"), *here]
+    yield ["judge", str(damaged), *here]
+    yield ["judge", str(damaged), "--against", str(sound), *here]

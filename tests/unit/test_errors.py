@@ -1,0 +1,51 @@
+"""An error is one line, whatever is in its text, by every door."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from copyspec_eval.cli import main
+
+HOOK = """
+import sys
+from copyspec_eval.errors import DataError, report_errors_in_one_line
+report_errors_in_one_line()
+raise DataError("a\\nb: \\x1b[2Jno such file\\x07\\ud800")
+"""
+PATHS = ("a\nb", "\x1b[2J\x1b]0;x\x07", "x" * 300, "\udcff", "loop", "loop/below")
+COMMANDS = (
+    ["report", "PATH"],
+    ["report", "PATH", "--out", "PATH"],
+    ["compare", "PATH"],
+    ["compare", "PATH", "PATH"],
+    ["merge", "PATH", "PATH", "--out", "PATH"],
+    ["export", "turns", "PATH", "--out", "PATH"],
+    ["replay", "--drafter", "suffix", "--traces", "PATH"],
+    ["replay", "--drafter", "suffix", "--drafter-args", "store=PATH", "--traces", "PATH"],
+    ["judge", "PATH", "--model", "J", "--base-url", "http://127.0.0.1:9"],
+    ["redundant", "PATH", "--out", "PATH", "--model", "J", "--base-url", "http://127.0.0.1:9"],
+)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=ascii)
+def test_an_error_is_one_line_that_is_harmless_to_a_terminal(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for command in COMMANDS:
+        named = str(tmp_path / path)
+        assert main([word.replace("PATH", named) for word in command]) == 1, command
+        error = capsys.readouterr().err
+        assert error.startswith("copyspec-eval: error: "), command
+        assert error.endswith("\n"), command
+        assert error[:-1].isprintable(), command
+
+
+def test_an_error_is_one_line_behind_lm_evals_door() -> None:
+    ended = subprocess.run([sys.executable, "-c", HOOK], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == ("copyspec-eval: error: a\\nb: \\u001b[2Jno such file\\u0007\\ud800\n")
