@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -105,8 +106,20 @@ class _RescoringModel:
 
     def _prepare(self, answer: Answer) -> Prepared:
         settings = {k: v for k, v in answer.gen_kwargs.items() if k not in _NEUTRAL}
-        instance = Instance("generate_until", {}, (answer.prompt, settings), 0)
-        return self._builder.build(instance, 0)
+        prompt = self._rendered(answer.prompt or "")
+        return self._builder.build(Instance("generate_until", {}, (prompt, settings), 0), 0)
+
+    def _rendered(self, prompt: str) -> str:
+        """The prompt as the model reads it, also where a chat server was given messages."""
+        try:
+            [text] = json.loads(prompt)
+            messages = json.loads(text)
+            if not all(message.keys() >= {"role", "content"} for message in messages):
+                return prompt
+        except (AttributeError, TypeError, ValueError):
+            return prompt
+        rendered: str = self._lm.apply_chat_template(messages)
+        return rendered
 
     def _explain_text(self, job: Prepared, a: Answer, b: Answer) -> Difference | None:
         """The nearest of the differences in tokens that the texts may stand for."""

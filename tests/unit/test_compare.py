@@ -300,3 +300,19 @@ def test_what_a_server_was_asked_to_report_does_not_keep_answers_from_being_resc
     [pair] = rescore(compare_answers(run(a), run(b)), str(byte_model), ["torch.float32"])
     assert pair.difference is not None
     assert pair.difference.position == 1
+
+
+def test_messages_to_a_chat_server_are_rescored_as_the_model_reads_them(byte_model: Path) -> None:
+    messages = json.dumps([{"role": "user", "content": "Hi"}])
+    # As lm-eval logs them.
+    chat, text = json.dumps([messages]), "user: Hi\nassistant: "
+    margins = []
+    for prompt in (chat, text, messages):
+        a, b = (
+            replace(answer(prompt=prompt, tokens=ids), gen_kwargs={"max_gen_toks": 4, "until": []})
+            for ids in ([1, 2], [1, 3])
+        )
+        [pair] = rescore(compare_answers(run(a), run(b)), str(byte_model), ["torch.float32"])
+        assert pair.difference is not None
+        margins.append(pair.difference.margin)
+    assert margins[0] == margins[1] != margins[2]
