@@ -39,7 +39,7 @@ _CONTEXTS, _CONTEXTS_FIXED = (48, 250), (48, 506)
 """Tokens in front of those that are compared: few, and so many that a block of keys ends among
 them, of our attention or of torch's."""
 _COUNT = 8
-"""Tokens that are compared."""
+"""Tokens that are compared where steps have any width."""
 _WIDTHS = (2, 3, 5, _COUNT)
 """Of the steps in which they are read again."""
 _MASKED_KEYS = 64
@@ -186,11 +186,13 @@ class _Text:
         context: int,
     ) -> None:
         self._model, self._is_fixed, self._batch_size = model, mode.width is not None, batch_size
+        # Of a fixed width, every place of a step.
+        self._count = mode.width or _COUNT
         # Wide enough for every reading, however short the drafts.
-        self._steps = Steps(model, max(longest, _COUNT), mode.width, batch_size)
+        self._steps = Steps(model, max(longest, self._count), mode.width, batch_size)
         self._prefill = Prefill(self._is_fixed)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        length = context + _COUNT + self._steps.widest
+        length = context + self._count + self._steps.widest
         self.fits = limit is None or length <= limit or context == _CONTEXTS[0]
         self.context = context if limit is None or length <= limit else 1
         self._ids = list(islice(cycle(token_ids), length))
@@ -204,15 +206,15 @@ class _Text:
 
     def plain(self) -> _Reading:
         """As plain decoding reads: a token of each row a step."""
-        steps = [self._step([1] * self._batch_size, at) for at in range(_COUNT)]
+        steps = [self._step([1] * self._batch_size, at) for at in range(self._count)]
         logits = torch.cat([step.logits for step in steps])
-        return _Reading(slice(_COUNT), logits, [1] * _COUNT)
+        return _Reading(slice(self._count), logits, [1] * self._count)
 
     def readings(self) -> Iterator[tuple[str, Callable[[], _Reading]]]:
         """Other ways, with their names."""
-        half = [_COUNT // 2]
+        half = [self._count // 2]
         if self._is_fixed:
-            for count in (2, 5, min(self._steps.widest, _COUNT)):
+            for count in (2, 5, self._count):
                 yield f"at {count} places of the step", partial(self._in_steps, count)
         else:
             for count in (1, *_WIDTHS, self._steps.widest):
@@ -228,14 +230,14 @@ class _Text:
 
     def _in_steps(self, count: int) -> _Reading:
         """Whole steps of `count` tokens, as many as hold what is compared."""
-        steps = [self._step([count], at) for at in range(0, _COUNT, count)]
+        steps = [self._step([count], at) for at in range(0, self._count, count)]
         logits = torch.cat([step.logits for step in steps])
-        return _Reading(slice(_COUNT), logits[:_COUNT], [count] * len(steps))
+        return _Reading(slice(self._count), logits[: self._count], [count] * len(steps))
 
     def _in_prefill(self) -> _Reading:
         cache = RowCache(1, self._extent)
-        logits = self._prefill.read(self._model, cache, 0, self._ids[: self.context + _COUNT])
-        return _Reading(slice(_COUNT - 1, _COUNT), logits[0], [])
+        logits = self._prefill.read(self._model, cache, 0, self._ids[: self.context + self._count])
+        return _Reading(slice(self._count - 1, self._count), logits[0], [])
 
     def _step(
         self,
@@ -252,7 +254,7 @@ class _Text:
             is_loud: whether as many tokens of the largest embedding follow.
             num_masked: keys attended to beyond those needed, all masked.
         """
-        start, num_compared = self.context + at, min(lengths[0], _COUNT)
+        start, num_compared = self.context + at, min(lengths[0], self._count)
         lengths = [*lengths, *[0] * (self._batch_size - len(lengths))]
         lengths[0] *= 1 + (is_loud and not self._is_fixed)
         width = self._steps.common_width(lengths)

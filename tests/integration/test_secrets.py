@@ -210,7 +210,10 @@ def test_a_run_is_evaluated_judged_and_reported(
     with pytest.raises(SystemExit):
         main([*rate, server.url, "--api-key", planted.new(), f"--key={planted.new()}"])
     assert main(["report", str(folder), "--out", str(folder / "report")]) in (0, None)
-    assert main(["export", "fastchat", str(folder)]) in (0, None)
+    assert main(["export", "fastchat", str(folder), "--out", str(tmp_path / "exported")]) in (
+        0,
+        None,
+    )
     captured = capfd.readouterr()
     check(folder, captured.out, captured.err, logged.getvalue())
     assert "base URL 'ftp://host'" in captured.err

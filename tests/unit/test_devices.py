@@ -242,9 +242,13 @@ def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path) -> None:
     words = AutoTokenizer.from_pretrained(byte_model)
     options, settings = SETTINGS[name]
 
-    def answers(model: Any) -> list[str]:
+    def loaded(model: Any) -> CopySpecLM:
         torch.manual_seed(0)
         lm = CopySpecLM(pretrained=model, tokenizer=words, batch_size=2, **options)
+        lm.prepare()
+        return lm
+
+    def answers(lm: CopySpecLM) -> list[str]:
         asked = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is"]
         given: dict[str, Any] = {"max_gen_toks": 10, "until": [], **settings}
         instances = [
@@ -253,9 +257,11 @@ def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path) -> None:
         ]
         return lm.generate_until(instances, disable_tqdm=True)
 
-    wanted = answers(model)
-    with PretendedDevice("mps") as pretended, watched(pretended) as taken:
-        found = answers(on("mps", model))
+    wanted = answers(loaded(model))
+    with PretendedDevice("mps") as pretended:
+        lm = loaded(on("mps", model))
+        with watched(pretended) as taken:
+            found = answers(lm)
     assert found == wanted
     check_all(taken)
 
