@@ -40,7 +40,7 @@ _CONTEXTS, _CONTEXTS_FIXED = (48, 250), (48, 506)
 them, of our attention or of torch's."""
 _COUNT = 8
 """Tokens that are compared where steps have any width."""
-_WIDTHS = (2, 3, 5, _COUNT)
+_WIDTHS = (2, 5, _COUNT)
 """Of the steps in which they are read again."""
 _MASKED_KEYS = 64
 

@@ -18,7 +18,7 @@ from copyspec_eval.types import CacheKind, ExactMode
 
 _CONTEXT = 512
 _ROUNDS = 3
-_TIMED_ONCE = 128
+_TIMED_ONCE = 64
 """Tokens of a step beyond which it is timed once."""
 
 _Shape = tuple[int, ...]
@@ -47,7 +47,7 @@ def measure_step_costs(
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and as many as fit.
 
     After one warm-up, every shape is timed three times in turn with the others, in a context of 512
-    tokens; the median counts. Wide steps take long and vary little: from 128 tokens on they are
+    tokens; the median counts. Wide steps take long and vary little: from 64 tokens on they are
     timed once, and from 256 on not at all, since there they cost what their tokens do.
 
     Where rows have widths of their own, a draft token lengthens the step for all rows and is worth
