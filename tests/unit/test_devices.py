@@ -44,8 +44,9 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.trial import check_cache
+from copyspec_eval.decoding.trial import CacheChoice, check_cache, choose_cache
 from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.harness import lm as lm_module
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
@@ -236,19 +237,17 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ["sampling", pytest.param("exact", marks=slow)])
-def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path) -> None:
+def test_lm_evals_model_is_on_the_device(
+    name: str, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     auto: Any = AutoModelForCausalLM
     model = auto.from_pretrained(byte_model).eval()
     words = AutoTokenizer.from_pretrained(byte_model)
     options, settings = SETTINGS[name]
 
-    def loaded(model: Any) -> CopySpecLM:
+    def answers(model: Any) -> list[str]:
         torch.manual_seed(0)
         lm = CopySpecLM(pretrained=model, tokenizer=words, batch_size=2, **options)
-        lm.prepare()
-        return lm
-
-    def answers(lm: CopySpecLM) -> list[str]:
         asked = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is"]
         given: dict[str, Any] = {"max_gen_toks": 10, "until": [], **settings}
         instances = [
@@ -257,11 +256,14 @@ def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path) -> None:
         ]
         return lm.generate_until(instances, disable_tqdm=True)
 
-    wanted = answers(loaded(model))
+    wanted = answers(model)
     with PretendedDevice("mps") as pretended:
-        lm = loaded(on("mps", model))
+        there = on("mps", model)
+        assert choose_cache(there, exact=False, batch_size=2).kind == "copyspec"
+        # Its choices are given to it, so it waits for fewer.
+        monkeypatch.setattr(lm_module, "choose_cache", lambda *_, **__: CacheChoice("copyspec"))
         with watched(pretended) as taken:
-            found = answers(lm)
+            found = answers(there)
     assert found == wanted
     check_all(taken)
 
