@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.engines import draft_options, engine_of, has_own_cache
+from copyspec_eval.api.engines import draft_options, engine_of, has_model_cache
 from copyspec_eval.api.generation import Streamer, to_streamer
 from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
@@ -118,7 +118,7 @@ def custom_generate(
         for row, prompt in enumerate(prompts)
     ]
     with one_at_a_time(model):
-        batch_size = 1 if has_own_cache(model) else len(prompts)
+        batch_size = 1 if has_model_cache(model) else len(prompts)
         engine = engine_of(model, None, options, exact=False, batch_size=batch_size)
         outputs = [generation.token_ids for generation in engine.generate(requests)]
     if noise is not None:

@@ -96,7 +96,7 @@ def engine_of(
     model, kept = _kept(model)
     choice = _cache_of(model, kept, exact, batch_size)
     if choice.reason:
-        _check_own_cache(choice.reason, options, exact, batch_size)
+        _check_model_cache(choice.reason, options, exact, batch_size)
         prefix_bytes = 0
     prefix_cache = None
     if prefix_bytes:
@@ -112,7 +112,7 @@ def engine_of(
     return engines.of(Drafting(options, make_drafter, prefix_cache, drafts), batch_size)
 
 
-def has_own_cache(model: PreTrainedModel) -> bool:
+def has_model_cache(model: PreTrainedModel) -> bool:
     """Whether a model is served by its own attention and cache, one request at a time.
 
     Raises:
@@ -142,7 +142,7 @@ def _cache_of(model: PreTrainedModel, kept: _Kept, exact: bool, batch_size: int)
     return kept.caches[exact, batch_size]
 
 
-def _check_own_cache(reason: str, options: DraftOptions, exact: bool, batch_size: int) -> None:
+def _check_model_cache(reason: str, options: DraftOptions, exact: bool, batch_size: int) -> None:
     remedies = {"exact=False": exact, "tree=False": options.tree, "batch_size=1": batch_size > 1}
     needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
     if needed:

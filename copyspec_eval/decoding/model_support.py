@@ -35,7 +35,7 @@ def check_config(config: Any) -> None:
     _check_quantization(getattr(config, "quantization_config", None))
 
 
-def needs_own_cache(config: Any) -> str:
+def needs_model_cache(config: Any) -> str:
     """Why the engine's attention and cache cannot serve a model; "" if they can try.
 
     Args:

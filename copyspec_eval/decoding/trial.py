@@ -27,7 +27,7 @@ from copyspec_eval.decoding.model_support import (
     has_experts,
     input_device,
     model_type,
-    needs_own_cache,
+    needs_model_cache,
 )
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
@@ -76,7 +76,7 @@ def choose_cache(model: PreTrainedModel, *, exact: bool, batch_size: int) -> Cac
     Raises:
         ModelError: neither passes.
     """
-    reason, refusal = needs_own_cache(model.config), None
+    reason, refusal = needs_model_cache(model.config), None
     if not reason:
         try:
             check_cache(model, "copyspec", exact=exact, batch_size=batch_size)

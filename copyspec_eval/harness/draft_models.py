@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.model_support import check_config, needs_own_cache
+from copyspec_eval.decoding.model_support import check_config, needs_model_cache
 from copyspec_eval.decoding.trial import check_cache
 from copyspec_eval.errors import ModelError
 from copyspec_eval.harness import options
@@ -32,7 +32,7 @@ def check(name: str, tokenizer: str, arguments: Mapping[str, Any]) -> None:
     """
     config = options.read_config(model_path(name), options.of_access(arguments), "draft_model")
     check_config(config)
-    if reason := needs_own_cache(config):
+    if reason := needs_model_cache(config):
         raise ModelError(f"draft_model={name!r}: {reason}; pass another one")
     options.check_same_tokens(tokenizer, model_path(name), arguments)
 

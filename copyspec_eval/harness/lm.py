@@ -53,7 +53,7 @@ _AUTO_ROWS = 128
 """Tokens per step up to which a step is bound by reading the weights (B x width)."""
 _USUAL_DRAFT = 15
 """Tokens of a draft that is seldom longer, where it may be."""
-_OWN_CACHE = (
+_MODEL_CACHE = (
     "it is decoded with its own attention and cache, one request at a time, and nothing of earlier "
     "prompts is reused (prefix_cache)"
 )
@@ -151,10 +151,10 @@ class CopySpecLM(HFLM):
         config = options.read_config(source, kwargs) if named else source.config
         options.check_names(kwargs, config)
         model_support.check_config(config)
-        self._check_own_cache = partial(
-            options.check_own_cache, exact=exact, tree=tree, batch_size=batch_size
+        self._check_model_cache = partial(
+            options.check_model_cache, exact=exact, tree=tree, batch_size=batch_size
         )
-        self._check_own_cache(model_support.needs_own_cache(config))
+        self._check_model_cache(model_support.needs_model_cache(config))
         for name in {each.draft_model for each in self._options if each.draft_model}:
             tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
             draft_models.check(name, tokenizer, kwargs)
@@ -265,9 +265,9 @@ class CopySpecLM(HFLM):
             return
         with self._autocast():
             choice = choose_cache(model, exact=self._exact, batch_size=self._rows or 2)
-        self._check_own_cache(choice.reason)
+        self._check_model_cache(choice.reason)
         if choice.reason:
-            logger.warning("%s: %s", choice.reason, _OWN_CACHE)
+            logger.warning("%s: %s", choice.reason, _MODEL_CACHE)
             self._prefix_bytes = 0
         self.cache_kind = choice.kind
         self._engines = Engines(model, self.tokenizer, self._options, self._exact, choice.kind)

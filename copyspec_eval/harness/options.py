@@ -66,11 +66,11 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
-def check_own_cache(reason: str, *, exact: bool, tree: bool, batch_size: object) -> None:
+def check_model_cache(reason: str, *, exact: bool, tree: bool, batch_size: object) -> None:
     """Refuse what a model cannot do that is served by its own attention and cache.
 
     Args:
-        reason: why it is, as of `serving.needs_own_cache`; nothing is refused if "".
+        reason: why it is, as of `serving.needs_model_cache`; nothing is refused if "".
         exact, tree, batch_size: as given.
 
     Raises:

@@ -130,10 +130,10 @@ def draw(seed: int, number: int, among: Range | None = None) -> Case:
         prefix_cache=source.choice((0, 2**14, 2**30)),
         requests=_draw_requests(source),
     )
-    return case if case.model.cache == "copyspec" else _within_own_cache(case)
+    return case if case.model.cache == "copyspec" else _within_model_cache(case)
 
 
-def _within_own_cache(case: Case) -> Case:
+def _within_model_cache(case: Case) -> Case:
     """The case without what a model's own cache cannot do; what drafts for it is another model."""
     likeness = case.options.draft_model
     if likeness in ("same", "noisy"):

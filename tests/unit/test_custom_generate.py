@@ -210,7 +210,7 @@ def test_options_of_drafting() -> None:
         assert ours.tolist() == expected.tolist()
 
 
-def test_a_model_with_its_own_cache() -> None:
+def test_a_model_with_its_model_cache() -> None:
     auto: Any = AutoModelForCausalLM
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}
     torch.manual_seed(0)

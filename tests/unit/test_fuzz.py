@@ -52,7 +52,7 @@ def test_some_cases_hold() -> None:
     assert kernels.has_compiler() == bool(summed["alone"])
 
 
-def test_cases_of_a_models_own_cache_hold() -> None:
+def test_cases_of_a_models_model_cache_hold() -> None:
     found = list(findings(SEED, range(12), OWN))
     assert [str(finding) for finding in found if finding.failures] == []
     assert {finding.mode for finding in found} == {"model, cropped", "model, copied"}

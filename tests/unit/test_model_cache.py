@@ -37,7 +37,7 @@ from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.lm import CopySpecLM
-from copyspec_eval.harness.options import check_own_cache
+from copyspec_eval.harness.options import check_model_cache
 from copyspec_eval.records import record_of
 from copyspec_eval.types import CacheKind, DraftOptions, Generation
 
@@ -291,7 +291,7 @@ def test_costs_are_measured_up_to_the_longest_draft() -> None:
 def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
     able: dict[str, Any] = {"exact": False, "tree": False, "batch_size": 1}
     for batch_size in (1, "1", "auto", "auto:4"):
-        check_own_cache("it is so", **able | {"batch_size": batch_size})
+        check_model_cache("it is so", **able | {"batch_size": batch_size})
     for given, remedy in (
         ({"exact": True}, "pass exact=false"),
         ({"tree": True}, "pass tree=false"),
@@ -299,7 +299,7 @@ def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
         ({"exact": True, "batch_size": 8}, "pass exact=false and --batch_size 1"),
     ):
         with pytest.raises(OptionError, match=f"^it is so: .*; {remedy}$"):
-            check_own_cache("it is so", **able | given)
+            check_model_cache("it is so", **able | given)
 
 
 @pytest.fixture(scope="module", params=["bloom", "qwen3_next"])

@@ -178,9 +178,9 @@ def test_answers_may_end_at_the_last_position_of_the_model() -> None:
         (RwkvConfig(), "a recurrent state"),
     ],
 )
-def test_architectures_that_need_their_own_cache(config: Any, reason: str) -> None:
+def test_architectures_that_need_their_model_cache(config: Any, reason: str) -> None:
     model_support.check_config(config)
-    assert reason in model_support.needs_own_cache(config)
+    assert reason in model_support.needs_model_cache(config)
 
 
 @pytest.mark.parametrize("threshold", [6.0, 0.0])
@@ -204,8 +204,8 @@ def test_no_encoder_decoder_is_served() -> None:
 def test_a_class_with_recurrent_layers_can_have_models_without_any() -> None:
     shape: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
     none = GraniteMoeHybridConfig(**shape, layer_types=["full_attention"] * 32)
-    assert model_support.needs_own_cache(none) == ""
-    some = model_support.needs_own_cache(GraniteMoeHybridConfig(**shape))
+    assert model_support.needs_model_cache(none) == ""
+    some = model_support.needs_model_cache(GraniteMoeHybridConfig(**shape))
     assert "layers of type linear_attention" in some
 
 
