@@ -15,6 +15,7 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.modules import elementwise, engine_kernels
+from copyspec_eval.decoding.modules.alone import alone_forward
 from copyspec_eval.decoding.modules.linear import linear_layers
 
 pytestmark = pytest.mark.usefixtures("our_kernels")
@@ -135,3 +136,24 @@ def test_a_model_has_its_own_forwards_before_and_after(model_type: str) -> None:
             assert "forward" in vars(module), module
         assert type(layer.self_attn).forward is code
     assert not [name for name, module in model.named_modules() if "forward" in vars(module)]
+
+
+@pytest.mark.parametrize("is_complex", [True, False])
+def test_rotary_embeddings_of_any_form_are_read_by_position(is_complex: bool) -> None:
+    """Llama 4's are complex numbers, others' are cosines and sines."""
+
+    class RotaryEmbedding(torch.nn.Module):
+        def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+            angles = position_ids[..., None] * torch.tensor([1.0, 0.3, 0.1])
+            angles = angles.to(x.dtype)
+            if is_complex:
+                return torch.polar(torch.ones_like(angles), angles)
+            return angles.cos(), angles.sin()
+
+    module = RotaryEmbedding()
+    forward = alone_forward(module)
+    assert forward is not None
+    hidden, positions = torch.zeros(2, 9, 4), torch.tensor([[*range(9)], [*range(300, 309)]])
+    wanted, ours = module(hidden, positions), forward(hidden, positions)
+    assert isinstance(ours, tuple) == (not is_complex)
+    torch.testing.assert_close(ours, wanted)

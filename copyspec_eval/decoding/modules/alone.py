@@ -85,7 +85,8 @@ class _Rotary:
         needed = int(position_ids.max()) + 1
         if key not in self._tables or len(self._tables[key][0]) < needed:
             self._tables[key] = self._table(x, needed, args, kwargs)
-        return tuple(table[position_ids] for table in self._tables[key])
+        angles = tuple(table[position_ids] for table in self._tables[key])
+        return angles if len(angles) > 1 else angles[0]
 
     def _table(self, x: torch.Tensor, needed: int, args: Any, kwargs: Any) -> Any:
         # Some change their frequencies past a length that decoding keeps to.
@@ -94,7 +95,9 @@ class _Rotary:
         parts = []
         for start in range(0, length, _VECTORS):
             positions = torch.arange(start, start + _VECTORS).clamp(max=length - 1)[None]
-            parts.append(self._forward(x[:1, :1], positions, *args, **kwargs))
+            angles = self._forward(x[:1, :1], positions, *args, **kwargs)
+            # Cosines and sines, or complex numbers of both.
+            parts.append(angles if isinstance(angles, tuple) else (angles,))
         tables = zip(*parts, strict=True)
         return tuple(torch.cat([part[0] for part in table])[:length] for table in tables)
 
