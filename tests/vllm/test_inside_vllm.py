@@ -175,4 +175,5 @@ def test_memory_does_not_grow_with_the_requests(make: Make) -> None:
         for start in range(0, 100, 20):
             answers(llm, [f"{start + n}: {PROMPTS[n % 16]}" for n in range(20)], (8,))
         sizes.append(process.memory_info().rss)
-    assert sizes[-1] - sizes[1] < 30_000_000, sizes
+    # Single sizes go up and down by a hundred megabytes.
+    assert min(sizes[3:]) - min(sizes[:2]) < 30_000_000, sizes
