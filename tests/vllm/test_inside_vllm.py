@@ -175,5 +175,5 @@ def test_memory_does_not_grow_with_the_requests(make: Make) -> None:
         for start in range(0, 100, 20):
             answers(llm, [f"{start + n}: {PROMPTS[n % 16]}" for n in range(20)], (8,))
         sizes.append(process.memory_info().rss)
-    # Single sizes go up and down by a hundred megabytes.
-    assert min(sizes[3:]) - min(sizes[:2]) < 30_000_000, sizes
+    # A megabyte per request would be 300 MB. What oneDNN keeps of new shapes of steps was up to 55.
+    assert min(sizes[3:]) - min(sizes[:2]) < 100_000_000, sizes
