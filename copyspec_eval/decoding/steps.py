@@ -105,20 +105,14 @@ class Steps:
             for running, draft in zip(rows, drafts, strict=True)
         ]
         width = self.common_width(lengths)
-        if width:
-            idle_token = next(running.output_ids[-1] for running in rows if running is not None)
-            parts = [
-                _part(row, running, draft, width, idle_token)
-                for row, (running, draft) in enumerate(zip(rows, drafts, strict=True))
-            ]
-            logits = self.run(cache, parts, self._extent(rows, parts))
-            return StepLogits(logits, [row * width for row in range(len(rows))])
+        lengths = [width or length for length in lengths]
+        idle_token = next(running.output_ids[-1] for running in rows if running is not None)
         parts = [
-            _part(row, running, drafts[row], lengths[row], idle_token=0)
+            _part(row, running, drafts[row], lengths[row], idle_token)
             for row, running in enumerate(rows)
-            if running is not None
+            if lengths[row]
         ]
-        logits = self.run(cache, parts, self._extent(rows, parts), is_packed=True)
+        logits = self.run(cache, parts, self._extent(rows, parts), is_packed=not width)
         return StepLogits(logits, [0, *accumulate(lengths)][:-1])
 
     def hold(self, *prompts: Prompt) -> bool:

@@ -249,14 +249,13 @@ class _Script(NoDrafter):
         """As of `Drafter`."""
         num_right, num_wrong = next(self._steps, (0, 0))
         start, middle = self._num_chosen, self._num_chosen + num_right
-        right, parents = self._output[start:middle], None
+        right = self._output[start:middle]
         if self._is_tree:
             wrong = self._wrong[start : start + _BRANCH]
-            parents = (*range(-1, len(wrong) - 1), -1, *range(len(wrong), len(wrong) + num_right))
-            ids = (*wrong, *right)
-            parents = parents[: len(ids)]
+            ids, begins = (*wrong, *right), (0, len(wrong))
+            parents = tuple(-1 if at in begins else at - 1 for at in range(len(ids)))
         else:
-            ids = (*right, *self._wrong[middle : middle + num_wrong])
+            ids, parents = (*right, *self._wrong[middle : middle + num_wrong]), None
         # A source that needs no place in the context.
         return Draft(ids, source="model", parents=parents, positions=(-1,) * len(ids))
 

@@ -70,7 +70,7 @@ def check_model_cache(reason: str, *, exact: bool, tree: bool, batch_size: objec
     """Refuse what a model cannot do that is served by its own attention and cache.
 
     Args:
-        reason: why it is, as of `serving.needs_model_cache`; nothing is refused if "".
+        reason: why it is, as of `model_support.needs_model_cache`; nothing is refused if "".
         exact, tree, batch_size: as given.
 
     Raises:
