@@ -44,9 +44,8 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import measure_step_costs
 from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.trial import CacheChoice, check_cache, choose_cache
+from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.harness import lm as lm_module
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
@@ -240,8 +239,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_lm_evals_model_is_on_the_device(
     name: str, byte_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_pretrained(byte_model).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(byte_model).eval()
     words = AutoTokenizer.from_pretrained(byte_model)
     options, settings = SETTINGS[name]
 
@@ -259,9 +257,9 @@ def test_lm_evals_model_is_on_the_device(
     wanted = answers(model)
     with PretendedDevice("mps") as pretended:
         there = on("mps", model)
-        assert choose_cache(there, exact=False, batch_size=2).kind == "copyspec"
-        # Its choices are given to it, so it waits for fewer.
-        monkeypatch.setattr(lm_module, "choose_cache", lambda *_, **__: CacheChoice("copyspec"))
+        choice = choose_cache(there, exact=False, batch_size=2)
+        # The trial is given its choices, so it waits for none.
+        monkeypatch.setattr(f"{CopySpecLM.__module__}.choose_cache", lambda *_, **__: choice)
         with watched(pretended) as taken:
             found = answers(there)
     assert found == wanted
