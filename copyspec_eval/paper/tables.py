@@ -93,7 +93,7 @@ def render(table: PaperTable, request: Request) -> str:
         for folder in [run.folder(request)]
     ]
     headers, rows, notes = table.layout(answered)
-    of_runs = [note for each in answered for note in each.board.notes]
+    of_runs = [shareable(note) for each in answered for note in each.board.notes]
     parts = [f"# {table.title}\n", terminal(headers, rows)]
     parts.append("".join(f"* {note}\n" for note in dict.fromkeys([*notes, *of_runs])))
     for each in answered:

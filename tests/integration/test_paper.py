@@ -42,6 +42,8 @@ def test_a_table_is_made_although_it_was_killed(
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    with next(tmp_path.glob("*/turns.jsonl")).open("ab") as rows:
+        rows.write(b'{"torn": ')
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     table = done.stdout.partition("## Conditions")[0]
