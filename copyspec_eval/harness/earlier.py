@@ -62,13 +62,8 @@ def check_asked(paths: Sequence[str], jobs: Sequence[Prepared]) -> None:
     if paths and not any(job.sequence.earlier for job in jobs):
         raise OptionError(
             f"store={store_text(paths)}: no answer to a document of "
-            f"{jobs[0].instance.task_name}; name a run of the same task and documents"
+            f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
         )
-
-
-def settings(paths: Sequence[str], answers: EarlierAnswers) -> dict[str, str]:
-    """For the manifest: the earlier runs that were copied from, and a hash of their answers."""
-    return {"store": store_text(paths), "store_sha256": answers.digest} if paths else {}
 
 
 def _tokenised(

@@ -12,9 +12,19 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
+from copyspec_eval.decoding.model_support import check_config, needs_model_cache
 from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
+from copyspec_eval.paths import model_path
+from copyspec_eval.session.session import checked_draft_model
+from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import DraftOptions
 
 OWN_OPTIONS = (
@@ -53,40 +63,6 @@ _REFUSED = {
     # lm-eval makes every process rank 0 of 1 then, and each would answer and record everything.
     "tp_plan": "is not served; pass parallelize=True to spread the layers over devices",
 }
-
-
-def check_bool(name: str, value: object) -> bool:
-    """`value` if it is a bool.
-
-    Raises:
-        OptionError: it is something else.
-    """
-    if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r} is neither true nor false")
-    return value
-
-
-def check_model_cache(reason: str, *, exact: bool, tree: bool, batch_size: object) -> None:
-    """Refuse what a model cannot do that is served by its own attention and cache.
-
-    Args:
-        reason: why it is, as of `model_support.needs_model_cache`; nothing is refused if "".
-        exact, tree, batch_size: as given.
-
-    Raises:
-        OptionError: names what to pass instead.
-    """
-    remedies = {
-        "exact=false": exact,
-        "tree=false": tree,
-        "--batch_size 1": not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size)),
-    }
-    needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
-    if reason and needed:
-        raise OptionError(
-            f"{reason}: its own attention and cache may serve it, one request at a time; "
-            f"pass {' and '.join(needed)}"
-        )
 
 
 def check_batch_size(value: object) -> None:
@@ -187,25 +163,50 @@ def read_config(
     return config
 
 
-def check_same_tokens(pretrained: str, draft_model: str, options: Mapping[str, Any]) -> None:
-    """Refuse a draft model whose token ids mean something else.
+def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> None:
+    """Refuse a draft model before any weight is loaded.
+
+    Args:
+        name: name or folder.
+        tokenizer: name or folder of the target's.
+        options: of the target.
 
     Raises:
-        ModelError: a tokenizer cannot be loaded, or the two differ.
+        ModelError: it cannot be read, the engine's cache cannot serve it, or its token ids mean
+            something else.
     """
+    config = read_config(model_path(name), of_access(options), "draft_model")
+    check_config(config)
+    if reason := needs_model_cache(config):
+        raise ModelError(f"draft_model={name!r}: {reason}; pass another one")
     vocabularies = []
-    for name in (options.get("tokenizer") or pretrained, draft_model):
-        with loading("tokenizer", name, "it is needed to compare its tokens with the other's"):
-            tokenizer = AutoTokenizer.from_pretrained(name, **of_access(options))
-            vocabularies.append(tokenizer.get_vocab())
+    for each in (options.get("tokenizer") or tokenizer, model_path(name)):
+        with loading("tokenizer", each, "it is needed to compare its tokens with the other's"):
+            loaded = AutoTokenizer.from_pretrained(each, **of_access(options))
+            vocabularies.append(loaded.get_vocab())
     target, draft = vocabularies
     if target != draft:
         different = sum(draft.get(token) != index for token, index in target.items())
         raise ModelError(
-            f"draft_model={draft_model!r} has another vocabulary than {pretrained!r}: {len(draft)} "
+            f"draft_model={name!r} has another vocabulary than {tokenizer!r}: {len(draft)} "
             f"tokens and {len(target)}, of which {different} have another id there or none; pass "
             "a model of the same family"
         )
+
+
+def load_draft_model(
+    name: str, dtype: torch.dtype, device: torch.device, options: Mapping[str, Any]
+) -> PreTrainedModel:
+    """A draft model in the target's dtype and on its device.
+
+    Raises:
+        ModelError: it cannot be loaded, or the engine's forward is not its own.
+    """
+    auto: Any = AutoModelForCausalLM
+    with loading("draft_model", name, "check its files"):
+        loaded = auto.from_pretrained(model_path(name), dtype=dtype, **of_access(options))
+        model: PreTrainedModel = loaded.to(device).eval()
+    return checked_draft_model(model)
 
 
 def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:

@@ -13,6 +13,7 @@ from lm_eval.api.model import LM, CacheHook
 
 from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.errors import OptionError
+from copyspec_eval.records import BaselineTurn
 from copyspec_eval.types import Attempt, DraftCounts, DraftSource, FinishReason, Span, TurnCounts
 
 _BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
@@ -39,7 +40,7 @@ class TimedAnswer(NamedTuple):
     Attributes:
         counts: what it took.
         token_ids: its tokens; None where they are not reported.
-        prompt_ids: the prompt's, where `spans` point into it.
+        prompt_ids: the prompt's, where they are reported.
         attempts, spans: as in `Generation`; empty where they are not reported.
         baseline: the same answer without drafts, in a paired run.
     """
@@ -49,7 +50,7 @@ class TimedAnswer(NamedTuple):
     prompt_ids: tuple[int, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     spans: tuple[Span, ...] = ()
-    baseline: TimedAnswer | None = None
+    baseline: BaselineTurn | None = None
 
 
 class Backend(LM):
@@ -111,7 +112,7 @@ class Backend(LM):
         """Of a prompt, as the backend orders its requests."""
         return len(prompt)
 
-    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...] | None:
+    def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
         """Names of the logits processors of a request, for the manifest; None if not known."""
         return None
 
