@@ -159,11 +159,7 @@ def generate(
 
 
 def python_options(drafter: str | None, gamma: int | None, **others: Any) -> DraftOptions:
-    """As `draft_options`; `store` is a switch here.
-
-    Raises:
-        OptionError: as `DraftOptions`, or `store` is no switch.
-    """
+    """As `draft_options`; `store` is a switch here."""
     options = draft_options(drafter, gamma, **others)
     if options.store_paths:
         raise OptionError(f"store={options.store!r} is neither True nor False")
@@ -236,8 +232,6 @@ def _token_ids(
 
 
 def to_streamer(streamer: Streamer | None) -> Callable[[list[int]], None]:
-    """What a request calls with the tokens of every step."""
-
     def put(token_ids: list[int]) -> None:
         if streamer is not None:
             streamer.put(torch.tensor(token_ids))

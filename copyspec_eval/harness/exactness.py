@@ -17,16 +17,7 @@ from copyspec_eval.types import FIXED_WIDTHS, ExactMode
 def exactness_lines(
     pretrained: str, options: Mapping[str, Any], batch_sizes: Sequence[int]
 ) -> Iterator[str]:
-    """Lines of text: the model, then of each batch size and way what differs, as it is checked.
-
-    Args:
-        pretrained: as for `CopySpecLM`.
-        options: further arguments of it.
-        batch_sizes: rows side by side.
-
-    Raises:
-        ModelError: as `CopySpecLM`.
-    """
+    """Lines of text: the model, then of each batch size and way what differs, as it is checked."""
     lm = CopySpecLM(pretrained, drafter="none", exact=False, **options)
     model, token_ids = lm.prepare().model, text_tokens(lm.tokenizer)
     dtype = str(lm.model.dtype).removeprefix("torch.")

@@ -40,7 +40,7 @@ from copyspec_eval.session.settings import (
     draft_options,
     lm_eval_drafter,
 )
-from copyspec_eval.types import PAPER_DELTA, ExactMode, Generation
+from copyspec_eval.types import PAPER_DELTA, Generation
 
 report_errors_in_one_line()
 
@@ -184,7 +184,8 @@ class CopySpecLM(HFLM):
         if jobs and not self._warm and self.world_size == 1:
             earlier.check_asked(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
-        session, batch_size = self.prepare(), self._batch_size(jobs)
+        session = self.prepare()
+        batch_size = self._batch_size(session, jobs)
         if self._paired:
             engine: Any = session.paired(self._arms, batch_size, self._baseline_cache)
         else:
@@ -193,7 +194,7 @@ class CopySpecLM(HFLM):
         engine.check(sequences)
         for arm, recorder in zip(self._arms, self._recorders, strict=True):
             costs = session.costs(arm.options, batch_size)
-            recorder.begin(self._spec(arm, jobs, session.mode(batch_size)), costs)
+            recorder.begin(self._spec(session, arm, jobs, batch_size), costs)
 
         def finish(index: int, generated: Sequence[PairedAnswer] | Generation) -> None:
             each: Sequence[PairedAnswer | Generation] = (
@@ -213,11 +214,7 @@ class CopySpecLM(HFLM):
         return answers.texts()
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template.
-
-        Raises:
-            ModelError: one is asked for and the tokenizer has none.
-        """
+        """As lm-eval's; raises ModelError if there is none."""
         if chat_template and not getattr(self.tokenizer, "chat_template", None):
             raise ModelError(
                 f"the tokenizer of {self.pretrained!r} has no chat template; leave "
@@ -227,22 +224,13 @@ class CopySpecLM(HFLM):
         return template
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's facts about the model, and the run's figures per task, turn and category.
-
-        lm-eval asks once, on rank 0, when all answers are in; the table is printed then.
-        """
+        """lm-eval's facts, and the run's figures; asked for on rank 0 when all answers are in."""
         info: dict[str, Any] = super().get_model_info()
         first, *others = (recorder.report() for recorder in self._recorders)
         return info | {"copyspec": first | ({"other_arms": others} if others else {})}
 
     def prepare(self) -> Session:
-        """The session of the model as it is now: an adapter may have been put into it since.
-
-        `generate_until` does so by itself; log-likelihoods need none.
-
-        Raises:
-            ModelError, OptionError: the model cannot be decoded as the options say.
-        """
+        """The session of the model as it is now: an adapter may have been put into it since."""
         with self._autocast():
             if self._session and self._session.model is model_copy(self.model).model:
                 return self._session
@@ -294,11 +282,11 @@ class CopySpecLM(HFLM):
             enabled=self.mixed_precision_dtype is not None,
         )
 
-    def _batch_size(self, jobs: list[Prepared]) -> int:
+    def _batch_size(self, session: Session, jobs: list[Prepared]) -> int:
         """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
         if self._rows:
             return self._rows
-        if self.prepare().reason:
+        if session.reason:
             return 1
         width = 1 + min(self._longest, _USUAL_DRAFT)
         rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
@@ -344,20 +332,19 @@ class CopySpecLM(HFLM):
         )
         return cut
 
-    def _spec(self, arm: Arm, jobs: list[Prepared], mode: ExactMode | None) -> RunSpec:
-        """The settings that decide the figures of an arm."""
+    def _spec(self, session: Session, arm: Arm, jobs: list[Prepared], batch_size: int) -> RunSpec:
         processors: dict[str, set[str]] = {}
         for job in jobs:
             processors.setdefault(job.asked.instance.task_name or "", set()).update(job.processors)
-        cache = self.prepare().cache
-        is_ours = cache == "copyspec" and kernels.serve(self.model)
+        mode = session.mode(batch_size)
+        is_ours = session.cache == "copyspec" and kernels.serve(self.model)
         settings = asdict(arm.options) | {
             "num_draft_tokens": longest_draft(arm.options),
             "steps": mode.name if mode else "any",
             "exact": self._exact,
             "paired": self._paired,
             "prefix_cache": self._prefix_bytes,
-            "cache": cache,
+            "cache": session.cache,
             "kernels": "copyspec" if is_ours else "torch",
         }
         if len(self._options) > 1:

@@ -66,23 +66,13 @@ _REFUSED = {
 
 
 def check_batch_size(value: object) -> None:
-    """Accept a number of rows, or `auto`.
-
-    Raises:
-        OptionError: it is something else.
-    """
     # lm-eval takes auto:N too, to look for the size anew N times; ours needs no search.
     if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(value)):
         raise OptionError(f"batch_size={value!r} is neither a number of at least 1 nor auto")
 
 
 def check_values(options: Mapping[str, Any]) -> None:
-    """Refuse what lm-eval would take and fail with, or be silent about.
-
-    Raises:
-        OptionError: `dtype`, `device`, `max_length`, `peft` or a switch is not possible here, or
-            what is for several devices is given for one.
-    """
+    """Refuse what lm-eval would take and fail with, or be silent about."""
     dtype = options.get("dtype") or "auto"
     of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype != "auto" and not getattr(of_torch, "is_floating_point", False):
@@ -123,11 +113,7 @@ def _check_device(name: object) -> None:
 
 @contextmanager
 def loading(named: str, value: object, remedy: str) -> Iterator[None]:
-    """Make one line of whatever fails within it, be a file damaged or missing.
-
-    Raises:
-        ModelError: instead of any other exception.
-    """
+    """Make one line, a ModelError, of whatever fails within it."""
     try:
         yield
     except CopySpecError:
@@ -148,11 +134,7 @@ def of_access(options: Mapping[str, Any]) -> dict[str, Any]:
 def read_config(
     pretrained: str, options: Mapping[str, Any], named: str = "pretrained"
 ) -> PretrainedConfig:
-    """The config of the model in the argument `named`, without its weights.
-
-    Raises:
-        ModelError: there is no model of that name or path.
-    """
+    """The config of the model in the argument `named`, without its weights."""
     keys = ("revision", "subfolder", "gguf_file", "cache_dir", "token")
     chosen = {key: options[key] for key in keys if options.get(key)}
     # Where nothing is said about code of the model's own, transformers asks at the keyboard.
@@ -164,17 +146,7 @@ def read_config(
 
 
 def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> None:
-    """Refuse a draft model before any weight is loaded.
-
-    Args:
-        name: name or folder.
-        tokenizer: name or folder of the target's.
-        options: of the target.
-
-    Raises:
-        ModelError: it cannot be read, the engine's cache cannot serve it, or its token ids mean
-            something else.
-    """
+    """Refuse a draft model, before its weights are loaded, for a target's tokenizer and options."""
     config = read_config(model_path(name), of_access(options), "draft_model")
     check_config(config)
     if reason := needs_model_cache(config):
@@ -197,11 +169,7 @@ def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> 
 def load_draft_model(
     name: str, dtype: torch.dtype, device: torch.device, options: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """A draft model in the target's dtype and on its device.
-
-    Raises:
-        ModelError: it cannot be loaded, or the engine's forward is not its own.
-    """
+    """A draft model in the target's dtype and on its device."""
     auto: Any = AutoModelForCausalLM
     with loading("draft_model", name, "check its files"):
         loaded = auto.from_pretrained(model_path(name), dtype=dtype, **of_access(options))
@@ -210,12 +178,7 @@ def load_draft_model(
 
 
 def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
-    """Refuse model arguments that nothing would read, or that cannot work.
-
-    Raises:
-        OptionError: a name that is neither ours, lm-eval's, `from_pretrained`'s nor a field of the
-            model's config; one of `_REFUSED`; or a context longer than the model's.
-    """
+    """Refuse model arguments that nothing would read, or that cannot work."""
     ours_and_harness = {*OWN_OPTIONS, *_harness_options()} - _REFUSED.keys()
     for name, value in options.items():
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name

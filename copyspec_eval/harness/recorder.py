@@ -48,11 +48,7 @@ class Asked(NamedTuple):
 
 
 def check_output_folder() -> None:
-    """Refuse an output folder that cannot be written, before a model is loaded; none is made.
-
-    Raises:
-        DataError: it cannot.
-    """
+    """Refuse an output folder that cannot be written, before a model is loaded; none is made."""
     folder = output_folder()
     if folder is None:
         return
@@ -86,10 +82,7 @@ class RunRecorder:
         self._spec: RunSpec | None = None
 
     def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
-        """Find the output folder of the evaluation under way and write the manifest there.
-
-        A later call of the same evaluation adds its tasks.
-        """
+        """Write the manifest of the evaluation under way; a later call of it adds its tasks."""
         folder, earlier = output_folder(), self._spec
         if earlier is not None:
             if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):

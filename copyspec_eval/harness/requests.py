@@ -48,12 +48,7 @@ class Prepared:
 
 
 class RequestBuilder:
-    """Builds requests as `HFLM.generate_until` and `model.generate` would read them.
-
-    Args:
-        lm: the harness model; its tokenizer, limits and model are used.
-        earlier: answers of earlier runs, which go with the requests that they are to.
-    """
+    """Builds requests as `HFLM.generate_until` and `model.generate` would read them."""
 
     def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
         self._lm = lm
@@ -66,12 +61,6 @@ class RequestBuilder:
         )
 
     def build(self, instance: Instance, repeat: int) -> Prepared:
-        """Tokenise and configure one instance.
-
-        Raises:
-            RequestError: no room for a prompt beside `max_gen_toks`, or a generation setting that
-                the engine does not know or serve.
-        """
         context, gen_kwargs = instance.args
         task, named = (
             instance.task_name or "",
@@ -97,7 +86,6 @@ class RequestBuilder:
     def stop_rule(
         self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
     ) -> StopRule:
-        """When an output ends; `eos_token_id` is that of its settings."""
         return self._builder.stop_rule(max_gen_toks, eos_token_id, self._stops(until))
 
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str]:

@@ -86,7 +86,6 @@ class _RescoringModel:
         self._builder = RequestBuilder(self._lm)
 
     def rescore(self, pair: Pair) -> Pair:
-        """The pair with its `Difference`."""
         assert pair.a is not None, "only answers with the same prompt differ"
         assert pair.b is not None
         job = self._prepare(pair.a)

@@ -65,7 +65,6 @@ class TimedLM(Backend):
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> TimedLM:
-        """As `create_from_arg_obj`, from `base=NAME,name=value,…`."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
@@ -98,7 +97,6 @@ class TimedLM(Backend):
         self._warm = False
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The base's answers, longest prompt first; each is a `RecordedText`."""
         answers = Answers(self, requests, disable_tqdm)
         jobs = [
             Asked(instance, repeat, prompt_text(instance.args[0]))
@@ -132,11 +130,7 @@ class TimedLM(Backend):
             self.ask([_beginning(job)])
 
     def _groups(self, jobs: Iterable[Asked]) -> list[list[Asked]]:
-        """What is asked together: the same settings, prompts of similar length.
-
-        `hf` and `vllm` order what they are asked in the same way, so that the rows of their batch
-        are in the order of the group.
-        """
+        """What is asked together: the same settings, in the order in which `hf` and `vllm` ask."""
         of_settings: dict[str, list[Asked]] = {}
         for job in sorted(jobs, key=lambda job: (-self.length(job.prompt), job.prompt)):
             of_settings.setdefault(str(job.instance.args[1]), []).append(job)
@@ -159,12 +153,10 @@ class TimedLM(Backend):
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        """Of tokens, special ones included."""
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
         return text
 
     def _spec(self, jobs: list[Asked]) -> RunSpec:
-        """The settings that decide this run's figures."""
         of_tasks = {job.instance.task_name or "": job.instance.args[1] for job in jobs}
         spec = run_spec(
             self,
@@ -213,7 +205,6 @@ def _insight(name: object, base: type[LM]) -> tuple[type[Backend], ...]:
 
 
 def _beginning(job: Asked) -> Instance:
-    """A request for the first few tokens of an answer."""
     context, settings, *more = job.instance.args
     kept = {name: value for name, value in settings.items() if name not in _BUDGETS}
     arguments = (context, kept | {"max_gen_toks": _WARM_UP_TOKENS}, *more)

@@ -52,7 +52,6 @@ class CopySpecVLLM(TimedLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> TimedLM:
-        """As for any model; the base is `vllm`."""
         if find_spec("vllm") is None:
             raise OptionError(
                 "copyspec-vllm needs vLLM; pip install 'copyspec-eval[vllm]' in an environment of "
@@ -111,7 +110,6 @@ class CopySpecVLLM(TimedLM):
         self._plain_is_next = False
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        """The answers to a batch; in a paired run those of the engine without drafts."""
         if self._plain is None:
             return super().ask(group)
         engines = [self._drafting, self._plain]
@@ -175,11 +173,7 @@ def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
 
 
 def _check_names(arguments: Iterable[str]) -> None:
-    """Refuse what neither we, nor lm-eval's `vllm`, nor vLLM take.
-
-    Raises:
-        OptionError: names it.
-    """
+    """Refuse what neither we, nor lm-eval's `vllm`, nor vLLM take."""
     from lm_eval.models.vllm_causallms import VLLM
     from vllm import EngineArgs
 

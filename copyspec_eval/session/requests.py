@@ -85,16 +85,11 @@ class SequenceBuilder:
     def stop_rule(
         self, max_new_tokens: int, eos_token_id: int | list[int] | None, stops: abc.Sequence[str]
     ) -> StopRule:
-        """When an answer ends; `eos_token_id` is that of its settings."""
         ids = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
         return StopRule(max_new_tokens, self._eos_ids.union(ids), stops, self._decode)
 
     def processors(self, settings: Mapping[str, Any], max_new_tokens: int) -> LogitsProcessorList:
-        """The logits processors that `model.generate` applies, in modes that are not served too.
-
-        Raises:
-            TypeError, ValueError: a value is not possible.
-        """
+        """Those of `model.generate`, in modes that are not served as well."""
         return self._processors(self._prepared(settings)[0], 1, max_new_tokens)
 
     def _prepared(self, settings: Mapping[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
@@ -118,11 +113,7 @@ class SequenceBuilder:
 
 
 def check_mode(config: GenerationConfig) -> None:
-    """Accept greedy decoding, and sampling of one sequence.
-
-    Raises:
-        RequestError: anything else is asked for, or a cache that changes answers.
-    """
+    """Accept greedy decoding, and sampling of one sequence."""
     if config.cache_implementation == "quantized":
         raise RequestError("cache_implementation='quantized' is not served; leave it out")
     mode = config.get_generation_mode()

@@ -119,11 +119,6 @@ class Session:
         return self._measured.prefix_caches.setdefault(num_bytes, PrefixCache(num_bytes))
 
     def engine(self, arm: Arm, batch_size: int) -> Engine:
-        """An engine that drafts so.
-
-        Raises:
-            OptionError, ModelError: as `mode`.
-        """
         return Engine(
             self.model,
             arm.make_drafter,
@@ -139,16 +134,12 @@ class Session:
     def paired(
         self, arms: Sequence[Arm], batch_size: int, prefix_cache: PrefixCache | None
     ) -> PairedEngine:
-        """All of `arms`, and plain one-token decoding with a prefix cache of its own."""
+        """All of `arms`, and plain one-token decoding."""
         engines = [self.engine(arm, batch_size) for arm in arms]
         return PairedEngine(self.model, engines, prefix_cache, self._groups)
 
     def mode(self, batch_size: int) -> ExactMode | None:
-        """The way of exact mode at a batch size; None without exact mode.
-
-        Raises:
-            OptionError, ModelError: as `exact_mode`.
-        """
+        """The way of exact mode at a batch size; None without exact mode."""
         if not self._exact:
             return None
         longest, needed = max(map(longest_draft, self._options)), 0
@@ -181,11 +172,7 @@ class Session:
 
 
 def checked_draft_model(model: PreTrainedModel) -> PreTrainedModel:
-    """The copy of a loaded model that drafts.
-
-    Raises:
-        ModelError: the engine's forward is not the model's own.
-    """
+    """The copy of a loaded model that drafts, if the engine's forward is its own."""
     model_support.check_uncompiled(model)
     copy = model_copy(model).model
     check_cache(copy, "copyspec")

@@ -93,11 +93,6 @@ def _arm_names(text: str) -> list[str]:
 
 
 def check_bool(name: str, value: object) -> bool:
-    """`value` if it is a bool.
-
-    Raises:
-        OptionError: it is something else.
-    """
     if not isinstance(value, bool):
         raise OptionError(f"{name}={value!r} is neither true nor false")
     return value
@@ -111,16 +106,7 @@ def check_model_cache(
     batch_size: object,
     remedies: Sequence[str] = ("exact=false", "tree=false", "--batch_size 1"),
 ) -> None:
-    """Refuse what a model cannot do that is served by its own attention and cache.
-
-    Args:
-        reason: why it is; nothing is refused if "".
-        exact, tree, batch_size: as given; the latter may be "auto".
-        remedies: against each of them, as the user writes it.
-
-    Raises:
-        OptionError: names the remedies.
-    """
+    """Refuse what a model cannot do that its own cache serves, for the `reason` if there is one."""
     is_batch = not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size))
     asked = zip(remedies, (exact, tree, is_batch), strict=True)
     needed = [remedy for remedy, is_needed in asked if is_needed]

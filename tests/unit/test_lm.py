@@ -88,7 +88,7 @@ def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: 
     assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
     assert wanted != unpenalised
     jobs = [ours._builder.build(instances({})[0], 0)]
-    settings = ours._spec(ours._arms[0], jobs, None).tasks["task"]
+    settings = ours._spec(ours.prepare(), ours._arms[0], jobs, 1).tasks["task"]
     assert settings["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
 
 

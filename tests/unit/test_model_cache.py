@@ -349,7 +349,8 @@ def test_a_harness_model_gives_the_answers_of_hf(
     assert answers == stock.generate_until(instances(), disable_tqdm=True)
     records = [record_of(answer) for answer in answers]
     assert all(record and record.baseline and not record.baseline.difference for record in records)
-    spec = ours._spec(ours._arms[0], [ours._builder.build(instances()[0], 0)], None)
+    jobs = [ours._builder.build(instances()[0], 0)]
+    spec = ours._spec(ours.prepare(), ours._arms[0], jobs, 1)
     assert spec.drafting["cache"] == ours.prepare().cache != "copyspec"
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=false$"):

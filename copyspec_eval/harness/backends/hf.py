@@ -37,15 +37,12 @@ class HFBackend(Backend):
         self._timed_answers: list[TimedAnswer] = []
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
-        """What `_model_generate` has seen."""
         return self._timed_answers
 
     def length(self, prompt: str) -> int:
-        """In tokens."""
         return len(self.tok_encode(prompt))
 
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
-        """As copyspec has them."""
         return self._builder.processors(gen_kwargs)
 
     def _model_generate(
@@ -87,19 +84,12 @@ class HFBackend(Backend):
         return output
 
     def _now(self) -> float:
-        """The time, in seconds, when a GPU has done all that was asked of it."""
         wait_for(self.device)
         return perf_counter()
 
 
 def split_documents_over_ranks(lm: HFLM) -> None:
-    """Make every launched process a rank of its own, on CPUs and over machines too.
-
-    `hf` does so only where it sees several GPUs, and numbers the ranks within each machine.
-
-    Raises:
-        OptionError: several were launched, but each takes itself for the only one.
-    """
+    """Make every launched process a rank; `hf` does so on several GPUs only, and per machine."""
     accelerator = getattr(lm, "accelerator", None)
     launched = int(os.environ.get("WORLD_SIZE") or 1)
     # A model that is loaded already may be evaluated by one rank of a training run.
