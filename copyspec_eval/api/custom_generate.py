@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
@@ -19,7 +20,7 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.generation import REMEDIES, Streamer, python_options, to_streamer
+from copyspec_eval.api.generation import REMEDIES, Streamer, put_to, python_options
 from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.model_copy import one_at_a_time
@@ -78,7 +79,9 @@ def custom_generate(
         RequestError, OptionError, ModelError: something is asked for that is not served.
     """
     check_mode(generation_config)
-    _check_outputs(generation_config)
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(generation_config, name) and generation_config.return_dict_in_generate:
+            raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
     arguments = _arguments_of_generate()
     _check_inputs({**model_kwargs, "assistant_model": arguments.get("assistant_model")})
     prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
@@ -115,7 +118,7 @@ def custom_generate(
                 do_sample=False,
                 draw=noise.draw_for(row) if noise else None,
             ),
-            on_commit=to_streamer(streamer),
+            on_commit=put_to(streamer),
         )
         for row, prompt in enumerate(prompts)
     ]
@@ -130,12 +133,6 @@ def custom_generate(
     if streamer is not None:
         streamer.end()
     return _output(input_ids, outputs, processors, generation_config)
-
-
-def _check_outputs(config: GenerationConfig) -> None:
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name) and config.return_dict_in_generate:
-            raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
 
 
 def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
@@ -220,18 +217,10 @@ def _output(
 
 
 def _steps(
-    of_rows: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], is_asked: bool | None
+    rows: Sequence[list[torch.Tensor]], lengths: Sequence[int], is_asked: bool | None
 ) -> tuple[torch.Tensor, ...] | None:
     """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
     if not is_asked:
         return None
-    nothing = torch.zeros_like(of_rows[0][0])
-    return tuple(
-        torch.stack(
-            [
-                row[step] if step < length else nothing
-                for row, length in zip(of_rows, lengths, strict=True)
-            ]
-        )
-        for step in range(max(lengths))
-    )
+    ended = [torch.stack(row[:length]) for row, length in zip(rows, lengths, strict=True)]
+    return tuple(pad_sequence(ended))

@@ -124,8 +124,7 @@ def generate(
         return str(tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
     _check_settings(settings, max_new_tokens)
-    builder = SequenceBuilder(model, tokenizer.pad_token_id, decode)
-    on_commit = to_streamer(streamer)
+    builder, on_commit = SequenceBuilder(model, tokenizer.pad_token_id, decode), put_to(streamer)
     requests = []
     for prompt_ids in _token_ids(tokenizer, prompts):
         _check_room(model, len(prompt_ids), max_new_tokens)
@@ -231,7 +230,7 @@ def _token_ids(
         yield token_ids
 
 
-def to_streamer(streamer: Streamer | None) -> Callable[[list[int]], None]:
+def put_to(streamer: Streamer | None) -> Callable[[list[int]], None]:
     def put(token_ids: list[int]) -> None:
         if streamer is not None:
             streamer.put(torch.tensor(token_ids))

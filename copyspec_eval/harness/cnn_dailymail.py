@@ -54,7 +54,6 @@ class CnnDailyMailTask(MultiTurnTask):
         return str(doc["highlights"])
 
     def score_names(self) -> dict[str, bool]:
-        """Those of `SummaryScores`; the reference's ROUGE besides."""
         return dict.fromkeys([*(field.name for field in fields(SummaryScores)), *UNSTEMMED], True)
 
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
@@ -97,7 +96,6 @@ def cut_to_fit(instance: TurnInstance, lm: TemplateLM, prompt: str = PROMPT) -> 
 
 
 def read_articles(folder: Path) -> list[dict[str, Any]]:
-    """Articles of all `.jsonl` files in `folder`, in order of the files' names."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise DataError(

@@ -28,17 +28,9 @@ from copyspec_eval.harness.recorded import is_ours, recorded, with_environment
 from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
 _SETTINGS = (
-    "limit",
-    "samples",
-    "num_fewshot",
-    "fewshot_as_multiturn",
-    "apply_chat_template",
-    "system_instruction",
-    "gen_kwargs",
-    "random_seed",
-    "numpy_random_seed",
-    "torch_random_seed",
-    "fewshot_random_seed",
+    *("limit", "samples", "num_fewshot", "fewshot_as_multiturn", "apply_chat_template"),
+    *("system_instruction", "gen_kwargs", "random_seed", "numpy_random_seed"),
+    *("torch_random_seed", "fewshot_random_seed"),
 )
 # Of a task's config: those that are settings of their own, and what differs with the model's.
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
@@ -59,7 +51,6 @@ def _folder(tracker: Any) -> Path | None:
 
 
 def evaluation_settings() -> dict[str, Any]:
-    """The arguments of `simple_evaluate` that decide what is asked, as JSON values."""
     arguments = _arguments("simple_evaluate")
     settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
     if "gen_kwargs" in settings:
@@ -69,8 +60,17 @@ def evaluation_settings() -> dict[str, Any]:
 
 def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     """Of each task its version, shots, repeats, request settings, and a hash of its definition."""
-    tasks = _tasks()
-    return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
+    tasks, settings = _tasks(), {}
+    for name in sorted(names & tasks.keys()):
+        config: dict[str, Any] = tasks[name].dump_config()
+        definition = {key: value for key, value in config.items() if key not in _NO_DEFINITION}
+        text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
+        settings[name] = {
+            "version": tasks[name].VERSION,
+            **recorded({key: config.get(key) for key in _TASK_SETTINGS}, _TASK_SETTINGS),
+            "definition_sha256": hashlib.sha256(text.encode()).hexdigest()[:12],
+        }
+    return settings
 
 
 def document_number(task: str, doc_id: int | None) -> int | None:
@@ -102,17 +102,6 @@ def _num_answers(task: Any, limit: float | None, samples: Any, lm: Any) -> int:
     if limit and not samples:
         documents = min(get_sample_size(task, limit), documents)
     return answers // len({each.doc_id for each in asked}) * documents
-
-
-def _of_task(task: Any) -> dict[str, Any]:
-    config: dict[str, Any] = task.dump_config()
-    definition = {name: value for name, value in config.items() if name not in _NO_DEFINITION}
-    text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
-    return {
-        "version": task.VERSION,
-        **recorded({name: config.get(name) for name in _TASK_SETTINGS}, _TASK_SETTINGS),
-        "definition_sha256": hashlib.sha256(text.encode()).hexdigest()[:12],
-    }
 
 
 def _tasks() -> dict[str, Any]:

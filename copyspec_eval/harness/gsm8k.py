@@ -54,7 +54,6 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
         return str(gsm8k.gold_number(doc["answer"]))
 
     def score_names(self) -> dict[str, bool]:
-        """Beside the shares that are right, those that the second look spoils and mends."""
         shares = {"acc_turn1": True, "acc_turn3": True}
         return super().score_names() | shares | {"right_to_wrong": False, "wrong_to_right": True}
 

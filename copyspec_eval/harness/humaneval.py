@@ -46,19 +46,13 @@ _PLUS_FIELDS = _FIELDS | {"base_input": (list,), "plus_input": (list,), "atol": 
 
 
 class ProblemInstance(TurnInstance):
-    """The request for one problem: a question in a chat, otherwise code to continue.
-
-    Attributes:
-        benchmark: whose problem it is, as EvalPlus calls it.
-        wording: whose question a chat gets; EvalPlus's also begins the answer.
-    """
+    """The request for one problem: a question in a chat, otherwise code to continue."""
 
     benchmark: Benchmark
     wording: reference_prompts.Wording
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
-        """Prompt and settings; EvalPlus's prompts have its stops, where none are given."""
         settings = self._generation_kwargs
         if self.chat_template is None:
             stops = reference_prompts.completion_stops(self.benchmark)
@@ -129,7 +123,6 @@ class EvalPlusTask(MultiTurnTask):
         return [_QUESTION.format(prompt=doc["prompt"].strip())]
 
     def target(self, doc: dict[str, Any]) -> str:
-        """The canonical solution: what follows the prompt."""
         return str(doc["canonical_solution"])
 
     def new_request(self, *args: Any) -> TurnInstance:
@@ -141,7 +134,6 @@ class EvalPlusTask(MultiTurnTask):
         return {"pass@1_base": True, "pass@1_plus": True}
 
     def check_scoring(self) -> None:
-        """A right solution has to count as right on this machine."""
         check()
 
     def prepare_scores(self) -> None:
@@ -162,14 +154,10 @@ class EvalPlusTask(MultiTurnTask):
 
 
 class HumanEvalTask(EvalPlusTask):
-    """HumanEval with EvalPlus's tests."""
-
     benchmark = "humaneval"
 
 
 class MbppTask(EvalPlusTask):
-    """MBPP with EvalPlus's tests."""
-
     benchmark = "mbpp"
 
 

@@ -16,18 +16,24 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.earlier_runs import store_option, store_text
+from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option, store_text
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
 from copyspec_eval.decoding.paired import PairedAnswer
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sizes import bytes_of
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import earlier, options
+from copyspec_eval.harness import options
 from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.backends.hf import split_documents_over_ranks
 from copyspec_eval.harness.recorder import Answers, RunRecorder, check_output_folder
-from copyspec_eval.harness.requests import Prepared, RequestBuilder
+from copyspec_eval.harness.requests import (
+    Prepared,
+    RequestBuilder,
+    check_earlier,
+    earlier_answers,
+    tokenised,
+)
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
@@ -135,7 +141,7 @@ class CopySpecLM(HFLM):
         self._paired = check_bool("paired", paired) or arms is not None
         self._prefix_bytes = bytes_of("prefix_cache", prefix_cache)
         self._store_paths = shared.store_paths
-        earlier_answers = earlier.answers_of(self._store_paths)
+        answers = earlier_answers(self._store_paths)
         self._longest = max(map(longest_draft, self._options))
         named = isinstance(pretrained, str)
         if not named and not hasattr(pretrained, "config"):
@@ -164,7 +170,7 @@ class CopySpecLM(HFLM):
         split_documents_over_ranks(self)
         if exact:
             model_support.check_exact(self.model)
-        self._earlier = earlier.tokenised(earlier_answers, self, self._store_paths)
+        self._earlier = EarlierAnswers(tokenised(answers, self, self._store_paths))
         self._builder = RequestBuilder(self, self._earlier)
         self._recorders = [RunRecorder(self.rank, self.world_size) for _ in self._options]
         self._arms: list[Arm] = []
@@ -182,7 +188,7 @@ class CopySpecLM(HFLM):
         ]
         # Of several ranks, one may well have been given documents that were not asked before.
         if jobs and not self._warm and self.world_size == 1:
-            earlier.check_asked(self._store_paths, jobs)
+            check_earlier(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         session = self.prepare()
         batch_size = self._batch_size(session, jobs)
@@ -214,14 +220,12 @@ class CopySpecLM(HFLM):
         return answers.texts()
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """As lm-eval's; raises ModelError if there is none."""
         if chat_template and not getattr(self.tokenizer, "chat_template", None):
             raise ModelError(
                 f"the tokenizer of {self.pretrained!r} has no chat template; leave "
                 "--apply_chat_template out, or pass tokenizer=NAME of one that has"
             )
-        template: str | None = super().chat_template(chat_template)
-        return template
+        return super().chat_template(chat_template)  # type: ignore[no-any-return]
 
     def get_model_info(self) -> dict[str, Any]:
         """lm-eval's facts, and the run's figures; asked for on rank 0 when all answers are in."""
@@ -272,7 +276,6 @@ class CopySpecLM(HFLM):
 
     @property
     def _rows(self) -> int | None:
-        """`--batch_size`, if it is a number."""
         return None if self.batch_size == "auto" else int(self.batch_size)
 
     def _autocast(self) -> torch.autocast:
@@ -325,12 +328,8 @@ class CopySpecLM(HFLM):
         text: str = self.tok_decode(token_ids)
         if isinstance(marker, int):
             text = text.lstrip()
-        cut: str = postprocess_generated_text(
-            generation=text,
-            stop=job.until,
-            think_end_token=marker if isinstance(marker, str) else None,
-        )
-        return cut
+        before = marker if isinstance(marker, str) else None
+        return str(postprocess_generated_text(text, stop=job.until, think_end_token=before))
 
     def _spec(self, session: Session, arm: Arm, jobs: list[Prepared], batch_size: int) -> RunSpec:
         processors: dict[str, set[str]] = {}
@@ -358,6 +357,6 @@ class CopySpecLM(HFLM):
             model=self.pretrained,
             arguments=self._arguments,
             batch_size=self.batch_size,
-            requests={task: {"logits_processors": sorted(of)} for task, of in processors.items()},
+            processors={task: sorted(names) for task, names in processors.items()},
             drafting=settings,
         )

@@ -54,14 +54,9 @@ def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> s
 
 
 class TurnInstance(Instance):
-    """The request for one turn of one document.
+    """The request for one turn of one document, counted from 1; `previous` is the turn before.
 
-    Attributes:
-        turn: counts from 1.
-        question: the user's message in this turn.
-        previous: the request of the turn before; None in turn 1.
-        system: the system message, "" for none.
-        chat_template: the model's, bound when all requests are built; None renders plain text.
+    The chat template is bound when all requests are built; None renders plain text.
     """
 
     def __init__(
@@ -252,7 +247,6 @@ class MultiTurnTask(ConfigurableTask):
             self.prepare_scores()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
-        """The figures of one document; its answers are in order of turn."""
         if not self._is_scored:
             return {"bypass": 999}  # lm-eval's own value under --predict_only
         texts = [str(answer or "") for answer in results]
@@ -319,8 +313,7 @@ def _over(metric: Metric, parts: Iterable[tuple[float, ...] | None]) -> float:
 
 
 def _generate_until(self: Any, requests: list[Instance]) -> list[str]:
-    answers: list[str] = self.generate_until(requests)
-    return answers
+    return self.generate_until(requests)  # type: ignore[no-any-return]
 
 
 for turn in range(2, MAX_TURNS + 1):

@@ -34,19 +34,9 @@ OWN_OPTIONS = (
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 LOADING_OPTIONS = {
-    "cache_dir",
-    "code_revision",
-    "device_map",
-    "experts_implementation",
-    "force_download",
-    "key_mapping",
-    "local_files_only",
-    "low_cpu_mem_usage",
-    "proxies",
-    "token",
-    "torch_dtype",
-    "use_safetensors",
-    "variant",
+    *("cache_dir", "code_revision", "device_map", "experts_implementation", "force_download"),
+    *("key_mapping", "local_files_only", "low_cpu_mem_usage", "proxies", "token", "torch_dtype"),
+    *("use_safetensors", "variant"),
 }
 
 _OF_SEVERAL_DEVICES = ("device_map", "max_memory_per_gpu", "max_cpu_memory")

@@ -120,7 +120,6 @@ def arguments(given: Mapping[str, Any] | str | None) -> Arguments:
 
 
 def of_environment() -> dict[str, Any]:
-    """The model arguments of `$COPYSPEC_MODEL_ARGS`."""
     try:
         given = json.loads(os.environ.get(VARIABLE) or "{}")
     except (ValueError, RecursionError):
@@ -150,13 +149,12 @@ def command() -> str:
     return _command
 
 
+@functools.cache
 def watch_command() -> None:
     """Have lm-eval's command line print a model of ours as it is recorded, and remember it."""
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
     original = EvaluatorConfig.__init__
-    if getattr(original, "is_watched", False):
-        return
 
     @functools.wraps(original)
     def init(config: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -171,7 +169,6 @@ def watch_command() -> None:
                 setattr(config, field.name, arguments(value))
         _command = _command_of(config)
 
-    init.is_watched = True  # type: ignore[attr-defined]
     EvaluatorConfig.__init__ = init
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 import sys
@@ -40,11 +39,12 @@ _SHOWN = ("tokens_per_second", "copied_share", "speedup", "diverged")
 
 
 class Asked(NamedTuple):
-    """One answer that lm-eval asked for: which repeat of an instance, and its prompt's text."""
+    """One answer that lm-eval asked for: which repeat of an instance, its prompt and settings."""
 
     instance: Instance
     repeat: int
     prompt: str
+    settings: dict[str, Any]
 
 
 def check_output_folder() -> None:
@@ -63,14 +63,9 @@ def check_output_folder() -> None:
 
 
 class RunRecorder:
-    """Appends each turn's row to lm-eval's output folder, and keeps it for the table.
+    """Appends each turn's row to lm-eval's output folder, if any, and keeps it for the table.
 
-    Without `--output_path` the rows are kept in memory only. One recorder per model object; a run
-    of it has one `RunSpec`, so a later evaluation with other settings is another run.
-
-    Attributes:
-        run_id: of the run under way.
-        rows: what it has answered.
+    One recorder per model object; a later evaluation with another `RunSpec` is another run.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -105,12 +100,8 @@ class RunRecorder:
     ) -> RecordedText:
         """Record an answer: keep its row, and append it to the file if there is one.
 
-        Args:
-            asked: the request.
-            text: the answer as lm-eval gets it.
-            answer: what it took.
-            decode: text of tokens, special ones included, for the places of what was copied.
-            **settings: further fields of `TurnRecord`.
+        With `decode`, text of tokens, the places of what was copied are recorded as characters.
+        `settings` are further fields of `TurnRecord`.
         """
         prompt, whole_text = asked.prompt, text
         places: tuple[SpanCharacters, ...] = ()
@@ -155,11 +146,6 @@ class RunRecorder:
         return {"run_id": self.run_id, "figures": run_figures(rows)}
 
 
-def prompt_text(context: Any) -> str:
-    """A prompt as text; chat APIs are given a list of messages."""
-    return context if isinstance(context, str) else json.dumps(context, ensure_ascii=False)
-
-
 def _request_fields(asked: Asked) -> dict[str, Any]:
     instance = asked.instance
     category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
@@ -174,7 +160,7 @@ def _request_fields(asked: Asked) -> dict[str, Any]:
         "prompt_sha256": hashlib.sha256(asked.prompt.encode()).hexdigest(),
         "generation": ", ".join(
             f"{name}={value}"
-            for name, value in sorted(recorded(instance.args[1]).items())
+            for name, value in sorted(recorded(asked.settings).items())
             if name != "until"
         ),
     }
@@ -183,13 +169,6 @@ def _request_fields(asked: Asked) -> dict[str, Any]:
 class Answers:
     """The answers to one call of `generate_until`, with a bar that shows how fast they come.
 
-    Args:
-        lm: what answers.
-        requests: as lm-eval lists them: an instance `repeats` times for as many answers, and the
-            last one once more for each document that other ranks have over; the latter get an
-            answer that is there already.
-        disable_bar: show none.
-
     Attributes:
         asked: what to answer, each once: the instance, by its id and the repeat.
     """
@@ -197,6 +176,8 @@ class Answers:
     def __init__(self, lm: Any, requests: Sequence[Instance], disable_bar: bool) -> None:
         self._cache: CacheHook = lm.cache_hook
         self._disable_bar = disable_bar or lm.rank != 0
+        # lm-eval lists an instance `repeats` times, and the last one once more for each document
+        # that other ranks have over; the latter get an answer that is there already.
         times: Counter[int] = Counter()
         self._keys = []
         for request in requests:
@@ -237,5 +218,4 @@ class Answers:
         self._bar.update()
 
     def texts(self) -> list[str]:
-        """In the order in which lm-eval asked."""
         return [self._texts[key] for key in self._keys]

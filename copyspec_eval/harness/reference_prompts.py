@@ -68,7 +68,6 @@ def evalplus_prompt(problem: str, chat_template: ChatTemplate, system: str = "")
 
 
 def chat_stops() -> list[str]:
-    """Where EvalPlus ends the answer of a chat model."""
     from evalplus.provider.utility import EOS
 
     return [*EOS, "\n```\n"]

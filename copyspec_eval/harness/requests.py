@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import abc
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +14,19 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding.earlier_runs import EarlierAnswers
+from copyspec_eval.decoding.earlier_runs import Asked as AskedEarlier
+from copyspec_eval.decoding.earlier_runs import (
+    EarlierAnswer,
+    EarlierAnswers,
+    TokenIds,
+    read_earlier,
+    store_text,
+)
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.errors import RequestError
-from copyspec_eval.harness.evaluation import document_number
-from copyspec_eval.harness.recorder import Asked
+from copyspec_eval.errors import OptionError, RequestError
+from copyspec_eval.harness.evaluation import document_number, output_folder
+from copyspec_eval.harness.recorder import Asked, logger
 from copyspec_eval.session.requests import SequenceBuilder
 
 # Settings that would be taken and then not be followed.
@@ -34,11 +42,8 @@ _INSTEAD = {
 class Prepared:
     """One answer that lm-eval asked for, ready for the engine.
 
-    Attributes:
-        asked: what lm-eval asked.
-        until: stop strings as lm-eval cuts them off the answer, EOS text included.
-        sequence: the engine's side, not begun.
-        processors: names of the logits processors in force.
+    `until` are the stop strings that lm-eval cuts off the answer, EOS text included; `processors`
+    the names of the logits processors in force.
     """
 
     asked: Asked
@@ -81,7 +86,9 @@ class RequestBuilder:
             named="gen_kwargs ",
             earlier=self._earlier.to(task, document, turn),
         )
-        return Prepared(Asked(instance, repeat, context), until, sequence, _names(processors))
+        return Prepared(
+            Asked(instance, repeat, context, gen_kwargs), until, sequence, _names(processors)
+        )
 
     def stop_rule(
         self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
@@ -99,8 +106,7 @@ class RequestBuilder:
 
     @property
     def _eos_text(self) -> str:
-        text: str = self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False)
-        return text
+        return str(self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False))
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
         """The settings of `model.generate`, the stop strings and the budget."""
@@ -152,3 +158,61 @@ def _check_until(gen_kwargs: abc.Mapping[str, Any]) -> None:
 
 def _names(processors: LogitsProcessorList) -> list[str]:
     return [type(processor).__name__ for processor in processors]
+
+
+def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
+    """The answers in `paths`; refuses a folder that the run under way writes to."""
+    notes: list[str] = []
+    answers = read_earlier(paths, notes)
+    for note in notes:
+        logger.warning(note)
+    output = output_folder()
+    for path in paths:
+        place = Path(path).resolve()
+        if output and output.resolve() in (place, place.parent):
+            raise OptionError(
+                f"store={path}: this run writes there itself; give it another --output_path"
+            )
+    return answers
+
+
+def tokenised(
+    answers: abc.Iterable[EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
+) -> abc.Iterator[tuple[AskedEarlier, TokenIds]]:
+    """The `answers` in `paths`, in the tokens of `lm`."""
+    vocabulary = int(lm.model.config.get_text_config().vocab_size)
+    for answer in answers:
+        token_ids = _token_ids(answer, lm)
+        if max(token_ids, default=0) >= vocabulary:
+            raise OptionError(
+                f"store={store_text(paths)}: token {max(token_ids)} of document "
+                f"{answer.asked.document} is none of the model's; name traces of its own tokenizer"
+            )
+        yield answer.asked, token_ids
+
+
+def check_earlier(paths: abc.Sequence[str], jobs: abc.Sequence[Prepared]) -> None:
+    """Refuse earlier runs, if there are any, that answered nothing of what is asked first."""
+    if paths and not any(job.sequence.earlier for job in jobs):
+        raise OptionError(
+            f"store={store_text(paths)}: no answer to a document of "
+            f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
+        )
+
+
+def _token_ids(answer: EarlierAnswer, lm: HFLM) -> TokenIds:
+    """Those of the record, if they mean the same to `lm`; else of the text."""
+    token_ids, text = answer.token_ids, answer.text
+    if token_ids is not None:
+        is_trace = answer.whole_text is None
+        if is_trace or _decoded(token_ids, lm) == answer.whole_text:
+            return token_ids
+    encoded: list[int] = lm.tok_encode(text or "", add_special_tokens=False)
+    return [*encoded, lm.eot_token_id] if answer.has_eos else encoded
+
+
+def _decoded(token_ids: TokenIds, lm: HFLM) -> str | None:
+    try:
+        return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))
+    except (IndexError, OverflowError, TypeError):  # ids beyond a slow tokenizer's
+        return None

@@ -27,23 +27,21 @@ def run_spec(
     model: object,
     arguments: Mapping[str, Any],
     batch_size: int | str,
-    requests: Mapping[str, dict[str, Any]],
+    processors: Mapping[str, Collection[str] | None],
     drafting: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """What `lm` is asked to do in the evaluation under way.
+    """What `lm`, loaded, is asked to do in the evaluation under way.
 
     Args:
-        lm: the model, loaded.
         backend: lm-eval's name of it.
         model: name or folder of what it loaded, or the loaded object itself.
         arguments: those that the user gave.
-        batch_size: rows decoded side by side, or "auto".
-        requests: by task, settings that are known from its requests alone.
+        processors: names of logits processors by task, where they are known.
         drafting: how drafts are made; its names are left out of `model_args`.
     """
     loaded = getattr(lm, "model", None)
     config = getattr(loaded, "config", None)
-    tasks = task_settings(set(requests))
+    tasks = task_settings(set(processors))
     return RunSpec(
         backend=backend,
         model=masked(model) if isinstance(model, str) else f"({type(loaded).__name__})",
@@ -61,7 +59,12 @@ def run_spec(
         versions=provenance.versions(),
         code=provenance.code_commit(),
         evaluation=_plain(evaluation_settings()),
-        tasks=_plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests}),
+        tasks=_plain(
+            {
+                task: tasks.get(task, {}) | {"logits_processors": names}
+                for task, names in processors.items()
+            }
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,13 +20,7 @@ from copyspec_eval.harness.backends.base import Backend, TimedAnswer
 from copyspec_eval.harness.backends.hf import HFBackend
 from copyspec_eval.harness.backends.servers import APIBackend
 from copyspec_eval.harness.backends.vllm import VLLMBackend
-from copyspec_eval.harness.recorder import (
-    Answers,
-    Asked,
-    RunRecorder,
-    check_output_folder,
-    prompt_text,
-)
+from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, check_output_folder
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import lm_eval_models, model_path
@@ -98,12 +93,13 @@ class TimedLM(Backend):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         answers = Answers(self, requests, disable_tqdm)
-        jobs = [
-            Asked(instance, repeat, prompt_text(instance.args[0]))
-            for (_, repeat), instance in answers.asked.items()
-        ]
-        for job in jobs:
-            self.check_request(job.instance.args[1])
+        jobs = []
+        for (_, repeat), instance in answers.asked.items():
+            context, settings, *_ = instance.args
+            if not isinstance(context, str):  # a chat API's messages
+                context = json.dumps(context, ensure_ascii=False)
+            jobs.append(Asked(instance, repeat, context, settings))
+            self.check_request(settings)
         groups = self._groups(jobs)
         if groups and not self._warm:
             self._warm_up(groups[0][0])
@@ -117,7 +113,6 @@ class TimedLM(Backend):
         return answers.texts()
 
     def get_model_info(self) -> dict[str, Any]:
-        """The base's facts, and the run's figures per task, turn and category."""
         info: dict[str, Any] = getattr(super(), "get_model_info", dict)()
         return info | {"copyspec": self._recorder.report()}
 
@@ -133,7 +128,7 @@ class TimedLM(Backend):
         """What is asked together: the same settings, in the order in which `hf` and `vllm` ask."""
         of_settings: dict[str, list[Asked]] = {}
         for job in sorted(jobs, key=lambda job: (-self.length(job.prompt), job.prompt)):
-            of_settings.setdefault(str(job.instance.args[1]), []).append(job)
+            of_settings.setdefault(str(job.settings), []).append(job)
         size = self._rows.at_once
         return [
             same[start : start + size]
@@ -153,21 +148,17 @@ class TimedLM(Backend):
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
-        return text
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def _spec(self, jobs: list[Asked]) -> RunSpec:
-        of_tasks = {job.instance.task_name or "": job.instance.args[1] for job in jobs}
+        settings = {job.instance.task_name or "": job.settings for job in jobs}
         spec = run_spec(
             self,
             backend=self.base_name,
             model=self._arguments.get("pretrained") or self._arguments.get("model"),
             arguments=self._arguments,
             batch_size=self._rows.side_by_side,
-            requests={
-                task: {"logits_processors": self.processors(settings)}
-                for task, settings in of_tasks.items()
-            },
+            processors={task: self.processors(each) for task, each in settings.items()},
             drafting=self.drafting,
         )
         return replace(spec, **self.loaded())

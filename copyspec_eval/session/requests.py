@@ -20,11 +20,8 @@ from copyspec_eval.errors import RequestError
 class SequenceBuilder:
     """Builds an engine's requests as `model.generate` would read them.
 
-    Args:
-        model: what answers.
-        pad_token_id: the tokenizer's.
-        decode: the text of token ids, special tokens included.
-        eos_ids: of tokens that end an answer besides those of its settings.
+    `decode` gives the text of token ids, special tokens included; `eos_ids` end an answer besides
+    those of its settings.
     """
 
     def __init__(
@@ -61,10 +58,6 @@ class SequenceBuilder:
             seed: the user's; every request gets one of its own from it.
             named: what goes before the settings in an error.
             **others: as of `Sequence`.
-
-        Raises:
-            RequestError: a setting does not exist, has an impossible value, or asks for what is not
-                served.
         """
         try:
             config, unknown = self._prepared(settings)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,22 +18,17 @@ from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.step_costs import step_costs
-from copyspec_eval.decoding.trial import CacheChoice, check_cache, choose_cache
+from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import DraftOptions, ExactMode
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way of drafting, ready for requests.
-
-    Attributes:
-        options: how it drafts.
-        make_drafter: makes each request's drafter.
-        prefix_cache: what was read before; None for none.
-        draft_model: that of `options`.
-    """
+    """A way of drafting, with what it needs: see `drafter_factory`, `PrefixCache`, `DraftModel`."""
 
     options: DraftOptions
     make_drafter: DrafterFactory
@@ -40,26 +36,9 @@ class Arm:
     draft_model: DraftModel | None = None
 
 
-@dataclass(slots=True)
-class _Measured:
-    """What sessions learn about a model, without a reference to it.
-
-    Attributes:
-        structure: of the model then; a model of another structure is measured anew.
-        caches: whose cache serves it, by exactness and rows.
-        modes: of exact mode, by longest draft, tokens that a step must hold, and rows.
-        costs: seconds of a step by its draft tokens; by cache, mode, rows and longest draft.
-        prefix_caches: of `Session.prefix_cache`, by budget.
-    """
-
-    structure: Hashable
-    caches: dict[tuple[bool, int], CacheChoice] = field(default_factory=dict)
-    modes: dict[tuple[int, int, int], ExactMode] = field(default_factory=dict)
-    costs: dict[Hashable, dict[int, float]] = field(default_factory=dict)
-    prefix_caches: dict[int, PrefixCache] = field(default_factory=dict)
-
-
-_MEASURED: WeakKeyDictionary[PreTrainedModel, _Measured] = WeakKeyDictionary()
+_MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
+_MEASURED = WeakKeyDictionary()
+"""Of each model its structure, and what was measured then; nothing of it refers to the model."""
 
 
 class Session:
@@ -78,9 +57,6 @@ class Session:
         model: the copy that decodes.
         cache: whose cache does.
         reason: why it is the model's own, which serves one request at a time; "" if it is ours.
-
-    Raises:
-        ModelError: the model cannot be served so.
     """
 
     def __init__(
@@ -97,26 +73,26 @@ class Session:
         model_support.check_uncompiled(model)
         self.model, structure = model_copy(model)
         structure = structure, model.dtype, model.device
-        measured = _MEASURED.get(model)
-        if measured is None or measured.structure != structure:
+        known = _MEASURED.get(model)
+        if known is None or known[0] != structure:
             model_support.check_config(model.config)
-            measured = _MEASURED[model] = _Measured(structure)
-        if (exact, rows) not in measured.caches:
-            if exact:
-                model_support.check_exact(self.model)
-            measured.caches[exact, rows] = choose_cache(self.model, exact=exact, batch_size=rows)
-        self.cache, self.reason = measured.caches[exact, rows]
-        self._measured = measured
+            known = _MEASURED[model] = structure, {}
+        self._measured = known[1]
+        if exact:
+            model_support.check_exact(self.model)
+        self.cache, self.reason = self._once(
+            ("cache", exact, rows),
+            lambda: choose_cache(self.model, exact=exact, batch_size=rows),
+        )
         self._tokenizer = tokenizer
         self._options = options
         self._exact = exact
         self._groups = itertools.count()
 
     def prefix_cache(self, num_bytes: int) -> PrefixCache | None:
-        """One that all sessions of the model share which ask for as many bytes; None for none."""
         if not num_bytes or self.reason:
             return None
-        return self._measured.prefix_caches.setdefault(num_bytes, PrefixCache(num_bytes))
+        return self._once(("prefix cache", num_bytes), lambda: PrefixCache(num_bytes))
 
     def engine(self, arm: Arm, batch_size: int) -> Engine:
         return Engine(
@@ -134,7 +110,6 @@ class Session:
     def paired(
         self, arms: Sequence[Arm], batch_size: int, prefix_cache: PrefixCache | None
     ) -> PairedEngine:
-        """All of `arms`, and plain one-token decoding."""
         engines = [self.engine(arm, batch_size) for arm in arms]
         return PairedEngine(self.model, engines, prefix_cache, self._groups)
 
@@ -145,12 +120,12 @@ class Session:
         longest, needed = max(map(longest_draft, self._options)), 0
         for each in self._options:
             needed = max(needed, each.num_draft_tokens or 0, each.delta if each.draft_model else 0)
-        modes = self._measured.modes
-        if (longest, needed, batch_size) not in modes:
-            modes[longest, needed, batch_size] = exact_mode(
+        return self._once(
+            ("mode", longest, needed, batch_size),
+            lambda: exact_mode(
                 self.model, self._tokenizer, longest=longest, needed=needed, batch_size=batch_size
-            )
-        return modes[longest, needed, batch_size]
+            ),
+        )
 
     def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:
         """Seconds of a step by its number of draft tokens; None where no drafter asks for it."""
@@ -159,10 +134,16 @@ class Session:
         if not goes_by_costs or (mode and mode.width):
             return None
         longest = self._longest(options, batch_size)
-        key, costs = (self.cache, mode, batch_size, longest), self._measured.costs
-        if key not in costs:
-            costs[key] = step_costs(self.model, batch_size, longest, mode, self.cache)
-        return costs[key]
+        return self._once(
+            ("costs", self.cache, mode, batch_size, longest),
+            lambda: step_costs(self.model, batch_size, longest, mode, self.cache),
+        )
+
+    def _once(self, key: Hashable, measure: Callable[[], T]) -> T:
+        if key not in self._measured:
+            self._measured[key] = measure()
+        measured: T = self._measured[key]
+        return measured
 
     def _longest(self, options: DraftOptions, batch_size: int) -> int:
         """Tokens of the longest draft, within what an exact step holds."""

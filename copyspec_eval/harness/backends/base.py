@@ -35,14 +35,9 @@ class Rows(NamedTuple):
 
 
 class TimedAnswer(NamedTuple):
-    """What a backend reports of an answer.
+    """What a backend reports of an answer: tokens that it does not report are None, the rest empty.
 
-    Attributes:
-        counts: what it took.
-        token_ids: its tokens; None where they are not reported.
-        prompt_ids: the prompt's, where they are reported.
-        attempts, spans: as in `Generation`; empty where they are not reported.
-        baseline: the same answer without drafts, in a paired run.
+    `attempts` and `spans` are those of `Generation`; `baseline` is the answer of a paired run.
     """
 
     counts: TurnCounts
@@ -54,7 +49,14 @@ class TimedAnswer(NamedTuple):
 
 
 class Backend(LM):
-    """In front of any backend: the clock covers all that it does, tokenising and network too."""
+    """In front of any backend: the clock covers all that it does, tokenising and network too.
+
+    Attributes:
+        fills_batches: whether it may choose `batch_size=auto` itself.
+        asks_in_parallel: whether each of several requests under way can be timed.
+    """
+
+    fills_batches = asks_in_parallel = False
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
         """The backend's answers, kept from lm-eval's cache, which gets them with their records."""
@@ -78,8 +80,9 @@ class Backend(LM):
     @classmethod
     def check_rows(cls, arguments: dict[str, Any]) -> None:
         """Refuse, before anything is loaded, settings under which no answer can be timed."""
-        check_batch_size(arguments["batch_size"])
-        if not is_one(arguments.get("num_concurrent")):
+        if not (cls.fills_batches and arguments["batch_size"] == "auto"):
+            check_batch_size(arguments["batch_size"])
+        if not (cls.asks_in_parallel or is_one(arguments.get("num_concurrent"))):
             raise OptionError(
                 f"num_concurrent={arguments['num_concurrent']}: of requests under way at the same "
                 "time, none can be timed here; leave num_concurrent out"
@@ -89,9 +92,15 @@ class Backend(LM):
         """Refuse, before any is answered, a request whose answer would be wrong."""
 
     def rows(self) -> Rows:
-        """As the loaded backend answers them."""
-        size = check_batch_size(batch_size(self))
+        size = check_batch_size(self.given_batch_size())
         return Rows(size, size)
+
+    def given_batch_size(self) -> object:
+        """Rows that the model answers together; 1 if it does not report it."""
+        try:
+            return getattr(self, "_batch_size", None) or self.batch_size
+        except (AttributeError, NotImplementedError):
+            return 1
 
     def loaded(self) -> dict[str, Any]:
         """Fields of `RunSpec` that are not to be read from the model's own attributes."""
@@ -104,14 +113,6 @@ class Backend(LM):
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
         """Names of the logits processors of a request, for the manifest; None if not known."""
         return None
-
-
-def batch_size(lm: Any) -> object:
-    """Rows that a model answers together; 1 for one that does not report it."""
-    try:
-        return getattr(lm, "_batch_size", None) or lm.batch_size
-    except (AttributeError, NotImplementedError):
-        return 1
 
 
 def check_batch_size(value: object) -> int:
@@ -146,6 +147,13 @@ def with_tokens(
         finish_reason=finish_reason,
     )
     return TimedAnswer(counts, tuple(token_ids))
+
+
+def finish_of(reason: str | None, stop_reason: object) -> FinishReason | None:
+    """vLLM reports "stop" for an EOS as well, and then names no stop string."""
+    if reason == "stop":
+        return "stop" if isinstance(stop_reason, str) else "eos"
+    return "length" if reason == "length" else None
 
 
 def counts_by_source(attempts: Sequence[Attempt]) -> dict[DraftSource, DraftCounts]:

@@ -26,8 +26,7 @@ class HFBackend(Backend):
     """The clock covers generation alone.
 
     Tokens behind the end of an answer do not count: those of a row that waits for its batch, and
-    those of `prompt_lookup_num_tokens` runs, where `hf` overlooks a stop string that ends inside
-    an accepted draft and continues (it cuts the text afterwards, so only time is lost).
+    what follows a stop string within an accepted draft, which `hf` overlooks.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -15,13 +15,13 @@ from copyspec_eval.harness.backends.base import (
     Backend,
     Rows,
     TimedAnswer,
-    check_batch_size,
     counts_by_source,
+    finish_of,
     takes,
     with_tokens,
 )
 from copyspec_eval.serving.requests import Drafted
-from copyspec_eval.types import Attempt, DraftSource, FinishReason, TurnCounts
+from copyspec_eval.types import Attempt, DraftSource, TurnCounts
 
 _TEMPERATURE = 1.0
 """vLLM's own, where a request has none."""
@@ -44,6 +44,8 @@ class VLLMBackend(Backend):
         OptionError: there would be several engines, which lm-eval makes inside of every call.
     """
 
+    fills_batches = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if str(kwargs.get("data_parallel_size", 1)) != "1":
             raise OptionError(
@@ -58,10 +60,6 @@ class VLLMBackend(Backend):
             if takes(EngineArgs, "per_request_spec_decode_metrics"):
                 kwargs.setdefault("per_request_spec_decode_metrics", "detailed")
         super().__init__(*args, **kwargs)
-
-    @classmethod
-    def check_rows(cls, arguments: dict[str, Any]) -> None:
-        super().check_rows(arguments | ({"batch_size": 1} if _is_auto(arguments) else {}))
 
     def check_request(self, gen_kwargs: dict[str, Any]) -> None:
         """Refuse to sample with drafts on a CPU: vLLM garbles such a batch (docs/upstream.md)."""
@@ -78,8 +76,7 @@ class VLLMBackend(Backend):
 
     def rows(self) -> Rows:
         if self.batch_size != "auto":
-            size = check_batch_size(self.batch_size)
-            return Rows(size, size)
+            return super().rows()
         return Rows.refilled(self._vllm_config.scheduler_config.max_num_seqs)
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
@@ -118,7 +115,10 @@ class VLLMBackend(Backend):
         answer = output.outputs[0]
         counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
         timed = with_tokens(
-            counts, len(output.prompt_token_ids), answer.token_ids, _finish_reason(answer)
+            counts,
+            len(output.prompt_token_ids),
+            answer.token_ids,
+            finish_of(answer.finish_reason, answer.stop_reason),
         )
         timed = timed._replace(counts=self._with_times(timed.counts, output, num_rows))
         forwards = self._forwards.get(getattr(output, "request_id", ""))
@@ -158,17 +158,6 @@ class VLLMBackend(Backend):
             self._seconds = perf_counter() - started
         self._outputs, self._forwards = outputs, forwards
         return outputs
-
-
-def _is_auto(arguments: dict[str, Any]) -> bool:
-    return bool(arguments["batch_size"] == "auto")
-
-
-def _finish_reason(answer: Any) -> FinishReason | None:
-    """vLLM reports "stop" for an EOS as well, and then names no stop string."""
-    if answer.finish_reason == "stop":
-        return "stop" if isinstance(answer.stop_reason, str) else "eos"
-    return "length" if answer.finish_reason == "length" else None
 
 
 @contextmanager
