@@ -95,7 +95,7 @@ class RowCache(Cache):
         states = key_states, value_states
         keys = self._of_layer(self._keys, layer_idx, key_states)
         values = self._of_layer(self._values, layer_idx, value_states)
-        if keys.device.type == values.device.type == "cpu" and kernels.is_available():
+        if keys.is_cpu and values.is_cpu and kernels.is_available():
             kernels.write_states(states, (keys, values), self._rows, self._positions)
         else:
             for cache, new in zip((keys, values), states, strict=True):

@@ -69,7 +69,8 @@ def norm_arguments(dtype: torch.dtype) -> Arguments:
 
 def rotate_arguments(dtype: torch.dtype) -> Arguments:
     angles = normal(2, 5, 16, dtype=dtype)
-    return {"states": normal(2, 3, 5, 16, dtype=dtype), "cosines": angles, "sines": angles + 1}
+    states = [normal(2, 3, 5, 16, dtype=dtype), normal(2, 1, 5, 16, dtype=dtype)]
+    return {"states": states, "cosines": angles, "sines": angles + 1}
 
 
 def gate_arguments(dtype: torch.dtype) -> Arguments:

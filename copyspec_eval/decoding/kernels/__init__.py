@@ -215,9 +215,8 @@ def attend(
     query, key, value = map(_with_dense_heads, (query, key, value))
     mask = mask.contiguous()
     output = query.new_empty(rows, tokens, heads, value.shape[3])
-    strides = [*query.stride()[:3], *key.stride()[:3], *value.stride()[:3]]
-    shape = [rows, tokens, heads, key_heads, dim, value.shape[3], extent, num_key_rows]
-    sizes = array("q", [*strides, *shape])
+    layout = *query.stride(), *key.stride(), *value.stride(), *query.shape, *key.shape
+    sizes = array("q", (*layout, value.shape[3]))
     is_done = _function("attend", query.dtype)(
         query.data_ptr(),
         key.data_ptr(),
@@ -253,25 +252,22 @@ def write_states(
     num_tokens = positions.numel()
     num_rows, heads, width, _ = states[0].shape
     num_cache_rows, _, capacity, _ = caches[0].shape
-    sizes = [num_tokens, width, heads, num_cache_rows, capacity]
-    for new, cache in zip(states, caches, strict=True):
-        _check(new.dim() == 4 and new.shape[:3] == (num_rows, heads, width), "states", new)
-        _check(cache.shape == (num_cache_rows, heads, capacity, new.shape[-1]), "cache", cache)
-        _check(cache.dtype == new.dtype and cache.is_cpu, "cache", cache)
-        _check(new.is_cpu, "states", new)
-    states = [_with_dense_heads(new) for new in states]
-    for new, cache in zip(states, caches, strict=True):
-        _check(cache.is_contiguous(), "cache", cache)
-        sizes.append(new.shape[3] * new.itemsize)
-        sizes += [stride * new.itemsize for stride in (*new.stride()[:3], *cache.stride()[:3])]
     has_row_per_token = num_rows == 1 and rows.numel() == num_tokens
     _check(num_tokens == num_rows * width, "positions", positions)
     _check_indices("rows", rows, num_tokens if has_row_per_token else num_rows)
     _check_indices("positions", positions, num_tokens)
-    numbers = array("q", sizes)
+    states = [_with_dense_heads(new) for new in states]
+    sizes = array("q", (num_tokens, width, heads, num_cache_rows, capacity))
+    for new, cache in zip(states, caches, strict=True):
+        dim = new.shape[-1]
+        _check(new.shape == (num_rows, heads, width, dim) and new.is_cpu, "states", new)
+        _check(cache.shape == (num_cache_rows, heads, capacity, dim), "cache", cache)
+        _check(cache.dtype == new.dtype and cache.is_cpu, "cache", cache)
+        _check(cache.is_contiguous(), "cache", cache)
+        sizes.extend((new.itemsize, dim, *new.stride()))
     is_done = _function("write_states", None)(
         *(tensor.data_ptr() for tensor in (*states, *caches, rows, positions)),
-        numbers.buffer_info()[0],
+        sizes.buffer_info()[0],
         has_row_per_token,
     )
     if not is_done:
@@ -310,31 +306,39 @@ def rms_norm(
     return output
 
 
-def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+def rotate(
+    states: Sequence[torch.Tensor], cosines: torch.Tensor, sines: torch.Tensor
+) -> list[torch.Tensor]:
     """Rotary embedding of the halves of heads, rounded as `x * cos + rotate_half(x) * sin` is.
 
     Args:
-        states: `[rows, heads, tokens, dim]`, with an even dim.
+        states: each `[rows, heads, tokens, dim]`, with an even dim; heads may differ.
         cosines, sines: `[rows or 1, tokens, dim]`, of the same dtype.
 
     Returns:
         as `states`, contiguous.
     """
-    _check(states.dim() == 4 and takes(states) and states.shape[3] % 2 == 0, "states", states)
-    rows, heads, tokens, dim = states.shape
-    for angles in (cosines, sines):
-        _check(angles.dtype == states.dtype and angles.is_cpu, "cosines", angles)
-        _check(angles.shape in ((rows, tokens, dim), (1, tokens, dim)), "cosines", angles)
-    _check(cosines.shape == sines.shape, "sines", sines)
-    states, cosines, sines = _with_dense_heads(states), cosines.contiguous(), sines.contiguous()
-    output = states.new_empty(rows, heads, tokens, dim)
-    row_stride = tokens * dim if len(cosines) == rows else 0
-    sizes = array("q", [rows, tokens, heads, dim, *states.stride()[:3], row_stride, dim])
-    _function("rotate", states.dtype)(
-        *(tensor.data_ptr() for tensor in (states, cosines, sines, output)),
-        sizes.buffer_info()[0],
-    )
-    return output
+    _check(cosines.dim() == 3 and takes(cosines), "cosines", cosines)
+    _check(sines.shape == cosines.shape and sines.is_cpu, "sines", sines)
+    _check(sines.dtype == cosines.dtype, "sines", sines)
+    cosines, sines = cosines.contiguous(), sines.contiguous()
+    num_angles, tokens, dim = cosines.shape
+    function = _function("rotate", cosines.dtype)
+    outputs = []
+    for each in states:
+        _check(each.dim() == 4 and each.is_cpu and each.dtype == cosines.dtype, "states", each)
+        rows, heads, *_ = each.shape
+        _check(each.shape == (rows, heads, tokens, dim) and dim % 2 == 0, "states", each)
+        _check(num_angles in (1, rows), "cosines", cosines)
+        each = _with_dense_heads(each)
+        output = each.new_empty(each.shape)
+        sizes = array("q", (*each.shape, *each.stride(), num_angles))
+        function(
+            *(tensor.data_ptr() for tensor in (each, cosines, sines, output)),
+            sizes.buffer_info()[0],
+        )
+        outputs.append(output)
+    return outputs
 
 
 def gate(
