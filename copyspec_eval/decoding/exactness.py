@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import Part, key_extent
+from copyspec_eval.decoding.forward import Part, forward, key_extent
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.steps import Steps
@@ -237,7 +237,7 @@ class _Text:
     def _in_prefill(self) -> _Reading:
         cache = RowCache(1, self._extent)
         logits = self._prefill.read(self._model, cache, 0, self._ids[: self.context + self._count])
-        return _Reading(slice(self._count - 1, self._count), logits[0], [])
+        return _Reading(slice(self._count - 1, self._count), logits, [])
 
     def _step(
         self,
@@ -267,7 +267,7 @@ class _Text:
                 parts.append(Part(row, start, tokens))
         extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
         extent = self._extent if self._is_fixed else extent + num_masked
-        logits = self._steps.run(self._cache, parts, extent, is_packed=not width)[:num_compared]
+        logits = forward(self._model, self._cache, parts, extent)[:num_compared]
         return _Reading(slice(at, at + num_compared), logits, [num_compared])
 
 
