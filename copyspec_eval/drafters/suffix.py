@@ -26,7 +26,7 @@ from copyspec_eval.drafters.tree import (
     Resumed,
     grow,
 )
-from copyspec_eval.types import OF_EARLIER, OF_RECYCLED, OF_STORE, Draft, Verdict, source_at
+from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
 
 _CUE, _MOST_EARLIER = 16, 4
 """Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
@@ -224,16 +224,16 @@ class SuffixDrafter:
         """The `Draft.position` of what is copied from index `position` of a source."""
         if source_ids is self._context.token_ids:
             own = position - self._num_earlier
-            return own if own >= 0 else OF_EARLIER
+            return own if own >= 0 else CopyOrigin.EARLIER
         is_earlier = any(
             source_ids is stored.automaton.token_ids and position < stored.automaton.num_earlier
             for stored in self._stored
         )
-        return OF_EARLIER if is_earlier else OF_STORE
+        return CopyOrigin.EARLIER if is_earlier else CopyOrigin.STORE
 
     def _place_of(self, copied: Continuation) -> int:
         if isinstance(copied, Recycled):
-            return OF_RECYCLED
+            return CopyOrigin.RECYCLED
         return self._place(copied.source_ids, copied.position)
 
     def _propose_tree(self, limits: Limits) -> Draft:
