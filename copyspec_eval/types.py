@@ -178,7 +178,6 @@ class Draft:
         token_ids: the draft tokens, at most as many as were asked for.
         position: index in prompt + output of the first copied token; a `CopyOrigin` where it has no
             place there, -1 where it is not copied; of a tree, of its first token.
-        match_length: how many trailing tokens matched at the source, in tokens.
         source: where the tokens come from; of a tree, where its first token does.
         parents: of a tree, the index of the token before each token, -1 for none, always lower
             than its own; None for a chain.
@@ -189,7 +188,6 @@ class Draft:
 
     token_ids: tuple[int, ...] = ()
     position: int = -1
-    match_length: int = 0
     source: DraftSource = "context"
     parents: tuple[int, ...] | None = None
     positions: tuple[int, ...] = ()
@@ -199,7 +197,7 @@ class Draft:
         """The first `most` tokens of it, or all; of a tree, parents come before their children.
 
         >>> Draft((7, 8, 9), position=4).cut(2)
-        Draft(token_ids=(7, 8), position=4, match_length=0, source='context', parents=None, ...)
+        Draft(token_ids=(7, 8), position=4, source='context', parents=None, ...)
         """
         if len(self.token_ids) <= most:
             return self

@@ -159,7 +159,6 @@ class SuffixDrafter:
         return Draft(
             tuple(best.token_ids),
             position,
-            match_length=0 if best.resumed else best.run,
             source=source_at(position),
             probabilities=tuple(best.probabilities),
         )
@@ -244,7 +243,6 @@ class SuffixDrafter:
         return Draft(
             tuple(node.token_id for node in nodes),
             positions[0],
-            nodes[0].copied.run - 1,
             source_at(positions[0]),
             tuple(node.parent for node in nodes),
             positions,

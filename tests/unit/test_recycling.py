@@ -51,7 +51,6 @@ def test_a_tree_is_made_of_successors_and_runners_up() -> None:
     draft = drafter.propose(100, THRESHOLDS)
     assert branches(draft) == [(5,), (6,)], "of 4 nothing is known, but its runners-up"
     assert draft.source == "recycled"
-    assert draft.match_length == 0
     # Both were wrong: after 4 it chose 7. What it held for likely behind 5 and 6 is known, too.
     drafter.observe([7], Verdict(0, 7, path=(), likeliest=[(7, 9, 5), (3, 2, 8), (1, 2, 3)]))
     draft = drafter.propose(100, THRESHOLDS)

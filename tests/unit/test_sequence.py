@@ -140,7 +140,7 @@ def test_a_tree_counts_its_tokens_by_their_sources() -> None:
     sequence, _ = begun([1, 2], [], StopRule(10))
     sequence.commit(Draft(), lambda index: 5)
     # 6 from the context; 7 after it from the context, or 8 from the store.
-    tree = Draft((6, 7, 8), 0, 1, "context", parents=(-1, 0, 0), positions=(0, 1, -1))
+    tree = Draft((6, 7, 8), 0, "context", parents=(-1, 0, 0), positions=(0, 1, -1))
     assert sequence.commit(tree, [6, 8, 0, 9].__getitem__) == Verdict(2, 9, (0, 2))
     sequence.commit(Draft((4, 4), source="model"), [4, 3].__getitem__)
     assert sequence.output_ids == [5, 6, 8, 9, 4, 3]
@@ -158,9 +158,9 @@ def test_earlier_runs_are_told_from_the_run_itself() -> None:
     sequence.commit(Draft(), lambda index: 5)
     earlier, store = CopyOrigin.EARLIER, CopyOrigin.STORE
     places = (earlier, earlier, store)
-    tree = Draft((6, 7, 8), earlier, 1, "earlier", parents=(-1, 0, 1), positions=places)
+    tree = Draft((6, 7, 8), earlier, "earlier", parents=(-1, 0, 1), positions=places)
     sequence.commit(tree, [6, 7, 8, 9].__getitem__)
-    sequence.commit(Draft((4, 3), earlier, 1, "earlier"), [4, 3, 5].__getitem__)
+    sequence.commit(Draft((4, 3), earlier, "earlier"), [4, 3, 5].__getitem__)
     assert sequence.attempts == [Attempt(3, 3, "earlier"), Attempt(2, 2, "earlier")]
     assert sequence.spans == [Span(1, 2, earlier), Span(3, 1, store), Span(5, 2, earlier)]
     assert sequence.counts().drafts == {
@@ -174,7 +174,7 @@ def test_recycled_tokens_have_a_source_of_their_own() -> None:
     sequence.commit(Draft(), lambda index: 5)
     recycled = CopyOrigin.RECYCLED
     places = (recycled, 1, recycled)
-    tree = Draft((6, 7, 8), recycled, 0, "recycled", parents=(-1, 0, 1), positions=places)
+    tree = Draft((6, 7, 8), recycled, "recycled", parents=(-1, 0, 1), positions=places)
     sequence.commit(tree, [6, 7, 8, 9].__getitem__)
     assert sequence.attempts == [Attempt(3, 3, "context")], "a copy is in it"
     assert sequence.spans == [Span(1, 1, recycled), Span(2, 1, 1), Span(3, 1, recycled)]
