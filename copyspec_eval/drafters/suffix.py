@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Limits, Outcomes
-from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycled, Recycler
+from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycled, Recycler, Successors
 from copyspec_eval.drafters.store import AnswerStore, StoreMatch
 from copyspec_eval.drafters.thresholds import marginal_values
 from copyspec_eval.drafters.tree import Continuation, Matched, Node, Resumed, chain, grow
@@ -37,14 +37,14 @@ class SuffixDrafter:
     before the prompt, each behind the prompt's last tokens, and count like it.
 
     With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
-    together as a tree. With a recycler, tokens that the model itself held for likely compete with
+    together as a tree. With `successors`, tokens that the model itself held for likely compete with
     them for its places.
 
     Args:
         store: earlier answers; this request's is added when it is done.
         tree: see above.
         outcomes: of the run's drafts so far; this request's are added. None for this request alone.
-        recycler: of this request; for a tree alone.
+        successors: what the model held for likely; for a tree alone.
 
     Attributes:
         num_likeliest: see `ReadsLogits`.
@@ -69,13 +69,13 @@ class SuffixDrafter:
         store: AnswerStore | None = None,
         tree: bool = False,
         outcomes: Outcomes | None = None,
-        recycler: Recycler | None = None,
+        successors: Successors | None = None,
     ) -> None:
         self._store = store
         self._tree = tree
         self._outcomes = outcomes or Outcomes()
-        self._recycler = recycler
-        self.num_likeliest = NUM_LIKELIEST if recycler else 0
+        self._recycler = None if successors is None else Recycler(successors)
+        self.num_likeliest = NUM_LIKELIEST if self._recycler else 0
         self._stored = [StoreMatch(automaton) for automaton in store.automata] if store else []
         self._context = SuffixAutomaton()
         self._num_prompt_tokens = 0

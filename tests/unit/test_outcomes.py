@@ -17,7 +17,6 @@ from copyspec_eval.drafters.outcomes import (
     guess_recycled,
     guess_resumed,
 )
-from copyspec_eval.drafters.recycling import Recycler
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.drafters.thresholds import acceptance_thresholds, marginal_values
@@ -89,8 +88,7 @@ def test_draft_tokens_count_up_to_the_first_that_is_wrong(
 ) -> None:
     """As many are right as were accepted; of a chain at most one is wrong, and the last."""
     outcomes = Watched()
-    recycler = Recycler({}) if recycles else None
-    drafter = SuffixDrafter(tree=tree, outcomes=outcomes, recycler=recycler)
+    drafter = SuffixDrafter(tree=tree, outcomes=outcomes, successors={} if recycles else None)
     drafter.start(prompt)
     while answer:
         outcomes.observed.clear()

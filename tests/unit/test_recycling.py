@@ -30,7 +30,7 @@ rows = st.lists(tokens, min_size=3, max_size=3, unique=True)
 
 
 def recycling(successors: Successors | None = None) -> SuffixDrafter:
-    return SuffixDrafter(tree=True, recycler=Recycler({} if successors is None else successors))
+    return SuffixDrafter(tree=True, successors={} if successors is None else successors)
 
 
 def branches(draft: Draft) -> list[tuple[int, ...]]:
