@@ -149,22 +149,6 @@ def is_rating(score: float) -> bool:
     return 1 <= score <= 10
 
 
-def judgement_row(
-    grading: Grading, model: str, judge: str, judgement: str, score: float, tstamp: float
-) -> dict[str, Any]:
-    """A row of FastChat's `model_judgment/<judge>_single.jsonl`; `tstamp` is a Unix time in s."""
-    return {
-        "question_id": grading.question_id,
-        "model": model,
-        "judge": [judge, grading.template],
-        "user_prompt": grading.user,
-        "judgment": judgement,
-        "score": score,
-        "turn": grading.turn,
-        "tstamp": tstamp,
-    }
-
-
 def file_name(name: str) -> str:
     """A model's name without the characters that file names cannot have.
 
