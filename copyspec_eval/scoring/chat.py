@@ -71,17 +71,15 @@ class ChatModel:
         """
         try:
             return without_secrets(_content(asyncio.run(self._completion(system, user))))
-        except asyncio.TimeoutError:
-            raise UnansweredError(f"no answer in {TIMEOUT_SECONDS:g} s, retries included") from None
-        except self._openai.APIStatusError as error:
-            raise UnansweredError(
-                _line(f"HTTP {error.status_code}: {error.response.text}")
-            ) from None
         except UnansweredError:
             raise
+        except asyncio.TimeoutError:
+            reason = f"no answer in {TIMEOUT_SECONDS:g} s, retries included"
+        except self._openai.APIStatusError as error:
+            reason = _line(f"HTTP {error.status_code}: {error.response.text}")
         except Exception as error:  # of the client, and of its transport, whichever it uses
             reason = _line(str(error)) or type(error).__name__
-            raise UnansweredError(reason) from None
+        raise UnansweredError(reason)
 
     async def _completion(self, system: str, user: str) -> bytes:
         """The server's answer, JSON if all is well."""

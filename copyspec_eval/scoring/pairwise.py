@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from os import devnull
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
@@ -51,7 +52,7 @@ class JudgedPairs:
 
     def verdicts(self, turn: int) -> Counter[str]:
         """How often `a` wins, `b` wins, or neither, on a turn; as FastChat counts them."""
-        return Counter(_winner(row) for (_, of), row in self.rows.items() if of == turn)
+        return Counter(_winner(row) for row in self.rows.values() if row["turn"] == turn)
 
 
 def pairs_of(
@@ -144,12 +145,8 @@ def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
         system, user = conversation.to_openai_api_messages()
         return model.ask(system["content"], user["content"])
 
-    own = common.chat_completion_openai
-    common.chat_completion_openai = complete
-    try:
+    with mock.patch.object(common, "chat_completion_openai", complete):
         yield common, gen_judgment
-    finally:
-        common.chat_completion_openai = own
 
 
 def _answers(turns: Sequence[str]) -> dict[str, Any]:
