@@ -19,14 +19,16 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.engines import draft_options, engine_of, has_model_cache
-from copyspec_eval.api.generation import Streamer, to_streamer
+from copyspec_eval.api.generation import REMEDIES, Streamer, python_options, to_streamer
 from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.generation_settings import check_mode
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
+from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
+from copyspec_eval.session.requests import check_mode
+from copyspec_eval.session.session import Arm, Session
+from copyspec_eval.session.settings import check_model_cache
 
 _READ = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
 """What transformers prepares for the model that is heeded here."""
@@ -84,7 +86,7 @@ def custom_generate(
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
-    options = draft_options(
+    options = python_options(
         drafter,
         gamma,
         num_draft_tokens=num_draft_tokens,
@@ -118,8 +120,10 @@ def custom_generate(
         for row, prompt in enumerate(prompts)
     ]
     with one_at_a_time(model):
-        batch_size = 1 if has_model_cache(model) else len(prompts)
-        engine = engine_of(model, None, options, exact=False, batch_size=batch_size)
+        arm = Arm(options, drafter_factory(options))
+        session = Session(model, None, [options], exact=False, rows=len(prompts))
+        check_model_cache(session.reason, exact=False, tree=tree, batch_size=1, remedies=REMEDIES)
+        engine = session.engine(arm, 1 if session.reason else len(prompts))
         outputs = [generation.token_ids for generation in engine.generate(requests)]
     if noise is not None:
         noise.rewind(max(map(len, outputs)))

@@ -29,9 +29,7 @@ def register_model() -> None:
 def register_tasks() -> None:
     """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
 
-    When `lm_eval` looks up what stands after `--tasks`, tasks of ours are loaded once, and tasks of
-    users' files that are made with our classes: so what is wrong with their data is reported before
-    a model is loaded.
+    `--tasks` then loads tasks of our classes, so that wrong data is reported before a model loads.
     """
     from lm_eval.tasks import _yaml_loader
     from lm_eval.tasks.manager import TaskManager
@@ -79,7 +77,6 @@ def register_tasks() -> None:
 
 
 def watch_evaluations() -> None:
-    """Have lm-eval's `simple_evaluate` and `evaluate` tell our models what they are asked to do."""
     from copyspec_eval.harness import evaluation  # noqa: F401, it wraps them
 
 
@@ -91,7 +88,6 @@ def watch_command() -> None:
 
 
 def _has_our_class(path: Any) -> bool:
-    """Whether a task's file lies in our folder, or names a class of ours."""
     if not path:
         return False
     if tasks_dir() in Path(path).parents:

@@ -24,12 +24,7 @@ logger = logging.getLogger("lm_eval.copyspec")
 
 
 def answers_of(paths: Sequence[str]) -> list[EarlierAnswer]:
-    """The answers in `paths`, read before a model is loaded.
-
-    Raises:
-        OptionError: as `read_earlier`; or the run under way writes there, and would copy itself.
-        DataError: as `read_earlier`.
-    """
+    """The answers in `paths`; refuses a folder that the run under way writes to."""
     notes: list[str] = []
     answers = read_earlier(paths, notes)
     for note in notes:
@@ -45,30 +40,17 @@ def answers_of(paths: Sequence[str]) -> list[EarlierAnswer]:
 
 
 def tokenised(answers: Iterable[EarlierAnswer], lm: HFLM, paths: Sequence[str]) -> EarlierAnswers:
-    """The `answers` in `paths`, in the tokens of `lm`.
-
-    Raises:
-        OptionError: token ids of a trace that its tokenizer does not have.
-    """
+    """The `answers` in `paths`, in the tokens of `lm`."""
     return EarlierAnswers(_tokenised(answers, lm, paths))
 
 
 def check_asked(paths: Sequence[str], jobs: Sequence[Prepared]) -> None:
-    """Refuse earlier runs, if there are any, that answered nothing of what is asked first.
-
-    Raises:
-        OptionError: names the task.
-    """
+    """Refuse earlier runs, if there are any, that answered nothing of what is asked first."""
     if paths and not any(job.sequence.earlier for job in jobs):
         raise OptionError(
             f"store={store_text(paths)}: no answer to a document of "
-            f"{jobs[0].instance.task_name}; name a run of the same task and documents"
+            f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
         )
-
-
-def settings(paths: Sequence[str], answers: EarlierAnswers) -> dict[str, str]:
-    """For the manifest: the earlier runs that were copied from, and a hash of their answers."""
-    return {"store": store_text(paths), "store_sha256": answers.digest} if paths else {}
 
 
 def _tokenised(

@@ -99,7 +99,6 @@ def _declared() -> frozenset[str]:
 
 
 def parameters(model: type) -> set[str]:
-    """Names of what its constructor takes."""
     return set(inspect.signature(model).parameters)
 
 
@@ -121,11 +120,7 @@ def arguments(given: Mapping[str, Any] | str | None) -> Arguments:
 
 
 def of_environment() -> dict[str, Any]:
-    """The model arguments of `$COPYSPEC_MODEL_ARGS`.
-
-    Raises:
-        OptionError: it is not a JSON object.
-    """
+    """The model arguments of `$COPYSPEC_MODEL_ARGS`."""
     try:
         given = json.loads(os.environ.get(VARIABLE) or "{}")
     except (ValueError, RecursionError):
@@ -136,11 +131,7 @@ def of_environment() -> dict[str, Any]:
 
 
 def with_environment(given: Mapping[str, Any]) -> Arguments:
-    """Model arguments, and those of the environment over them.
-
-    Raises:
-        OptionError: as `of_environment`, or a value that was left out of a command is missing.
-    """
+    """Model arguments, and those of the environment over them."""
     whole = arguments({**given, **of_environment()})
     for name, value in whole.items():
         if value == NOT_RECORDED:

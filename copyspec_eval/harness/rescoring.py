@@ -77,22 +77,15 @@ class _RescoringModel:
 
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
-        self._lm.prepare()
+        session = self._lm.prepare()
         baseline, drafting = (
-            Engine(
-                self._lm.model,
-                NoDrafter,
-                num_draft_tokens=count,
-                exact=None,
-                cache=self._lm.cache_kind,
-            )
-            for count in (0, PAPER_DRAFT_TOKENS)
+            Engine(session.model, NoDrafter, num_draft_tokens=n, exact=None, cache=session.cache)
+            for n in (0, PAPER_DRAFT_TOKENS)
         )
-        self._rescorer = Rescorer(self._lm.model, baseline, drafting)
+        self._rescorer = Rescorer(session.model, baseline, drafting)
         self._builder = RequestBuilder(self._lm)
 
     def rescore(self, pair: Pair) -> Pair:
-        """The pair with its `Difference`."""
         assert pair.a is not None, "only answers with the same prompt differ"
         assert pair.b is not None
         job = self._prepare(pair.a)

@@ -68,11 +68,7 @@ def run_spec(
 def _resolved(
     lm: Any, arguments: Mapping[str, Any], config: Any, without: Collection[str]
 ) -> dict[str, Any]:
-    """Every argument of the model's class: what it became, else what was given, else its default.
-
-    An argument can be resolved while loading (`max_length`, `add_bos_token`); the model then has an
-    attribute of that name. Fields of the model's config can be given as well.
-    """
+    """Every argument of the model's class: what it became in loading, was given, or its default."""
     defaults: dict[str, Any] = {}
     for owner in reversed(type(lm).__mro__):
         constructor = vars(owner).get("__init__")

@@ -258,7 +258,7 @@ def test_lm_evals_model_is_on_the_device(
         there = on("mps", model)
         choice = choose_cache(there, exact=False, batch_size=2)
         # The trial is given its choices, so it waits for none.
-        monkeypatch.setattr(f"{CopySpecLM.__module__}.choose_cache", lambda *_, **__: choice)
+        monkeypatch.setattr("copyspec_eval.session.session.choose_cache", lambda *_, **__: choice)
         with watched(pretended) as taken:
             found = answers(there)
     assert found == wanted

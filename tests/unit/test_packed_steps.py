@@ -25,7 +25,7 @@ from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.thresholds import share
+from copyspec_eval.drafters.thresholds import allocate_draft_tokens
 from copyspec_eval.types import Draft
 
 VARIED = ["qwen2", "gemma2", "gpt2", "mixtral", "gpt_oss"]
@@ -87,7 +87,7 @@ def test_drafts_share_what_is_worth_its_time(
     """No other number of the likeliest tokens gives more, less what it costs."""
     prices = [0.0, *accumulate(slopes)]
     drafts = [Draft(tuple(range(len(p))), probabilities=tuple(p)) for p in rows]
-    cut = share(drafts, prices, most)
+    cut = allocate_draft_tokens(drafts, prices, most)
     kept = [p for draft in cut for p in draft.probabilities]
     dropped = [p for row, draft in zip(rows, cut, strict=True) for p in row[len(draft.token_ids) :]]
     assert len(kept) <= min(most, len(slopes))
@@ -103,8 +103,8 @@ def test_drafts_share_what_is_worth_its_time(
 
 def test_a_draft_without_probabilities_is_cut_only_where_there_is_no_room() -> None:
     drafts = [Draft((1, 2, 3)), Draft(), Draft((4, 5))]
-    assert share(drafts, [0.0] * 6, most_tokens=5) == drafts
-    cut = share(drafts, [0.0] * 6, most_tokens=3)
+    assert allocate_draft_tokens(drafts, [0.0] * 6, most_tokens=5) == drafts
+    cut = allocate_draft_tokens(drafts, [0.0] * 6, most_tokens=3)
     assert [draft.token_ids for draft in cut] == [(1, 2), (), (4,)]
 
 

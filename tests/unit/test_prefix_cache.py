@@ -250,8 +250,8 @@ def test_shared_examples_are_read_once(byte_model: Path, options: str) -> None:
     assert first == 0
     assert min(others) >= PREFILL_CHUNK
     [arm] = with_it._arms
-    assert arm.drafting.prefix_cache is not None
-    assert 0 < arm.drafting.prefix_cache.num_bytes <= 10**6
+    assert arm.prefix_cache is not None
+    assert 0 < arm.prefix_cache.num_bytes <= 10**6
     again = with_it.generate_until(asked(*texts), disable_tqdm=True)
     assert again == answers
     assert with_it._spec(arm, [], None).drafting["prefix_cache"] == 10**6

@@ -13,6 +13,7 @@ from lm_eval.api.model import LM, CacheHook
 
 from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.errors import OptionError
+from copyspec_eval.records import BaselineTurn
 from copyspec_eval.types import Attempt, DraftCounts, DraftSource, FinishReason, Span, TurnCounts
 
 _BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
@@ -39,7 +40,7 @@ class TimedAnswer(NamedTuple):
     Attributes:
         counts: what it took.
         token_ids: its tokens; None where they are not reported.
-        prompt_ids: the prompt's, where `spans` point into it.
+        prompt_ids: the prompt's, where they are reported.
         attempts, spans: as in `Generation`; empty where they are not reported.
         baseline: the same answer without drafts, in a paired run.
     """
@@ -49,17 +50,14 @@ class TimedAnswer(NamedTuple):
     prompt_ids: tuple[int, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     spans: tuple[Span, ...] = ()
-    baseline: TimedAnswer | None = None
+    baseline: BaselineTurn | None = None
 
 
 class Backend(LM):
     """In front of any backend: the clock covers all that it does, tokenising and network too."""
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        """The backend's answers to a batch, and what it reports of each.
-
-        They are kept from lm-eval's cache, which is to get them with their records.
-        """
+        """The backend's answers, kept from lm-eval's cache, which gets them with their records."""
         generate = super().generate_until
         quiet = {"disable_tqdm": True} if takes(generate, "disable_tqdm") else {}
         cache: CacheHook = self.cache_hook
@@ -79,11 +77,7 @@ class Backend(LM):
 
     @classmethod
     def check_rows(cls, arguments: dict[str, Any]) -> None:
-        """Refuse, before anything is loaded, settings under which no answer can be timed.
-
-        Raises:
-            OptionError: names them.
-        """
+        """Refuse, before anything is loaded, settings under which no answer can be timed."""
         check_batch_size(arguments["batch_size"])
         if not is_one(arguments.get("num_concurrent")):
             raise OptionError(
@@ -92,11 +86,7 @@ class Backend(LM):
             )
 
     def check_request(self, gen_kwargs: dict[str, Any]) -> None:
-        """Refuse, before any is answered, a request whose answer would be wrong.
-
-        Raises:
-            OptionError: names the setting.
-        """
+        """Refuse, before any is answered, a request whose answer would be wrong."""
 
     def rows(self) -> Rows:
         """As the loaded backend answers them."""
@@ -111,7 +101,7 @@ class Backend(LM):
         """Of a prompt, as the backend orders its requests."""
         return len(prompt)
 
-    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...] | None:
+    def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
         """Names of the logits processors of a request, for the manifest; None if not known."""
         return None
 
@@ -125,11 +115,7 @@ def batch_size(lm: Any) -> object:
 
 
 def check_batch_size(value: object) -> int:
-    """Rows that can share out the time of their batch.
-
-    Raises:
-        OptionError: it is no number.
-    """
+    """Rows that can share out the time of their batch."""
     if not (str(value).isdecimal() and int(str(value)) >= 1):
         raise OptionError(
             f"batch_size={value!r} is not a number of at least 1; to share out a batch's time, its "
@@ -139,12 +125,10 @@ def check_batch_size(value: object) -> int:
 
 
 def is_one(num_concurrent: object) -> bool:
-    """Whether requests are sent one by one."""
     return str(num_concurrent) in ("None", "0", "1")
 
 
 def takes(function: Any, parameter: str) -> bool:
-    """Whether a function has a parameter of that name."""
     return parameter in inspect.signature(function).parameters
 
 
@@ -154,7 +138,6 @@ def with_tokens(
     token_ids: Sequence[int],
     finish_reason: FinishReason | None,
 ) -> TimedAnswer:
-    """An answer whose tokens are known."""
     counts = replace(
         counts,
         num_prompt_tokens=num_prompt_tokens,

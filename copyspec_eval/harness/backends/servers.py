@@ -26,21 +26,14 @@ from copyspec_eval.harness.backends.base import (
     counts_by_source,
     is_one,
 )
-from copyspec_eval.harness.backends.vllm_steps import attempts
+from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.redaction import without_secrets
 from copyspec_eval.types import Attempt, FinishReason, TurnCounts
 
 
 @dataclass(slots=True)
 class _Call:
-    """A request to the server.
-
-    Attributes:
-        contexts: whose answers it asks for.
-        slots: lm-eval's semaphore of requests that may be under way at a time.
-        reply: the server's.
-        started, ended: when it was sent, and when the reply was there, by `perf_counter`.
-    """
+    """A request to the server; times are by `perf_counter`."""
 
     contexts: Sequence[Any]
     slots: Any = None
@@ -55,7 +48,6 @@ class _Call:
         return True
 
     def release(self) -> None:
-        """As the semaphore."""
         self.slots.release()
 
 
@@ -71,18 +63,15 @@ class APIBackend(Backend):
 
     @classmethod
     def check_rows(cls, arguments: dict[str, Any]) -> None:
-        """As for any backend; requests may be under way at the same time."""
         super().check_rows(arguments | {"num_concurrent": 1})
 
     def rows(self) -> Rows:
-        """As many as are under way."""
         size = check_batch_size(batch_size(self))
         if is_one(self._concurrent):
             return Rows(size, size)
         return Rows.refilled(size * int(self._concurrent))
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        """As for any backend."""
         self._calls: list[_Call] = []
         with _without_notices():
             texts, timed = super().ask(group)

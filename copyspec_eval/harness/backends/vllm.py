@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -18,12 +20,16 @@ from copyspec_eval.harness.backends.base import (
     takes,
     with_tokens,
 )
-from copyspec_eval.harness.backends.vllm_steps import attempts, method_source, watched
 from copyspec_eval.serving.requests import Drafted
-from copyspec_eval.types import FinishReason, TurnCounts
+from copyspec_eval.types import Attempt, DraftSource, FinishReason, TurnCounts
 
 _TEMPERATURE = 1.0
 """vLLM's own, where a request has none."""
+
+
+_COPYING = {"custom_class", "ngram", "ngram_gpu", "suffix"}
+"""vLLM's speculative methods that copy. `suffix` copies from earlier answers, too, and does not
+tell them apart."""
 
 
 class VLLMBackend(Backend):
@@ -55,7 +61,6 @@ class VLLMBackend(Backend):
 
     @classmethod
     def check_rows(cls, arguments: dict[str, Any]) -> None:
-        """As for any backend; "auto" is a batch size, too."""
         super().check_rows(arguments | ({"batch_size": 1} if _is_auto(arguments) else {}))
 
     def check_request(self, gen_kwargs: dict[str, Any]) -> None:
@@ -72,18 +77,15 @@ class VLLMBackend(Backend):
             )
 
     def rows(self) -> Rows:
-        """As vLLM schedules them."""
         if self.batch_size != "auto":
             size = check_batch_size(self.batch_size)
             return Rows(size, size)
         return Rows.refilled(self._vllm_config.scheduler_config.max_num_seqs)
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
-        """As vLLM's request objects report them."""
         return [self._timed_answer(output, len(group)) for output in self._outputs]
 
     def loaded(self) -> dict[str, Any]:
-        """From vLLM's own settings."""
         settings = self._vllm_config
         if settings is None:
             return {}
@@ -95,14 +97,10 @@ class VLLMBackend(Backend):
         }
 
     def length(self, prompt: str) -> int:
-        """In tokens."""
         return len(self.tok_encode(prompt))
 
     def drafted(self, output: Any, num_forwards: int) -> Drafted | None:
-        """What was drafted for an answer, vLLM's `RequestOutput`.
-
-        None if a stop string ended the answer: vLLM reports no drafts then.
-        """
+        """What was drafted for a `RequestOutput`; None where vLLM reports nothing."""
         source, answer = method_source(self._vllm_config), output.outputs[0]
         if source is None:
             return Drafted()
@@ -114,7 +112,6 @@ class VLLMBackend(Backend):
 
     @property
     def _vllm_config(self) -> Any:
-        """vLLM's settings; None of an engine that does not show them."""
         return getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
 
     def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
@@ -172,3 +169,69 @@ def _finish_reason(answer: Any) -> FinishReason | None:
     if answer.finish_reason == "stop":
         return "stop" if isinstance(answer.stop_reason, str) else "eos"
     return "length" if answer.finish_reason == "length" else None
+
+
+@contextmanager
+def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
+    """The tokens that each forward gave a request of vLLM's `LLMEngine`, by its id."""
+    num_tokens: dict[str, list[int]] = {}
+    processor = getattr(engine, "output_processor", None)
+    process = getattr(processor, "process_outputs", None)
+    if processor is None or process is None:
+        yield num_tokens
+        return
+
+    def noted(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        # An aborted request may still be given tokens, and none of them is in its answer.
+        states = {
+            each.request_id: processor.request_states.get(each.request_id) for each in outputs
+        }
+        processed = process(outputs, *args, **kwargs)
+        for output in outputs:
+            state = states[output.request_id]
+            # What follows a stop string has been taken away by now.
+            if state is not None and output.new_token_ids:
+                name = getattr(state, "external_req_id", output.request_id)
+                num_tokens.setdefault(name, []).append(len(output.new_token_ids))
+        return processed
+
+    processor.process_outputs = noted
+    try:
+        yield num_tokens
+    finally:
+        del processor.process_outputs
+
+
+def attempts(
+    drafted: Sequence[int],
+    accepted: Sequence[int],
+    num_tokens: int,
+    num_forwards: int,
+    source: DraftSource,
+) -> tuple[Attempt, ...]:
+    """The forwards of an answer that verified a draft.
+
+    vLLM counts what it accepted before it cuts the answer at its end, so the last is cut here.
+    Every forward gives what was accepted and a token of the model's own; the last may give less.
+
+    Args:
+        drafted, accepted: of each forward with a draft, as vLLM counts them.
+        num_tokens: of the answer.
+        num_forwards: that gave it tokens; fewer, where not all of them are known, cut too little.
+        source: of all drafts.
+
+    >>> attempts([4, 5], [1, 5], num_tokens=5, num_forwards=3, source="context")[-1]
+    Attempt(num_drafted=5, num_accepted=2, source='context')
+    """
+    if not drafted:
+        return ()
+    accepted = list(accepted)
+    beyond = num_forwards + sum(accepted) - num_tokens
+    accepted[-1] -= min(accepted[-1], max(0, beyond - 1))
+    return tuple(Attempt(*counts, source) for counts in zip(drafted, accepted, strict=True))
+
+
+def method_source(config: Any) -> DraftSource | None:
+    """Where drafts come from by vLLM's `VllmConfig`; None if there are none."""
+    method = getattr(getattr(config, "speculative_config", None), "method", None)
+    return method and ("context" if method in _COPYING else "model")
