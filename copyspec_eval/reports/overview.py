@@ -11,7 +11,7 @@ from pandas import Series
 from copyspec_eval.errors import printable
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import figure, scores, with_interval
-from copyspec_eval.reports.results import SCORE_OF_TURN
+from copyspec_eval.reports.results import TURN_SCORE
 from copyspec_eval.reports.summary import CONFIDENCE
 from copyspec_eval.reports.tables import terminal, without_empty_columns
 
@@ -36,7 +36,7 @@ def overview(board: Leaderboard) -> str:
 def _scores(line: Series[Any], turn: int, is_last: bool) -> Iterator[str]:
     """`name value` of the scores of a turn; one of the whole stands with the last turn."""
     for name, score in scores(line).items():
-        of_turn = SCORE_OF_TURN.fullmatch(name)
+        of_turn = TURN_SCORE.fullmatch(name)
         if int(of_turn[2]) == turn if of_turn else is_last:
             yield f"{of_turn[1] if of_turn else name} {score}"
 
