@@ -105,16 +105,13 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
 
 def report(arguments: argparse.Namespace) -> None:
     """Print runs' scores, speed and equality, and write them with a page for the browser."""
-    from copyspec_eval.reports import files, leaderboard, leaderboard_forms, overview, shards
+    from copyspec_eval.reports import files, leaderboard, leaderboard_forms, shards
 
     board = leaderboard.leaderboard(shards.read_runs(arguments.runs))
     written = files.write(board, arguments.out) if arguments.out else []
-    if arguments.format == "table":
-        _show(overview.overview(board))
-        if len(arguments.runs) == 1:
-            _show(f"\n{overview.files(arguments.runs[0])}")
-    else:
-        _show(leaderboard_forms.FORMS[arguments.format](board))
+    _show(leaderboard_forms.FORMS[arguments.format](board))
+    if arguments.format == "table" and len(arguments.runs) == 1:
+        _show(f"\n{files.listing(arguments.runs[0])}")
     for path in written:
         print(printable(str(path)), file=sys.stderr)
 
