@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from random import Random
 from typing import NamedTuple
 
 import torch
@@ -22,9 +21,6 @@ from copyspec_eval.decoding.forward import (
 )
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.types import Draft
-
-_HIGHEST_ID = 1000
-"""Multimodal models have the ids of their images far up."""
 
 Rows = list[sequence.Sequence | None]
 """What occupies each row of the cache."""
@@ -172,27 +168,6 @@ class Steps:
             self._model, cache, 0, numbers[:, 1:], numbers[:, :1], extent, parents=parents
         )
         return logits.flatten(0, 1)
-
-    def take_empty(self, cache: RowCache, start: int, lengths: Sequence[int]) -> torch.Tensor:
-        """A step whose tokens mean nothing: its logits, `[tokens, vocabulary]`.
-
-        They are drawn at random, so that a mixture reads as many experts as it does of a text.
-
-        Args:
-            cache: where it is taken.
-            start: position of each row's first token.
-            lengths: tokens of each row.
-        """
-        width = self.common_width(lengths)
-        if width:
-            lengths = [width] * len(lengths)
-        highest = int(self._model.config.get_text_config().vocab_size) - 1
-        tokens = Random(0).choices(range(min(highest, _HIGHEST_ID) + 1), k=sum(lengths))
-        parts = []
-        for row, length in enumerate(lengths):
-            parts.append(Part(row, start, tokens[:length]))
-            tokens = tokens[length:]
-        return self.run(cache, parts, cache.capacity, is_packed=not width)
 
     def extent_of(self, max_length: int) -> int:
         """Cache positions that a sequence of at most so many tokens may need, padding included."""
