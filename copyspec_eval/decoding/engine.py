@@ -58,6 +58,7 @@ class Engine:
     Attributes:
         batch_size, exact, cache: as above.
         widest: the most tokens of a row in a step.
+        packs: whether the rows of a step may be of unlike widths.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Engine:
         self.exact = exact
         self.batch_size = batch_size
         self.cache: CacheKind = cache
-        self.widest = self._runner.widest
+        self.widest, self.packs = self._runner.widest, self._runner.packs
         self._is_fixed = exact is not None and exact.width is not None
         costs = None if self._is_fixed else step_costs
         free = {0: 1.0, num_draft_tokens: 1.0}
@@ -261,7 +262,7 @@ class Engine:
         ]
         if self._draft_model is not None:
             drafts = self._draft_model.propose(drafting, drafts)
-        if self._runner.packs:
+        if self.packs:
             room = len(rows) * (self.widest - 1)
             drafts = allocate_draft_tokens(drafts, self._costs, room)
         return drafts

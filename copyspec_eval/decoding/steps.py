@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from random import Random
 from typing import NamedTuple
 
 import torch
@@ -15,9 +14,6 @@ from copyspec_eval.decoding import kernels, sequence
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.types import Draft
-
-_HIGHEST_ID = 1000
-"""Multimodal models have the ids of their images far up."""
 
 Rows = list[sequence.Sequence | None]
 """What occupies each row of the cache."""
@@ -143,27 +139,6 @@ class Steps:
         if self.fixes_extent:
             return self.widest
         return 0 if self.packs and len({*lengths}) > 1 else max(lengths)
-
-    def take_empty(self, cache: RowCache, start: int, lengths: Sequence[int]) -> torch.Tensor:
-        """A step whose tokens mean nothing: its logits, `[tokens, vocabulary]`.
-
-        They are drawn at random, so that a mixture reads as many experts as it does of a text.
-
-        Args:
-            cache: where it is taken.
-            start: position of each row's first token.
-            lengths: tokens of each row.
-        """
-        width = self.common_width(lengths)
-        if width:
-            lengths = [width] * len(lengths)
-        highest = int(self._model.config.get_text_config().vocab_size) - 1
-        tokens = Random(0).choices(range(min(highest, _HIGHEST_ID) + 1), k=sum(lengths))
-        parts = []
-        for row, length in enumerate(lengths):
-            parts.append(Part(row, start, tokens[:length]))
-            tokens = tokens[length:]
-        return forward(self._model, cache, parts, cache.capacity)
 
     def extent_of(self, max_length: int) -> int:
         """Cache positions that a sequence of at most so many tokens may need, padding included."""

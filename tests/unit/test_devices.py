@@ -40,8 +40,7 @@ from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import measure_step_costs
-from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import drafter_factory
@@ -217,7 +216,7 @@ def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
     with PretendedDevice("mps") as pretended:
         model = on("mps", tiny_model("mixtral"))
         check_cache(model, "copyspec", exact=exact, batch_size=2)
-        costs = measure_step_costs(model, 2, Steps(model, 3, 8 if exact else None, 2), exact)
+        costs = step_costs(model, 2, 3, ExactMode(8) if exact else None, "copyspec")
         if exact:
             assert check_exact(model, prompts()[1], ExactMode(8), 3, 2) is None
         assert pretended.events
