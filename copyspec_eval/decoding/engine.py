@@ -23,7 +23,11 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
-from copyspec_eval.drafters.thresholds import acceptance_thresholds, draft_prices, share
+from copyspec_eval.drafters.thresholds import (
+    acceptance_thresholds,
+    allocate_draft_tokens,
+    marginal_costs,
+)
 from copyspec_eval.types import CacheKind, Draft, ExactMode, Generation
 
 _WARM_UP_TOKENS = 4
@@ -54,6 +58,7 @@ class Engine:
     Attributes:
         batch_size, exact, cache: as above.
         widest: the most tokens of a row in a step.
+        packs: whether the rows of a step may be of unlike widths.
     """
 
     def __init__(
@@ -82,13 +87,13 @@ class Engine:
         self.exact = exact
         self.batch_size = batch_size
         self.cache: CacheKind = cache
-        self.widest = self._runner.widest
+        self.widest, self.packs = self._runner.widest, self._runner.packs
         self._is_fixed = exact is not None and exact.width is not None
         costs = None if self._is_fixed else step_costs
         free = {0: 1.0, num_draft_tokens: 1.0}
         self._thresholds = acceptance_thresholds(costs or free)[:num_draft_tokens]
         most = batch_size * num_draft_tokens
-        self._prices = draft_prices(costs or {0: 1.0, most: 1.0})
+        self._costs = marginal_costs(costs or {0: 1.0, most: 1.0})
         self._draft_model = draft_model
         self._clock = Stopwatch()
 
@@ -257,8 +262,9 @@ class Engine:
         ]
         if self._draft_model is not None:
             drafts = self._draft_model.propose(drafting, drafts)
-        if self._runner.packs:
-            drafts = share(drafts, self._prices, len(rows) * (self.widest - 1))
+        if self.packs:
+            room = len(rows) * (self.widest - 1)
+            drafts = allocate_draft_tokens(drafts, self._costs, room)
         return drafts
 
     def _commit(

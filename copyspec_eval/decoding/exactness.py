@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import cache, partial
 from itertools import cycle, islice
 from typing import Any, NamedTuple
@@ -20,11 +21,11 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.announced import announced
-from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import Part, key_extent
-from copyspec_eval.decoding.modules import engine_kernels
-from copyspec_eval.decoding.prefill import Prefill
-from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.given import Given, scripted_drafts
+from copyspec_eval.decoding.model_support import position_limit
+from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.types import EXACT_MEANS, FIXED_WIDTHS, ExactMode
@@ -42,7 +43,7 @@ _COUNT = 8
 """Tokens that are compared where steps have any width."""
 _WIDTHS = (2, 5, _COUNT)
 """Of the steps in which they are read again."""
-_MASKED_KEYS = 64
+_NO_MODULE = "none of its modules alone"
 
 
 class Mismatch(NamedTuple):
@@ -125,7 +126,7 @@ def mismatches(
     longest: int,
     batch_size: int,
 ) -> Iterator[Mismatch]:
-    """Read a real text in several ways and compare the logits bit for bit with plain decoding's.
+    """Decode a real text in several ways and compare the logits bit for bit with plain decoding's.
 
     The same tokens are read in steps of other widths (at a fixed width, at other places in the
     step), in a prefill, with the largest embeddings behind them and in the rows beside them, with
@@ -138,42 +139,58 @@ def mismatches(
         longest: tokens of the longest draft.
         batch_size: rows side by side.
     """
+    # At a fixed width, every place of a step.
+    count = mode.width or _COUNT
+    # Wide enough for every reading, however short the drafts.
+    widest = mode.width or 1 + max(longest, count)
+    limit = position_limit(model)
     for context in _CONTEXTS_FIXED if mode.width else _CONTEXTS:
-        with engine_kernels(model, exact=True):
-            text = _Text(model, token_ids, mode, longest, batch_size, context)
-            if not text.fits:
+        if context + count + widest > limit:
+            if context != _CONTEXTS[0]:
                 continue
-            plain = text.plain()
-            for name, read in text.readings():
-                reading = read()
-                if not torch.equal(reading.logits, plain.logits[reading.positions]):
-                    what = f"{name}, after {text.context} tokens"
-                    yield Mismatch(what, _first_module(model, text, read))
+            context = 1
+        text = _Text(model, token_ids, mode, batch_size, context, count + widest)
+        plain = [[(0, 0)] * count]
+        wanted = text.read(plain)
+        for name, rows in _readings(mode, count, widest, batch_size):
+            logits = text.read(rows)[: len(wanted)]
+            if not torch.equal(logits, wanted[: len(logits)]):
+                both = (_states(model, partial(text.read, each)) for each in (plain, rows))
+                yield Mismatch(f"{name}, after {context} tokens", _first_module(*both))
+        if not mode.width and not torch.equal(text.read_at_once(count), wanted[-1:]):
+            yield Mismatch(f"in a prefill, after {context} tokens", _NO_MODULE)
 
 
-class _Reading(NamedTuple):
-    """Logits of the first row after tokens that are counted from the context's end.
+_Steps = Sequence[tuple[int, int]]
+"""Of each step of a row, how many right draft tokens it has, and wrong ones behind them."""
 
-    Attributes:
-        positions: which tokens.
-        logits: `[positions, vocabulary]`.
-        lengths: how many of them each forward read.
-    """
 
-    positions: slice
-    logits: torch.Tensor
-    lengths: Sequence[int]
+def _readings(
+    mode: ExactMode, count: int, widest: int, batch_size: int
+) -> Iterator[tuple[str, list[_Steps]]]:
+    """Ways to read `count` tokens of the first row, with their names: the steps of rows in use."""
+    half = count // 2
+    if mode.width:
+        for width in (2, 5, count):
+            yield f"at {width} places of the step", [[(width - 1, 0)] * -(-half // width)]
+    else:
+        for width in (*_WIDTHS, widest):
+            yield f"in steps of {width}", [[(width - 1, 0)] * -(-count // width)]
+        yield "with more masked keys", [[(count - 2, 0), (0, widest - 1)]]
+    yield "with other tokens behind them", [[(half - 1, half)]]
+    if batch_size > 1 and mode.width:
+        yield "beside other rows", [[(half - 1, 0)]] * 2
+    elif batch_size > 1:
+        yield "beside other rows", [[(0, 0), (0, 0), (half - 1, 0)]] * batch_size
+        unlike = [3, *[1, 9, 2] * batch_size][:batch_size]
+        yield "beside rows of other widths", [[(0, 0), (width - 1, 0)] for width in unlike]
 
 
 class _Text:
-    """A text in the rows of a cache, and ways of reading on from its context.
+    """A text in the first row of an engine, which reads on from a context that all rows have.
 
-    All rows have the same context. In the rows beside the first one, and behind it if `is_loud`,
-    the largest embedding follows, which is the least alike to anything.
-
-    Attributes:
-        context: tokens in front of those that are read.
-        fits: whether the model has positions enough.
+    In the other rows, and as wrong draft tokens, the largest embedding follows, which is the least
+    alike to anything.
     """
 
     def __init__(
@@ -181,148 +198,105 @@ class _Text:
         model: PreTrainedModel,
         token_ids: Sequence[int],
         mode: ExactMode,
-        longest: int,
         batch_size: int,
         context: int,
+        room: int,
     ) -> None:
-        self._model, self._is_fixed, self._batch_size = model, mode.width is not None, batch_size
-        # Of a fixed width, every place of a step.
-        self._count = mode.width or _COUNT
-        # Wide enough for every reading, however short the drafts.
-        self._steps = Steps(model, max(longest, self._count), mode.width, batch_size)
-        self._prefill = Prefill(self._is_fixed)
-        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        length = context + self._count + self._steps.widest
-        self.fits = limit is None or length <= limit or context == _CONTEXTS[0]
-        self.context = context if limit is None or length <= limit else 1
-        self._ids = list(islice(cycle(token_ids), length))
-        self._loud = _largest_embedding(model)
-        self._extent = self._steps.extent_of(length)
-        self._cache = RowCache(batch_size, self._extent + _MASKED_KEYS)
-        if self.fits:
-            self._prefill.read(model, self._cache, 0, self._ids[: self.context])
-            for row in range(1, batch_size):
-                self._cache.copy_row(0, row)
+        ids = list(islice(cycle(token_ids), context + room))
+        self._context_ids, self._next_ids = ids[:context], ids[context:]
+        self._loud_ids = [_largest_embedding(model)] * room
+        # The prefill is the first step, but at a fixed width, where it has no draft.
+        self._in_prompt = 0 if mode.width else 1
+        self._engine, self._reading_anew = (
+            Engine(
+                model,
+                NoDrafter,
+                num_draft_tokens=room,
+                exact=mode,
+                batch_size=batch_size,
+                prefix_cache=prefix_cache,
+            )
+            # The context is read once, but for as many tokens as a step has.
+            for prefix_cache in (PrefixCache(math.inf, max(1, context - (mode.width or 0))), None)
+        )
+        self.read([[(0, 0)]])
 
-    def plain(self) -> _Reading:
-        """As plain decoding reads: a token of each row a step."""
-        steps = [self._step([1] * self._batch_size, at) for at in range(self._count)]
-        logits = torch.cat([step.logits for step in steps])
-        return _Reading(slice(self._count), logits, [1] * self._count)
+    def read(
+        self, rows: Sequence[_Steps], on_commit: Callable[[list[int]], None] = lambda ids: None
+    ) -> torch.Tensor:
+        """Logits after the first row's tokens from the context on, `[tokens, vocabulary]`."""
+        given = []
+        for row, steps in enumerate(rows):
+            ids = self._loud_ids if row else self._next_ids
+            prompt_ids = [*self._context_ids, *ids[: self._in_prompt]]
+            answer_ids, start = ids[self._in_prompt :], 1 - self._in_prompt
+            end = start + sum(1 + num_right for num_right, _ in steps)
+            drafts = scripted_drafts(answer_ids, steps, self._loud_ids, start)
+            given.append(Given(prompt_ids, answer_ids[:end], drafts, len(answer_ids)))
+        given[0].on_commit = on_commit
+        self._engine.generate(given)
+        return torch.stack([*given[0].logits])
 
-    def readings(self) -> Iterator[tuple[str, Callable[[], _Reading]]]:
-        """Other ways, with their names."""
-        half = [self._count // 2]
-        if self._is_fixed:
-            for count in (2, 5, self._count):
-                yield f"at {count} places of the step", partial(self._in_steps, count)
-        else:
-            for count in (1, *_WIDTHS, self._steps.widest):
-                yield f"in steps of {count}", partial(self._in_steps, count)
-            yield "in a prefill", self._in_prefill
-            yield "with more masked keys", partial(self._step, half, num_masked=_MASKED_KEYS)
-        yield "with other tokens behind them", partial(self._step, half, is_loud=True)
-        if self._batch_size > 1:
-            yield "beside other rows", partial(self._step, half * self._batch_size)
-            if not self._is_fixed:
-                unlike = [3, *[1, 9, 2] * self._batch_size][: self._batch_size]
-                yield "beside rows of other widths", partial(self._step, unlike)
-
-    def _in_steps(self, count: int) -> _Reading:
-        """Whole steps of `count` tokens, as many as hold what is compared."""
-        steps = [self._step([count], at) for at in range(0, self._count, count)]
-        logits = torch.cat([step.logits for step in steps])
-        return _Reading(slice(self._count), logits[: self._count], [count] * len(steps))
-
-    def _in_prefill(self) -> _Reading:
-        cache = RowCache(1, self._extent)
-        logits = self._prefill.read(self._model, cache, 0, self._ids[: self.context + self._count])
-        return _Reading(slice(self._count - 1, self._count), logits[0], [])
-
-    def _step(
-        self,
-        lengths: Sequence[int],
-        at: int = 0,
-        is_loud: bool = False,
-        num_masked: int = 0,
-    ) -> _Reading:
-        """The first row's tokens from `at` on, in a step of so many tokens per row.
-
-        Args:
-            lengths: of the first rows; the others stand still.
-            at: counted from the end of the context.
-            is_loud: whether as many tokens of the largest embedding follow.
-            num_masked: keys attended to beyond those needed, all masked.
-        """
-        start, num_compared = self.context + at, min(lengths[0], self._count)
-        lengths = [*lengths, *[0] * (self._batch_size - len(lengths))]
-        lengths[0] *= 1 + (is_loud and not self._is_fixed)
-        width = self._steps.common_width(lengths)
-        parts = []
-        for row, length in enumerate(lengths):
-            real = [] if row else self._ids[start:]
-            real = real[:num_compared] if is_loud else real
-            tokens = [*real, *[self._loud] * max(length, width)][: width or length]
-            if tokens:
-                parts.append(Part(row, start, tokens))
-        extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
-        extent = self._extent if self._is_fixed else extent + num_masked
-        logits = self._steps.run(self._cache, parts, extent, is_packed=not width)[:num_compared]
-        return _Reading(slice(at, at + num_compared), logits, [num_compared])
+    def read_at_once(self, count: int) -> torch.Tensor:
+        """Logits after so many tokens from the context on, which a prefill reads."""
+        given = Given([*self._context_ids, *self._next_ids[:count]], self._next_ids[:1], {})
+        self._reading_anew.generate([given])
+        return torch.stack([*given.logits])
 
 
-def _first_module(model: PreTrainedModel, text: _Text, read: Callable[[], _Reading]) -> str:
-    """The first module whose inputs or outputs differ between plain reading and `read`."""
-    seen = []
-    for reading in (text.plain, read):
-        with _states(model) as states:
-            lengths = reading().lengths
-        seen.append({name: _of_first_row(each, lengths) for name, each in states.items()})
-    for (name, is_input), plain in seen[0].items():
-        other = seen[1].get((name, is_input))
-        if plain is not None and other is not None:
-            count = min(len(plain), len(other))
-            if not torch.equal(plain[:count], other[:count]):
-                return f"{name.rpartition('.')[0]}, before {name}" if is_input else name
-    return "none of its modules alone"
+_States = dict[tuple[str, bool], list[torch.Tensor | None]]
+"""Of the first row in each forward, `[tokens, …]`, by module and whether it goes in, in their
+order; None where it cannot be told what is the first row's."""
 
 
-@contextmanager
-def _states(model: PreTrainedModel) -> Iterator[dict[tuple[str, bool], list[torch.Tensor]]]:
-    """The tensors that go into modules and come out of them, of every forward, in their order."""
-    states: dict[tuple[str, bool], list[torch.Tensor]] = {}
+def _states(
+    model: PreTrainedModel, read: Callable[[Callable[[list[int]], None]], object]
+) -> _States:
+    """What goes into modules and comes out of them while the first row's tokens are read."""
+    states: _States = {}
+    latest: dict[tuple[str, bool], list[torch.Tensor]] = {}
 
-    def keep(key: tuple[str, bool], values: Any) -> None:
+    def note(place: tuple[str, bool], values: Any) -> None:
         value = values[0] if isinstance(values, tuple) and values else values
         if isinstance(value, torch.Tensor) and value.is_floating_point():
-            states.setdefault(key, []).append(value.detach().clone())
+            latest.setdefault(place, []).append(value)
 
-    hooks = []
-    modules: list[tuple[str, Any]] = [*model.named_modules()]
-    for name, module in modules:
-        hooks += [
-            module.register_forward_pre_hook(
-                lambda module, given, name=name: keep((name, True), given)
-            ),
-            module.register_forward_hook(
-                lambda module, given, output, name=name: keep((name, False), output)
-            ),
+    def before(name: str, module: Any, given: Any) -> None:
+        if not name:
+            latest.clear()  # a forward begins
+        note((name, True), given)
+
+    def behind(name: str, module: Any, given: Any, output: Any) -> None:
+        note((name, False), output)
+
+    def take(token_ids: list[int]) -> None:
+        for place, values in latest.items():
+            row = values[0][0] if values[0].dim() > 2 else values[0]
+            is_clear = len(values) == 1 and row.dim() == 2 and len(row) >= len(token_ids)
+            states.setdefault(place, []).append(row[: len(token_ids)].clone() if is_clear else None)
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(partial(before, name)))
+            hooks.enter_context(module.register_forward_hook(partial(behind, name)))
+        read(take)
+    return states
+
+
+def _first_module(plain: _States, other: _States) -> str:
+    """The first module whose inputs or outputs differ."""
+    for (name, is_input), of_plain in plain.items():
+        of_other = other.get((name, is_input), [None])
+        pairs = [
+            [state for state in states if state is not None] for states in (of_plain, of_other)
         ]
-    try:
-        yield states
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _of_first_row(states: Sequence[torch.Tensor], lengths: Sequence[int]) -> torch.Tensor | None:
-    """What belongs to the first row's tokens, `[tokens, …]`; None if that cannot be told."""
-    if len(states) != len(lengths):
-        return None
-    rows = [each[0] if each.dim() > 2 else each for each in states]
-    if any(row.dim() != 2 or len(row) < length for row, length in zip(rows, lengths, strict=True)):
-        return None
-    return torch.cat([row[:length] for row, length in zip(rows, lengths, strict=True)])
+        if len(pairs[0]) < len(of_plain) or len(pairs[1]) < len(of_other):
+            continue
+        first, second = map(torch.cat, pairs)
+        count = min(len(first), len(second))
+        if not torch.equal(first[:count], second[:count]):
+            return f"{name.rpartition('.')[0]}, before {name}" if is_input else name
+    return _NO_MODULE
 
 
 def _largest_embedding(model: PreTrainedModel) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -145,15 +146,32 @@ def check_length(model: PreTrainedModel, length: int) -> None:
         RequestError: `length` is past the one that the embedding was made for.
     """
     config = model.config.get_text_config()
+    for rope_type, limit in _rope_limits(config):
+        if length > limit:
+            raise RequestError(
+                f"prompt and max_gen_toks take up to {length} positions, but past {limit} "
+                f"model type {config.model_type!r} changes its {rope_type} embedding; "
+                f"lower max_gen_toks, pass max_length={limit} to cut prompts, or {REMEDY}"
+            )
+
+
+def position_limit(model: PreTrainedModel) -> float:
+    """Positions that the model has an embedding for, one that does not change with their number."""
+    config = model.config.get_text_config()
+    last = getattr(config, "max_position_embeddings", None)
+    return min([last or math.inf, *(limit for _, limit in _rope_limits(config))])
+
+
+def _rope_limits(config: Any) -> list[tuple[str, int]]:
+    """The types of moving embeddings, and the length that each was made for."""
     rope = getattr(config, "rope_parameters", None) or {}
     # Some models have one embedding per layer type.
     kinds = [rope] if "rope_type" in rope else [part for part in rope.values() if part]
-    for kind in kinds:
-        if kind.get("rope_type") in _MOVING_ROPES:
-            limit = kind.get("original_max_position_embeddings") or config.max_position_embeddings
-            if length > limit:
-                raise RequestError(
-                    f"prompt and max_gen_toks take up to {length} positions, but past {limit} "
-                    f"model type {config.model_type!r} changes its {kind['rope_type']} embedding; "
-                    f"lower max_gen_toks, pass max_length={limit} to cut prompts, or {REMEDY}"
-                )
+    return [
+        (
+            kind["rope_type"],
+            kind.get("original_max_position_embeddings") or config.max_position_embeddings,
+        )
+        for kind in kinds
+        if kind.get("rope_type") in _MOVING_ROPES
+    ]

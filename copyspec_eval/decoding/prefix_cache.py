@@ -30,6 +30,7 @@ class PrefixCache:
 
     Args:
         budget: in bytes, of all keys and values.
+        block_length: tokens per block; by default what `begin` says.
 
     Attributes:
         num_bytes: of the keys and values that are kept.
@@ -37,7 +38,7 @@ class PrefixCache:
     >>> from copyspec_eval.decoding.cache import RowCache
     >>> import torch
     >>> cache, kept = RowCache(num_rows=1, capacity=8), PrefixCache(budget=1000)
-    >>> cache.place(0, torch.arange(6)[None], 6)
+    >>> cache.place(torch.zeros(6, dtype=torch.long), torch.arange(6), 6)
     >>> states = torch.arange(6.0).reshape(1, 1, 6, 1)  # of one layer, one head, one dimension
     >>> _ = cache.update(states, states, 0)
     >>> kept.begin("a model", block_length=2)
@@ -46,8 +47,9 @@ class PrefixCache:
     (4, 0)
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: float, block_length: int | None = None) -> None:
         self._budget = budget
+        self._given_length = block_length
         self._block_length = 0
         self._of: Hashable = None
         self._blocks: OrderedDict[_Key, _Block] = OrderedDict()
@@ -61,6 +63,7 @@ class PrefixCache:
             of: see above.
             block_length: tokens per block.
         """
+        block_length = self._given_length or block_length
         if (self._of, self._block_length) != (of, block_length):
             self._blocks.clear()
             self.num_bytes = 0

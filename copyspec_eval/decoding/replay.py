@@ -16,11 +16,11 @@ from typing import Annotated
 import msgspec
 
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.stopping import FixedLength
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.errors import DataError
 from copyspec_eval.sources import read_jsonl
-from copyspec_eval.types import FinishReason, ReplayedTurn
+from copyspec_eval.types import ReplayedTurn
 
 _MOST_TOKENS = 2**20
 """Of a prompt or an answer; a drafter reads them in seconds."""
@@ -40,17 +40,6 @@ class Trace:
     prompt_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=_MOST_TOKENS)]
     answer_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(min_length=1, max_length=_MOST_TOKENS)]
     id: int | str | None = None
-
-
-class _EndOfTrace(StopRule):
-    """Ends the output where the recorded answer does, whatever is left of the budget."""
-
-    def __init__(self, max_new_tokens: int, num_tokens: int) -> None:
-        super().__init__(max_new_tokens)
-        self._num_tokens = num_tokens
-
-    def reason(self, output_ids: abc.Sequence[int]) -> FinishReason | None:
-        return "length" if len(output_ids) == self._num_tokens else None
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
@@ -94,7 +83,7 @@ def replay_turn(
     num_tokens = len(trace.answer_ids)
     if not num_tokens:
         raise DataError("a trace with an empty answer_ids cannot be replayed")
-    stop_rule = _EndOfTrace(max(max_new_tokens, num_tokens), num_tokens)
+    stop_rule = FixedLength(num_tokens, max(max_new_tokens, num_tokens))
     sequence = Sequence(trace.prompt_ids, stop_rule, earlier=earlier)
     sequence.start(drafter)
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.

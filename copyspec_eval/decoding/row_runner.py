@@ -10,8 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import forward, key_extent
-from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
@@ -92,7 +91,7 @@ class RowRunner:
             logits = self._prefill.read(
                 self._model, self._cache, sequence.row, sequence.prompt_ids, draft, start
             )
-            step = StepLogits(logits[0], [0])
+            step = StepLogits(logits, [0])
         for sequence, _ in prompts:
             self._keep(sequence)
         return step
@@ -128,18 +127,16 @@ class RowRunner:
         with engine_kernels(self._model, exact=self._exact is not None):
             for row in range(self._batch_size):
                 logits = self._prefill.read(self._model, cache, row, prompt_ids)
-            parts = deque([logits[0].float()], maxlen=keep // widest + 2)
+            parts = deque([logits.float()], maxlen=keep // widest + 2)
             for start in range(0, len(output_ids), widest):
                 chunk = list(output_ids[start : start + widest])
                 width = steps.common_width([len(chunk)])
-                step = torch.tensor([chunk + chunk[-1:] * (width - len(chunk))])
-                step = step.to(input_device(self._model))
+                fed = chunk + chunk[-1:] * (width - len(chunk))
                 first = len(prompt_ids) + start
-                extent = cache.capacity if steps.fixes_extent else key_extent(first + width)
-                logits = forward(
-                    self._model, cache, 0, step.expand(self._batch_size, width), first, extent
-                )
-                parts.append(logits[0, : len(chunk)].float())
+                rows = [Part(row, first, fed) for row in range(self._batch_size)]
+                extent = cache.capacity if steps.fixes_extent else None
+                logits = forward(self._model, cache, rows, extent)
+                parts.append(logits[: len(chunk)].float())
         return torch.cat(list(parts))[-keep:]
 
     def _keep(self, sequence: Sequence) -> None:

@@ -45,7 +45,7 @@ class Sequence:
         on_commit: called with the tokens of every step as soon as they are committed.
 
     Attributes:
-        prompt_ids, stop_rule, earlier: as above.
+        prompt_ids, stop_rule, earlier, on_commit: as above.
         output_ids: the tokens committed so far.
         finish_reason: why the output has ended; None until then.
         drafter: a drafter of this sequence alone, from `start` until the output has ended.
@@ -69,7 +69,7 @@ class Sequence:
         earlier: abc.Sequence[abc.Sequence[int]] = (),
         on_commit: Callable[[list[int]], None] = lambda token_ids: None,
     ) -> None:
-        self._on_commit = on_commit
+        self.on_commit = on_commit
         self.prompt_ids = tuple(prompt_ids)
         self.stop_rule = stop_rule
         self.earlier = earlier
@@ -96,7 +96,7 @@ class Sequence:
     def restarted(self) -> Sequence:
         """The same request, not yet begun; it shares the chooser, which starts anew with it."""
         return Sequence(
-            self.prompt_ids, self.stop_rule, self._chooser, self.earlier, self._on_commit
+            self.prompt_ids, self.stop_rule, self._chooser, self.earlier, self.on_commit
         )
 
     @property
@@ -192,7 +192,7 @@ class Sequence:
         self.num_prefill_tokens = self.num_prefill_tokens or len(committed_ids)
         if draft.token_ids:
             self._record(draft, list(path[: len(committed_ids)]), start)
-        self._on_commit(committed_ids)
+        self.on_commit(committed_ids)
         self.drafter.observe(committed_ids, verdict)
         if self.finish_reason is not None:
             self.drafter.finish()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from random import Random
 from typing import NamedTuple
 
 import torch
@@ -13,18 +12,8 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels, sequence
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import (
-    Part,
-    forward,
-    forward_packed,
-    key_extent,
-    step_parents,
-)
-from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.types import Draft
-
-_HIGHEST_ID = 1000
-"""Multimodal models have the ids of their images far up."""
 
 Rows = list[sequence.Sequence | None]
 """What occupies each row of the cache."""
@@ -112,7 +101,10 @@ class Steps:
             for row, running in enumerate(rows)
             if lengths[row]
         ]
-        logits = self.run(cache, parts, self._extent(rows, parts), is_packed=not width)
+        extent = None
+        if self.fixes_extent:
+            extent = max(running.extent for running in rows if running is not None)
+        logits = forward(self._model, cache, parts, extent)
         return StepLogits(logits, [0, *accumulate(lengths)][:-1])
 
     def hold(self, *prompts: Prompt) -> bool:
@@ -132,8 +124,7 @@ class Steps:
                 parents = step_parents(draft, prompt.num_left, len(token_ids))
             parts.append(Part(running.row, start, token_ids, parents))
         begins = [0, *accumulate(len(part.token_ids) for part in parts)]
-        extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
-        logits = self.run(cache, parts, extent, is_packed=True)
+        logits = forward(self._model, cache, parts)
         lasts = [
             begin + prompt.num_left - 1 for begin, prompt in zip(begins, prompts, strict=False)
         ]
@@ -149,59 +140,9 @@ class Steps:
             return self.widest
         return 0 if self.packs and len({*lengths}) > 1 else max(lengths)
 
-    def run(
-        self, cache: RowCache, parts: Sequence[Part], extent: int, is_packed: bool = False
-    ) -> torch.Tensor:
-        """The logits of a step, `[tokens, vocabulary]`.
-
-        Args:
-            cache: see there.
-            parts: of all rows, equally wide; or, if `is_packed`, of some, of any widths.
-            extent: keys that are attended to.
-            is_packed: see above.
-        """
-        if is_packed:
-            return forward_packed(self._model, cache, parts, extent)
-        # One copy to the device: each row's first position, then its tokens.
-        numbers = torch.tensor([[part.start, *part.token_ids] for part in parts])
-        numbers = numbers.to(input_device(self._model))
-        parents = None
-        if any(part.parents for part in parts):
-            parents = [part.parents or range(-1, len(part.token_ids) - 1) for part in parts]
-        logits = forward(
-            self._model, cache, 0, numbers[:, 1:], numbers[:, :1], extent, parents=parents
-        )
-        return logits.flatten(0, 1)
-
-    def take_empty(self, cache: RowCache, start: int, lengths: Sequence[int]) -> torch.Tensor:
-        """A step whose tokens mean nothing: its logits, `[tokens, vocabulary]`.
-
-        They are drawn at random, so that a mixture reads as many experts as it does of a text.
-
-        Args:
-            cache: where it is taken.
-            start: position of each row's first token.
-            lengths: tokens of each row.
-        """
-        width = self.common_width(lengths)
-        if width:
-            lengths = [width] * len(lengths)
-        highest = int(self._model.config.get_text_config().vocab_size) - 1
-        tokens = Random(0).choices(range(min(highest, _HIGHEST_ID) + 1), k=sum(lengths))
-        parts = []
-        for row, length in enumerate(lengths):
-            parts.append(Part(row, start, tokens[:length]))
-            tokens = tokens[length:]
-        return self.run(cache, parts, cache.capacity, is_packed=not width)
-
     def extent_of(self, max_length: int) -> int:
         """Cache positions that a sequence of at most so many tokens may need, padding included."""
         return key_extent(max_length + self.padding)
-
-    def _extent(self, rows: Rows, parts: Sequence[Part]) -> int:
-        if self.fixes_extent:
-            return max(running.extent for running in rows if running is not None)
-        return key_extent(max(part.start + len(part.token_ids) for part in parts))
 
 
 def _part(

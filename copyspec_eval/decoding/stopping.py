@@ -71,3 +71,15 @@ class StopRule:
 
     def _contains_stop_string(self, text: str) -> bool:
         return any(stop in text for stop in self._stop_strings)
+
+
+class FixedLength(StopRule):
+    """Ends the output after a number of tokens, whatever is left of the budget."""
+
+    def __init__(self, num_tokens: int, max_new_tokens: int) -> None:
+        super().__init__(max_new_tokens)
+        self._num_tokens = num_tokens
+
+    def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
+        """As of `StopRule`."""
+        return "length" if len(output_ids) >= self._num_tokens else None

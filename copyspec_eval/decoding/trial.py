@@ -10,15 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import PreTrainedModel
 
-from copyspec_eval.decoding import sequence
 from copyspec_eval.decoding.announced import announced
-from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.given import Given, num_text_ids, scripted_drafts
 from copyspec_eval.decoding.model_cache import ModelCache
 from copyspec_eval.decoding.model_copy import model_configs
 from copyspec_eval.decoding.model_support import (
@@ -29,10 +29,9 @@ from copyspec_eval.decoding.model_support import (
     model_type,
     needs_model_cache,
 )
-from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.errors import ModelError
-from copyspec_eval.types import CacheKind, Draft, ExactMode, Verdict
+from copyspec_eval.types import CacheKind, Draft, ExactMode
 
 _CONTEXT = 16
 _STEPS = ((1, 1), (3, 0), (2, 6), (0, 5), (0, 0), (0, 15), (15, 0), (0, 2))
@@ -43,9 +42,6 @@ _BRANCH = 2
 
 _WINDOW_NAMES = ("sliding_window", "attention_chunk_size")
 _WINDOW = 5
-
-_HIGHEST_ID = 1000
-"""Multimodal models have the ids of their images far up."""
 
 MOST_ROUNDING = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
 """By dtype, bound of what rounding can do to a position's logits: root mean square over the
@@ -164,12 +160,21 @@ class _Trial:
         self, model: PreTrainedModel, cache: CacheKind, exact: bool, batch_size: int
     ) -> None:
         self._model, self._cache, self._batch_size = model, cache, batch_size
-        self._exact = ExactMode() if exact else None
         self.through = "the engine's cache" if cache == "copyspec" else "its own cache"
+        self._engine = Engine(
+            model,
+            NoDrafter,
+            num_draft_tokens=max(map(sum, _STEPS)),
+            exact=ExactMode() if exact else None,
+            batch_size=batch_size,
+            cache=cache,
+        )
         source = random.Random(0)
-        self._highest = min(int(model.config.get_text_config().vocab_size), _HIGHEST_ID) - 1
+        self._num_ids = num_text_ids(model)
         length = _CONTEXT + 1 + sum(1 + right for right, _ in _STEPS)
-        self._texts = [[source.randint(0, self._highest) for _ in range(length)] for _ in range(3)]
+        self._texts = [
+            [source.randint(0, self._num_ids - 1) for _ in range(length)] for _ in range(3)
+        ]
 
     def reference(self) -> torch.Tensor:
         """The logits from the prompt's end on, without a cache: `[tokens, vocabulary]`, float32."""
@@ -190,30 +195,21 @@ class _Trial:
             number: 0, or 1 for other wrong tokens, and other texts in the other rows.
             is_tree: whether the drafts are trees.
         """
-        logits: list[torch.Tensor] = []
-        rows = [self._texts[0], *[self._texts[1 + number]] * (self._batch_size - 1)]
-        sequences = [
-            sequence.Sequence(
-                text[:_CONTEXT],
-                StopRule(len(text) - _CONTEXT),
-                _given(text[_CONTEXT:], [] if row else logits),
-            )
-            for row, text in enumerate(rows)
-        ]
-        # Drafters are made in the order of the rows.
-        scripts = iter(
-            [_Script(text[_CONTEXT:], 1 + number, self._highest, is_tree) for text in rows]
-        )
-        engine = Engine(
-            self._model,
-            lambda: next(scripts),
-            num_draft_tokens=max(map(sum, _STEPS)),
-            exact=self._exact,
-            batch_size=self._batch_size,
-            cache=self._cache,
-        )
-        engine.generate(sequences)
-        return torch.stack(logits)
+        rows = []
+        for text in [self._texts[0], *[self._texts[1 + number]] * (self._batch_size - 1)]:
+            answer_ids = text[_CONTEXT:]
+            wrong_ids = [(token + 1 + number) % self._num_ids for token in answer_ids]
+            # A model's own cache has no draft behind the prompt.
+            start = 0 if self._cache == "copyspec" else 1
+            drafts = scripted_drafts(answer_ids, _STEPS, wrong_ids, start)
+            if is_tree:
+                drafts = {
+                    place: _as_tree(draft.cut(num_right), wrong_ids[place : place + _BRANCH])
+                    for (place, draft), (num_right, _) in zip(drafts.items(), _STEPS, strict=True)
+                }
+            rows.append(Given(text[:_CONTEXT], answer_ids, drafts))
+        self._engine.generate(rows)
+        return torch.stack([*rows[0].logits]).float()
 
     def check_bits(self, logits: torch.Tensor) -> None:
         """Refuse a model whose bits depend on what is wrong in a draft, or in other rows.
@@ -229,49 +225,12 @@ class _Trial:
             )
 
 
-class _Script(NoDrafter):
-    """Drafts as many right tokens and wrong ones behind them as `_STEPS` says.
-
-    Args:
-        output: what is going to be chosen.
-        shift: what makes a token a wrong one.
-        highest: id of a token.
-        is_tree: whether the wrong tokens branch off at the first place instead.
-    """
-
-    def __init__(self, output: Sequence[int], shift: int, highest: int, is_tree: bool) -> None:
-        self._output, self._is_tree = output, is_tree
-        self._wrong = [(token + shift) % (highest + 1) for token in output]
-        self._steps = iter(_STEPS)
-        self._num_chosen = 0
-
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        """As of `Drafter`."""
-        num_right, num_wrong = next(self._steps, (0, 0))
-        start, middle = self._num_chosen, self._num_chosen + num_right
-        right = self._output[start:middle]
-        if self._is_tree:
-            wrong = self._wrong[start : start + _BRANCH]
-            ids, begins = (*wrong, *right), (0, len(wrong))
-            parents = tuple(-1 if at in begins else at - 1 for at in range(len(ids)))
-        else:
-            ids, parents = (*right, *self._wrong[middle : middle + num_wrong]), None
-        # A source that needs no place in the context.
-        return Draft(ids, source="model", parents=parents, positions=(-1,) * len(ids))
-
-    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """As of `Drafter`."""
-        self._num_chosen += len(token_ids)
-
-
-def _given(output: Sequence[int], logits: list[torch.Tensor]) -> TokenChooser:
-    """Chooses the tokens of `output`, and notes the logits that it was to choose from."""
-
-    def choose(scores: torch.Tensor, position: int) -> int:
-        logits.append(scores)
-        return output[position]
-
-    return TokenChooser(LogitsProcessorList(), do_sample=False, draw=choose)
+def _as_tree(draft: Draft, wrong_ids: Sequence[int]) -> Draft:
+    """Wrong tokens that branch off in front of a draft's."""
+    token_ids = (*wrong_ids, *draft.token_ids)
+    begins = (0, len(wrong_ids))
+    parents = tuple(-1 if at in begins else at - 1 for at in range(len(token_ids)))
+    return replace(draft, token_ids=token_ids, parents=parents, positions=(-1,) * len(token_ids))
 
 
 def compare(

@@ -14,8 +14,7 @@ from benchmarks.memory import PeakMemory
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.replay import Trace
-from copyspec_eval.decoding.step_costs import measure_step_costs
-from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import CopySpecError
 from copyspec_eval.types import DraftOptions, ExactMode
@@ -58,9 +57,8 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     differs = check_exact(model, recorded[0], ExactMode(), LONGEST_DRAFT, batch_size=1)
     mode = ExactMode(16 if differs or not kernels.serve(model) else None)
     forced = ForcedModel(model, [*recorded, _long_context(traces)])
-    exact_costs, step_costs = (
-        measure_step_costs(model, 1, Steps(model, LONGEST_DRAFT, width, batch_size=1), exact=exact)
-        for width, exact in ((mode.width, True), (None, False))
+    exact_costs, inexact_costs = (
+        step_costs(model, 1, LONGEST_DRAFT, exact, "copyspec") for exact in (mode, None)
     )
     arms = transformers_arms(model, forced)
     for name, (options, exact) in ENGINE_ARMS.items():
@@ -69,11 +67,11 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
             forced,
             options,
             mode if exact else None,
-            exact_costs if exact else step_costs,
+            exact_costs if exact else inexact_costs,
         )
     for arm in arms.values():
         arm(traces[0].prompt_ids, min(_WARM_UP_TOKENS, len(traces[0].answer_ids)))
-    return Bench(arms, step_costs, mode)
+    return Bench(arms, inexact_costs, mode)
 
 
 def answer_all(bench: Bench, traces: Sequence[Trace]) -> Iterator[tuple[str, BenchAnswer]]:

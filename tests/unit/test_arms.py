@@ -99,7 +99,7 @@ def test_arms_are_lines_with_equal_scores(run: Path) -> None:
 
 
 def test_arms_are_compared_one_by_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [pair.name for pair in read_arms(run)] == [
+    assert list(read_arms(run)) == [
         "copyspec, gamma=1, num_draft_tokens=10, delta=5",
         "copyspec, gamma=2, num_draft_tokens=0, delta=5",
         "suffix + store, gamma=3, num_draft_tokens=96, delta=5",

@@ -19,8 +19,7 @@ from ways import EXACT_WAYS, WAYS
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import measure_step_costs
-from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import (
     LONGEST_DRAFT,
@@ -179,8 +178,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
         num_hidden_layers=layers,
     )
     ForcedModel(model, [[*prompt, *answer]])
-    steps = Steps(model, LONGEST_DRAFT, None, batch_size=1)
-    costs = measure_step_costs(model, 1, steps, exact=False)
+    costs = step_costs(model, 1, LONGEST_DRAFT, None, "copyspec")
     seconds: dict[str, list[float]] = {}
     for _ in range(3):
         for way, options in WAYS.items():

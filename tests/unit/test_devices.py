@@ -31,18 +31,16 @@ from transformers import (
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward
+from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, prefill, steps
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, TopP
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.paired import PairedEngine
-from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import measure_step_costs
-from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import drafter_factory
@@ -218,7 +216,7 @@ def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
     with PretendedDevice("mps") as pretended:
         model = on("mps", tiny_model("mixtral"))
         check_cache(model, "copyspec", exact=exact, batch_size=2)
-        costs = measure_step_costs(model, 2, Steps(model, 3, 8 if exact else None, 2), exact)
+        costs = step_costs(model, 2, 3, ExactMode(8) if exact else None, "copyspec")
         if exact:
             assert check_exact(model, prompts()[1], ExactMode(8), 3, 2) is None
         assert pretended.events
@@ -317,12 +315,11 @@ def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
 
 MIXES: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
-    "a tree": ("one row, suffix+tree", forward, "_step", ".to(slots.device)", ""),
-    "a packed tree": ("batch, suffix+tree", forward, "_step", ".to(slots.device)", ""),
-    "tokens": ("exact", Steps, "run", ".to(input_device(self._model))", ""),
-    "a prompt": ("exact", Prefill, "read", ", device=input_device(model)", ""),
+    "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
+    "tokens": ("exact", steps, "forward", ".to(input_device(model))", ""),
+    "a prompt": ("exact", prefill, "forward", ".to(input_device(model))", ""),
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
-    "a draft model": ("draft model", DraftModel, "_feed", "starts, device=ids.device", "starts"),
+    "a draft model": ("draft model", draft_model, "forward", ".to(input_device(model))", ""),
 }
 """A case, and a function of ours with its text and another that leaves something on the host."""
 
@@ -366,13 +363,13 @@ WAITS: dict[str, tuple[str, Any, str, str, str]] = {
         "kv_heads = key.shape[1]",
         "kv_heads = key.shape[1]; assert query.isfinite().all()",
     ),
-    "a copy in each layer": ("exact", RowCache, "place", ", device=positions.device", ""),
+    "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
     "a read for each row": (
         "draft model",
         draft_model,
         "_choices",
-        "if sequence is not None and not greedy[row]:",
-        "if chosen[row]: logits[row].argmax().item()\n        if False:",
+        "        if greedy[place]:",
+        "        logits[place].argmax().item()\n        if greedy[place]:",
     ),
     "a size in each draw": ("sampling", TopP, "__call__", "] = ~kept", "[kept]] = False"),
 }

@@ -30,7 +30,7 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.model_cache import ModelCache, ModelCacheRunner
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import measure_model_cache_costs
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import choose_cache, model_cache_kind
 from copyspec_eval.drafters.base import Drafter, NoDrafter
@@ -283,7 +283,7 @@ def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
 
 def test_costs_are_measured_up_to_the_longest_draft() -> None:
     for architecture in ("bloom", "olmo_hybrid"):
-        costs = measure_model_cache_costs(model_of(architecture), 20, KINDS[architecture])
+        costs = step_costs(model_of(architecture), 1, 20, None, KINDS[architecture])
         assert list(costs) == [0, 1, 3, 7, 15, 20]
         assert min(costs.values()) > 0
 

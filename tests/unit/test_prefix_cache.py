@@ -40,8 +40,8 @@ def filled(token_ids: Tokens[int]) -> RowCache:
     """A cache whose only row has states that tell the whole text before each token."""
     cache = RowCache(1, 16)
     if token_ids:
-        place = torch.arange(len(token_ids))[None]
-        cache.place(0, place, len(token_ids))
+        place = torch.arange(len(token_ids))
+        cache.place(torch.zeros_like(place), place, len(token_ids))
         told = [hash(tuple(token_ids[: end + 1])) % 2**20 for end in range(len(token_ids))]
         states = torch.tensor(told, dtype=torch.float64).reshape(1, 1, -1, 1)
         cache.update(states, -states, 0)

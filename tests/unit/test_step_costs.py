@@ -8,8 +8,7 @@ from transformers import LogitsProcessorList
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import measure_step_costs
-from copyspec_eval.decoding.steps import Steps
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
@@ -17,9 +16,7 @@ from copyspec_eval.types import DraftOptions
 
 
 def costs_of(model_type: str, batch_size: int, num_draft_tokens: int) -> dict[int, float]:
-    model = tiny_model(model_type)
-    steps = Steps(model, num_draft_tokens, fixed_width=None, batch_size=batch_size)
-    return measure_step_costs(model, batch_size, steps, exact=False)
+    return step_costs(tiny_model(model_type), batch_size, num_draft_tokens, None, "copyspec")
 
 
 def test_every_doubled_number_and_the_most_are_measured() -> None:

@@ -1,0 +1,99 @@
+"""Sequences whose answer is given: with them the engine itself is checked and measured."""
+
+from __future__ import annotations
+
+from collections import abc, deque
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from transformers import LogitsProcessorList, PreTrainedModel
+
+from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.stopping import FixedLength
+from copyspec_eval.types import Draft
+
+_NO_TOKEN = -1
+_MOST_IDS = 1000
+"""Multimodal models have the ids of their images far up."""
+
+
+class Given(Sequence):
+    """A sequence that gets the tokens of a given answer, whatever their logits, and notes these.
+
+    Args:
+        prompt_ids: the prompt.
+        answer_ids: the answer.
+        drafts: by their place in the answer; at 0 is the prefill's, where that may have one.
+        max_new_tokens: the budget; by default the answer's length.
+        num_logits: how many of the last logits are noted; by default all.
+
+    Attributes:
+        logits: `[vocabulary]` each, of the answer's tokens.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Iterable[int],
+        answer_ids: abc.Sequence[int],
+        drafts: Mapping[int, Draft],
+        max_new_tokens: int | None = None,
+        num_logits: int | None = None,
+    ) -> None:
+        ending = FixedLength(len(answer_ids), max_new_tokens or len(answer_ids))
+        greedy = TokenChooser(LogitsProcessorList(), do_sample=False)
+        super().__init__(prompt_ids, ending, greedy)
+        self._answer_ids, self._drafts = answer_ids, drafts
+        self.logits: deque[torch.Tensor] = deque(maxlen=num_logits)
+
+    def propose(self, thresholds: abc.Sequence[float]) -> Draft:
+        """The draft of this place."""
+        draft = self._drafts.get(len(self.output_ids), Draft())
+        return draft.cut(min(len(thresholds), self.budget))
+
+    def choices(
+        self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
+    ) -> Callable[[int], int]:
+        """The answer's next tokens."""
+        following = iter(self._answer_ids[len(self.output_ids) :])
+
+        def choose(index: int) -> int:
+            token = next(following, _NO_TOKEN)
+            if token != _NO_TOKEN:
+                self.logits.append(logits[index].clone())
+            return token
+
+        return choose
+
+
+def num_text_ids(model: PreTrainedModel) -> int:
+    """Tokens from which a random text may be drawn."""
+    return min(int(model.config.get_text_config().vocab_size), _MOST_IDS)
+
+
+def scripted_drafts(
+    answer_ids: abc.Sequence[int],
+    steps: Iterable[tuple[int, int]],
+    wrong_ids: abc.Sequence[int] = (),
+    start: int = 0,
+) -> dict[int, Draft]:
+    """Drafts for `Given`, of so many right tokens and so many wrong ones behind them.
+
+    Args:
+        answer_ids: the answer.
+        steps: both numbers, of each step.
+        wrong_ids: a wrong token for each place of the answer.
+        start: place of the first step.
+
+    >>> drafts = scripted_drafts([5, 6, 7, 8], [(1, 2), (0, 1)], wrong_ids=[1, 2, 3, 4])
+    >>> {place: draft.token_ids for place, draft in drafts.items()}
+    {0: (5, 2, 3), 2: (3,)}
+    """
+    drafts = {}
+    for num_right, num_wrong in steps:
+        middle = start + num_right
+        token_ids = (*answer_ids[start:middle], *wrong_ids[middle : middle + num_wrong])
+        # A source that needs no place in the context.
+        drafts[start] = Draft(token_ids, source="model")
+        start = middle + 1
+    return drafts
