@@ -124,12 +124,12 @@ def generate(
         return str(tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
     _check_settings(settings, max_new_tokens)
-    builder, on_commit = SequenceBuilder(model, tokenizer.pad_token_id, decode), put_to(streamer)
+    builder, on_commit = SequenceBuilder(tokenizer.pad_token_id, decode), put_to(streamer)
     requests = []
     for prompt_ids in _token_ids(tokenizer, prompts):
         _check_room(model, len(prompt_ids), max_new_tokens)
         request, _ = builder.build(
-            prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit
+            model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit
         )
         requests.append(request)
     if streamer is not None and len(requests) != 1:

@@ -9,6 +9,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
+from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError
 from copyspec_eval.types import FinishReason
 
@@ -48,7 +49,7 @@ class RowProcessor(LogitsProcessor):
         return chosen
 
 
-class CriteriaRule:
+class CriteriaRule(StopRule):
     """When a row's output ends, by transformers' criteria, a longest length among them.
 
     Args:
@@ -77,32 +78,27 @@ class CriteriaRule:
                 f"stopping_criteria other than length and EOS ({others.pop().__name__}) are for "
                 f"one prompt; input_ids have {num_rows}"
             )
-        # transformers looks at the length after a token.
-        self.max_new_tokens = max(1, min(lengths) - num_tokens)
-        self._eos_ids = {
+        eos_ids = {
             token
             for each in criteria
             if type(each) is EosTokenCriteria
             for token in each.eos_token_id.flatten().tolist()
         }
+        # transformers looks at the length after a token.
+        super().__init__(max(1, min(lengths) - num_tokens), eos_ids)
         self._criteria = criteria if others else None
         self._input_ids = input_ids
         self._scores = scores
 
     def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
-        if self._criteria is not None and self._ends(output_ids):
-            return "stop"
-        if output_ids[-1] in self._eos_ids:
-            return "eos"
-        return "length" if len(output_ids) >= self.max_new_tokens else None
-
-    def _ends(self, output_ids: Sequence[int]) -> bool:
-        assert self._criteria is not None
+        if self._criteria is None:
+            return super().reason(output_ids)
         output = self._input_ids.new_tensor([list(output_ids)])
         scores: Any = None
         if self._scores is not None:  # those of a verified draft can be there already
             scores = tuple(row[None] for row in self._scores[: len(output_ids)])
-        return bool(self._criteria(torch.cat([self._input_ids, output], -1), scores).any())
+        ends = self._criteria(torch.cat([self._input_ids, output], -1), scores).any()
+        return "stop" if ends else super().reason(output_ids)
 
 
 class Noise:

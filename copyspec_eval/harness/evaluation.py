@@ -119,26 +119,6 @@ def _arguments(function: str) -> dict[str, Any]:
     return (_CALLS.get() or {}).get(function, {})
 
 
-def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        is_whole = function.__name__ == "simple_evaluate" and is_ours(call.arguments["model"])
-        if is_whole:
-            _prepare(call.arguments)
-        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: call.arguments})
-        try:
-            results = function(*call.args, **call.kwargs)
-        finally:
-            _CALLS.reset(token)
-        return _clean(results, call.arguments) if is_whole and results else results
-
-    return wrapper
-
-
 def _prepare(call: dict[str, Any]) -> None:
     """Have the arguments of `simple_evaluate` printed as they are recorded."""
     mask_logs()
@@ -217,7 +197,22 @@ def _without_secrets(value: Any) -> Any:
 
 def _wrap(function: Callable[..., Any]) -> None:
     """Wrap a function of `lm_eval.evaluator`, there and where it was imported by name before."""
-    wrapper = _wrapped(function)
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        is_whole = function.__name__ == "simple_evaluate" and is_ours(call.arguments["model"])
+        if is_whole:
+            _prepare(call.arguments)
+        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: call.arguments})
+        try:
+            results = function(*call.args, **call.kwargs)
+        finally:
+            _CALLS.reset(token)
+        return _clean(results, call.arguments) if is_whole and results else results
+
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
         for alias in [alias for alias, value in names.items() if value is function]:

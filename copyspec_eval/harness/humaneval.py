@@ -95,10 +95,6 @@ class EvalPlusTask(MultiTurnTask):
     left in lm-eval's output folder, as `evalplus.evaluate --samples` reads them: `samples.jsonl`
     as sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write
     `samples.rank1.jsonl` … Under `--predict_only` nothing is run or written.
-
-    Raises:
-        OptionError: EvalPlus is not installed.
-        DataError: as `read_problems`; or nothing is local and the download fails.
     """
 
     benchmark: ClassVar[Benchmark]

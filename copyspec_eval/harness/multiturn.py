@@ -1,10 +1,9 @@
 """Conversations in lm-eval: one request per document and turn, whatever the backend.
 
-lm-eval runs its requests type by type, in the order in which the types first occur. Turn 1 is the
-type `generate_until`, turn k `generate_until_turn{k}`: so lm-eval asks turn 1 of all documents,
-then turn 2 of all documents, and so on. A `TurnInstance` renders its prompt from the earlier
-answers at the moment the model reads it. lm-eval only lacks methods of those names;
-importing this module adds them to its model classes, and they do what `generate_until` does.
+lm-eval runs its requests type by type. Turn 1 is the type `generate_until`, turn k
+`generate_until_turn{k}`, a method that importing this module adds to lm-eval's model classes: so
+turn 1 of all documents is asked, then turn 2 of all documents, and so on. A `TurnInstance` renders
+its prompt from the earlier answers at the moment the model reads it.
 """
 
 from __future__ import annotations

@@ -16,17 +16,10 @@ from typing import Any
 
 from lm_eval.utils import simple_parse_args_string
 
+from copyspec_eval import redaction
 from copyspec_eval.errors import OptionError
 from copyspec_eval.paths import lm_eval_models
-from copyspec_eval.redaction import (
-    NOT_RECORDED,
-    address,
-    hide,
-    hide_url,
-    looks_secret,
-    mask_logs,
-    masked,
-)
+from copyspec_eval.redaction import NOT_RECORDED, looks_secret, masked
 
 VARIABLE = "COPYSPEC_MODEL_ARGS"
 """More of `--model_args`, as a JSON object, for secrets: others can read a command line."""
@@ -49,9 +42,7 @@ def is_ours(model: Any) -> bool:
 def recorded(settings: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
     """`settings`, JSON values, as they are recorded; what is not is hidden from every text, too.
 
-    Args:
-        settings: by name; names of inner ones are looked up alike.
-        also: names that are declared elsewhere, by the class or the config of a loaded model.
+    `also` are names that are declared elsewhere, by the class or the config of a loaded model.
     """
     if not settings:
         return {}
@@ -63,7 +54,7 @@ def _value(name: str, value: Any, names: Collection[str]) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if name not in names:
-        hide(name, value)
+        redaction.hide(name, value)
         return NOT_RECORDED
     if isinstance(value, Mapping):
         return {str(key): _value(str(key), inner, names) for key, inner in value.items()}
@@ -71,8 +62,8 @@ def _value(name: str, value: Any, names: Collection[str]) -> Any:
         return [_value(name, inner, names) for inner in value]
     if not isinstance(value, str):
         return value
-    hide_url(value)
-    return address(value) if name.endswith("url") else masked(value)
+    redaction.hide_url(value)
+    return redaction.address(value) if name.endswith("url") else masked(value)
 
 
 @functools.cache
@@ -162,7 +153,7 @@ def watch_command() -> None:
         original(config, *args, **kwargs)
         if not is_ours(config.model):
             return
-        mask_logs()
+        redaction.mask_logs()
         for field in fields(config):
             value = getattr(config, field.name)
             if isinstance(value, dict) and field.name not in ("samples", "cache_requests"):

@@ -14,14 +14,8 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding.earlier_runs import Asked as AskedEarlier
-from copyspec_eval.decoding.earlier_runs import (
-    EarlierAnswer,
-    EarlierAnswers,
-    TokenIds,
-    read_earlier,
-    store_text,
-)
+from copyspec_eval.decoding import earlier_runs
+from copyspec_eval.decoding.earlier_runs import EarlierAnswer, EarlierAnswers, TokenIds, store_text
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import OptionError, RequestError
@@ -59,7 +53,6 @@ class RequestBuilder:
         self._lm = lm
         self._earlier = earlier or EarlierAnswers()
         self._builder = SequenceBuilder(
-            lm.model,
             lm.tokenizer.pad_token_id,
             lambda token_ids: str(lm.tok_decode(list(token_ids), skip_special_tokens=False)),
             [lm.eot_token_id],
@@ -67,17 +60,15 @@ class RequestBuilder:
 
     def build(self, instance: Instance, repeat: int) -> Prepared:
         context, gen_kwargs = instance.args
-        task, named = (
-            instance.task_name or "",
-            f"document {instance.doc_id} of {instance.task_name}",
-        )
-        _check_whole(str(context), f"{named}: its prompt")
+        task, number = instance.task_name or "", instance.doc_id
+        _check_whole(str(context), f"document {number} of {instance.task_name}: its prompt")
         settings, until, max_gen_toks = self._read(gen_kwargs)
         prompt_ids = self._encode(context, max_gen_toks)
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
-        document, turn = document_number(task, instance.doc_id), getattr(instance, "turn", 1)
+        document, turn = document_number(task, number), getattr(instance, "turn", 1)
         sequence, processors = self._builder.build(
+            self._lm.model,
             prompt_ids,
             settings,
             max_gen_toks,
@@ -98,7 +89,7 @@ class RequestBuilder:
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str]:
         """Names of the logits processors that `model.generate` applies, in modes not served too."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
-        return _names(self._builder.processors(settings, max_gen_toks))
+        return _names(self._builder.processors(self._lm.model, settings, max_gen_toks))
 
     def _stops(self, until: list[str]) -> list[str]:
         """The EOS text among `until` is known by its id."""
@@ -163,7 +154,7 @@ def _names(processors: LogitsProcessorList) -> list[str]:
 def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
     """The answers in `paths`; refuses a folder that the run under way writes to."""
     notes: list[str] = []
-    answers = read_earlier(paths, notes)
+    answers = earlier_runs.read_earlier(paths, notes)
     for note in notes:
         logger.warning(note)
     output = output_folder()
@@ -178,7 +169,7 @@ def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
 
 def tokenised(
     answers: abc.Iterable[EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
-) -> abc.Iterator[tuple[AskedEarlier, TokenIds]]:
+) -> abc.Iterator[tuple[earlier_runs.Asked, TokenIds]]:
     """The `answers` in `paths`, in the tokens of `lm`."""
     vocabulary = int(lm.model.config.get_text_config().vocab_size)
     for answer in answers:

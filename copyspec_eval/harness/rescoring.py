@@ -32,18 +32,10 @@ _BYTES_PER_CHARACTER = 4
 def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> list[Pair]:
     """`pairs`, those that differ with a `Difference` and, where rounding explains it, as near-ties.
 
-    The model reads each prompt and the common part of both answers; see `Rescorer`. Where an answer
-    is known as text only, the tokens that it may have come from are tried, likeliest first. Answers
-    that were sampled, or whose prompt was not logged, stay as they are.
-
-    Args:
-        pairs: as `compare_answers` gives them.
-        pretrained: the model that gave the answers.
-        dtypes: the runs', such as "torch.bfloat16"; the coarsest is taken, without any the
-            checkpoint's own.
-
-    Raises:
-        ModelError, OptionError: the model cannot be loaded or served.
+    The model `pretrained` reads each prompt and the common part of both answers, in the coarsest of
+    `dtypes`, else the checkpoint's own; see `Rescorer`. Where an answer is known as text only, the
+    tokens that it may have come from are tried, likeliest first. Answers that were sampled, or
+    whose prompt was not logged, stay as they are.
     """
     differing = [pair for pair in pairs if pair.status == "diverged" and _can_be_rescored(pair)]
     if not differing:

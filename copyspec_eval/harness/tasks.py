@@ -17,10 +17,6 @@ class QuestionFileTask(MultiTurnTask):
 
     FILE is one of `copyspec_eval.sources.FILES`, or a path: a YAML file of five lines makes a task
     of any question file (docs/tasks.md).
-
-    Raises:
-        OptionError: no file is named, or something else is.
-        DataError: as `read_questions`.
     """
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:

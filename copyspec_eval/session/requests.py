@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
@@ -26,12 +26,10 @@ class SequenceBuilder:
 
     def __init__(
         self,
-        model: PreTrainedModel,
         pad_token_id: int | None,
         decode: Callable[[abc.Sequence[int]], str],
         eos_ids: Collection[int] = (),
     ) -> None:
-        self._model = model
         self._pad_token_id = pad_token_id
         self._decode = decode
         self._eos_ids = set(eos_ids)
@@ -39,6 +37,7 @@ class SequenceBuilder:
 
     def build(
         self,
+        model: PreTrainedModel,
         prompt_ids: abc.Sequence[int],
         settings: Mapping[str, Any],
         max_new_tokens: int,
@@ -50,24 +49,18 @@ class SequenceBuilder:
     ) -> tuple[Sequence, LogitsProcessorList]:
         """A request, not begun, and its logits processors.
 
-        Args:
-            prompt_ids: of the prompt, at least one.
-            settings: of `GenerationConfig`, over the model's own.
-            max_new_tokens: the budget.
-            stops: texts that end the answer.
-            seed: the user's; every request gets one of its own from it.
-            named: what goes before the settings in an error.
-            **others: as of `Sequence`.
+        `settings` are those of `GenerationConfig`, over the model's own; errors name them after
+        `named`. Every request gets its seed from the user's. `others` are as of `Sequence`.
         """
         try:
-            config, unknown = self._prepared(settings)
+            config, unknown = self._prepared(model, settings)
             if unknown:
                 raise RequestError(
                     f"unknown generation setting {', '.join(sorted(unknown))}; "
                     "see transformers.GenerationConfig for those that exist"
                 )
             check_mode(config)
-            processors = self._processors(config, len(prompt_ids), max_new_tokens)
+            processors = _processors(model, config, len(prompt_ids), max_new_tokens)
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RequestError(f"{named}{settings} are not possible: {reason}") from error
@@ -81,28 +74,32 @@ class SequenceBuilder:
         ids = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
         return StopRule(max_new_tokens, self._eos_ids.union(ids), stops, self._decode)
 
-    def processors(self, settings: Mapping[str, Any], max_new_tokens: int) -> LogitsProcessorList:
+    def processors(
+        self, model: PreTrainedModel, settings: Mapping[str, Any], max_new_tokens: int
+    ) -> LogitsProcessorList:
         """Those of `model.generate`, in modes that are not served as well."""
-        return self._processors(self._prepared(settings)[0], 1, max_new_tokens)
+        return _processors(model, self._prepared(model, settings)[0], 1, max_new_tokens)
 
-    def _prepared(self, settings: Mapping[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
+    def _prepared(
+        self, model: Any, settings: Mapping[str, Any]
+    ) -> tuple[GenerationConfig, dict[str, Any]]:
         """What `model.generate` makes of settings, and those that it does not know."""
-        prepared: tuple[GenerationConfig, dict[str, Any]] = cast(
-            Any, self._model
-        )._prepare_generation_config(None, **settings, pad_token_id=self._pad_token_id)
+        prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
+            None, **settings, pad_token_id=self._pad_token_id
+        )
         return prepared
 
-    def _processors(
-        self, config: GenerationConfig, num_prompt_tokens: int, max_new_tokens: int
-    ) -> LogitsProcessorList:
-        device = input_device(self._model)
-        config.max_length = num_prompt_tokens + max_new_tokens
-        generator = cast(Any, self._model)
-        generator._prepare_special_tokens(config, True, device=device)
-        processors: LogitsProcessorList = generator._get_logits_processor(
-            config, input_ids_seq_length=num_prompt_tokens, device=device
-        )
-        return processors
+
+def _processors(
+    model: Any, config: GenerationConfig, num_prompt_tokens: int, max_new_tokens: int
+) -> LogitsProcessorList:
+    device = input_device(model)
+    config.max_length = num_prompt_tokens + max_new_tokens
+    model._prepare_special_tokens(config, True, device=device)
+    processors: LogitsProcessorList = model._get_logits_processor(
+        config, input_ids_seq_length=num_prompt_tokens, device=device
+    )
+    return processors
 
 
 def check_mode(config: GenerationConfig) -> None:

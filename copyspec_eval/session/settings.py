@@ -36,14 +36,9 @@ def lm_eval_drafter(drafter: str | None) -> str | None:
 def arms_of(shared: DraftOptions, arms: object) -> tuple[DraftOptions, ...]:
     """How each arm of `arms` drafts; `shared` alone if it is None.
 
-    Args:
-        shared: settings of every arm that does not set them itself.
-        arms: drafters with `:` between them, or a list of them, as text in brackets with commas;
-            each with its settings behind `+`. A plain `none` is left out: every run has a baseline.
-
-    Raises:
-        OptionError: an arm is unknown, stands there twice, or has a setting that does not exist or
-            is not for it; or there is none but the baseline.
+    `arms` are drafters with `:` between them, or a list of them, as text in brackets with commas;
+    each with its settings behind `+`, else those of `shared`. A plain `none` is left out: every run
+    has a baseline.
 
     >>> arms = arms_of(DraftOptions(delta=3), "none:copyspec+gamma=5:suffix+store+tree")
     >>> [arm.label for arm in arms], arms[0].gamma, arms[1].delta

@@ -36,12 +36,8 @@ class VLLMBackend(Backend):
     """The clock covers generation alone.
 
     Forwards are counted where vLLM's engine hands out their tokens. Times of a request are by
-    vLLM's clock, and drafts as it counts them for each request (vLLM pull request 48915); both are
-    switched on.
+    vLLM's clock, and drafts as it counts them for each request (vLLM pull request 48915).
     `batch_size=auto` leaves the batch to vLLM: `max_num_seqs` rows, filled up as answers end.
-
-    Raises:
-        OptionError: there would be several engines, which lm-eval makes inside of every call.
     """
 
     fills_batches = True
@@ -197,16 +193,11 @@ def attempts(
     num_forwards: int,
     source: DraftSource,
 ) -> tuple[Attempt, ...]:
-    """The forwards of an answer that verified a draft.
+    """The forwards of an answer that verified a draft, as vLLM counts drafted and accepted tokens.
 
-    vLLM counts what it accepted before it cuts the answer at its end, so the last is cut here.
-    Every forward gives what was accepted and a token of the model's own; the last may give less.
-
-    Args:
-        drafted, accepted: of each forward with a draft, as vLLM counts them.
-        num_tokens: of the answer.
-        num_forwards: that gave it tokens; fewer, where not all of them are known, cut too little.
-        source: of all drafts.
+    It counts what it accepted before it cuts the answer at its end, so the last is cut here. Every
+    forward gives what was accepted and a token of the model's own; the last may give less. Where
+    `num_forwards` is too low, since not all are known, too little is cut.
 
     >>> attempts([4, 5], [1, 5], num_tokens=5, num_forwards=3, source="context")[-1]
     Attempt(num_drafted=5, num_accepted=2, source='context')
