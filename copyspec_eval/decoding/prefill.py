@@ -24,8 +24,8 @@ class Prefill:
 
     Attributes:
         is_fixed: whether steps have a fixed width. Then chunks begin at multiples of
-            `PREFILL_CHUNK`, carry no draft, and only whole ones that a prefill has read are used
-            again. Else a prompt's keys and values may be those of any earlier prompt or answer.
+            `PREFILL_CHUNK`, carry no draft, and only whole ones are reused. Otherwise a prompt may
+            reuse the keys and values of any earlier prompt or answer.
     """
 
     is_fixed: bool
@@ -53,13 +53,10 @@ class Prefill:
         """Put a prompt into a row of the cache, and a draft behind it.
 
         Args:
-            model: a model within `engine_kernels`.
-            cache: where keys and values go.
-            row: of the cache.
-            prompt_ids: the whole prompt.
-            draft: verified by the prompt's last chunk; at a fixed width there is none.
-            start: tokens whose keys and values are in the row; fewer than the prompt's, and a
-                multiple of `block_length`.
+            model: within `engine_kernels`.
+            draft: verified by the prompt's last chunk; none at a fixed width.
+            start: tokens whose keys and values the row holds: a multiple of `block_length`, fewer
+                than the prompt's.
 
         Returns:
             logits `[1 + draft, vocabulary]`: after the prompt, and after each draft token.
