@@ -250,6 +250,18 @@ def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int
     return [tokens[part] for part in parts]
 
 
+class StepLogits(NamedTuple):
+    """The logits of a step.
+
+    Attributes:
+        logits: `[tokens, vocabulary]`.
+        parts: of each row, which of them follow its last token and its draft's tokens.
+    """
+
+    logits: torch.Tensor
+    parts: Sequence[slice]
+
+
 class TopTokens(NamedTuple):
     """Of some positions, in their order: the argmax, and the tokens of the largest logits.
 

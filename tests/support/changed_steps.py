@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from copyspec_eval.decoding import row_runner, steps
+from copyspec_eval.decoding import row_runner
 from copyspec_eval.decoding.forward import forward, forward_packed
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -19,9 +19,8 @@ def put_in_place(
     monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any], packed: Callable[..., Any]
 ) -> None:
     """Have engines call these in place of `forward` and `forward_packed`, but for prompts."""
-    for module in (row_runner, steps):
-        monkeypatch.setattr(module, "forward", changed)
-    monkeypatch.setattr(steps, "forward_packed", packed)
+    monkeypatch.setattr(row_runner, "forward", changed)
+    monkeypatch.setattr(row_runner, "forward_packed", packed)
 
 
 def change_wide_steps(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:

@@ -31,18 +31,17 @@ from transformers import (
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward
+from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, row_runner
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, TopP
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.paired import PairedEngine
-from copyspec_eval.decoding.prefill import Prefill
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import step_costs
-from copyspec_eval.decoding.steps import Steps
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import drafter_factory
@@ -319,8 +318,8 @@ MIXES: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "a tree": ("one row, suffix+tree", forward, "_step", ".to(slots.device)", ""),
     "a packed tree": ("batch, suffix+tree", forward, "_step", ".to(slots.device)", ""),
-    "tokens": ("exact", Steps, "run", ".to(input_device(self._model))", ""),
-    "a prompt": ("exact", Prefill, "read", ", device=input_device(model)", ""),
+    "tokens": ("exact", RowRunner, "_forward", ".to(input_device(self._model))", ""),
+    "a prompt": ("exact", row_runner, "read_prompt", ", device=input_device(model)", ""),
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
     "a draft model": ("draft model", DraftModel, "_feed", "starts, device=ids.device", "starts"),
 }
@@ -335,9 +334,9 @@ def test_a_planted_mix_of_devices_is_refused(name: str, monkeypatch: pytest.Monk
         taken_with(CASES[case])
 
 
-SECOND = "step.logits[0, 0].item(); parts = step.parts(drafts)"
+SECOND = "step.logits[0, 0].item(); greedy ="
 WAITS: dict[str, tuple[str, Any, str, str, str]] = {
-    "a second read": ("exact", Engine, "_commit", "parts = step.parts(drafts)", SECOND),
+    "a second read": ("exact", Engine, "_commit", "greedy =", SECOND),
     "a read for each token": (
         "one row, copyspec",
         choosing,

@@ -16,8 +16,7 @@ from steps import exact_mode_of
 from tiny_models import ARCHITECTURES, VOCABULARY, tiny_model
 from unlike_rows import EXTENT, filled, parts, tokens
 
-from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding import steps as steps_module
+from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import Part, forward, forward_packed
 from copyspec_eval.decoding.modules import engine_kernels
@@ -183,7 +182,7 @@ def watch_packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         packed.append([len(part.token_ids) for part in parts])
         return forward_packed(model, cache, parts, *args)
 
-    monkeypatch.setattr(steps_module, "forward_packed", watched)
+    monkeypatch.setattr(row_runner, "forward_packed", watched)
     return packed
 
 
