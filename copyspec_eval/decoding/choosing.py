@@ -237,6 +237,18 @@ def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int
     return [tokens[part] for part in parts]
 
 
+class StepLogits(NamedTuple):
+    """The logits of a step.
+
+    Attributes:
+        logits: `[tokens, vocabulary]`.
+        parts: of each row, which of them follow its last token and its draft's tokens.
+    """
+
+    logits: torch.Tensor
+    parts: Sequence[slice]
+
+
 class TopTokens(NamedTuple):
     """The argmax of each position, and its likeliest tokens, if asked for, the likeliest first."""
 

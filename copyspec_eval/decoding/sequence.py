@@ -121,6 +121,11 @@ class Sequence:
         return [*self.prompt_ids, *self.output_ids]
 
     @property
+    def unread_ids(self) -> abc.Sequence[int]:
+        """What is fed next: what is left of the prompt, later the last token."""
+        return self.output_ids[-1:] or self.prompt_ids[self.num_reused_tokens :]
+
+    @property
     def budget(self) -> int:
         """How many draft tokens may be accepted, with a token of the model's own behind them."""
         return self.stop_rule.max_new_tokens - len(self.output_ids) - 1
@@ -138,12 +143,6 @@ class Sequence:
         """A draft for the next step, cut to the number of `thresholds` and to the token budget."""
         draft = self.drafter.propose(self.budget, thresholds)
         return draft.cut(min(len(thresholds), self.budget))
-
-    def step_ids(self, draft: Draft, width: int) -> list[int]:
-        """What a step feeds: the last token, the draft, and padding that nobody reads."""
-        fed = [self.output_ids[-1], *draft.token_ids]
-        # Padding is a token like any other: the embedding of id 0 may hold anything.
-        return fed + fed[-1:] * (width - len(fed))
 
     def choices(
         self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
