@@ -93,11 +93,8 @@ def become(
 ) -> None:
     """Become the program, with its limits and without privileges; does not return.
 
-    The descriptor of the listener for forks, if there is one, is sent to `watcher`.
-
-    Args:
-        program, limits, shared, files: as for `main`.
-        watcher: see above.
+    The descriptor of the listener for forks, if there is one, is sent to `watcher`; the other
+    arguments are those of `main`.
     """
     try:
         os.setsid()
