@@ -49,16 +49,9 @@ _USUAL = "copyspec+gamma=3"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for.
+    """What is asked for: the options of `copyspec-eval paper`.
 
-    Attributes:
-        model: name or folder.
-        out: where the runs go, a folder each, and the tables.
-        limit: documents of each task; None for as many as the paper has.
-        draft_model: for the tables that have one.
-        model_args: more of lm-eval's `--model_args`, as they are recorded.
-        secrets: those of them that are not; a run gets them by its environment.
-        batch_size: as of lm-eval.
+    `model_args` are as they are recorded; a run gets the `secrets` by its environment.
     """
 
     model: str
@@ -72,13 +65,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A task, answered by several arms in turn.
+    """A task, answered in a folder of this name by several arms in turn.
 
-    Attributes:
-        name: of its folder.
-        task: see there.
-        arms: as of `--model_args arms=…`, without the baseline, which is there in any case.
-        exact: whether steps have the bits of plain decoding.
+    The baseline is there in any case, and no part of `arms`.
     """
 
     name: str
