@@ -31,10 +31,7 @@ _numbers = count()
 class Controller(NamedTuple):
     """The memory controller of either version of control groups, in a group that can have more.
 
-    Attributes:
-        folder: of that group.
-        limit: the file with the limit in bytes.
-        events: the file that counts what was killed for lack of memory.
+    `limit` is the file with the limit in bytes, `events` the one that counts what was killed.
     """
 
     folder: Path

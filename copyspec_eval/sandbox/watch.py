@@ -25,12 +25,9 @@ _GROUP, _END = re.compile(r"group ([0-9]{1,9})"), re.compile(r"(exit|signal) ([0
 class Watch:
     """Reads what a program prints until it ends or exceeds a limit.
 
-    Attributes:
-        process: of `child`, its output piped if there is to be an outcome.
-        control: the socket on which that reports.
-        limits: of the program.
-        memory: its control group, if it has one.
-        group: the program's process group, as `child` numbers it; 0 before that is known.
+    `process` is that of `child`, which reports on the socket `control`; its output is piped if
+    there is to be an outcome. `group` is the program's process group, as `child` numbers it; 0
+    before that is known.
     """
 
     process: subprocess.Popen[bytes]
