@@ -6,7 +6,7 @@ one run: each of its arms beside its own baseline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,14 +61,17 @@ class Table(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A metric in a table; without a format it has an interval."""
+    """A metric of a turn, or of all together; without a format it has an interval."""
 
     heading: str
     metric: str
     form: str = ""
+    turn: int | None = None
 
     def cell(self, figures: Series[Any]) -> str:
         """Its text."""
+        if self.metric == "rating":
+            return ", ".join(ratings(figures).values())
         if self.form:
             return figure(figures, self.metric, self.form)
         return with_interval(figures, self.metric) if self.metric else ""
@@ -84,37 +87,42 @@ _TAU = Column("τ", "accepted_per_attempt", ".2f")
 _IDENTICAL = Column("identical", "identical", ".1%")
 _COPYSPEC = _SPEED._replace(heading="CopySpec")
 
-Group = tuple[int | None, Sequence[Column]]
-"""Columns of a turn, or of all together."""
 
-_ARM: tuple[Group, ...] = (
-    *((None, (_SPEED, _INTERVAL)), (1, (_SPEED, _SPEEDUP)), (2, (_SPEED, _SPEEDUP))),
-    (None, (_COPIED, _TAU, _IDENTICAL)),
+def _on_turns(turns: Sequence[int], *columns: Column) -> list[Column]:
+    """The columns on each turn, which the first one's heading names."""
+    all_columns = []
+    for turn in turns:
+        first, *others = (column._replace(turn=turn) for column in columns)
+        all_columns += [first._replace(heading=f"turn {turn}: {first.heading}"), *others]
+    return all_columns
+
+
+_ARM = (
+    *(_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP)),
+    *(_COPIED, _TAU, _IDENTICAL),
 )
 
 
-def _headers(groups: Sequence[Group]) -> list[str]:
-    headers = []
-    for turn, columns in groups:
-        first, *others = (column.heading for column in columns)
-        headers += [first if turn is None else f"turn {turn}: {first}", *others]
-    return headers
+def _headers(columns: Sequence[Column]) -> list[str]:
+    return [column.heading for column in columns]
 
 
-def _cells(answered: Answered, line: Any, groups: Sequence[Group], category: str = "") -> list[str]:
-    return [
-        column.cell(answered.figures(line, turn, category))
-        for turn, columns in groups
+def _cells(
+    answered: Answered, line: Any, columns: Sequence[Column], category: str = ""
+) -> list[str]:
+    return [column.cell(answered.figures(line, column.turn, category)) for column in columns]
+
+
+def _arm_rows(
+    answered: Answered, labels: Mapping[Any, str], columns: Sequence[Column]
+) -> list[list[object]]:
+    """A row for each labelled line, under one for the baseline that all arms have in common."""
+    base = [
+        _BASE._replace(turn=column.turn) if column.metric == _SPEED.metric else Column("", "")
         for column in columns
     ]
-
-
-def _base(groups: Sequence[Group]) -> list[Group]:
-    """The same columns of the baseline that all arms have in common."""
-    empty = Column("", "")
-    return [
-        (turn, [_BASE if each == _SPEED else empty for each in group]) for turn, group in groups
-    ]
+    rows: list[list[object]] = [["base model", *_cells(answered, next(iter(labels)), base)]]
+    return rows + [[label, *_cells(answered, n, columns)] for n, label in labels.items()]
 
 
 def main_results(runs: Sequence[Answered]) -> Table:
@@ -161,23 +169,18 @@ def _score(task: str, figures: Series[Any]) -> str:
 
 def categories(runs: Sequence[Answered]) -> Table:
     """A row per category: on each turn base model, copying, speed-up, copied share and score."""
-    columns = (_BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED)
+    rating = Column("score", "rating")
+    columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, rating)
     rows: list[list[object]] = []
     for each in runs:
-        line = each.line(drafter="copyspec")
-        for category in each.categories(line):
-            cells: list[str] = []
-            for turn in (1, 2):
-                rated = ratings(each.figures(line, turn, category))
-                cells += [
-                    *_cells(each, line, [(turn, columns)], category),
-                    ", ".join(rated.values()),
-                ]
-            rows.append([TASKS[each.run.task].name, category or "average", *cells])
+        name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
+        rows += [
+            [name, category or "average", *_cells(each, line, columns, category)]
+            for category in each.categories(line)
+        ]
     best = published.BEST_SPEEDUPS[MT_REDUNDANT, 2]
     notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", published.SOURCE]
-    headers = [*_headers([(1, columns)]), "score", *_headers([(2, columns)]), "score"]
-    return Table(["data set", "category", *headers], rows, notes)
+    return Table(["data set", "category", *_headers(columns)], rows, notes)
 
 
 def gammas(runs: Sequence[Answered]) -> Table:
@@ -200,55 +203,51 @@ def numbers_copied(runs: Sequence[Answered]) -> Table:
 
 
 def _rows_by(runs: Sequence[Answered], setting: str, label: str) -> list[list[object]]:
-    """A row for the base model and for each value of a setting of the only run's arms."""
     [answered] = runs
     values = answered.board.settings[f"drafting.{setting}"].astype(int).sort_values()
-    rows: list[list[object]] = [["base model", *_cells(answered, values.index[0], _base(_ARM))]]
-    rows += [[label.format(value), *_cells(answered, line, _ARM)] for line, value in values.items()]
-    return rows
+    return _arm_rows(answered, {line: label.format(value) for line, value in values.items()}, _ARM)
 
 
 def draft_models(runs: Sequence[Answered]) -> Table:
     """A row per δ and category: on each turn base model, draft model, and copying before it."""
-    headers = [f"copying (γ = {gamma}) + draft model" for gamma in (3, 5)]
-    headers = ["base tokens/s", "draft model", *headers]
+    headings = [f"copying (γ = {gamma}) + draft model" for gamma in (3, 5)]
+    speeds = [_SPEED._replace(heading=heading) for heading in ("draft model", *headings)]
+    columns = _on_turns((1, 2), _BASE, *speeds)
     rows: list[list[object]] = []
     notes: list[str] = []
     for each in runs:
         alone = each.line(drafter="none")
         copying = [each.line(drafter="copyspec", gamma=gamma) for gamma in (3, 5)]
+        lines = [alone, alone, *copying] * 2
         delta = each.board.settings.at[alone, "drafting.delta"]
         for category in each.categories(alone):
-            cells: list[str] = []
-            for turn in (1, 2):
-                cells += _cells(each, alone, [(turn, [_BASE, _SPEED])], category)
-                for line in copying:
-                    cells += _cells(each, line, [(turn, [_SPEED])], category)
+            cells = [
+                column.cell(each.figures(line, column.turn, category))
+                for line, column in zip(lines, columns, strict=True)
+            ]
             rows.append([str(delta), category or "average", *cells])
         for turn in (1, 2):
-            speeds = [each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone)]
+            fast, slow = (each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone))
             notes.append(
                 f"δ = {delta}, turn {turn}: copying (γ = 3) + draft model is "
-                f"{speeds[0] / speeds[1] - 1:+.0%} over the draft model alone"
+                f"{fast / slow - 1:+.0%} over the draft model alone"
             )
     notes.append(f"the paper has {published.COPYING_OVER_DRAFT_MODEL:+.0%} on turn 2, on average")
-    by_turn = [f"turn {turn}: {headers[0]}" for turn in (1, 2)]
-    return Table(["δ", "category", by_turn[0], *headers[1:], by_turn[1], *headers[1:]], rows, notes)
+    return Table(["δ", "category", *_headers(columns)], rows, notes)
 
 
 def self_correction(runs: Sequence[Answered]) -> Table:
     """A row per variant: on each turn copied share, speed, τ of copies, and of the draft model."""
     [answered] = runs
+    tau = _TAU._replace(heading="τ1")
     model_tau = Column("τ2", "model_accepted_per_attempt", ".2f")
-    columns = (_COPIED, _SPEED, _SPEEDUP, _TAU._replace(heading="τ1"), model_tau)
-    groups = [(turn, columns) for turn in (1, 2, 3)]
+    columns = _on_turns((1, 2, 3), _COPIED, _SPEED, _SPEEDUP, tau, model_tau)
     lines = answered.board.lines
-    rows: list[list[object]] = [["base model", *_cells(answered, lines.index[0], _base(groups))]]
-    rows += [[lines.at[line, "drafter"], *_cells(answered, line, groups)] for line in lines.index]
+    rows = _arm_rows(answered, lines["drafter"].to_dict(), columns)
     right = [figure(lines.iloc[0], f"score_acc_turn{turn}", ".3f") for turn in (1, 3)]
     notes = [f"right after turn 1: {right[0]}, after turn 3: {right[1]}"] if all(right) else []
     notes.append(f"the paper's best speed-up on turn 3 is {published.BEST_SPEEDUPS[GSM8K, 3]}")
-    headers, rows = without_empty_columns(["variant", *_headers(groups)], rows)
+    headers, rows = without_empty_columns(["variant", *_headers(columns)], rows)
     return Table(headers, rows, [*notes, published.SOURCE])
 
 
@@ -268,5 +267,4 @@ def context_lengths(runs: Sequence[Answered]) -> Table:
             end = f"to {lengths.right - 1}" if lengths.right < 10**9 else "up"
             cells = [column.cell(part) for column in columns]
             rows.append([f"{lengths.left} {end}", str(part["turns"]), *cells])
-    headers = ["tokens of the prompt", "answers", *(column.heading for column in columns)]
-    return Table(headers, rows, [])
+    return Table(["tokens of the prompt", "answers", *_headers(columns)], rows, [])
