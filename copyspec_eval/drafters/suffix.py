@@ -47,7 +47,7 @@ class SuffixDrafter:
         successors: what the model held for likely; for a tree alone.
 
     Attributes:
-        num_likeliest: see `ReadsLogits`.
+        num_likeliest: see `base.num_likeliest`.
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 was followed by 7, 9 and 9
