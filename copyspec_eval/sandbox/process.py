@@ -129,22 +129,21 @@ def _settings(
         "listable": [str(path.parent) for path in command.readable],
         "writable": [folder, *map(str, command.writable)],
     }
-    return json.dumps(
-        {
-            "control": control,
-            "folder": folder,
-            "files": files if level.landlock else None,
-            "shared": level.shared,
-            "num_processes": limits.num_processes,
-            "limits": {
-                "RLIMIT_CPU": limits.cpu_seconds,
-                "RLIMIT_AS": limits.memory_bytes,
-                "RLIMIT_FSIZE": limits.file_bytes,
-                "RLIMIT_NOFILE": limits.num_files,
-                "RLIMIT_CORE": 0,
-            },
-        }
-    )
+    settings = {
+        "control": control,
+        "folder": folder,
+        "files": files if level.landlock else None,
+        "shared": level.shared,
+        "num_processes": limits.num_processes,
+        "limits": {
+            "RLIMIT_CPU": limits.cpu_seconds,
+            "RLIMIT_AS": limits.memory_bytes,
+            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NOFILE": limits.num_files,
+            "RLIMIT_CORE": 0,
+        },
+    }
+    return json.dumps(settings)
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
