@@ -28,7 +28,7 @@ COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")
 class CopyOrigin(IntEnum):
     """Positions of draft tokens that are not in prompt + output.
 
-    They are copied from an earlier answer of the run, from an answer of an earlier run, or recycled.
+    Copied from an earlier answer of the run, from an answer of an earlier run, or recycled.
     """
 
     STORE = -1
