@@ -103,15 +103,12 @@ def masked_as(step: Step) -> Iterator[None]:
 def make_mask(
     *, mask_function: Callable[..., Any], device: torch.device, **kwargs: Any
 ) -> torch.Tensor:
-    """The mask of the current step, as transformers' mask interface asks for it.
+    """The mask of the current step, bool `[1, 1, tokens, extent]`, for transformers' interface.
 
     Args:
         mask_function: which positions attend to which, of row, head, query and key; what a model
             restricts (a sliding window, say) is in it.
         device: where to put the mask.
-
-    Returns:
-        bool `[1, 1, tokens, extent]`.
     """
     current = _current.get()
     visible = current.visible.to(device)
@@ -191,13 +188,7 @@ def _attend(
     softcap: float | None,
     s_aux: torch.Tensor | None,
 ) -> torch.Tensor:
-    """By torch: attention of rows of equally many tokens; `[rows, width, heads, dim]`.
-
-    Args:
-        query, key, value, softcap, s_aux: as of `attend`.
-        mask: of `_fold`.
-        scale: factor of the scores.
-    """
+    """By torch: attention of rows of equally many tokens; `[rows, width, heads, dim]`."""
     rows, heads, width, dim = query.shape
     kv_heads = key.shape[1]
     groups = heads // kv_heads

@@ -35,13 +35,9 @@ class RowCache(Cache):
     """Keys and values of `num_rows` requests, `capacity` tokens each.
 
     Per layer two tensors `[num_rows, kv_heads, capacity, head_dim]`, allocated at the layer's first
-    write with its dtype and on its device. There is no length here and nothing to roll back: the
-    engine sets before each forward which rows and which positions it writes (`place`), and its mask
-    limits what is attended to. Sliding-window layers are kept at full length; the mask has their
-    window.
-
-    Attributes:
-        num_rows, capacity: as above.
+    write with its dtype and on its device. There is no length and nothing to roll back: `place`
+    sets which positions the next forward writes, and the mask limits what is attended to.
+    Layers with a sliding window are kept at full length; the mask has their window.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.model_cache import ModelCache
 from copyspec_eval.decoding.model_support import has_experts, input_device
 from copyspec_eval.decoding.sequence import Sequence
@@ -172,8 +173,10 @@ class Rescorer:
         beyond = max(0, min(NOISE_WINDOW - 1, sequence.stop_rule.max_new_tokens) - length)
         read_ids = [*output_ids, *following_ids[:beyond]]
         keep = min(NOISE_WINDOW, 1 + len(read_ids))
-        plain = self._baseline.read(sequence, read_ids, keep)
-        judged = self._engine.read(sequence, read_ids, keep)
+        plain, judged = (
+            read_again(self._model, engine, sequence, read_ids, keep)
+            for engine in (self._baseline, self._engine)
+        )
         own = self._own([*sequence.prompt_ids, *read_ids], keep)
         at = length - len(read_ids) - 1
         noise = self._noise(plain, judged, own, at)
@@ -184,22 +187,16 @@ class Rescorer:
 
         With the model's own cache, chunks are what the engine reads.
         """
+        at_once = ModelCache(self._model).read_without(token_ids, keep)
         if self._engine.cache != "copyspec":
-            return [ModelCache(self._model).read_without(token_ids, keep).float()]
-        ids = torch.tensor([token_ids], device=input_device(self._model))
-        at_once = self._model(input_ids=ids, use_cache=False, logits_to_keep=keep)
-        first, width = ids.shape[1] - keep + 1, self._engine.widest
-        ids = ids.expand(self._engine.batch_size, -1)
-        output = self._model(input_ids=ids[:, :first], use_cache=True, logits_to_keep=1)
-        parts = [output.logits]
-        for start in range(first, ids.shape[1], width):
-            output = self._model(
-                input_ids=ids[:, start : start + width],
-                past_key_values=output.past_key_values,
-                use_cache=True,
-            )
-            parts.append(output.logits)
-        return [at_once.logits[0].float(), torch.cat([part[0] for part in parts]).float()]
+            return [at_once.float()]
+        chunked = ModelCache(self._model, self._engine.batch_size)
+        length, first, width = len(token_ids), len(token_ids) - keep + 1, self._engine.widest
+        parts = [chunked.read(token_ids[:first], keep=1)]
+        for end in range(first + width, length + width, width):
+            chunk = token_ids[:end]
+            parts.append(chunked.read(chunk, keep=len(chunk) - chunked.num_read))
+        return [at_once.float(), torch.cat(parts).float()]
 
     def _noise(
         self, plain: torch.Tensor, judged: torch.Tensor, own: abc.Sequence[torch.Tensor], at: int

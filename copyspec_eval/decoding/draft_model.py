@@ -63,12 +63,7 @@ class DraftModel:
     def propose(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]
     ) -> list[Draft]:
-        """Each row's draft, or where it is empty and the budget leaves room, the model's own.
-
-        Args:
-            rows: what occupies the rows of the step.
-            drafts: of each row.
-        """
+        """Each row's draft, or where it is empty and the budget leaves room, the model's own."""
         drafting = {
             row: sequence
             for row, (sequence, draft) in enumerate(zip(rows, drafts, strict=True))
@@ -91,11 +86,7 @@ class DraftModel:
     def _feed(
         self, drafting: Mapping[int, Sequence], missing: Mapping[int, list[int]]
     ) -> torch.Tensor:
-        """Feed rows what their cache misses; logits after the last token of each.
-
-        Returns:
-            `[rows that draft, target's vocabulary]`.
-        """
+        """Feed rows what their cache misses; logits `[rows that draft, target's vocabulary]`."""
         parts = []
         for row, sequence in drafting.items():
             # A token that only the target knows is read as another: a draft may be wrong.

@@ -9,16 +9,14 @@ from contextlib import ExitStack
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.choosing import TopTokens, top_tokens
+from copyspec_eval.decoding.choosing import StepLogits, TopTokens, top_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_cache import ModelCacheRunner
 from copyspec_eval.decoding.model_support import check_length
 from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.row_runner import RowRunner
-from copyspec_eval.decoding.runner import Runner
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
 from copyspec_eval.drafters.base import NoDrafter
@@ -32,6 +30,9 @@ from copyspec_eval.types import CacheKind, Draft, ExactMode, Generation
 
 _WARM_UP_TOKENS = 4
 _NO_DRAFT = Draft()
+
+Rows = list[Sequence | None]
+"""What occupies each row of the cache."""
 
 
 class Engine:
@@ -75,7 +76,7 @@ class Engine:
         cache: CacheKind = "copyspec",
     ) -> None:
         if cache == "copyspec":
-            self._runner: Runner = RowRunner(
+            self._runner: RowRunner | ModelCacheRunner = RowRunner(
                 model, num_draft_tokens, exact, batch_size, prefix_cache
             )
         else:
@@ -154,22 +155,6 @@ class Engine:
         start = sequence.prompt_ids[:PREFILL_CHUNK]
         engine.generate([Sequence(start, StopRule(_WARM_UP_TOKENS), sequence.chooser)])
 
-    @torch.inference_mode()
-    def read(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
-        """The logits of the widest steps, with `output_ids` as the output.
-
-        In exact mode they are bit for bit those of a `generate` that gave this output.
-
-        Args:
-            sequence: whose prompt to read; `output_ids` is within its budget.
-            output_ids: the output's tokens so far.
-            keep: of how many last tokens, of the prompt's last one and the output, to return them.
-
-        Returns:
-            `[at most keep, vocabulary]`, float32; the last row chooses what follows `output_ids`.
-        """
-        return self._runner.reread(sequence, output_ids, keep)
-
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Refuse sequences before any work.
 
@@ -212,32 +197,27 @@ class Engine:
 
     @torch.inference_mode()
     def _begin(self, begun: Mapping[int, Sequence]) -> None:
-        """Read sequences' prompts into their rows, and choose their first tokens.
-
-        What is left of several prompts is read together where it is no more than a step.
-        """
-        together: list[Prompt] = []
+        """Read sequences' prompts into their rows, and choose their first tokens."""
+        together: list[Sequence] = []
+        drafts: list[Draft] = []
         for row, sequence in begun.items():
             sequence.start(self._make_drafter(), row, self._clock.elapsed)
-            drafts = self._runner.drafts_in_prefill
-            prompt = Prompt(sequence, sequence.propose(self._thresholds) if drafts else _NO_DRAFT)
+            draft = _NO_DRAFT
+            if self._runner.drafts_in_prefill:
+                draft = sequence.propose(self._thresholds)
             self._runner.load(sequence)
-            if len(begun) == 1 or not self._runner.reads_together([prompt]):
-                self._read([prompt])
-            elif self._runner.reads_together([*together, prompt]):
-                together.append(prompt)
+            if len(begun) > 1 and self._runner.fits_in_step(sequence, draft):
+                together.append(sequence)
+                drafts.append(draft)
             else:
-                self._read(together)
-                together = [prompt]
+                self._read([sequence], [draft])
         if together:
-            self._read(together)
+            self._read(together, drafts)
 
-    def _read(self, prompts: abc.Sequence[Prompt]) -> None:
+    def _read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> None:
         """Read one prompt, or several in one forward whose time is shared evenly."""
-        sequences, drafts = zip(*prompts, strict=True)
-        logits = self._runner.read(prompts)
-        self._commit(sequences, drafts, logits)
-        seconds = self._clock.lap() / len(prompts)
+        self._commit(sequences, drafts, self._runner.read(sequences, drafts))
+        seconds = self._clock.lap() / len(sequences)
         for sequence in sequences:
             sequence.prefill_seconds = seconds
 
@@ -245,8 +225,7 @@ class Engine:
     def _step(self, rows: Rows) -> None:
         """One forward for all rows; its time is shared evenly by those in use."""
         drafts = self._draft(rows)
-        logits = self._runner.step(rows, drafts)
-        self._commit(rows, drafts, logits)
+        self._commit(rows, drafts, self._runner.step(rows, drafts))
         running = [sequence for sequence in rows if sequence is not None]
         seconds = self._clock.lap() / len(running)
         for sequence in running:
@@ -280,17 +259,16 @@ class Engine:
             drafts: of each row.
             step: the logits.
         """
-        parts = step.parts(drafts)
         greedy = any(sequence.chooser.is_argmax for sequence in rows if sequence)
         num_likeliest = max(sequence.num_likeliest for sequence in rows if sequence)
         top = [TopTokens([], [])] * len(rows)
         if greedy or num_likeliest:
-            top = top_tokens(step.logits, parts, num_likeliest)
+            top = top_tokens(step.logits, step.parts, num_likeliest)
         for index, (sequence, draft) in enumerate(zip(rows, drafts, strict=True)):
             if sequence is None:
                 continue
             start = sequence.length
-            choose = sequence.choices(draft, top[index].argmax, step.logits[parts[index]])
+            choose = sequence.choices(draft, top[index].argmax, step.logits[step.parts[index]])
             verdict = sequence.commit(draft, choose, top[index].likeliest)
             self._runner.accept(sequence, start, draft, verdict)
 

@@ -57,15 +57,15 @@ def forward(
     alone, at the position that it has on its own branch.
 
     Args:
-        model: a model within `engine_kernels`.
+        model: within `engine_kernels`.
         cache: where keys and values go.
-        parts: the rows' tokens, one row after the other.
-        extent: how many positions of the cache are attended to, masked to each token's past; None
-            for as few as they need.
-        logits_to_keep: of how many last tokens to compute logits; 0 for all.
+        parts: one row after the other.
+        extent: positions of the cache that are attended to, masked to each token's past; None for
+            as few as they need.
+        logits_to_keep: for how many last tokens to compute logits; 0 for all.
 
     Returns:
-        logits `[tokens or logits_to_keep, vocabulary]`, part after part.
+        logits `[tokens or logits_to_keep, vocabulary]`.
     """
     if extent is None:
         extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
@@ -90,12 +90,7 @@ def forward(
 
 
 def step_parents(draft: Draft, num_before: int, width: int) -> list[int]:
-    """Of each token of a step, the index there of the token before it; -1 for the first.
-
-    Args:
-        draft: a chain or a tree.
-        num_before: tokens of the context that are fed in front of it.
-        width: of the step; padding follows the draft.
+    """`Part.parents` of a draft behind `num_before` tokens, padded to `width`.
 
     >>> step_parents(Draft((5, 6, 7), parents=(-1, 0, -1)), num_before=2, width=6)
     [-1, 0, 1, 2, 1, 4]
@@ -133,11 +128,7 @@ def _step(
 
 
 def _ancestors(parents: Sequence[int]) -> torch.Tensor:
-    """Which tokens each token attends to: itself, its parent, its parent's, and so on.
-
-    Returns:
-        `[width, width]`, bool.
-    """
+    """Which tokens each attends to: itself, its parent, and so on; bool `[width, width]`."""
     visible = numpy.eye(len(parents), dtype=bool)
     for index, parent in enumerate(parents):
         if parent >= 0:

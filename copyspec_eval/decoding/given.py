@@ -9,8 +9,10 @@ import torch
 from transformers import LogitsProcessorList, PreTrainedModel
 
 from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import FixedLength
+from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Draft
 
 _NO_TOKEN = -1
@@ -64,6 +66,45 @@ class Given(Sequence):
             return token
 
         return choose
+
+
+def read_again(
+    model: PreTrainedModel,
+    engine: Engine,
+    sequence: Sequence,
+    output_ids: abc.Sequence[int],
+    num_logits: int,
+) -> torch.Tensor:
+    """The logits of an engine's widest steps, with `output_ids` as a sequence's output.
+
+    In exact mode they are bit for bit those of a `generate` that gave this output.
+
+    Args:
+        model: the engine's.
+        engine: as it was made; what it has read before is neither used nor added to.
+        sequence: whose prompt to read; `output_ids` is within its budget.
+        output_ids: the output's tokens so far.
+        num_logits: after how many last tokens, of the prompt's last one and the output.
+
+    Returns:
+        `[at most num_logits, vocabulary]`, float32; the last row chooses what follows.
+    """
+    num_draft_tokens = engine.widest - 1
+    drafts = scripted_drafts(output_ids, [(num_draft_tokens, 0)] * len(output_ids), start=1)
+    budget = sequence.stop_rule.max_new_tokens
+    rows = [
+        Given(sequence.prompt_ids, [*output_ids, 0], drafts, budget, num_logits)
+        for _ in range(engine.batch_size)
+    ]
+    Engine(
+        model,
+        NoDrafter,
+        num_draft_tokens=num_draft_tokens,
+        exact=engine.exact,
+        batch_size=engine.batch_size,
+        cache=engine.cache,
+    ).generate(rows)
+    return torch.stack([*rows[0].logits]).float()
 
 
 def num_text_ids(model: PreTrainedModel) -> int:

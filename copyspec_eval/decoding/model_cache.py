@@ -13,9 +13,9 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from copyspec_eval.decoding.choosing import StepLogits
 from copyspec_eval.decoding.model_support import REMEDY, input_device, model_type
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import CacheKind, Draft, Verdict
 
@@ -28,13 +28,15 @@ class ModelCache:
 
     Args:
         model: any causal language model.
+        num_rows: that all read the text.
 
     Attributes:
         num_read: tokens of the text that the cache holds.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, num_rows: int = 1) -> None:
         self._model: Any = model
+        self._num_rows = num_rows
         self._parameters = inspect.signature(model.forward).parameters
         self._states: dict[str, Any] = {}
         self.num_read = 0
@@ -108,7 +110,7 @@ class ModelCache:
 
     def _forward(self, token_ids: abc.Sequence[int], keep: int, use_cache: bool) -> Any:
         model = self._model
-        ids = torch.tensor([token_ids], device=input_device(model))
+        ids = torch.tensor([token_ids], device=input_device(model)).expand(self._num_rows, -1)
         given = dict(self._states)
         if "position_ids" in self._parameters:
             given["position_ids"] = torch.arange(len(token_ids), device=ids.device)[None]
@@ -134,7 +136,7 @@ class ModelCache:
 
 
 class ModelCacheRunner:
-    """A `Runner` of one row with the model's own attention and cache.
+    """As `RowRunner`, of one row with the model's own attention and cache.
 
     A rejected draft's tokens are cropped from the cache. Where that is not possible, the cache is
     copied before each draft; if it is rejected, the copy takes its place, and the next step reads
@@ -146,17 +148,16 @@ class ModelCacheRunner:
         kind: how rejected tokens are taken back, as the trial found.
 
     Attributes:
-        widest, packs, drafts_in_prefill, padding: as of `Runner`; no step has padding.
+        widest, packs, padding, drafts_in_prefill: as of `RowRunner`.
     """
 
     packs = False
+    padding = 0
     # A cache that is to be cropped is told so behind the prompt: of that it then keeps less.
     drafts_in_prefill = False
-    padding = 0
 
     def __init__(self, model: PreTrainedModel, num_draft_tokens: int, kind: CacheKind) -> None:
         self._model = model
-        self._num_draft_tokens = num_draft_tokens
         self._crops = kind == "model, cropped"
         self._cache = self._before = ModelCache(model)
         self.widest = 1 + num_draft_tokens
@@ -165,97 +166,55 @@ class ModelCacheRunner:
     def running(
         self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]
     ) -> Iterator[None]:
-        """As of `Runner`."""
+        """As of `RowRunner`."""
         for sequence in sequences:
-            sequence.extent = sequence.max_length + self._num_draft_tokens
+            sequence.extent = sequence.max_length + self.widest - 1
         try:
             yield
         finally:
             self._cache = self._before = ModelCache(self._model)
 
     def load(self, sequence: Sequence) -> None:
-        """As of `Runner`: nothing is kept."""
+        """As of `RowRunner`: nothing is kept."""
 
-    def reads_together(self, prompts: abc.Sequence[Prompt]) -> bool:
-        """As of `Runner`: there is one row."""
+    def fits_in_step(self, sequence: Sequence, draft: Draft) -> bool:
+        """As of `RowRunner`: there is one row."""
         return False
 
-    def read(self, prompts: abc.Sequence[Prompt]) -> StepLogits:
-        """As of `Runner`: the whole prompt at once, without a draft."""
-        [(sequence, draft)] = prompts
-        assert not draft.token_ids
-        return StepLogits(self.begin(sequence.prompt_ids), [0])
-
-    def begin(self, prompt_ids: abc.Sequence[int]) -> torch.Tensor:
-        """Read a prompt into an empty cache; the logits after it, `[1, vocabulary]`."""
+    def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
+        """As of `RowRunner`: the whole prompt at once."""
         self._cache = self._before = ModelCache(self._model)
-        logits = self._cache.read(prompt_ids, keep=1)
+        step = self.step(sequences, drafts)
         if self._crops:
             self._cache.prepare_to_crop()
-        return logits
-
-    @property
-    def cache(self) -> ModelCache:
-        """What was read."""
-        return self._cache
-
-    def resume(self, cache: ModelCache) -> None:
-        """Go on from what another text, or this one, had read; that stays as it is."""
-        self._cache = self._before = cache.copied()
+        return step
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """As of `Runner`: not where much was rejected, so that the cache catches up."""
+        """As of `RowRunner`: not where much was rejected, so that the cache catches up."""
         return sequence.length - 1 - self._cache.num_read <= _MOST_UNREAD
 
-    def step(self, rows: Rows, drafts: abc.Sequence[Draft]) -> StepLogits:
-        """As of `Runner`."""
+    def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
+        """As of `RowRunner`, with what else is unread."""
         [sequence], [draft] = rows, drafts
         assert sequence is not None
-        return StepLogits(self.verify(sequence.token_ids, draft.token_ids), [0])
-
-    def verify(self, token_ids: abc.Sequence[int], draft_ids: abc.Sequence[int]) -> torch.Tensor:
-        """Read a text on to its end and a draft behind it.
-
-        Returns:
-            logits `[1 + draft, vocabulary]`: after the text, and after each draft token.
-        """
-        if draft_ids and not self._crops:
+        if draft.token_ids and not self._crops:
             self._before = self._cache.copied()
-        return self._cache.read([*token_ids, *draft_ids], keep=1 + len(draft_ids))
+        keep = 1 + len(draft.token_ids)
+        logits = self._cache.read([*sequence.token_ids, *draft.token_ids], keep)
+        return StepLogits(logits, [slice(keep)])
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
-        """As of `Runner`."""
-        self.reject(len(draft.token_ids) - verdict.num_accepted)
-
-    def reject(self, num_tokens: int) -> None:
-        """Take the last tokens of the draft that was just verified back, if any."""
+        """Take the rejected tokens of a draft back."""
+        num_rejected = len(draft.token_ids) - verdict.num_accepted
         if self._crops:
             # Of no token as well: it lets go of what is behind the windows.
-            self._cache.crop(num_tokens)
-        elif num_tokens:
+            self._cache.crop(num_rejected)
+        elif num_rejected:
             self._cache = self._before
 
     def finish(self, sequence: Sequence) -> None:
-        """As of `Runner`: nothing is kept."""
+        """As of `RowRunner`: nothing is kept."""
 
     def copy_row(self, source: int, target: int) -> None:
-        """As of `Runner`: there is one row."""
+        """As of `RowRunner`: there is one row."""
         raise AssertionError
-
-    def reread(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
-        """As of `Runner`."""
-        cache, prompt_ids = ModelCache(self._model), sequence.prompt_ids
-        parts = [cache.read(prompt_ids, keep=1).float()]
-        for end in _ends(len(output_ids), self.widest):
-            read_ids = [*prompt_ids, *output_ids[:end]]
-            parts.append(cache.read(read_ids, keep=len(read_ids) - cache.num_read).float())
-        return torch.cat(parts)[-keep:]
-
-
-def _ends(length: int, width: int) -> list[int]:
-    """Where chunks of `width` end, the last one being shorter.
-
-    >>> _ends(7, 3)
-    [3, 6, 7]
-    """
-    return [*range(width, length, width), length] if length else []

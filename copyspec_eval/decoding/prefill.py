@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
@@ -18,61 +17,41 @@ _REUSED_BLOCK = 16
 """Tokens that are kept together, where chunks may begin anywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
-    """How prompts are read, and from where on if keys and values of their beginning are there.
+def block_length(is_fixed: bool) -> int:
+    """Tokens from one place to the next where a prompt may be read on, if steps have a fixed width.
 
-    Attributes:
-        is_fixed: whether steps have a fixed width. Then chunks begin at multiples of
-            `PREFILL_CHUNK`, carry no draft, and only whole ones that a prefill has read are used
-            again. Else a prompt's keys and values may be those of any earlier prompt or answer.
+    Then only whole chunks that a prefill has read are used again.
     """
+    return PREFILL_CHUNK if is_fixed else _REUSED_BLOCK
 
-    is_fixed: bool
 
-    @property
-    def resumes_answers(self) -> bool:
-        """Whether it may begin behind an answer, which was read in steps."""
-        return not self.is_fixed
+@torch.inference_mode()
+def read_prompt(
+    model: PreTrainedModel,
+    cache: RowCache,
+    row: int,
+    prompt_ids: Sequence[int],
+    draft: Draft,
+    start: int,
+) -> torch.Tensor:
+    """Put a prompt into a row of the cache, and a draft behind it.
 
-    @property
-    def block_length(self) -> int:
-        """Tokens from one place to the next where it may begin."""
-        return PREFILL_CHUNK if self.is_fixed else _REUSED_BLOCK
+    Args:
+        model: within `engine_kernels`.
+        draft: verified by the prompt's last chunk.
+        start: tokens whose keys and values the row holds; fewer than the prompt's.
 
-    @torch.inference_mode()
-    def read(
-        self,
-        model: PreTrainedModel,
-        cache: RowCache,
-        row: int,
-        prompt_ids: Sequence[int],
-        draft: Draft | None = None,
-        start: int = 0,
-    ) -> torch.Tensor:
-        """Put a prompt into a row of the cache, and a draft behind it.
-
-        Args:
-            model: a model within `engine_kernels`.
-            cache: where keys and values go.
-            row: of the cache.
-            prompt_ids: the whole prompt.
-            draft: verified by the prompt's last chunk; at a fixed width there is none.
-            start: tokens whose keys and values are in the row; fewer than the prompt's, and a
-                multiple of `block_length`.
-
-        Returns:
-            logits `[1 + draft, vocabulary]`: after the prompt, and after each draft token.
-        """
-        draft = draft or Draft()
-        *chunks, (last, end) = grid_chunks(start, len(prompt_ids))
-        for begin, chunk_end in chunks:
-            chunk = Part(row, begin, prompt_ids[begin:chunk_end])
-            forward(model, cache, [chunk], logits_to_keep=1)
-        ids = [*prompt_ids[last:], *draft.token_ids]
-        parents = step_parents(draft, end - last, len(ids)) if draft.parents else None
-        part = Part(row, last, ids, parents)
-        return forward(model, cache, [part], logits_to_keep=1 + len(draft.token_ids))
+    Returns:
+        logits `[1 + draft, vocabulary]`: after the prompt, and after each draft token.
+    """
+    *chunks, (last, end) = grid_chunks(start, len(prompt_ids))
+    for begin, chunk_end in chunks:
+        chunk = Part(row, begin, prompt_ids[begin:chunk_end])
+        forward(model, cache, [chunk], logits_to_keep=1)
+    ids = [*prompt_ids[last:], *draft.token_ids]
+    parents = step_parents(draft, end - last, len(ids)) if draft.parents else None
+    part = Part(row, last, ids, parents)
+    return forward(model, cache, [part], logits_to_keep=1 + len(draft.token_ids))
 
 
 def grid_chunks(start: int, end: int) -> list[tuple[int, int]]:

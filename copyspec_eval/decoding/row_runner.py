@@ -1,26 +1,32 @@
-"""The runner with the engine's attention and `RowCache`: batches, exact mode, trees, prefixes."""
+"""An engine's forwards with its own attention and cache: batches, exact mode, trees, prefixes."""
 
 from __future__ import annotations
 
-from collections import abc, deque
+from collections import abc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import torch
 from transformers import PreTrainedModel
 
+from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import Part, forward
+from copyspec_eval.decoding.choosing import StepLogits
+from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.decoding.modules import engine_kernels
-from copyspec_eval.decoding.prefill import Prefill
+from copyspec_eval.decoding.prefill import block_length, read_prompt
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.steps import Prompt, Rows, StepLogits, Steps
 from copyspec_eval.types import Draft, ExactMode, Verdict
 
 
 class RowRunner:
-    """A `Runner` whose rejected tokens are simply written over.
+    """Makes the forwards of a batch's rows; rejected tokens are simply written over.
+
+    In a batch, rows are fed unlike numbers of tokens where our kernels serve the model; else all as
+    many as the longest. At a fixed width every row of every step has that many, and attends to
+    equally many keys throughout. There a prompt is read from the same places on, whatever was read
+    before, and without a draft; else its keys and values may be those of any earlier prompt or
+    answer.
 
     Args:
         model: a model that `trial.check_cache` accepts.
@@ -30,7 +36,10 @@ class RowRunner:
         prefix_cache: what was read before; nothing is kept if None.
 
     Attributes:
-        widest, packs, padding, drafts_in_prefill: as of `Runner`.
+        widest: the most tokens of a row in a step.
+        packs: whether the rows of a step may be of unlike widths.
+        padding: the most tokens that follow a row's own in a step.
+        drafts_in_prefill: whether the forward that reads a prompt may carry a draft.
     """
 
     def __init__(
@@ -45,110 +54,130 @@ class RowRunner:
         self._exact = exact
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
-        fixed_width = exact.width if exact else None
-        self._steps = Steps(model, num_draft_tokens, fixed_width, batch_size)
-        self._prefill = Prefill(is_fixed=fixed_width is not None)
         self._cache = RowCache(0, 0)
-        self.widest, self.packs = self._steps.widest, self._steps.packs
-        self.padding = self._steps.padding
-        self.drafts_in_prefill = fixed_width is None
+        fixed_width = exact.width if exact else None
+        self._is_fixed = fixed_width is not None
+        self.widest = fixed_width or 1 + num_draft_tokens
+        self.packs = batch_size > 1 and not self._is_fixed and kernels.serve(model)
+        is_padded = self._is_fixed or (batch_size > 1 and not self.packs)
+        self.padding = self.widest - 1 if is_padded else 0
+        self.drafts_in_prefill = not self._is_fixed
 
     @contextmanager
     def running(
         self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]
     ) -> Iterator[None]:
-        """As of `Runner`."""
-        self._set_extents(sequences, beside)
+        """Be ready for `sequences`, whose `extent` it sets; all else is called within.
+
+        Args:
+            sequences: to be answered.
+            beside: those of other calls of the same run.
+        """
+        extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *beside)]
+        # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
+        is_shared = self._is_fixed and self._batch_size > 1
+        for sequence, extent in zip(sequences, extents, strict=False):
+            sequence.extent = max(extents) if is_shared else extent
         self._cache = RowCache(self._batch_size, max(sequence.extent for sequence in sequences))
         try:
             with engine_kernels(self._model, exact=self._exact is not None) as weights:
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
-                    self._prefix_cache.begin(computed_by, self._prefill.block_length)
+                    self._prefix_cache.begin(computed_by, block_length(self._is_fixed))
                 yield
         finally:
             self._cache = RowCache(0, 0)
 
     def load(self, sequence: Sequence) -> None:
-        """As of `Runner`: what the prefix cache has."""
+        """Put what the prefix cache has of a sequence's prompt into its row."""
         if self._prefix_cache is not None:
             # The last token is read in any case, for the logits after it.
             sequence.num_reused_tokens = self._prefix_cache.load(
                 sequence.prompt_ids[:-1], self._cache, sequence.row
             )
 
-    def reads_together(self, prompts: abc.Sequence[Prompt]) -> bool:
-        """As of `Runner`: if a step holds them, whose bits a prefill has."""
-        return self._prefill.resumes_answers and self._steps.hold(*prompts)
+    def fits_in_step(self, sequence: Sequence, draft: Draft) -> bool:
+        """Whether what is left of a prompt can be read in one forward with that of others."""
+        return self.packs and len(sequence.unread_ids) + len(draft.token_ids) <= self.widest
 
-    def read(self, prompts: abc.Sequence[Prompt]) -> StepLogits:
-        """As of `Runner`."""
-        if len(prompts) > 1:
-            step = self._steps.read(prompts, self._cache)
+    def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
+        """Read the prompt of one sequence into its row, or of several that fit in a step."""
+        if len(sequences) > 1:
+            step = self._feed(sequences, drafts, width=None)
         else:
-            [(sequence, draft)] = prompts
+            [sequence], [draft] = sequences, drafts
             start = sequence.num_reused_tokens
-            logits = self._prefill.read(
+            logits = read_prompt(
                 self._model, self._cache, sequence.row, sequence.prompt_ids, draft, start
             )
-            step = StepLogits(logits, [0])
-        for sequence, _ in prompts:
+            step = StepLogits(logits, [slice(len(logits))])
+        for sequence in sequences:
             self._keep(sequence)
         return step
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """As of `Runner`: always."""
+        """Whether a sequence's next step may carry a draft."""
         return True
 
-    def step(self, rows: Rows, drafts: abc.Sequence[Draft]) -> StepLogits:
-        """As of `Runner`."""
-        return self._steps.take(rows, drafts, self._cache)
+    def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
+        """Feed each row its last token and its draft."""
+        lengths = {1 + len(draft.token_ids) for draft in drafts}
+        if self._is_fixed:
+            return self._feed(rows, drafts, self.widest)
+        return self._feed(rows, drafts, None if self.packs and len(lengths) > 1 else max(lengths))
+
+    def _feed(
+        self,
+        rows: abc.Sequence[Sequence | None],
+        drafts: abc.Sequence[Draft],
+        width: int | None,
+    ) -> StepLogits:
+        """Feed rows what they have not read, and their drafts.
+
+        Args:
+            rows: whose they are; some are idle at a fixed width alone.
+            drafts: of each row.
+            width: tokens that all of them are fed; None if each is fed its own number.
+        """
+        idle_token = next(sequence.unread_ids[-1] for sequence in rows if sequence)
+        parts: list[Part] = []
+        places: list[slice] = []
+        end = 0
+        for row, (sequence, draft) in enumerate(zip(rows, drafts, strict=True)):
+            unread_ids = sequence.unread_ids if sequence else [idle_token]
+            token_ids = [*unread_ids, *draft.token_ids]
+            first = end + len(unread_ids) - 1
+            places.append(slice(first, end + len(token_ids)))
+            # Padding is a token like any other: the embedding of id 0 may hold anything.
+            token_ids += token_ids[-1:] * ((width or 0) - len(token_ids))
+            end += len(token_ids)
+            parents = None
+            if draft.parents:
+                parents = step_parents(draft, len(unread_ids), len(token_ids))
+            start = sequence.length - len(unread_ids) if sequence else 0
+            parts.append(Part(sequence.row if sequence else row, start, token_ids, parents))
+        extent = None
+        if self._is_fixed:
+            extent = max(sequence.extent for sequence in rows if sequence)
+        return StepLogits(forward(self._model, self._cache, parts, extent), places)
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
-        """As of `Runner`: an accepted branch of a tree moves to where a chain's tokens are."""
+        """Move an accepted branch of a tree to where a chain's tokens are, from `start` on."""
         path = verdict.path
         if path and path[-1] >= len(path):
             self._cache.move(sequence.row, [start + node for node in path], start)
 
     def finish(self, sequence: Sequence) -> None:
-        """As of `Runner`: the answer is kept, too, where a prefill may begin behind it."""
-        if self._prefill.resumes_answers:
+        """Keep the answer, too, where a prompt may be read on from it."""
+        if not self._is_fixed:
             self._keep(sequence)
 
     def copy_row(self, source: int, target: int) -> None:
-        """As of `Runner`."""
+        """Copy a row's contents to another, so that the rows in use stay the first ones."""
         self._cache.copy_row(source, target)
-
-    def reread(self, sequence: Sequence, output_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
-        """As of `Runner`; in exact mode bit for bit what a `generate` of this output computes."""
-        steps, prompt_ids = self._steps, sequence.prompt_ids
-        widest = self.widest
-        cache = RowCache(self._batch_size, steps.extent_of(sequence.max_length))
-        with engine_kernels(self._model, exact=self._exact is not None):
-            for row in range(self._batch_size):
-                logits = self._prefill.read(self._model, cache, row, prompt_ids)
-            parts = deque([logits.float()], maxlen=keep // widest + 2)
-            for start in range(0, len(output_ids), widest):
-                chunk = list(output_ids[start : start + widest])
-                width = steps.common_width([len(chunk)])
-                fed = chunk + chunk[-1:] * (width - len(chunk))
-                first = len(prompt_ids) + start
-                rows = [Part(row, first, fed) for row in range(self._batch_size)]
-                extent = cache.capacity if steps.fixes_extent else None
-                logits = forward(self._model, cache, rows, extent)
-                parts.append(logits[: len(chunk)].float())
-        return torch.cat(list(parts))[-keep:]
 
     def _keep(self, sequence: Sequence) -> None:
         """Keep what was read of a sequence: all but the last token of its output."""
         if self._prefix_cache is not None:
             read_ids = [*sequence.prompt_ids, *sequence.output_ids[:-1]]
             self._prefix_cache.keep(read_ids, self._cache, sequence.row)
-
-    def _set_extents(self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]) -> None:
-        # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
-        extent_of = self._steps.extent_of
-        longest = max(extent_of(sequence.max_length) for sequence in (*sequences, *beside))
-        shared = self._steps.fixes_extent and self._batch_size > 1
-        for sequence in sequences:
-            sequence.extent = longest if shared else extent_of(sequence.max_length)

@@ -107,7 +107,7 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and output together."""
+        """Tokens of prompt and output."""
         return len(self.prompt_ids) + len(self.output_ids)
 
     @property
@@ -119,6 +119,11 @@ class Sequence:
     def token_ids(self) -> list[int]:
         """Prompt and output."""
         return [*self.prompt_ids, *self.output_ids]
+
+    @property
+    def unread_ids(self) -> abc.Sequence[int]:
+        """What is fed next: what is left of the prompt, later the last token."""
+        return self.output_ids[-1:] or self.prompt_ids[self.num_reused_tokens :]
 
     @property
     def budget(self) -> int:
@@ -139,22 +144,10 @@ class Sequence:
         draft = self.drafter.propose(self.budget, thresholds)
         return draft.cut(min(len(thresholds), self.budget))
 
-    def step_ids(self, draft: Draft, width: int) -> list[int]:
-        """What a step feeds: the last token, the draft, and padding that nobody reads."""
-        fed = [self.output_ids[-1], *draft.token_ids]
-        # Padding is a token like any other: the embedding of id 0 may hold anything.
-        return fed + fed[-1:] * (width - len(fed))
-
     def choices(
         self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
     ) -> Callable[[int], int]:
-        """The model's choices for `commit`.
-
-        Args:
-            draft: what was verified.
-            argmax: of each of the logits; not read unless the chooser takes the argmax.
-            logits: `[at least 1 + draft, vocabulary]`.
-        """
+        """The model's choices, for `commit`, from logits `[1 + draft, vocabulary]`."""
         if self.chooser.is_argmax:
             return argmax.__getitem__
         prefix_ids = self.token_ids
@@ -176,10 +169,6 @@ class Sequence:
         """Verify `draft` by `choose` (see `verify`) and append the accepted tokens and the next.
 
         An EOS or stop string inside the accepted part ends the output there.
-
-        Args:
-            draft, choose: see above.
-            likeliest: for the drafter, as in `Verdict`.
         """
         verdict = verify(draft, choose)
         if likeliest:

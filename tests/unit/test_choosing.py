@@ -67,7 +67,7 @@ def sample(processors: LogitsProcessorList, draft: tuple[int, ...], seed: int) -
     sequence.commit(Draft(), sequence.choices(Draft(), [], TABLE[:1]))
     while sequence.finish_reason is None:
         drafted = sequence.propose([0.0] * LENGTH)
-        fed = sequence.step_ids(drafted, width=1 + len(drafted.token_ids))
+        fed = [*sequence.unread_ids, *drafted.token_ids]
         sequence.commit(drafted, sequence.choices(drafted, [], TABLE[fed]))
     return tuple(sequence.output_ids)
 

@@ -31,7 +31,15 @@ from transformers import (
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, prefill, steps
+from copyspec_eval.decoding import (
+    attention,
+    choosing,
+    draft_model,
+    engine,
+    forward,
+    prefill,
+    row_runner,
+)
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, TopP
 from copyspec_eval.decoding.draft_model import DraftModel
@@ -316,7 +324,7 @@ def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
 MIXES: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
-    "tokens": ("exact", steps, "forward", ".to(input_device(model))", ""),
+    "tokens": ("exact", row_runner, "forward", ".to(input_device(model))", ""),
     "a prompt": ("exact", prefill, "forward", ".to(input_device(model))", ""),
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
     "a draft model": ("draft model", draft_model, "forward", ".to(input_device(model))", ""),
@@ -332,9 +340,9 @@ def test_a_planted_mix_of_devices_is_refused(name: str, monkeypatch: pytest.Monk
         taken_with(CASES[case])
 
 
-SECOND = "step.logits[0, 0].item(); parts = step.parts(drafts)"
+SECOND = "step.logits[0, 0].item(); greedy ="
 WAITS: dict[str, tuple[str, Any, str, str, str]] = {
-    "a second read": ("exact", Engine, "_commit", "parts = step.parts(drafts)", SECOND),
+    "a second read": ("exact", Engine, "_commit", "greedy =", SECOND),
     "a read for each token": (
         "one row, copyspec",
         choosing,

@@ -18,6 +18,7 @@ from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.model_cache import ModelCacheRunner
 from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.drafters.registry import DRAFTERS
+from copyspec_eval.types import Draft, Verdict
 
 FEW = Range(
     models=(ModelName("llama", "float32", True), ModelName("gpt2", "bfloat16", False)),
@@ -60,10 +61,10 @@ def test_cases_of_a_models_model_cache_hold() -> None:
 
 
 def test_a_recurrent_state_that_is_not_restored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: ModelCacheRunner, num_tokens: int) -> None:
-        self._cache.num_read -= num_tokens
+    def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Verdict) -> None:
+        self._cache.num_read -= len(draft.token_ids) - verdict.num_accepted
 
-    monkeypatch.setattr(ModelCacheRunner, "reject", forget)
+    monkeypatch.setattr(ModelCacheRunner, "accept", forget)
     found = findings(SEED, range(MOST), OWN)
     assert any("diverged" in str(finding) for finding in found if finding.mode == "model, copied")
 

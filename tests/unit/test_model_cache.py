@@ -27,6 +27,7 @@ from copyspec_eval.decoding import model_cache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.model_cache import ModelCache, ModelCacheRunner
 from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
@@ -39,7 +40,7 @@ from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.records import record_of
 from copyspec_eval.session.settings import check_model_cache
-from copyspec_eval.types import CacheKind, DraftOptions, Generation
+from copyspec_eval.types import CacheKind, Draft, DraftOptions, Generation, Verdict
 
 BUDGET = 16
 CROPPED: CacheKind = "model, cropped"
@@ -143,13 +144,14 @@ def test_every_forward_is_counted(architecture: str, double: str) -> None:
 
 def test_what_is_read_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     model, unread = model_of("olmo_hybrid"), []
-    verify: Any = ModelCacheRunner.verify
+    step: Any = ModelCacheRunner.step
 
-    def noted(self: ModelCacheRunner, token_ids: Any, draft_ids: Any) -> Any:
-        unread.append(len(token_ids) - self.cache.num_read)
-        return verify(self, token_ids, draft_ids)
+    def noted(self: ModelCacheRunner, rows: Any, drafts: Any) -> Any:
+        if self._cache.num_read:  # behind the prompt
+            unread.append(rows[0].length - self._cache.num_read)
+        return step(self, rows, drafts)
 
-    monkeypatch.setattr(ModelCacheRunner, "verify", noted)
+    monkeypatch.setattr(ModelCacheRunner, "step", noted)
     answers_of(model, COPIED, doubles("junk", [()] * len(prompts())))
     # The last token is new, and before it come those that rejected drafts left unread.
     assert max(unread) == model_cache._MOST_UNREAD + 2
@@ -187,10 +189,10 @@ def test_cropping_recurrent_states_is_found_out(monkeypatch: pytest.MonkeyPatch)
 def test_a_state_that_is_not_restored_is_refused(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forget(self: ModelCacheRunner, num_tokens: int) -> None:
-        self._cache.num_read -= num_tokens
+    def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Verdict) -> None:
+        self._cache.num_read -= len(draft.token_ids) - verdict.num_accepted
 
-    monkeypatch.setattr(ModelCacheRunner, "reject", forget)
+    monkeypatch.setattr(ModelCacheRunner, "accept", forget)
     with pytest.raises(ModelError, match=r"through its own cache \(in a step off by .*model hf"):
         model_cache_kind(model_of(architecture))
 
@@ -276,7 +278,7 @@ def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
     model = model_of(architecture)
     engine = Engine(model, NoDrafter, num_draft_tokens=4, exact=None, cache=KINDS[architecture])
     prompt, answer = prompts()[1], wanted(model)[1]
-    read = engine.read(sequence(prompt), answer[:17], keep=6)
+    read = read_again(model, engine, sequence(prompt), answer[:17], num_logits=6)
     whole = ModelCache(model).read_without([*prompt, *answer[:17]], keep=6).float()
     torch.testing.assert_close(read, whole, rtol=1e-4, atol=1e-4)
 

@@ -16,8 +16,7 @@ from steps import exact_mode_of
 from tiny_models import ARCHITECTURES, VOCABULARY, tiny_model
 from unlike_rows import EXTENT, filled, parts, tokens
 
-from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding import steps as steps_module
+from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
@@ -182,7 +181,7 @@ def watch_packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
             packed.append([len(part.token_ids) for part in parts])
         return forward(model, cache, parts, *args)
 
-    monkeypatch.setattr(steps_module, "forward", watched)
+    monkeypatch.setattr(row_runner, "forward", watched)
     return packed
 
 

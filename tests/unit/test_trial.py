@@ -15,7 +15,7 @@ from tiny_models import skip_if_refused, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
-from copyspec_eval.decoding import attention, model_support, steps
+from copyspec_eval.decoding import attention, model_support, row_runner
 from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.modules import experts
@@ -61,7 +61,7 @@ def test_the_model_is_left_as_it_was(monkeypatch: Patch) -> None:
     model = windowed(4096)
     states = [vars(model.config).copy(), [vars(module).copy() for module in model.modules()]]
     check(model, exact=False)
-    monkeypatch.setattr(steps, "forward", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(row_runner, "forward", lambda *_, **__: 1 / 0)
     with pytest.raises(ModelError):
         check(model, exact=False)
     assert states == [vars(model.config), [vars(module) for module in model.modules()]]
@@ -157,7 +157,7 @@ def test_a_small_bias_of_wider_steps(monkeypatch: Patch) -> None:
         logits = forward(model, cache, parts, *rest)
         return logits + bias if len(parts[0].token_ids) > 1 else logits
 
-    monkeypatch.setattr(steps, "forward", biased)
+    monkeypatch.setattr(row_runner, "forward", biased)
     with pytest.raises(ModelError, match=f"{OTHER_LOGITS}.*in a step"):
         check(model, exact=False)
 

@@ -58,12 +58,7 @@ def _norm(
 
 
 def gated_forward(module: Any, layers: Mapping[torch.nn.Module, PackedLayer]) -> Forward | None:
-    """A forward for an MLP: `down_proj(act_fn(gate_proj(hidden)) * up_proj(hidden))`.
-
-    Args:
-        module: any.
-        layers: packed linear layers.
-    """
+    """A forward for an MLP: `down_proj(act_fn(gate_proj(hidden)) * up_proj(hidden))`."""
     names = ("gate_proj", "up_proj", "down_proj")
     parts = [layers.get(getattr(module, name, module)) for name in names]
     gate, up, down = parts
