@@ -72,7 +72,7 @@ def hide_url(url: str) -> None:
 
 
 def address(url: str) -> str:
-    """Scheme, host, port and path of a URL, which are all that is shown of one.
+    """Scheme, host, port and path of a URL: the parts that may be shown.
 
     >>> address("https://me:pw@host:8000/v1?key=abc#x"), address("host/v1?key=abc")
     ('https://host:8000/v1', 'host/v1')
@@ -169,11 +169,10 @@ def _secrets_of_url(url: str) -> Sequence[str]:
 
 
 def _spellings(secret: str) -> set[str]:
-    """As it may stand in a text: plain, in a URL, in JSON, in Python or in HTML."""
-    plain = {secret, unquote_plus(secret)} - {""}
-    spelled = set(plain)
-    for text in plain:
-        spelled |= {quote(text, safe=""), quote(text), quote_plus(text), html.escape(text)}
-        spelled |= {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-        spelled.add(repr(text)[1:-1])
+    """The spellings of a secret in a text, a URL, JSON, Python and HTML."""
+    spelled: set[str] = set()
+    for text in {secret, unquote_plus(secret)} - {""}:
+        spelled |= {text, quote(text, safe=""), quote(text), quote_plus(text), html.escape(text)}
+        quoted = json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)
+        spelled |= {each[1:-1] for each in quoted}
     return spelled

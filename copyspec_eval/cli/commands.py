@@ -73,18 +73,17 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.run_b is None:
         pairs = runs.read_arms(arguments.run_a)
     else:
-        two = runs.read_run(arguments.run_a), runs.read_run(arguments.run_b)
-        pairs = {"": two}
+        pairs = {"": (runs.read_run(arguments.run_a), runs.read_run(arguments.run_b))}
     compared = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
     if arguments.json:
-        figures = {name: comparison.comparison_figures(*of) for name, of in compared.items()}
+        figures = {name: comparison.comparison_figures(*each) for name, each in compared.items()}
         [only] = figures.values() if len(figures) == 1 else [figures]
         print(json.dumps(only, indent=2))
     else:
-        for name, of in compared.items():
-            _show((f"{name}:\n" if len(compared) > 1 else "") + comparison.comparison_tables(*of))
-    runs_compared = [run for pair in pairs.values() for run in pair]
-    _print_notes(dict.fromkeys(note for run in runs_compared for note in run.notes))
+        for name, each in compared.items():
+            title = f"{name}:\n" if len(compared) > 1 else ""
+            _show(title + comparison.comparison_tables(*each))
+    _print_notes(note for pair in pairs.values() for run in pair for note in run.notes)
     return int(any(equivalence.fails(answers) for answers, *_ in compared.values()))
 
 
@@ -220,7 +219,7 @@ def export_turns(arguments: argparse.Namespace) -> None:
 
 
 def _print_notes(notes: Iterable[str]) -> None:
-    for note in notes:
+    for note in dict.fromkeys(notes):
         print(f"note: {printable(note)}", file=sys.stderr)
 
 

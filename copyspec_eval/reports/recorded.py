@@ -25,11 +25,8 @@ class RecordedRun:
         records: all answers, in the order of their runs and keys, without token ids and spans; each
             once where a run continued another, see `Results.last_runs`.
         manifests: by run id; a run whose manifest is missing has none.
-        scores: by run id and task, then by metric, as lm-eval's results file has them.
-        documents: by task, how many it has, asked or not, if a results file says so.
-        cut_short: the runs that did not reach their end; `notes` mentions them, too.
+        scores, documents, cut_short: see `Results`.
         notes: what is incomplete, left out or of another schema, for people.
-        ratings: those of judges.
     """
 
     folder: Path

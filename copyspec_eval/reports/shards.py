@@ -99,19 +99,11 @@ def _merged(shards: Sequence[RecordedRun]) -> RecordedRun:
     documents = {task: n for shard in shards for task, n in shard.documents.items()}
     manifests = {run_id: run for shard in shards for run_id, run in shard.manifests.items()}
     samples = _samples(manifests.values(), documents)
+    for run_id, manifest in manifests.items():
+        manifests[run_id] = replace(manifest, spec=_with_samples(manifest.spec, samples))
     notes = [note for shard in shards for note in shard.notes]
-    return RecordedRun(
-        folder=shards[0].folder,
-        records=records,
-        manifests={
-            run_id: replace(run, spec=_with_samples(run.spec, samples))
-            for run_id, run in manifests.items()
-        },
-        scores=_scores(shards, records, notes),
-        documents=documents,
-        cut_short=[],
-        notes=notes,
-    )
+    scores = _scores(shards, records, notes)
+    return RecordedRun(shards[0].folder, records, manifests, scores, documents, [], notes)
 
 
 def _samples(
