@@ -24,8 +24,8 @@ class SpanCharacters(NamedTuple):
     """Where the text of a `Span` stands.
 
     `[start, end)` counts from the answer's first character; `[source_start, source_end)` from the
-    prompt's, the answer following the prompt; both `OF_STORE` or `OF_EARLIER` for a copy from
-    another answer, and `OF_RECYCLED` for what was recycled.
+    prompt's, the answer following the prompt; both are the same `CopyOrigin` for a copy from
+    another answer and for what was recycled.
     """
 
     start: int

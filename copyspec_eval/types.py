@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,9 +24,17 @@ model; or by a server that does not tell."""
 COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")
 """Those that are copies."""
 
-OF_STORE, OF_EARLIER, OF_RECYCLED = -1, -2, -3
-"""The place in prompt + output of what was copied from an earlier answer of the run, from an answer
-of an earlier run, and of what was recycled: none."""
+
+class CopyOrigin(IntEnum):
+    """Stands for the position in prompt + output where draft tokens have none.
+
+    They are copied from an earlier answer of the run or from an answer of an earlier run, or are
+    recycled.
+    """
+
+    STORE = -1
+    EARLIER = -2
+    RECYCLED = -3
 
 
 CacheKind = Literal["copyspec", "model, cropped", "model, copied"]
@@ -167,10 +176,8 @@ class Draft:
 
     Attributes:
         token_ids: the draft tokens, at most as many as were asked for.
-        position: index in prompt + output of the first copied token; `OF_STORE`, `OF_EARLIER` or
-            `OF_RECYCLED` where it has no place there, -1 where it is not copied; of a tree, of its
-            first token.
-        match_length: how many trailing tokens matched at the source, in tokens.
+        position: index in prompt + output of the first copied token; a `CopyOrigin` where it has no
+            place there, -1 where it is not copied; of a tree, of its first token.
         source: where the tokens come from; of a tree, where its first token does.
         parents: of a tree, the index of the token before each token, -1 for none, always lower
             than its own; None for a chain.
@@ -181,7 +188,6 @@ class Draft:
 
     token_ids: tuple[int, ...] = ()
     position: int = -1
-    match_length: int = 0
     source: DraftSource = "context"
     parents: tuple[int, ...] | None = None
     positions: tuple[int, ...] = ()
@@ -191,7 +197,7 @@ class Draft:
         """The first `most` tokens of it, or all; of a tree, parents come before their children.
 
         >>> Draft((7, 8, 9), position=4).cut(2)
-        Draft(token_ids=(7, 8), position=4, match_length=0, source='context', parents=None, ...)
+        Draft(token_ids=(7, 8), position=4, source='context', parents=None, ...)
         """
         if len(self.token_ids) <= most:
             return self
@@ -215,13 +221,13 @@ class Draft:
 
 def source_at(position: int) -> DraftSource:
     """Where a token at that `Draft.position` comes from."""
-    return "context" if position >= 0 else _ELSEWHERE[position]
+    return "context" if position >= 0 else _ORIGINS[position]
 
 
-_ELSEWHERE: dict[int, DraftSource] = {
-    OF_STORE: "store",
-    OF_EARLIER: "earlier",
-    OF_RECYCLED: "recycled",
+_ORIGINS: dict[int, DraftSource] = {
+    CopyOrigin.STORE: "store",
+    CopyOrigin.EARLIER: "earlier",
+    CopyOrigin.RECYCLED: "recycled",
 }
 
 
@@ -258,8 +264,8 @@ class Attempt(NamedTuple):
 class Span(NamedTuple):
     """Output tokens `[start, start + length)` that were copied from `source` on.
 
-    `start` counts from the first output token, `source` from the first prompt token; it is
-    `OF_STORE` or `OF_EARLIER` for a copy from another answer, `OF_RECYCLED` for recycled tokens.
+    `start` counts from the first output token, `source` from the first prompt token; it is a
+    `CopyOrigin` for a copy from another answer and for recycled tokens.
     """
 
     start: int

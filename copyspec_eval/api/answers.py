@@ -10,8 +10,8 @@ from copyspec_eval.records import SpanCharacters
 from copyspec_eval.reports.segments import segments
 from copyspec_eval.types import (
     COPIED,
-    OF_STORE,
     Attempt,
+    CopyOrigin,
     FinishReason,
     Span,
     TurnCounts,
@@ -91,7 +91,8 @@ class Answer:
 
     def _source_text(self, start: int, end: int) -> str:
         if start < 0:
-            return "from an earlier answer" if start == OF_STORE else "from the model's runners-up"
+            is_stored = start == CopyOrigin.STORE
+            return "from an earlier answer" if is_stored else "from the model's runners-up"
         copied = (self.prompt + self.whole_text)[start:end]
         where = "the prompt" if start < len(self.prompt) else "this answer"
         cut = copied if len(copied) <= _LONGEST_SOURCE else copied[:_LONGEST_SOURCE] + "…"

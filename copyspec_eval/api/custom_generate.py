@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
@@ -19,14 +20,16 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.engines import draft_options, engine_of, has_model_cache
-from copyspec_eval.api.generation import Streamer, to_streamer
+from copyspec_eval.api.generation import REMEDIES, Streamer, put_to, python_options
 from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.generation_settings import check_mode
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
+from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
+from copyspec_eval.session.requests import check_mode
+from copyspec_eval.session.session import Arm, Session
+from copyspec_eval.session.settings import check_model_cache
 
 _READ = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
 """What transformers prepares for the model that is heeded here."""
@@ -76,7 +79,9 @@ def custom_generate(
         RequestError, OptionError, ModelError: something is asked for that is not served.
     """
     check_mode(generation_config)
-    _check_outputs(generation_config)
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(generation_config, name) and generation_config.return_dict_in_generate:
+            raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
     arguments = _arguments_of_generate()
     _check_inputs({**model_kwargs, "assistant_model": arguments.get("assistant_model")})
     prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
@@ -84,7 +89,7 @@ def custom_generate(
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
-    options = draft_options(
+    options = python_options(
         drafter,
         gamma,
         num_draft_tokens=num_draft_tokens,
@@ -113,25 +118,21 @@ def custom_generate(
                 do_sample=False,
                 draw=noise.draw_for(row) if noise else None,
             ),
-            on_commit=to_streamer(streamer),
+            on_commit=put_to(streamer),
         )
         for row, prompt in enumerate(prompts)
     ]
     with one_at_a_time(model):
-        batch_size = 1 if has_model_cache(model) else len(prompts)
-        engine = engine_of(model, None, options, exact=False, batch_size=batch_size)
+        arm = Arm(options, drafter_factory(options))
+        session = Session(model, None, [options], exact=False, rows=len(prompts))
+        check_model_cache(session.reason, exact=False, tree=tree, batch_size=1, remedies=REMEDIES)
+        engine = session.engine(arm, 1 if session.reason else len(prompts))
         outputs = [generation.token_ids for generation in engine.generate(requests)]
     if noise is not None:
         noise.rewind(max(map(len, outputs)))
     if streamer is not None:
         streamer.end()
     return _output(input_ids, outputs, processors, generation_config)
-
-
-def _check_outputs(config: GenerationConfig) -> None:
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name) and config.return_dict_in_generate:
-            raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
 
 
 def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
@@ -216,18 +217,10 @@ def _output(
 
 
 def _steps(
-    of_rows: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], is_asked: bool | None
+    rows: Sequence[list[torch.Tensor]], lengths: Sequence[int], is_asked: bool | None
 ) -> tuple[torch.Tensor, ...] | None:
     """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
     if not is_asked:
         return None
-    nothing = torch.zeros_like(of_rows[0][0])
-    return tuple(
-        torch.stack(
-            [
-                row[step] if step < length else nothing
-                for row, length in zip(of_rows, lengths, strict=True)
-            ]
-        )
-        for step in range(max(lengths))
-    )
+    ended = [torch.stack(row[:length]) for row, length in zip(rows, lengths, strict=True)]
+    return tuple(pad_sequence(ended))

@@ -9,17 +9,17 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval.api.answers import Answer
-from copyspec_eval.api.engines import draft_options, engine_of
-from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.generation_settings import as_ids, logits_processors, served_config
+from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import one_at_a_time
-from copyspec_eval.decoding.random_numbers import RequestSeeds
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.decoding.sizes import bytes_of
 from copyspec_eval.decoding.span_characters import span_characters
-from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
-from copyspec_eval.types import PAPER_DELTA, Generation
+from copyspec_eval.session.requests import SequenceBuilder
+from copyspec_eval.session.session import Arm, Session, checked_draft_model
+from copyspec_eval.session.settings import check_model_cache, draft_options
+from copyspec_eval.types import PAPER_DELTA, DraftOptions, Generation
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message]
@@ -31,6 +31,8 @@ _INSTEAD = {
     "num_return_sequences": "the prompt several times",
     "stop_strings": "stop",
 }
+
+REMEDIES = ("exact=False", "tree=False", "batch_size=1")
 
 
 class Streamer(Protocol):
@@ -101,7 +103,7 @@ def generate(
         OptionError, ModelError, RequestError: an option is not possible, the model cannot be
             served, or a prompt is empty or leaves no room for an answer. Each is one line.
     """
-    options = draft_options(
+    options = python_options(
         drafter,
         gamma,
         num_draft_tokens=num_draft_tokens,
@@ -111,101 +113,93 @@ def generate(
         draft_model=None if draft_model is None else type(draft_model).__name__,
         delta=delta,
     )
+    if tree and exact:
+        raise OptionError("tree=True gives other bits than a chain; pass exact=False with it")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise OptionError(f"batch_size={batch_size!r} is not a number of at least 1")
     prefix_bytes = bytes_of("prefix_cache", prefix_cache)
-    builder = _Requests(
-        model, tokenizer, max_new_tokens, [stop] if isinstance(stop, str) else list(stop), settings
-    )
-    requests = [
-        builder.build(prompt_ids, seed, streamer) for prompt_ids in _token_ids(tokenizer, prompts)
-    ]
+    stops = [stop] if isinstance(stop, str) else list(stop)
+
+    def decode(token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return str(tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+
+    _check_settings(settings, max_new_tokens)
+    builder, on_commit = SequenceBuilder(model, tokenizer.pad_token_id, decode), put_to(streamer)
+    requests = []
+    for prompt_ids in _token_ids(tokenizer, prompts):
+        _check_room(model, len(prompt_ids), max_new_tokens)
+        request, _ = builder.build(
+            prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit
+        )
+        requests.append(request)
     if streamer is not None and len(requests) != 1:
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
     with one_at_a_time(model, draft_model):
-        engine = engine_of(
-            model,
-            tokenizer,
-            options,
-            exact=exact,
-            batch_size=batch_size,
-            prefix_bytes=prefix_bytes,
-            draft_model=draft_model,
+        make_drafter = drafter_factory(options)
+        session = Session(model, tokenizer, [options], exact=exact, rows=batch_size)
+        check_model_cache(
+            session.reason, exact=exact, tree=tree, batch_size=batch_size, remedies=REMEDIES
         )
+        drafts = None
+        if draft_model is not None:
+            drafts = DraftModel(checked_draft_model(draft_model), delta)
+        prefixes = session.prefix_cache(prefix_bytes)
+        engine = session.engine(Arm(options, make_drafter, prefixes, drafts), batch_size)
         engine.check(requests)
         if streamer is not None:
             streamer.put(torch.tensor([requests[0].prompt_ids]))
         generations = engine.generate(requests)
     if streamer is not None:
         streamer.end()
-    return list(map(builder.answer, requests, generations))
+    return [
+        _answer(request, generation, stops, decode)
+        for request, generation in zip(requests, generations, strict=True)
+    ]
 
 
-class _Requests:
-    """From prompts to the engine's requests, and from what it generated to answers."""
+def python_options(drafter: str | None, gamma: int | None, **others: Any) -> DraftOptions:
+    """As `draft_options`; `store` is a switch here."""
+    options = draft_options(drafter, gamma, **others)
+    if options.store_paths:
+        raise OptionError(f"store={options.store!r} is neither True nor False")
+    return options
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        max_new_tokens: int,
-        stops: list[str],
-        settings: Mapping[str, Any],
-    ) -> None:
-        for name in settings.keys() & _INSTEAD.keys():
-            raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-            raise RequestError(f"max_new_tokens={max_new_tokens!r} is not a number of at least 1")
-        self._model = model
-        self._tokenizer = tokenizer
-        self._max_new_tokens = max_new_tokens
-        self._stops = stops
-        self._settings = settings
-        self._seeds = RequestSeeds()
 
-    def build(self, prompt_ids: list[int], seed: int, streamer: Streamer | None) -> Request:
-        """A request of `prompt_ids`; its tokens go to `streamer` as they come."""
-        self._check_room(len(prompt_ids))
-        try:
-            config = served_config(self._model, self._settings, self._tokenizer.pad_token_id)
-            processors = logits_processors(
-                self._model, config, len(prompt_ids), self._max_new_tokens
-            )
-        except (TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise RequestError(f"{dict(self._settings)} are not possible: {reason}") from error
-        chooser = TokenChooser(processors, bool(config.do_sample), self._seeds.of(seed, prompt_ids))
-        eos_ids = as_ids(config.eos_token_id)
-        rule = StopRule(self._max_new_tokens, eos_ids, self._stops, self._decode)
-        return Request(prompt_ids, rule, chooser, on_commit=to_streamer(streamer))
+def _check_settings(settings: Mapping[str, Any], max_new_tokens: object) -> None:
+    for name in settings.keys() & _INSTEAD.keys():
+        raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise RequestError(f"max_new_tokens={max_new_tokens!r} is not a number of at least 1")
 
-    def answer(self, request: Request, generation: Generation) -> Answer:
-        """What the engine generated, with its texts."""
-        text = str(self._tokenizer.decode(list(generation.token_ids), skip_special_tokens=True))
-        for stop in self._stops:
-            text = text.partition(stop)[0]
-        prompt, whole_text, places = span_characters(
-            self._decode, request.prompt_ids, generation.token_ids, generation.spans
-        )
-        return Answer(
-            text=text,
-            token_ids=generation.token_ids,
-            spans=generation.spans,
-            counts=generation.counts,
-            attempts=generation.attempts,
-            prompt=prompt,
-            whole_text=whole_text,
-            span_characters=places,
+
+def _check_room(model: PreTrainedModel, num_prompt_tokens: int, max_new_tokens: int) -> None:
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if most is not None and num_prompt_tokens + max_new_tokens > most:
+        raise RequestError(
+            f"a prompt of {num_prompt_tokens} tokens and max_new_tokens={max_new_tokens} are over "
+            f"the model's {most} positions; shorten one of them"
         )
 
-    def _check_room(self, num_prompt_tokens: int) -> None:
-        most = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-        if most is not None and num_prompt_tokens + self._max_new_tokens > most:
-            raise RequestError(
-                f"a prompt of {num_prompt_tokens} tokens and max_new_tokens="
-                f"{self._max_new_tokens} are over the model's {most} positions; shorten one of them"
-            )
 
-    def _decode(self, token_ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+def _answer(
+    request: Request, generation: Generation, stops: Sequence[str], decode: Callable[..., str]
+) -> Answer:
+    text = decode(generation.token_ids, skip_special_tokens=True)
+    for stop in stops:
+        text = text.partition(stop)[0]
+    prompt, whole_text, places = span_characters(
+        decode, request.prompt_ids, generation.token_ids, generation.spans
+    )
+    return Answer(
+        text=text,
+        token_ids=generation.token_ids,
+        spans=generation.spans,
+        counts=generation.counts,
+        attempts=generation.attempts,
+        prompt=prompt,
+        whole_text=whole_text,
+        span_characters=places,
+    )
 
 
 def _texts(
@@ -236,9 +230,7 @@ def _token_ids(
         yield token_ids
 
 
-def to_streamer(streamer: Streamer | None) -> Callable[[list[int]], None]:
-    """What a request calls with the tokens of every step."""
-
+def put_to(streamer: Streamer | None) -> Callable[[list[int]], None]:
     def put(token_ids: list[int]) -> None:
         if streamer is not None:
             streamer.put(torch.tensor(token_ids))

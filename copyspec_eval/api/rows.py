@@ -17,13 +17,10 @@ class RowProcessor(LogitsProcessor):
     """A batch's processors, for the tokens of one row.
 
     Args:
-        processors: as transformers applies them to the batch.
+        processors: as transformers applies them to the batch; some go by the row's number.
         padding: `[rows, tokens]`, what stands before the row's prompt, which they see as well.
-        row: which row this is; some processors go by its number.
-        keeps: whether to keep what goes in and comes out.
-
-    Attributes:
-        logits, scores: `[vocabulary]` of each choice, before and after; empty unless kept.
+        row: which row this is.
+        keeps: whether to keep `logits` and `scores`, `[vocabulary]` of each choice.
     """
 
     def __init__(
@@ -52,15 +49,12 @@ class RowProcessor(LogitsProcessor):
 
 
 class CriteriaRule:
-    """When a row's output ends, by transformers' criteria.
+    """When a row's output ends, by transformers' criteria, a longest length among them.
 
     Args:
-        criteria: of the batch, a longest length among them.
+        criteria: of the batch.
         input_ids: `[rows, tokens]`, prompts with their padding.
         scores: `[vocabulary]` of each choice, which grows; None if criteria are not given scores.
-
-    Attributes:
-        max_new_tokens: the budget.
 
     Raises:
         RequestError: nothing limits the length, or there are other criteria and several rows: plain
@@ -96,7 +90,6 @@ class CriteriaRule:
         self._scores = scores
 
     def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
-        """Why the output ends with its last token, or None if it continues."""
         if self._criteria is not None and self._ends(output_ids):
             return "stop"
         if output_ids[-1] in self._eos_ids:
@@ -118,10 +111,6 @@ class Noise:
     It draws one token of each row's probabilities as the argmax of probability / noise, the noise
     being exponentially distributed, `[rows, vocabulary]` a step. Rows that are at unlike steps get
     the same numbers so. (`multinomial_out` in ATen's Distributions.cpp.)
-
-    Args:
-        num_rows: of the batch.
-        device: of its input ids, where the numbers are drawn.
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
@@ -154,9 +143,7 @@ class Noise:
     def _state(self) -> torch.Tensor:
         if self._device.type == "cpu":
             return torch.get_rng_state()
-        module = torch.get_device_module(self._device)
-        state: torch.Tensor = module.get_rng_state(self._device)
-        return state
+        return torch.get_device_module(self._device).get_rng_state(self._device)  # type: ignore[no-any-return]
 
     def _set_state(self, state: torch.Tensor) -> None:
         if self._device.type == "cpu":

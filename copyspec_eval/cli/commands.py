@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from copyspec_eval.errors import DataError, OptionError, printable
 
 if TYPE_CHECKING:
-    from copyspec_eval.reports.runs import ComparedRuns
+    from copyspec_eval.reports.runs import Run
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -74,8 +74,8 @@ def compare(arguments: argparse.Namespace) -> int:
         pairs = runs.read_arms(arguments.run_a)
     else:
         two = runs.read_run(arguments.run_a), runs.read_run(arguments.run_b)
-        pairs = [runs.ComparedRuns("", *two)]
-    compared = {pair.name: _compared(pair, arguments.rescore) for pair in pairs}
+        pairs = {"": two}
+    compared = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
     if arguments.json:
         figures = {name: comparison.comparison_figures(*of) for name, of in compared.items()}
         [only] = figures.values() if len(figures) == 1 else [figures]
@@ -83,15 +83,15 @@ def compare(arguments: argparse.Namespace) -> int:
     else:
         for name, of in compared.items():
             _show((f"{name}:\n" if len(compared) > 1 else "") + comparison.comparison_tables(*of))
-    _print_notes(dict.fromkeys(note for pair in pairs for run in pair[1:] for note in run.notes))
+    runs_compared = [run for pair in pairs.values() for run in pair]
+    _print_notes(dict.fromkeys(note for run in runs_compared for note in run.notes))
     return int(any(equivalence.fails(answers) for answers, *_ in compared.values()))
 
 
-def _compared(pair: ComparedRuns, model: str | None) -> tuple[Any, Any, Any]:
+def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
     """Answers, reordered documents and scores of two runs."""
     from copyspec_eval.reports import equivalence
 
-    _, a, b = pair
     answers = equivalence.compare_answers(a, b)
     if model:
         from copyspec_eval.harness.rescoring import rescore
@@ -105,33 +105,22 @@ def _compared(pair: ComparedRuns, model: str | None) -> tuple[Any, Any, Any]:
 
 def report(arguments: argparse.Namespace) -> None:
     """Print runs' scores, speed and equality, and write them with a page for the browser."""
-    from copyspec_eval.reports import (
-        files,
-        leaderboard,
-        leaderboard_forms,
-        overview,
-        recorded,
-        shards,
-    )
+    from copyspec_eval.reports import files, leaderboard, leaderboard_forms, shards
 
-    runs = [recorded.read_recorded(folder) for folder in arguments.runs]
-    board = leaderboard.leaderboard(shards.joined(runs))
+    board = leaderboard.leaderboard(shards.read_runs(arguments.runs))
     written = files.write(board, arguments.out) if arguments.out else []
-    if arguments.format == "table":
-        _show(overview.overview(board))
-        if len(arguments.runs) == 1:
-            _show(f"\n{overview.files(arguments.runs[0])}")
-    else:
-        _show(leaderboard_forms.FORMS[arguments.format](board))
+    _show(leaderboard_forms.FORMS[arguments.format](board))
+    if arguments.format == "table" and len(arguments.runs) == 1:
+        _show(f"\n{files.listing(arguments.runs[0])}")
     for path in written:
         print(printable(str(path)), file=sys.stderr)
 
 
 def merge(arguments: argparse.Namespace) -> None:
     """Write shards of one run as that run."""
-    from copyspec_eval.reports.merging import merge_shards
+    from copyspec_eval.reports.shards import write_merged
 
-    _print_notes(merge_shards(arguments.runs, arguments.out))
+    _print_notes(write_merged(arguments.runs, arguments.out))
     _show(arguments.out)
 
 

@@ -32,44 +32,29 @@ _QUERY_ROWS = 8
 another order, compute a few rows, or the row that is left over when blocks of 32 are full."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What equally many tokens of some rows follow in their contexts.
-
-    Attributes:
-        visible: bool `[rows, 1, width, extent]`, True for the keys of each token's context, which
-            ends with the token itself.
-        positions: `[rows, width]`, int64, of the tokens in their contexts.
-        key_positions: `[rows or 1, extent]`, int64, of the keys; anything where none is visible.
-        folded: masks as torch's kernel takes them, made once for all layers; by the mask's id, with
-            the mask itself, so that the id stays its own.
-    """
-
-    visible: torch.Tensor
-    positions: torch.Tensor
-    key_positions: torch.Tensor
-    folded: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-
-
 class RowTokens(NamedTuple):
-    """Where a row of the cache has its tokens in a packed step."""
+    """Which tokens of a step are those of a row of the cache."""
 
     row: int
     tokens: slice
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """What the tokens of one forward follow, whose rows have unlike numbers of tokens.
+class Step:
+    """What the tokens of a forward follow in their contexts.
 
-    They stand in a single row, one row's after the other's.
+    They stand in a single row of the model's input, one row of the cache after the other.
 
     Attributes:
-        visible: bool `[1, 1, tokens, extent]`, as of `Step`.
-        positions: `[1, tokens]`, int64.
-        key_positions: `[1, tokens, extent]`, int64, of the keys of each token's row.
+        visible: bool `[1, 1, tokens, extent]`, True for the keys of each token's context, which
+            ends with the token itself.
+        positions: `[1, tokens]`, int64, of the tokens in their contexts.
+        key_positions: `[1, tokens, extent]`, int64, of the keys of each token's row; anything where
+            none is visible.
         rows: `[tokens]`, int64, of the cache.
         parts: the same by row; together they are all tokens.
+        masks: as torch's kernel takes them, of each block, made once for all layers; by the mask's
+            id, heads and key heads, with the mask itself, so that the id stays its own.
     """
 
     visible: torch.Tensor
@@ -77,13 +62,36 @@ class Packed:
     key_positions: torch.Tensor
     rows: torch.Tensor
     parts: tuple[RowTokens, ...]
+    masks: dict[tuple[int, int, int], tuple[torch.Tensor, list[torch.Tensor]]] = field(
+        default_factory=dict
+    )
+
+    def blocks(self, num_tokens: int) -> list[tuple[slice, slice]]:
+        """Rows of the cache, and their tokens, that torch's kernel can take together.
+
+        All of them if neighbouring rows have equally many tokens, else each row.
+
+        Args:
+            num_tokens: the last so many. (Gemma 4 drops those without logits in its last layers.)
+        """
+        before = self.rows.numel() - num_tokens
+        parts = [
+            (row, slice(max(0, tokens.start - before), tokens.stop - before))
+            for row, tokens in self.parts
+            if tokens.stop > before
+        ]
+        first = parts[0][0]
+        rows, lengths = zip(*((row, part.stop - part.start) for row, part in parts), strict=True)
+        if len({*lengths}) == 1 and rows == tuple(range(first, first + len(rows))):
+            return [(slice(first, first + len(rows)), slice(num_tokens))]
+        return [(slice(row, row + 1), tokens) for row, tokens in parts]
 
 
-_current: ContextVar[Step | Packed] = ContextVar("copyspec_step")
+_current: ContextVar[Step] = ContextVar("copyspec_step")
 
 
 @contextmanager
-def masked_as(step: Step | Packed) -> Iterator[None]:
+def masked_as(step: Step) -> Iterator[None]:
     """Within it, models get their masks for `step`."""
     token = _current.set(step)
     try:
@@ -95,25 +103,21 @@ def masked_as(step: Step | Packed) -> Iterator[None]:
 def make_mask(
     *, mask_function: Callable[..., Any], device: torch.device, **kwargs: Any
 ) -> torch.Tensor:
-    """The mask of the current step, as transformers' mask interface asks for it.
+    """The mask of the current step, bool `[1, 1, tokens, extent]`, for transformers' interface.
 
     Args:
         mask_function: which positions attend to which, of row, head, query and key; what a model
             restricts (a sliding window, say) is in it.
         device: where to put the mask.
-
-    Returns:
-        bool `[rows, 1, width, extent]`; of a packed step `[1, 1, tokens, extent]`.
     """
     current = _current.get()
     visible = current.visible.to(device)
     if mask_function is causal_mask_function:
         return visible
-    rows = torch.arange(visible.shape[0], device=device)[:, None, None, None]
+    zero = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
     queries = current.positions.to(device)[:, None, :, None]
-    keys = current.key_positions.to(device)
-    keys = keys[:, None] if isinstance(current, Packed) else keys[:, None, None]
-    restricted: torch.Tensor = mask_function(rows, torch.zeros_like(rows), queries, keys)
+    keys = current.key_positions.to(device)[:, None]
+    restricted: torch.Tensor = mask_function(zero, zero, queries, keys)
     return visible & restricted
 
 
@@ -133,10 +137,10 @@ def attend(
 
     Args:
         module: the calling layer, unused.
-        query: `[rows, heads, width, dim]`.
-        key, value: `[rows, kv_heads, S, dim]`.
+        query: `[1, heads, tokens, dim]`.
+        key, value: `[rows of the cache, kv_heads, S, dim]`.
         attention_mask: of `make_mask`, or what the model made of it: bool, or floats that are
-            added to the scores; `[rows, 1 or heads, width, S]`.
+            added to the scores; `[1 or rows of the cache, 1 or heads, tokens, S]`.
         scaling: factor of the scores; 1/sqrt(dim) if None.
         dropout: ignored, the engine never trains.
         softcap: scores become `softcap * tanh(scores / softcap)` (Gemma 2).
@@ -144,39 +148,35 @@ def attend(
         kwargs: settings of other kernels, and what the mask already has in it (`sliding_window`).
 
     Returns:
-        `[rows, width, heads, dim]` in the query's dtype, contiguous, and no weights.
+        `[1, tokens, heads, dim]` in the query's dtype, contiguous, and no weights.
 
     Raises:
         ModelError: there is a tensor that would change the scores.
     """
     _check_known(kwargs)
-    current = _current.get(None)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    step = _current.get()
+    _, heads, num_tokens, dim = query.shape
+    scale = dim**-0.5 if scaling is None else scaling
     if kernels.attends(query, key, value, attention_mask):
-        key_rows = current.rows if isinstance(current, Packed) else None
-        ours = kernels.attend(
-            query,
-            key,
-            value,
-            attention_mask,
-            scale,
-            key_rows=key_rows,
-            softcap=softcap,
-            sinks=s_aux,
-        )
-        return ours, None
-    if not isinstance(current, Packed):
-        mask = _folded_mask(current, attention_mask, query, key)
-        return _attend(query, key, value, mask, scale, softcap, s_aux), None
+        rows = step.rows[-num_tokens:]
+        return kernels.attend(
+            query, key, value, attention_mask, scale, rows, softcap=softcap, sinks=s_aux
+        ), None
+    blocks, memo = step.blocks(num_tokens), (id(attention_mask), heads, key.shape[1])
+    if memo not in step.masks:
+        masks = [_fold(attention_mask, block, heads, key) for block in blocks]
+        step.masks[memo] = attention_mask, masks
     outputs = []
-    # A mask that layers make of the values (Doge) has the rows of the keys.
-    by_row = len(attention_mask) > 1
-    for row, tokens in current.parts:
-        some, keys = query[:, :, tokens], slice(row, row + 1)
-        of_row = attention_mask[keys] if by_row else attention_mask
-        mask = _fold(of_row[:, :, tokens], some, key)
-        outputs.append(_attend(some, key[keys], value[keys], mask, scale, softcap, s_aux))
-    return torch.cat(outputs, dim=1), None
+    for (block, tokens), mask in zip(blocks, step.masks[memo][1], strict=True):
+        queries = _by_row(query[:, :, tokens], block)
+        outputs.append(_attend(queries, key[block], value[block], mask, scale, softcap, s_aux))
+    return torch.cat([output.flatten(0, 1) for output in outputs])[None], None
+
+
+def _by_row(states: torch.Tensor, rows: slice) -> torch.Tensor:
+    """`[1, heads, tokens, n]` as `[rows, heads, tokens per row, n]`."""
+    _, heads, _, size = states.shape
+    return states.reshape(heads, rows.stop - rows.start, -1, size).transpose(0, 1)
 
 
 def _attend(
@@ -188,13 +188,7 @@ def _attend(
     softcap: float | None,
     s_aux: torch.Tensor | None,
 ) -> torch.Tensor:
-    """By torch: attention of rows of equally many tokens; `[rows, width, heads, dim]`.
-
-    Args:
-        query, key, value, softcap, s_aux: as of `attend`.
-        mask: of `_fold`.
-        scale: factor of the scores.
-    """
+    """By torch: attention of rows of equally many tokens; `[rows, width, heads, dim]`."""
     rows, heads, width, dim = query.shape
     kv_heads = key.shape[1]
     groups = heads // kv_heads
@@ -223,30 +217,28 @@ def _check_known(kwargs: dict[str, Any]) -> None:
             )
 
 
-def _folded_mask(
-    step: Step | None, mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+def _fold(
+    mask: torch.Tensor, block: tuple[slice, slice], heads: int, key: torch.Tensor
 ) -> torch.Tensor:
-    """As `_fold`, made once for all layers of a step."""
-    if step is None:
-        return _fold(mask, query, key)
-    if id(mask) not in step.folded:
-        step.folded[id(mask)] = mask, _fold(mask, query, key)
-    return step.folded[id(mask)][1]
-
-
-def _fold(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """The mask of the folded and padded query, to add to its scores."""
+    """The mask of one of `Step.blocks`: what to add to the scores of its folded, padded query."""
+    rows, tokens = block
+    num_rows = rows.stop - rows.start
+    # A mask that layers make of the values (Doge) has the rows of the keys.
+    mask = mask[rows] if len(mask) > 1 else mask.expand(num_rows, -1, -1, -1)
+    _, mask_heads, _, extent = mask.shape
+    by_row = mask[:, :, tokens].view(num_rows, mask_heads, num_rows, -1, extent)
+    mask = by_row.diagonal(dim1=0, dim2=2).permute(3, 0, 1, 2)
     added = mask
     if mask.dtype == torch.bool:
-        added = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
+        added = torch.zeros(mask.shape, dtype=key.dtype, device=mask.device)
         added.masked_fill_(~mask, -torch.inf)
-    rows, heads, width, extent = mask.shape
+    width = mask.shape[2]
     kv_heads = key.shape[1]
-    groups = query.shape[1] // kv_heads
-    if heads == 1:
+    groups = heads // kv_heads
+    if mask_heads == 1:
         added = added.repeat(1, 1, groups, 1)
     else:
-        added = added.reshape(rows, kv_heads, groups * width, extent)
+        added = added.reshape(num_rows, kv_heads, groups * width, extent)
     if mask.device.type == "cpu":
         added = F.pad(added, (0, 0, 0, -added.shape[2] % _QUERY_ROWS))
     return added

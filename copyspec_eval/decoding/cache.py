@@ -35,13 +35,9 @@ class RowCache(Cache):
     """Keys and values of `num_rows` requests, `capacity` tokens each.
 
     Per layer two tensors `[num_rows, kv_heads, capacity, head_dim]`, allocated at the layer's first
-    write with its dtype and on its device. There is no length here and nothing to roll back: the
-    engine sets before each forward which rows and which positions it writes (`place`), and its mask
-    limits what is attended to. Sliding-window layers are kept at full length; the mask has their
-    window.
-
-    Attributes:
-        num_rows, capacity: as above.
+    write with its dtype and on its device. There is no length and nothing to roll back: `place`
+    sets which positions the next forward writes, and the mask limits what is attended to.
+    Layers with a sliding window are kept at full length; the mask has their window.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -50,34 +46,18 @@ class RowCache(Cache):
         self.capacity = capacity
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
-        self._attended = slice(0, 0)
-        self._rows = torch.empty(0, dtype=torch.long)
-        self._positions = torch.empty(0, 0, dtype=torch.long)
+        self._rows = self._positions = torch.empty(0, dtype=torch.long)
         self._extent = 0
 
-    def place(self, first_row: int, positions: torch.Tensor, extent: int) -> None:
+    def place(self, rows: torch.Tensor, positions: torch.Tensor, extent: int) -> None:
         """Set where the next forward writes and how far it attends.
 
         Args:
-            first_row: the forward's rows are `first_row …` in order.
-            positions: `[rows, width]`, int64; where each new token goes, under `capacity`.
-            extent: the attention gets positions `0 … extent - 1`.
+            rows: `[tokens]`, int64, of each new token.
+            positions: `[tokens]`, int64, of each in its row, under `capacity`.
+            extent: the attention gets positions `0 … extent - 1` of all rows.
         """
-        end = first_row + len(positions)
-        self._attended = slice(first_row, end)
-        self._rows = torch.arange(first_row, end, device=positions.device)
-        self._positions, self._extent = positions.contiguous(), extent
-
-    def place_packed(self, rows: torch.Tensor, positions: torch.Tensor, extent: int) -> None:
-        """As `place`, of a forward that has the tokens of several rows in a single one.
-
-        Args:
-            rows: `[tokens]`, int64, of each token.
-            positions: `[tokens]`, int64, of each token in its row.
-            extent: as of `place`; the attention gets all rows.
-        """
-        self._attended, self._rows = slice(self.num_rows), rows
-        self._positions, self._extent = positions, extent
+        self._rows, self._positions, self._extent = rows, positions, extent
 
     def update(
         self,
@@ -87,27 +67,22 @@ class RowCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write `[rows, kv_heads, width, head_dim]`, of a packed step `[1, kv_heads, tokens, …]`.
+        """Write the `[1, kv_heads, tokens, head_dim]` of a forward.
 
         Returns:
-            views of the keys and values to the extent, for a packed step those of all rows.
+            views of all rows' keys and values, to the extent.
         """
         states = key_states, value_states
         keys = self._of_layer(self._keys, layer_idx, key_states)
         values = self._of_layer(self._values, layer_idx, value_states)
-        if keys.device.type == values.device.type == "cpu" and kernels.is_available():
+        if keys.is_cpu and values.is_cpu and kernels.is_available():
             kernels.write_states(states, (keys, values), self._rows, self._positions)
         else:
             for cache, new in zip((keys, values), states, strict=True):
-                rows, positions = (
-                    index.to(cache.device) for index in (self._rows, self._positions)
-                )
+                rows, positions = self._rows.to(cache.device), self._positions.to(cache.device)
                 # In place of scatter_, which takes 30 times as long on a CPU.
-                if positions.dim() == 1:
-                    cache[rows, :, positions] = new[0].transpose(0, 1)
-                else:
-                    cache[rows[:, None], :, positions] = new.transpose(1, 2)
-        return keys[self._attended, :, : self._extent], values[self._attended, :, : self._extent]
+                cache[rows, :, positions] = new[0].transpose(0, 1)
+        return keys[:, :, : self._extent], values[:, :, : self._extent]
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int) -> None:

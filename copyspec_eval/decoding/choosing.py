@@ -156,9 +156,6 @@ class TopP(LogitsProcessor):
     Tokens of a probability of at most (1 - top_p) / vocabulary have together at most 1 - top_p, so
     that they are none of the nucleus: only the others are sorted.
 
-    Args:
-        warper: whose settings to take.
-
     >>> scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     >>> TopP(TopPLogitsWarper(0.7))(torch.tensor([[0]]), scores).exp()
     tensor([[0.5000, 0.3000, 0.0000, 0.0000]])
@@ -206,10 +203,7 @@ def gumbel_max(scores: NDArray[numpy.float32], drawn: Integers) -> int:
 
     The logarithms are taken only where the sum can be the largest: none that the luckiest number
     would not lift over the sums of the likeliest token and of those with the largest numbers.
-
-    Args:
-        scores: `[n]`, float32; -inf is never chosen, and one of them at least is finite.
-        drawn: `[n]`, of `random_numbers.BITS` bits.
+    At least one of the scores `[n]` is finite; `drawn` has `random_numbers.BITS` bits each.
     """
 
     def sums(tokens: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
@@ -231,14 +225,7 @@ def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int
     """Argmax of `[n, vocabulary]` logits, the first one of equals, on the host at once.
 
     transformers compares float32 logits, so float64 ones are rounded first; widening the narrower
-    types changes nothing.
-
-    Args:
-        logits: see above.
-        parts: which of them, in groups.
-
-    Returns:
-        a list for each part.
+    types changes nothing. Gives a list for each of `parts`.
     """
     if logits.device.type == "cpu":
         # NumPy's argmax is many times faster here than torch's, of bfloat16 above all. One position
@@ -263,12 +250,7 @@ class StepLogits(NamedTuple):
 
 
 class TopTokens(NamedTuple):
-    """Of some positions, in their order: the argmax, and the tokens of the largest logits.
-
-    Attributes:
-        argmax: a token for each.
-        likeliest: some tokens for each, the largest first; empty where none were asked for.
-    """
+    """The argmax of each position, and its likeliest tokens, if asked for, the likeliest first."""
 
     argmax: list[int]
     likeliest: list[list[int]]
@@ -276,13 +258,6 @@ class TopTokens(NamedTuple):
 
 def top_tokens(logits: torch.Tensor, parts: Sequence[slice], num_likeliest: int) -> list[TopTokens]:
     """As `argmax_tokens`, with the tokens of the largest logits in the same copy to the host.
-
-    Args:
-        logits, parts: as for `argmax_tokens`.
-        num_likeliest: tokens for each position; all, where there are fewer.
-
-    Returns:
-        one for each part.
 
     >>> top_tokens(torch.tensor([[0.1, 0.5, 0.3], [0.9, 0.1, 0.2]]), [slice(2)], num_likeliest=2)
     [TopTokens(argmax=[1, 0], likeliest=[[1, 2], [0, 2]])]

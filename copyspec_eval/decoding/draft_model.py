@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
-from copyspec_eval.decoding.forward import forward, key_extent
+from copyspec_eval.decoding.forward import Part, forward, key_extent
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.sequence import Sequence
@@ -50,7 +51,7 @@ class DraftModel:
     def begin(self, num_rows: int, capacity: int, vocabulary: int) -> Iterator[None]:
         """Be ready for `num_rows` rows of at most `capacity` tokens, of the target's vocabulary."""
         self._target_vocabulary = vocabulary
-        self._cache = RowCache(num_rows, capacity + _CHUNK + self.delta)
+        self._cache = RowCache(num_rows, key_extent(capacity + self.delta))
         with engine_kernels(self._model, exact=False):
             yield
 
@@ -62,79 +63,47 @@ class DraftModel:
     def propose(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]
     ) -> list[Draft]:
-        """Each row's draft, or where it is empty and the budget leaves room, the model's own.
-
-        Args:
-            rows: what occupies the rows of the step.
-            drafts: of each row.
-        """
-        drafting = [
-            sequence if sequence and sequence.budget and not draft.token_ids else None
-            for sequence, draft in zip(rows, drafts, strict=True)
-        ]
-        if not any(drafting):
-            return list(drafts)
-        proposed: list[list[int]] = [[] for _ in rows]
-        missing = [_missing_ids(sequence) if sequence else [] for sequence in drafting]
+        """Each row's draft, or where it is empty and the budget leaves room, the model's own."""
+        drafting = {
+            row: sequence
+            for row, (sequence, draft) in enumerate(zip(rows, drafts, strict=True))
+            if sequence and sequence.budget and not draft.token_ids
+        }
+        drafts = list(drafts)
+        if not drafting:
+            return drafts
+        proposed: dict[int, list[int]] = {row: [] for row in drafting}
+        missing = {row: _missing_ids(sequence) for row, sequence in drafting.items()}
         for ahead in range(self.delta):
-            chosen = _choices(drafting, proposed, self._feed(rows, missing), ahead)
-            for tokens, token in zip(proposed, chosen, strict=True):
-                tokens += token
-            missing = [tokens[-1:] for tokens in proposed]
-        return [
-            Draft(tuple(tokens[: sequence.budget]), source="model") if sequence else draft
-            for sequence, tokens, draft in zip(drafting, proposed, drafts, strict=True)
-        ]
+            logits = self._feed(drafting, missing)
+            for row, token in _choices(drafting, proposed, logits, ahead).items():
+                proposed[row].append(token)
+                missing[row] = [token]
+        for row, sequence in drafting.items():
+            drafts[row] = Draft(tuple(proposed[row][: sequence.budget]), source="model")
+        return drafts
 
     def _feed(
-        self, rows: abc.Sequence[Sequence | None], missing: abc.Sequence[list[int]]
+        self, drafting: Mapping[int, Sequence], missing: Mapping[int, list[int]]
     ) -> torch.Tensor:
-        """Feed each row what its cache misses; logits after its last token.
-
-        Returns:
-            `[rows, target's vocabulary]`.
-        """
-        cached = [sequence.draft_cache_ids if sequence else [] for sequence in rows]
-        last_chunks = list(missing)
-        for row, tokens in enumerate(missing):
-            for start in range(0, len(tokens) - _CHUNK, _CHUNK):
-                chunk, before = tokens[start : start + _CHUNK], len(cached[row])
-                forward(
-                    self._model,
-                    self._cache,
-                    row,
-                    self._ids([chunk]),
-                    before,
-                    before + _CHUNK,
-                    logits_to_keep=1,
-                )
-                cached[row] += chunk
-                last_chunks[row] = tokens[start + _CHUNK :]
-        width = max(map(len, last_chunks))
-        ids = self._ids([tokens + [0] * (width - len(tokens)) for tokens in last_chunks])
-        starts = [len(token_ids) for token_ids in cached]
-        extent = key_extent(max(starts) + width)
-        logits = forward(
-            self._model,
-            self._cache,
-            0,
-            ids,
-            torch.tensor(starts, device=ids.device)[:, None],
-            min(extent, self._cache.capacity),
-        )
-        for token_ids, tokens in zip(cached, last_chunks, strict=True):
-            token_ids.extend(tokens)
-        last = torch.tensor([max(0, len(t) - 1) for t in last_chunks], device=logits.device)
-        last_logits = logits[torch.arange(len(last), device=logits.device), last]
+        """Feed rows what their cache misses; logits `[rows that draft, target's vocabulary]`."""
+        parts = []
+        for row, sequence in drafting.items():
+            # A token that only the target knows is read as another: a draft may be wrong.
+            ids = [min(token, self._vocabulary - 1) for token in missing[row]]
+            cached = sequence.draft_cache_ids
+            *chunks, last = range(0, len(ids), _CHUNK)
+            for start in chunks:
+                part = Part(row, len(cached) + start, ids[start : start + _CHUNK])
+                forward(self._model, self._cache, [part], logits_to_keep=1)
+            parts.append(Part(row, len(cached) + last, ids[last:]))
+            cached += missing[row]
+        ends = torch.tensor([*accumulate(len(part.token_ids) for part in parts)])
+        logits = forward(self._model, self._cache, parts)[(ends - 1).to(self._device)]
         # Models of one tokenizer may have unlike numbers of unused tokens: neither is proposed an
         # id that the target lacks, nor do the target's processors meet logits of another width.
         more = self._target_vocabulary - self._vocabulary
-        return F.pad(last_logits, (0, more), value=-torch.inf)
-
-    def _ids(self, rows: list[list[int]]) -> torch.Tensor:
-        ids = torch.tensor(rows, device=self._device)
-        # A token that only the target has a weight for is read as another: a draft may be wrong.
-        return ids.clamp(max=self._vocabulary - 1)
+        return F.pad(logits, (0, more), value=-torch.inf)
 
 
 def _missing_ids(sequence: Sequence) -> list[int]:
@@ -150,17 +119,20 @@ def _missing_ids(sequence: Sequence) -> list[int]:
 
 
 def _choices(
-    rows: abc.Sequence[Sequence | None],
-    proposed: abc.Sequence[list[int]],
+    drafting: Mapping[int, Sequence],
+    proposed: Mapping[int, list[int]],
     logits: torch.Tensor,
     ahead: int,
-) -> list[list[int]]:
-    """The next token of each row that drafts, after those proposed; none for the others."""
-    greedy = [sequence is not None and sequence.chooser.is_argmax for sequence in rows]
-    parts = [slice(row, row + is_greedy) for row, is_greedy in enumerate(greedy)]
-    chosen = argmax_tokens(logits, parts) if any(greedy) else [[] for _ in rows]
-    for row, sequence in enumerate(rows):
-        if sequence is not None and not greedy[row]:
+) -> dict[int, int]:
+    """The next token of each row, after those proposed."""
+    greedy = [sequence.chooser.is_argmax for sequence in drafting.values()]
+    parts = [slice(place, place + is_greedy) for place, is_greedy in enumerate(greedy)]
+    argmax = argmax_tokens(logits, parts) if any(greedy) else []
+    chosen = {}
+    for place, (row, sequence) in enumerate(drafting.items()):
+        if greedy[place]:
+            [chosen[row]] = argmax[place]
+        else:
             prefix_ids = [*sequence.token_ids, *proposed[row]]
-            chosen[row] = [sequence.chooser.foresee(prefix_ids, logits[row], ahead)]
+            chosen[row] = sequence.chooser.foresee(prefix_ids, logits[place], ahead)
     return chosen

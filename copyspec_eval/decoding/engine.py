@@ -21,7 +21,11 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
-from copyspec_eval.drafters.thresholds import acceptance_thresholds, draft_prices, share
+from copyspec_eval.drafters.thresholds import (
+    acceptance_thresholds,
+    allocate_draft_tokens,
+    marginal_costs,
+)
 from copyspec_eval.types import CacheKind, Draft, ExactMode, Generation
 
 _WARM_UP_TOKENS = 4
@@ -90,7 +94,7 @@ class Engine:
         free = {0: 1.0, num_draft_tokens: 1.0}
         self._thresholds = acceptance_thresholds(costs or free)[:num_draft_tokens]
         most = batch_size * num_draft_tokens
-        self._prices = draft_prices(costs or {0: 1.0, most: 1.0})
+        self._costs = marginal_costs(costs or {0: 1.0, most: 1.0})
         self._draft_model = draft_model
         self._clock = Stopwatch()
 
@@ -238,7 +242,8 @@ class Engine:
         if self._draft_model is not None:
             drafts = self._draft_model.propose(drafting, drafts)
         if self.packs:
-            drafts = share(drafts, self._prices, len(rows) * (self.widest - 1))
+            room = len(rows) * (self.widest - 1)
+            drafts = allocate_draft_tokens(drafts, self._costs, room)
         return drafts
 
     def _commit(

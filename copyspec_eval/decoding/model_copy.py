@@ -73,8 +73,7 @@ def model_copy(model: PreTrainedModel) -> ModelCopy:
 def model_structure(model: PreTrainedModel) -> Hashable:
     """What decides the function that a model computes, but for the values of its weights.
 
-    These are its modules, their plain attributes (adapters' names and switches, say), which
-    parameters, buffers and hooks they have, the configs, and autocast.
+    Its modules with their plain attributes, e.g. the names of adapters; the configs; autocast.
     """
     device = model.device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
@@ -116,10 +115,9 @@ def weights_state(model: torch.nn.Module) -> Hashable:
 
 
 def weights_hash(model: torch.nn.Module) -> str:
-    """Hash of a sample of every parameter, buffer and other tensor of the modules.
+    """Hash of a sample of every tensor of the modules, in a tenth of a forward's time.
 
-    These are all values of a small one, and of a large matrix one of each row and each column. It
-    takes some milliseconds, a tenth of a forward.
+    The sample has all values of a small tensor, and one of each row and column of a large matrix.
     """
     return _hash(_tensors(model))
 

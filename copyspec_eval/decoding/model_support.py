@@ -21,9 +21,6 @@ _SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 def check_config(config: Any) -> None:
     """Refuse, before any weight is loaded, what is no decoder-only language model.
 
-    Args:
-        config: a transformers model config.
-
     Raises:
         ModelError: an encoder-decoder, or no causal language model; or quantized so that a token's
             numbers depend on its neighbours.
@@ -37,14 +34,10 @@ def check_config(config: Any) -> None:
 
 
 def needs_model_cache(config: Any) -> str:
-    """Why the engine's attention and cache cannot serve a model; "" if they can try.
+    """Why the engine's attention and cache cannot serve a model, for people; "" if they can try.
 
-    Args:
-        config: of a model that `check_config` accepts.
-
-    Returns:
-        a sentence without its end: the model has recurrent (state-space, linear-attention) layers
-        or another kind of attention; or does not go through transformers' attention interface.
+    It has recurrent layers (state-space, linear attention), or another kind of attention, or does
+    not use transformers' attention interface.
     """
     name, model_class = model_type(config), _causal_lm_class(config)
     if model_class is None:
@@ -138,12 +131,8 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     "longrope" and "dynamic" embeddings choose them by the highest position in the forward, so what
     a token sees would depend on where steps begin, and on the other rows.
 
-    Args:
-        model: the model.
-        length: the highest number of positions in use, padding included.
-
     Raises:
-        RequestError: `length` is past the one that the embedding was made for.
+        RequestError: `length`, with padding, is past the one that the embedding was made for.
     """
     config = model.config.get_text_config()
     for rope_type, limit in _rope_limits(config):

@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import forward, key_extent, step_parents
-from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.decoding.forward import Part, forward, step_parents
 from copyspec_eval.types import Draft
 
 PREFILL_CHUNK = 256
@@ -38,32 +37,22 @@ def read_prompt(
     """Put a prompt into a row of the cache, and a draft behind it.
 
     Args:
-        model: a model within `engine_kernels`.
-        cache: where keys and values go.
-        row: of the cache.
+        model: within `engine_kernels`.
+        cache, row: where keys and values go.
         prompt_ids: the whole prompt.
         draft: verified by the prompt's last chunk.
-        start: tokens whose keys and values are in the row; fewer than the prompt's.
+        start: tokens whose keys and values the row holds; fewer than the prompt's.
 
     Returns:
         logits `[1 + draft, vocabulary]`: after the prompt, and after each draft token.
     """
-    *chunks, (last, _) = grid_chunks(start, len(prompt_ids))
-    ids = torch.tensor([[*prompt_ids, *draft.token_ids]], device=input_device(model))
-    for begin, end in chunks:
-        forward(model, cache, row, ids[:, begin:end], begin, key_extent(end), logits_to_keep=1)
-    width = ids.shape[1] - last
-    parents = [step_parents(draft, len(prompt_ids) - last, width)] if draft.parents else None
-    return forward(
-        model,
-        cache,
-        row,
-        ids[:, last:],
-        last,
-        key_extent(ids.shape[1]),
-        logits_to_keep=1 + len(draft.token_ids),
-        parents=parents,
-    )[0]
+    *chunks, (last, end) = grid_chunks(start, len(prompt_ids))
+    for begin, chunk_end in chunks:
+        forward(model, cache, [Part(row, begin, prompt_ids[begin:chunk_end])], logits_to_keep=1)
+    token_ids = [*prompt_ids[last:], *draft.token_ids]
+    parents = step_parents(draft, end - last, len(token_ids)) if draft.parents else None
+    part = Part(row, last, token_ids, parents)
+    return forward(model, cache, [part], logits_to_keep=1 + len(draft.token_ids))
 
 
 def grid_chunks(start: int, end: int) -> list[tuple[int, int]]:

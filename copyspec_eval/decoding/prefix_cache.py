@@ -38,7 +38,7 @@ class PrefixCache:
     >>> from copyspec_eval.decoding.cache import RowCache
     >>> import torch
     >>> cache, kept = RowCache(num_rows=1, capacity=8), PrefixCache(budget=1000)
-    >>> cache.place(0, torch.arange(6)[None], 6)
+    >>> cache.place(torch.zeros(6, dtype=torch.long), torch.arange(6), 6)
     >>> states = torch.arange(6.0).reshape(1, 1, 6, 1)  # of one layer, one head, one dimension
     >>> _ = cache.update(states, states, 0)
     >>> kept.begin("a model", block_length=2)

@@ -23,18 +23,15 @@ BITS = 53
 
 
 def numbers(seed: int, position: int, tokens: NDArray[numpy.int64] | int) -> Integers:
-    """One number of each token at a position, of `BITS` random bits.
+    """`BITS` random bits for each token, `[n]`, at a position of the output.
 
     SplitMix64 (Steele, Lea and Flood, 2014), whose state is a hash of seed and position, and whose
-    step is the token.
+    step is the token. (numpy's Philox takes three times as long.)
 
     Args:
         seed: of a request.
         position: in the output, from 0.
         tokens: `[n]`, their ids; or how many there are, from 0 on.
-
-    Returns:
-        `[n]`.
     """
     digest = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
     steps = _steps_of(tokens) if isinstance(tokens, int) else _steps(tokens.astype(numpy.uint64))

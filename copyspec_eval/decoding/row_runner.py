@@ -6,20 +6,12 @@ from collections import abc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import StepLogits
-from copyspec_eval.decoding.forward import (
-    Part,
-    forward,
-    forward_packed,
-    key_extent,
-    step_parents,
-)
-from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import block_length, read_prompt
 from copyspec_eval.decoding.prefix_cache import PrefixCache
@@ -164,26 +156,10 @@ class RowRunner:
                 parents = step_parents(draft, len(unread_ids), len(token_ids))
             start = sequence.length - len(unread_ids) if sequence else 0
             parts.append(Part(sequence.row if sequence else row, start, token_ids, parents))
+        extent = None
         if self._is_fixed:
             extent = max(sequence.extent for sequence in rows if sequence)
-        else:
-            extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
-        if width is None:
-            return StepLogits(forward_packed(self._model, self._cache, parts, extent), places)
-        return StepLogits(self._forward(parts, extent), places)
-
-    def _forward(self, parts: abc.Sequence[Part], extent: int) -> torch.Tensor:
-        """Of all rows, equally wide: logits `[tokens, vocabulary]`."""
-        # One copy to the device: each row's first position, then its tokens.
-        numbers = torch.tensor([[part.start, *part.token_ids] for part in parts])
-        numbers = numbers.to(input_device(self._model))
-        parents = None
-        if any(part.parents for part in parts):
-            parents = [part.parents or range(-1, len(part.token_ids) - 1) for part in parts]
-        logits = forward(
-            self._model, self._cache, 0, numbers[:, 1:], numbers[:, :1], extent, parents=parents
-        )
-        return logits.flatten(0, 1)
+        return StepLogits(forward(self._model, self._cache, parts, extent), places)
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
         """Move an accepted branch of a tree to where a chain's tokens are, from `start` on."""

@@ -107,7 +107,7 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and output together."""
+        """Tokens of prompt and output."""
         return len(self.prompt_ids) + len(self.output_ids)
 
     @property
@@ -147,13 +147,7 @@ class Sequence:
     def choices(
         self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
     ) -> Callable[[int], int]:
-        """The model's choices for `commit`.
-
-        Args:
-            draft: what was verified.
-            argmax: of each of the logits; not read unless the chooser takes the argmax.
-            logits: `[at least 1 + draft, vocabulary]`.
-        """
+        """The model's choices, for `commit`, from logits `[1 + draft, vocabulary]`."""
         if self.chooser.is_argmax:
             return argmax.__getitem__
         prefix_ids = self.token_ids
@@ -175,10 +169,6 @@ class Sequence:
         """Verify `draft` by `choose` (see `verify`) and append the accepted tokens and the next.
 
         An EOS or stop string inside the accepted part ends the output there.
-
-        Args:
-            draft, choose: see above.
-            likeliest: for the drafter, as in `Verdict`.
         """
         verdict = verify(draft, choose)
         if likeliest:

@@ -15,6 +15,7 @@ class SuffixAutomaton:
 
     Attributes:
         token_ids: the tokens so far.
+        num_earlier: how many of the first ones are of answers of earlier runs.
         length: of each state, the length of its longest substring.
         link: of each state, the state that it links to; -1 for state 0.
         next: of each state, the state by following token.
@@ -33,6 +34,7 @@ class SuffixAutomaton:
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
+        self.num_earlier = 0
         self.length = [0]
         self.link = [-1]
         self.next: list[dict[int, int]] = [{}]

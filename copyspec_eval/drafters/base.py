@@ -31,8 +31,8 @@ class Drafter(Protocol):
             max_tokens: one less than the tokens that may still be generated, since the model adds
                 one of its own to those that it accepts.
             thresholds: of each draft token, the least probability of being accepted at which to
-                draft it, if it is worth as much as any (see `acceptance_thresholds`, `worths`); a
-                longer draft than these is cut.
+                draft it, if it is worth as much as any (see `acceptance_thresholds`,
+                `marginal_values`); a longer draft than these is cut.
         """
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:

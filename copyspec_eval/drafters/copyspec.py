@@ -44,7 +44,7 @@ class CopySpecDrafter:
         if position is None:
             return Draft()
         end = position + min(self._num_draft_tokens, max_tokens)
-        return Draft(tuple(self._token_ids[position:end]), position, self._gamma)
+        return Draft(tuple(self._token_ids[position:end]), position)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Index the committed tokens."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 _IMAGINED = 10.0
@@ -63,76 +62,73 @@ def guess_resumed(run: int, estimate: float) -> Guess:
     return Guess(("resumed", min(run.bit_length(), _MOST_DIGITS), 0), estimate)
 
 
-def guess_recycled(kind: Literal["successor", "runner-up"], rank: int, left: float) -> Guess:
-    """The guess that what the model held for likely follows.
+def guess_recycled(kind: Literal["successor", "runner-up"], rank: int, uncopied: float) -> Guess:
+    """The guess that the token of this rank, from 0, among those held for likely follows.
 
-    Args:
-        kind: as of `recycling.Recycled`.
-        rank: among its kind, from 0.
-        left: the probability that nothing copied follows.
+    `uncopied` is the probability that nothing copied follows.
 
-    >>> guess_recycled("successor", rank=1, left=0.5)
+    >>> guess_recycled("successor", rank=1, uncopied=0.5)
     Guess(cell=('successor', 1, 0), estimate=0.05)
     """
-    of_kind = _BY_RANK[kind]
-    rank = min(rank, len(of_kind) - 1)
-    return Guess((kind, rank, 0), left * of_kind[rank])
+    by_rank = _BY_RANK[kind]
+    rank = min(rank, len(by_rank) - 1)
+    return Guess((kind, rank, 0), uncopied * by_rank[rank])
 
 
 class Outcomes:
     """How often tokens were accepted, by their cell, next to how often that was to be expected.
 
-    Counts say the same of every model and task. So the odds of an estimate are multiplied by the
-    ratio of the odds seen in its cell so far to those expected there.
+    A count means the same for every model and task. So the odds of an estimate are multiplied by
+    the ratio of the odds counted in its cell so far to those expected there.
 
     >>> outcomes = Outcomes()
     >>> guess = guess_resumed(run=9, estimate=0.5)
-    >>> for accepted in [True] * 20 + [False] * 10:
-    ...     outcomes.observe(guess, accepted)
-    >>> outcomes.probability(guess)  # seen 30 : 20 with those imagined, expected 25 : 25
+    >>> for followed in [True] * 20 + [False] * 10:
+    ...     outcomes.observe(guess, followed)
+    >>> outcomes.probability(guess)  # counted 30 : 20 with those imagined, expected 25 : 25
     0.6
     """
 
     def __init__(self) -> None:
         self._ratios: dict[Cell, float] = {}
-        # Of each cell: accepted, rejected, expected to be accepted, expected to be rejected.
-        self._numbers: dict[Cell, tuple[float, float, float, float]] = {}
+        self._counts: dict[Cell, tuple[float, float, float, float]] = {}
 
     def probability(self, guess: Guess) -> float:
         """The corrected estimate."""
-        accepted = guess.estimate * self._ratios.get(guess.cell, 1.0)
-        return accepted / (accepted + 1 - guess.estimate)
+        odds = guess.estimate * self._ratios.get(guess.cell, 1.0)
+        return odds / (odds + 1 - guess.estimate)
 
-    def observe(self, guess: Guess, accepted: bool) -> None:
-        """Count a token of which it turned out whether it followed."""
-        seen, missed, hoped, feared = self._numbers.get(guess.cell, (_IMAGINED,) * 4)
-        seen, missed = (seen + 1, missed) if accepted else (seen, missed + 1)
-        hoped, feared = hoped + guess.estimate, feared + 1 - guess.estimate
-        self._numbers[guess.cell] = seen, missed, hoped, feared
-        self._ratios[guess.cell] = seen * feared / (missed * hoped)
+    def observe(self, guess: Guess, followed: bool) -> None:
+        """Count whether the guessed token followed."""
+        cell, estimate = guess
+        counts = self._counts.get(cell, (_IMAGINED,) * 4)
+        accepted, rejected, expected_accepted, expected_rejected = counts
+        accepted += followed
+        rejected += not followed
+        expected_accepted += estimate
+        expected_rejected = expected_rejected + 1 - estimate
+        self._counts[cell] = accepted, rejected, expected_accepted, expected_rejected
+        self._ratios[cell] = accepted * expected_rejected / (rejected * expected_accepted)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How far a draft goes: a token's probability times its worth has to reach its threshold.
+class Limits(NamedTuple):
+    """How far a draft goes: a token's probability times its value has to reach its threshold.
 
     Attributes:
         thresholds: as for `Drafter.propose`; no draft is longer.
-        worths: by probability; see `worths`.
+        values: by probability; see `marginal_values`.
         outcomes: they correct guesses.
     """
 
     thresholds: Sequence[float]
-    worths: Sequence[float]
+    values: Sequence[float]
     outcomes: Outcomes
 
-    def weigh(self, reached: float, guess: Guess) -> tuple[float, float]:
-        """The probability that a token is reached and accepted, and that times its worth.
+    def score(self, reached: float, guess: Guess) -> tuple[float, float]:
+        """The probability that a token is reached and accepted, and that times its value.
 
-        Args:
-            reached: the probability that all tokens before it are accepted.
-            guess: that it follows them.
+        `reached` is the probability that all tokens before it are accepted.
         """
         likely = self.outcomes.probability(guess)
         probability = reached * likely
-        return probability, probability * self.worths[int(100 * likely)]
+        return probability, probability * self.values[int(100 * likely)]

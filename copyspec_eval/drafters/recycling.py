@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from copyspec_eval.drafters.outcomes import Guess, guess_recycled
 from copyspec_eval.types import Verdict
 
-NUM_KEPT = 8
-"""Of each token, how many likeliest successors are kept."""
+NUM_LIKELIEST = 8
+"""How many of each token's likeliest successors are recycled."""
 
-Kind = Literal["successor", "runner-up"]
+Successors = dict[int, Sequence[int]]
+"""Of each token, what was likeliest to follow in the last logits after it, the likeliest first.
 
-
-class Successors:
-    """Of each token, what was likeliest to follow in the last logits seen after it.
-
-    Token Recycling (arXiv 2408.08696): what a model held for likely after a token, it often does
-    again. At most a row of a few hundred bytes for each token of the vocabulary.
-
-    >>> successors = Successors()
-    >>> successors.see([(5, (6, 7, 8)), (6, (9, 5, 7))])
-    >>> successors.see([(6, (4, 9, 5))])
-    >>> successors.after(5), successors.after(6), successors.after(4)
-    ((6, 7, 8), (4, 9, 5), ())
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[int, Sequence[int]] = {}
-
-    def see(self, rows: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """Replace the rows of tokens, each by those that were likeliest after it now."""
-        self._rows.update(rows)
-
-    def after(self, token: int) -> Sequence[int]:
-        """The likeliest first; none if the model never read the token behind a prompt."""
-        return self._rows.get(token, ())
+Token Recycling (arXiv 2408.08696): what a model held for likely after a token, it often does again.
+At most a row of a few hundred bytes for each token of the vocabulary.
+"""
 
 
 class Recycler:
     """Continues the branches of one request's trees with what the model held for likely.
 
-    Behind each token of a tree its successors; and at the beginning the runners-up of the logits
+    After each token of a tree its successors; and at the beginning the runners-up of the logits
     that chose the last token, for what a model chooses late it often held for likely before
     (LogitSpec, arXiv 2507.01449).
 
@@ -52,15 +32,11 @@ class Recycler:
 
     The model reads 5, holds 6, 7 and 8 for likeliest and chooses 6:
 
-    >>> recycler = Recycler(Successors())
+    >>> recycler = Recycler({})
     >>> recycler.start([5])
     >>> recycler.observe([], Verdict(0, next_token=6, path=(), likeliest=[(6, 7, 8)]))
     >>> def tokens(path):
-    ...     return [
-    ...         token
-    ...         for recycled in recycler.behind(path, left=1.0)
-    ...         for _, token, _ in recycled.followers(path)
-    ...     ]
+    ...     return [token for recycled in recycler.after(path, 1.0) for token in recycled.token_ids]
     >>> tokens(path=()), tokens(path=(7,)), tokens(path=(7, 5))
     ([7, 8], [], [6, 7, 8])
     """
@@ -84,47 +60,39 @@ class Recycler:
         rows = list(zip((self._last, *draft_ids), verdict.likeliest, strict=False))
         nodes = range(verdict.num_accepted) if verdict.path is None else verdict.path
         accepted = rows[:1] + [rows[1 + node] for node in nodes if 1 + node < len(rows)]
-        self._successors.see(rows)
-        # Rejected tokens were read behind others than the answer's, so that these come last.
-        self._successors.see(accepted)
-        held = accepted[-1][1] if accepted else ()
-        self._runners_up = [token for token in held if token != verdict.next_token]
+        # Rejected tokens were read behind others than the answer's, so accepted ones replace them.
+        self._successors.update([*rows, *accepted])
+        likeliest = accepted[-1][1] if accepted else ()
+        self._runners_up = [token for token in likeliest if token != verdict.next_token]
         self._last = verdict.next_token
 
-    def behind(self, path: Sequence[int], left: float) -> Iterator[Recycled]:
-        """What may follow a branch.
-
-        Args:
-            path: its tokens.
-            left: the probability that nothing copied follows it.
-        """
-        yield Recycled(self._successors.after(path[-1] if path else self._last), "successor", left)
+    def after(self, path: Sequence[int], uncopied: float) -> Iterator[Recycled]:
+        """What may follow the tokens of a branch; `uncopied` as for `guess_recycled`."""
+        successors = self._successors.get(path[-1] if path else self._last, ())
+        yield Recycled(successors, "successor", uncopied)
         if not path:
-            yield Recycled(self._runners_up, "runner-up", left)
+            yield Recycled(self._runners_up, "runner-up", uncopied)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recycled:
     """Tokens that the model held for likely, the likeliest first; see `tree.Continuation`.
 
     Attributes:
-        token_ids: see above.
         kind: whether it did so after the same token, or one token earlier.
-        left: as of `Recycler.behind`.
-        source_ids, position, run: nothing is copied.
+        uncopied: as for `guess_recycled`.
+        position: they have none.
     """
 
     token_ids: Sequence[int]
-    kind: Kind
-    left: float
-    source_ids: Sequence[int] = ()
+    kind: Literal["successor", "runner-up"]
+    uncopied: float
     position: int = -1
-    run: int = 1
 
     def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Recycled]]:
         """Each of them."""
         for rank, token in enumerate(self.token_ids):
-            yield guess_recycled(self.kind, rank, self.left), token, _NOTHING
+            yield guess_recycled(self.kind, rank, self.uncopied), token, _NOTHING
 
 
 _NOTHING = Recycled((), "successor", 0.0)

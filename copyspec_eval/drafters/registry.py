@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.outcomes import Outcomes
-from copyspec_eval.drafters.recycling import Recycler, Successors
+from copyspec_eval.drafters.recycling import Successors
 from copyspec_eval.drafters.store import AnswerStore
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
@@ -21,24 +22,12 @@ LONGEST_DRAFT = 96
 """Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the drafters of a run have in common.
-
-    Attributes:
-        store: answers to copy from, if there are any.
-        outcomes: of their drafts.
-        successors: what the model held for likely, if it is recycled.
-    """
+class Shared(NamedTuple):
+    """What the drafters of a run have in common; None for a switch that is off."""
 
     store: AnswerStore | None
     outcomes: Outcomes
     successors: Successors | None
-
-    def suffix_drafter(self, tree: bool) -> SuffixDrafter:
-        """One for the next request."""
-        recycler = None if self.successors is None else Recycler(self.successors)
-        return SuffixDrafter(self.store, tree, self.outcomes, recycler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +56,9 @@ DRAFTERS: dict[str, DrafterKind] = {
         PAPER_DRAFT_TOKENS,
     ),
     "suffix": DrafterKind(
-        lambda options, shared: shared.suffix_drafter(options.tree),
+        lambda options, shared: SuffixDrafter(
+            shared.store, options.tree, shared.outcomes, shared.successors
+        ),
         num_draft_tokens=None,
         switches=frozenset({"store", "tree", "recycle"}),
     ),
@@ -93,12 +84,11 @@ def drafter_kind(name: str) -> DrafterKind:
 def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
-    Drafters of one factory share the outcomes of their drafts, what they recycle, and one store, if
-    they have any; it begins with `earlier`, answers of earlier runs.
+    Drafters of one factory have one `Shared`; a store begins with `earlier`, answers of earlier
+    runs.
 
     Raises:
-        OptionError: as `drafter_kind`; or the drafter has no such switch; or there is no tree to be
-            filled.
+        OptionError: as `drafter_kind`; the drafter has no such switch; there is no tree to fill.
     """
     kind = drafter_kind(options.drafter)
     for name in ("store", "tree", "recycle"):
@@ -117,10 +107,7 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
 
 
 def longest_draft(options: DraftOptions) -> int:
-    """The length of the longest draft: as the user sets it, or the drafter's own number.
-
-    A draft model's draft has to fit, too.
-    """
+    """The tokens of the longest draft: the user's number or the drafter's, or a draft model's."""
     copied = options.num_draft_tokens
     if copied is None:
         copied = drafter_kind(options.drafter).num_draft_tokens or LONGEST_DRAFT

@@ -10,18 +10,6 @@ _MOST_TOKENS = 200_000
 """About 100 MB in Python objects."""
 
 
-class Answers(SuffixAutomaton):
-    """Answers one behind the other.
-
-    Attributes:
-        num_earlier: how many of the first tokens are of earlier runs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_earlier = 0
-
-
 class AnswerStore:
     """The latest answers of a run and, before its own, of earlier runs, bounded in memory.
 
@@ -46,7 +34,7 @@ class AnswerStore:
     def __init__(
         self, most_tokens: int = _MOST_TOKENS, earlier: Iterable[Sequence[int]] = ()
     ) -> None:
-        self.automata = [Answers()]
+        self.automata = [SuffixAutomaton()]
         self._most_tokens = most_tokens
         self._num_added = 0
         for answer in earlier:
@@ -59,7 +47,7 @@ class AnswerStore:
         self._num_added += 1
         num_kept = len(self.automata[-1].token_ids)
         if num_kept and num_kept + len(token_ids) >= self._most_tokens // 2:
-            self.automata = [self.automata[-1], Answers()]
+            self.automata = [self.automata[-1], SuffixAutomaton()]
         newer = self.automata[-1]
         for token in (*token_ids, -self._num_added):
             newer.append(token)
@@ -75,7 +63,7 @@ class StoreMatch:
         length: of the match, in tokens.
     """
 
-    def __init__(self, automaton: Answers, token_ids: Iterable[int] = ()) -> None:
+    def __init__(self, automaton: SuffixAutomaton, token_ids: Iterable[int] = ()) -> None:
         self.automaton = automaton
         self.length = 0
         self._state = 0

@@ -3,73 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
-from copyspec_eval.drafters.outcomes import (
-    Guess,
-    Limits,
-    Outcomes,
-    guess_counted,
-    guess_resumed,
-)
-from copyspec_eval.drafters.recycling import NUM_KEPT, Recycled, Recycler
+from copyspec_eval.drafters.outcomes import Limits, Outcomes
+from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycled, Recycler, Successors
 from copyspec_eval.drafters.store import AnswerStore, StoreMatch
-from copyspec_eval.drafters.thresholds import worths
-from copyspec_eval.drafters.tree import (
-    KEPT_MORE,
-    KEPT_MOST,
-    Continuation,
-    Matched,
-    Node,
-    Resumed,
-    grow,
-)
-from copyspec_eval.types import OF_EARLIER, OF_RECYCLED, OF_STORE, Draft, Verdict, source_at
+from copyspec_eval.drafters.thresholds import marginal_values
+from copyspec_eval.drafters.tree import Continuation, Matched, Node, Resumed, chain, grow
+from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
 
 _CUE, _MOST_EARLIER = 16, 4
 """Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
 tokens are found; and how many such answers are indexed, the latest."""
 
-_RESUMED, _KEPT = 0.2, 0.84
+_RESUMED, _CONTINUED = 0.2, 0.84
 """Probability that a copy resumes after a substitution, and that it continues by a token then."""
 
 _SHORTER = 0.5
 """Probability that a tree gives to what followed the next shorter match."""
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """Tokens that may be drafted.
-
-    Attributes:
-        token_ids: see above.
-        source_ids, position: the tokens that they are copied from, and the index there.
-        run: how many tokens before them are copied from there, too.
-        resumed: whether a token was substituted just before them.
-        probabilities: of each of them, that it and those before it are accepted.
-        guesses: of each of them, that it follows those before it.
-    """
-
-    token_ids: list[int]
-    source_ids: Sequence[int]
-    position: int
-    run: int
-    resumed: bool = False
-    probabilities: list[float] = field(default_factory=list)
-    guesses: list[Guess] = field(default_factory=list)
-
-    @property
-    def expected(self) -> float:
-        """How many tokens are expected to be accepted."""
-        return sum(self.probabilities)
-
-    def add(self, token_id: int, guess: Guess, probability: float) -> None:
-        """Append a token."""
-        self.token_ids.append(token_id)
-        self.guesses.append(guess)
-        self.probabilities.append(probability)
 
 
 class SuffixDrafter:
@@ -78,7 +29,7 @@ class SuffixDrafter:
     A suffix automaton of prompt and output counts, for every length m of the match so far, how
     often which token followed its occurrences. The most frequent is drafted; the probability q that
     the draft is right so far falls by `count / (all + 2.5 / m)` per token, corrected by what became
-    of earlier guesses of its kind, until q times the token's worth is under its acceptance
+    of earlier guesses of its kind, until q times the token's value is under its acceptance
     threshold. At the end of the context the draft continues periodically. Where a copy has just
     been rejected after a long run, its source behind the substituted token is a second candidate,
     and what follows the longest match in a store of earlier answers, if there is one, a third; the
@@ -86,14 +37,14 @@ class SuffixDrafter:
     before the prompt, each behind the prompt's last tokens, and count like it.
 
     With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
-    together as a tree. With a recycler, tokens that the model itself held for likely compete with
+    together as a tree. With `successors`, tokens that the model itself held for likely compete with
     them for its places.
 
     Args:
         store: earlier answers; this request's is added when it is done.
         tree: see above.
         outcomes: of the run's drafts so far; this request's are added. None for this request alone.
-        recycler: of this request; for a tree alone.
+        successors: what the model held for likely; for a tree alone.
 
     Attributes:
         num_likeliest: see `ReadsLogits`.
@@ -118,20 +69,20 @@ class SuffixDrafter:
         store: AnswerStore | None = None,
         tree: bool = False,
         outcomes: Outcomes | None = None,
-        recycler: Recycler | None = None,
+        successors: Successors | None = None,
     ) -> None:
         self._store = store
         self._tree = tree
         self._outcomes = outcomes or Outcomes()
-        self._recycler = recycler
-        self.num_likeliest = NUM_KEPT if recycler else 0
-        self._nodes: list[Node] = []
+        self._recycler = None if successors is None else Recycler(successors)
+        self.num_likeliest = NUM_LIKELIEST if self._recycler else 0
         self._stored = [StoreMatch(automaton) for automaton in store.automata] if store else []
         self._context = SuffixAutomaton()
-        self._num_earlier = 0
         self._num_prompt_tokens = 0
-        self._drafted: _Candidate | None = None
-        self._rejected: _Candidate | None = None
+        self._thresholds: Sequence[float] = ()
+        self._values = marginal_values(())
+        self._nodes: list[Node] = []
+        self._rejected: Resumed | None = None
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         """Index earlier answers, and the prompt."""
@@ -139,29 +90,33 @@ class SuffixDrafter:
             # A negative token that occurs once, so that nothing is copied across an answer's end.
             for token in (*prompt_ids[-_CUE:], *answer, -number):
                 self._context.append(token)
-        self._num_earlier = len(self._context.token_ids)
+        self._context.num_earlier = len(self._context.token_ids)
         self._num_prompt_tokens = len(prompt_ids)
         self._append(prompt_ids)
         if self._recycler is not None:
             self._recycler.start(prompt_ids)
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        """The candidate from which the most tokens are expected to be accepted."""
-        limits = Limits(thresholds[:max_tokens], worths(tuple(thresholds)), self._outcomes)
+        """The candidate from which the most tokens are expected to be accepted, or a tree."""
+        if thresholds is not self._thresholds:  # hashing them takes longer than a draft
+            self._thresholds, self._values = thresholds, marginal_values(tuple(thresholds))
+        limits = Limits(thresholds[:max_tokens], self._values, self._outcomes)
         if self._tree:
-            return self._propose_tree(limits)
-        candidates = self._candidates(limits)
-        best = max(candidates, key=lambda candidate: candidate.expected)
-        self._drafted = best if best.token_ids else None
-        if self._drafted is None:
+            nodes = grow(self._roots(), limits, self._recycler)
+        else:
+            chains = (chain(root, limits) for root in self._roots())
+            nodes = max(chains, key=_expected_accepted, default=[])
+        self._nodes = nodes
+        if not nodes:
             return Draft()
-        position = self._place(best.source_ids, best.position)
+        position = self._position(nodes[0].copied)
         return Draft(
-            tuple(best.token_ids),
+            tuple(node.token_id for node in nodes),
             position,
-            match_length=0 if best.resumed else best.run,
-            source=source_at(position),
-            probabilities=tuple(best.probabilities),
+            source_at(position),
+            tuple(node.parent for node in nodes) if self._tree else None,
+            tuple(self._position(node.copied) for node in nodes) if self._tree else (),
+            tuple(node.probability for node in nodes),
         )
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
@@ -169,48 +124,29 @@ class SuffixDrafter:
 
         The draft's tokens up to there are counted among the outcomes.
         """
-        drafted, accepted = self._drafted, verdict.num_accepted
-        self._rejected = None
-        if verdict.path is not None:
-            self._rejected = self._rejected_branch(verdict)
-        elif (
-            drafted
-            and accepted < len(drafted.token_ids)
-            # Else it was not verified: the draft was cut there.
-            and drafted.token_ids[accepted] != verdict.next_token
-            and (accepted or not drafted.resumed)
-        ):
-            position, run = drafted.position + accepted + 1, drafted.run + accepted
-            resumed = drafted.resumed
-            self._rejected = _Candidate([], drafted.source_ids, position, run, resumed=resumed)
+        is_chain = verdict.path is None  # of a draft model, where trees are drafted
+        self._rejected = None if self._tree and is_chain else self._rejected_copy(verdict)
         self._count(token_ids)
         self._append(token_ids)
         if self._recycler is not None:
-            # A chain is of a draft model.
-            of_tree = verdict.path is not None
-            draft_ids = [node.token_id for node in self._nodes] if of_tree else token_ids[:-1]
-            self._recycler.observe(draft_ids, verdict)
+            tree_ids = [node.token_id for node in self._nodes]
+            self._recycler.observe(token_ids[:-1] if is_chain else tree_ids, verdict)
 
     def finish(self) -> None:
         """Keep the answer for later requests."""
         if self._store is not None:
-            self._store.add(self._context.token_ids[self._num_earlier + self._num_prompt_tokens :])
+            start = self._context.num_earlier + self._num_prompt_tokens
+            self._store.add(self._context.token_ids[start:])
 
     def _count(self, token_ids: Sequence[int]) -> None:
         """Which draft tokens followed, of those behind what followed so far."""
-        if self._tree:
-            drafted = [(node.parent, node.token_id, node.guess) for node in self._nodes]
-        elif self._drafted:
-            pairs = zip(self._drafted.token_ids, self._drafted.guesses, strict=True)
-            drafted = [(index - 1, token, guess) for index, (token, guess) in enumerate(pairs)]
-        else:
-            return
         num_followed = {-1: 0}
-        for index, (parent, token, guess) in enumerate(drafted):
-            depth = num_followed.get(parent, len(token_ids))
+        for index, node in enumerate(self._nodes):
+            depth = num_followed.get(node.parent, len(token_ids))
             if depth < len(token_ids):
-                self._outcomes.observe(guess, token == token_ids[depth])
-                if token == token_ids[depth]:
+                followed = node.token_id == token_ids[depth]
+                self._outcomes.observe(node.guess, followed)
+                if followed:
                     num_followed[index] = depth + 1
 
     def _append(self, token_ids: Sequence[int]) -> None:
@@ -220,142 +156,55 @@ class SuffixDrafter:
             for token in token_ids:
                 stored.advance(token)
 
-    def _place(self, source_ids: Sequence[int], position: int) -> int:
-        """The `Draft.position` of what is copied from index `position` of a source."""
-        if source_ids is self._context.token_ids:
-            own = position - self._num_earlier
-            return own if own >= 0 else OF_EARLIER
-        is_earlier = any(
-            source_ids is stored.automaton.token_ids and position < stored.automaton.num_earlier
-            for stored in self._stored
-        )
-        return OF_EARLIER if is_earlier else OF_STORE
-
-    def _place_of(self, copied: Continuation) -> int:
+    def _position(self, copied: Continuation) -> int:
+        """The `Draft.position` of a token."""
         if isinstance(copied, Recycled):
-            return OF_RECYCLED
-        return self._place(copied.source_ids, copied.position)
+            return CopyOrigin.RECYCLED
+        position = copied.position - copied.automaton.num_earlier
+        if position < 0:
+            return CopyOrigin.EARLIER
+        return position if copied.automaton is self._context else CopyOrigin.STORE
 
-    def _propose_tree(self, limits: Limits) -> Draft:
-        self._nodes = nodes = grow(self._roots(), limits, self._recycler)
-        if not nodes:
-            return Draft()
-        positions = tuple(self._place_of(node.copied) for node in nodes)
-        return Draft(
-            tuple(node.token_id for node in nodes),
-            positions[0],
-            nodes[0].copied.run - 1,
-            source_at(positions[0]),
-            tuple(node.parent for node in nodes),
-            positions,
-            tuple(node.probability for node in nodes),
-        )
-
-    def _roots(self) -> Iterator[Continuation]:
-        """Where a tree may begin."""
+    def _roots(self) -> Iterator[Matched | Resumed]:
+        """Where a draft may begin; the first is preferred to its equals."""
         context, rejected = self._context, self._rejected
         match = context.link[context.last]
         length = context.length[match] if match > 0 else 0
         if length:
             yield Matched(context, match, length, "context")
             shorter = context.link[match]
-            if shorter > 0:
-                yield Matched(context, shorter, context.length[shorter], "context", _SHORTER)
+            if self._tree and shorter > 0:
+                length_of_shorter = context.length[shorter]
+                yield Matched(context, shorter, length_of_shorter, "context", weight=_SHORTER)
         for stored in self._stored:
             if stored.length:
                 yield Matched(stored.automaton, stored.state, stored.length, "store")
                 length = max(length, stored.length)
-        if rejected and _may_resume(rejected.run, length):
-            kept = _KEPT * rejected.run / (rejected.run + 1)
-            position = rejected.position - 1
-            yield Resumed(rejected.source_ids, position, rejected.run, _RESUMED, kept)
+        if rejected and _outweighs(rejected.run, length):
+            yield rejected
 
-    def _rejected_branch(self, verdict: Verdict) -> _Candidate | None:
+    def _rejected_copy(self, verdict: Verdict) -> Resumed | None:
         """The source behind the likeliest draft token where the model chose another one."""
-        path = verdict.path or ()
+        path = range(verdict.num_accepted) if verdict.path is None else verdict.path
         last = path[-1] if path else -1
-        node = next(
-            (
-                node
-                for node in self._nodes
-                if node.parent == last and not isinstance(node.copied, Recycled)
-            ),
-            None,
-        )
-        if node is None or node.token_id == verdict.next_token:
-            return None
-        copied = node.copied
-        resumed = isinstance(copied, Resumed)
-        if resumed and not path:
-            return None
-        position, run = copied.position + 1, copied.run - 1
-        return _Candidate([], copied.source_ids, position, run, resumed=resumed)
-
-    def _candidates(self, limits: Limits) -> Iterator[_Candidate]:
-        """What may be drafted now; the first is preferred to its equals."""
-        context = self._context
-        match = context.link[context.last]
-        length = context.length[match] if match > 0 else 0
-        yield _follow(context, match, length, "context", limits)
-        for stored in self._stored:
-            yield _follow(stored.automaton, stored.state, stored.length, "store", limits)
-            length = max(length, stored.length)
-        if self._rejected and _may_resume(self._rejected.run, length):
-            yield _resume(self._rejected, limits)
+        nodes = (node for node in self._nodes if node.parent == last)
+        for node in nodes:
+            copied = node.copied
+            if isinstance(copied, Recycled):
+                continue
+            gives_up = isinstance(copied, Resumed) and not path
+            if gives_up or node.token_id == verdict.next_token:
+                return None
+            run = copied.run - 1
+            continued = _CONTINUED * run / (run + 1)
+            return Resumed(copied.automaton, copied.position, run, _RESUMED, continued)
+        return None
 
 
-def _may_resume(run: int, match_length: int) -> bool:
+def _expected_accepted(nodes: Sequence[Node]) -> float:
+    return sum(node.probability for node in nodes)
+
+
+def _outweighs(run: int, match_length: int) -> bool:
     """Whether a run of copied tokens that was just rejected outweighs the current match."""
     return run >= 1 if match_length == 0 else match_length <= 6 and run >= 8
-
-
-def _resume(rejected: _Candidate, limits: Limits) -> _Candidate:
-    """The source behind a substituted token."""
-    source_ids, position, run = rejected.source_ids, rejected.position, rejected.run
-    resumed = _Candidate([], source_ids, position, run, resumed=True)
-    probability, estimate = 1.0, _RESUMED
-    kept = _KEPT * run / (run + 1)
-    behind = source_ids[position : position + len(limits.thresholds)]
-    for index, token in enumerate(behind):
-        guess = guess_resumed(run + index, estimate)
-        probability, value = limits.weigh(probability, guess)
-        if value < limits.thresholds[index] or token < 0:
-            break
-        resumed.add(token, guess, probability)
-        estimate, kept = kept, min(KEPT_MOST, kept + KEPT_MORE)
-    return resumed
-
-
-def _follow(
-    automaton: SuffixAutomaton,
-    state: int,
-    length: int,
-    source: Literal["context", "store"],
-    limits: Limits,
-) -> _Candidate:
-    """The most frequent continuation of `state`, matched by the last `length` tokens."""
-    followed = _Candidate([], automaton.token_ids, -1, length)
-    if not length:
-        return followed
-    count, following, best, end = automaton.count, automaton.next, automaton.best, automaton.end
-    token_ids, num_tokens = followed.token_ids, len(automaton.token_ids)
-    probability, period = 1.0, 0
-    for threshold in limits.thresholds:
-        # The occurrence at the end of the source has no continuation yet.
-        num_followed = count[state] - (end[state] == num_tokens)
-        if num_followed > 0:
-            token = best[state]
-            after = following[state][token]
-            guess = guess_counted(source, length, count[after], num_followed)
-        else:
-            period = period or len(token_ids)
-            token, after = token_ids[-period], state
-            guess = guess_counted(source, length, 1, 1)
-        probability, value = limits.weigh(probability, guess)
-        if value < threshold or token < 0:
-            break
-        followed.add(token, guess, probability)
-        length += 1
-        state = after
-    followed.position = end[state] - (period or len(token_ids))
-    return followed

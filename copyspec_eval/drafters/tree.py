@@ -1,51 +1,126 @@
-"""Several continuations at once: the likeliest tokens first, whichever branch they are on."""
+"""What may follow a context: a chain of the likeliest continuation, or a tree of several."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Guess, Limits, guess_counted, guess_resumed
-from copyspec_eval.drafters.recycling import Recycler
+from copyspec_eval.drafters.recycling import Recycled, Recycler
 
-KEPT_MORE, KEPT_MOST = 0.02, 0.97
+_MORE_LIKELY, _MOST_LIKELY = 0.02, 0.97
 """By how much the probability that a resumed copy continues grows with every token, and its cap."""
 
-_LEAST_LEFT = 0.05
-"""What is left of any copy for another token to follow."""
+_LEAST_UNCOPIED = 0.05
+"""The least probability that a token follows which no source has there."""
 
 
-class Continuation(Protocol):
-    """A position in a source that a draft has reached by copying.
+@dataclass(slots=True)
+class Matched:
+    """The state of an automaton that the last `run` tokens match.
 
     Attributes:
-        source_ids: the tokens of the source.
-        position: index there of the last copied token.
-        run: how many tokens up to here equal those of the source.
+        position: index of the last copied token among the automaton's; -1 before the first.
+        weight: the probability that what follows the match is what follows at all.
     """
 
-    @property
-    def source_ids(self) -> Sequence[int]: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def run(self) -> int: ...
+    automaton: SuffixAutomaton
+    state: int
+    run: int
+    source: Literal["context", "store"]
+    position: int = -1
+    weight: float = 1.0
 
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Continuation]]:
-        """What may follow: its guess, the token and the continuation after it, likeliest first.
+    def follower(self, path: Sequence[int]) -> Follower | None:
+        """What followed the match most often, of equals the latest."""
+        automaton, state = self.automaton, self.state
+        # The occurrence at the end of the source has no continuation yet.
+        num_followed = automaton.count[state] - (automaton.end[state] == len(automaton.token_ids))
+        if num_followed <= 0:
+            return self._periodic(path)
+        token = automaton.best[state]
+        return self._after(token, num_followed) if token >= 0 else None
 
-        Args:
-            path: the draft's tokens up to here.
-        """
+    def followers(self, path: Sequence[int]) -> Iterator[Follower]:
+        """All that followed the match, the most frequent first, of equals the latest."""
+        automaton, state = self.automaton, self.state
+        count, end = automaton.count, automaton.end
+        num_followed = count[state] - (end[state] == len(automaton.token_ids))
+        if num_followed <= 0:
+            yield self._periodic(path)
+            return
+        following = automaton.next[state].items()
+        ranked = sorted(
+            ((count[after], end[after], token) for token, after in following), reverse=True
+        )
+        for _, _, token in ranked:
+            if token >= 0:
+                yield self._after(token, num_followed)
+
+    def _after(self, token: int, num_followed: int) -> Follower:
+        automaton, run = self.automaton, self.run
+        after = automaton.next[self.state][token]
+        guess = guess_counted(self.source, run, automaton.count[after], num_followed, self.weight)
+        copied = Matched(automaton, after, run + 1, self.source, automaton.end[after] - 1)
+        return guess, token, copied
+
+    def _periodic(self, path: Sequence[int]) -> Follower:
+        """What was copied from the end of the source continues with the draft itself."""
+        position = self.position + 1
+        copied = Matched(self.automaton, self.state, self.run + 1, self.source, position)
+        guess = guess_counted(self.source, self.run, 1, 1, self.weight)
+        return guess, path[position - len(self.automaton.token_ids)], copied
+
+
+@dataclass(slots=True)
+class Resumed:
+    """A source behind a token that was substituted.
+
+    Attributes:
+        position: index of the last copied or substituted token among the automaton's.
+        run: how many tokens were copied; the substituted one does not count.
+        probability: that the source's next token follows.
+        later_probability: the same of the one after it; it grows from there.
+    """
+
+    automaton: SuffixAutomaton
+    position: int
+    run: int
+    probability: float
+    later_probability: float
+
+    def follower(self, path: Sequence[int]) -> Follower | None:
+        """The source's next token."""
+        position, token_ids = self.position + 1, self.automaton.token_ids
+        if position >= len(token_ids) or token_ids[position] < 0:
+            return None
+        probability = self.later_probability
+        later = min(_MOST_LIKELY, probability + _MORE_LIKELY)
+        after = Resumed(self.automaton, position, self.run + 1, probability, later)
+        return guess_resumed(self.run, self.probability), token_ids[position], after
+
+    def followers(self, path: Sequence[int]) -> Iterator[Follower]:
+        """The source's next token."""
+        if follower := self.follower(path):
+            yield follower
+
+
+Continuation = Matched | Resumed | Recycled
+"""A place that a draft has reached; `followers` gives what may follow there, likeliest first,
+where `path` are the draft's tokens up to here."""
+
+Copied = Matched | Resumed
+Follower = tuple[Guess, int, Copied]
+"""A guess, its token, and the continuation after it."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A draft token, the index of its parent (-1 for none), where it was copied from, the guess
-    that it follows its parent, and the probability that it is reached and accepted.
+    """A draft token, the index of its parent (-1 for none), the continuation that it led to, the
+    guess that it follows its parent, and the probability that it is reached and accepted.
     """
 
     token_id: int
@@ -53,6 +128,28 @@ class Node:
     copied: Continuation
     guess: Guess
     probability: float
+
+
+def chain(root: Matched | Resumed, limits: Limits) -> list[Node]:
+    """The most frequent continuation of `root`, as far as it is worth its time."""
+    nodes: list[Node] = []
+    path: list[int] = []
+    copied = root
+    probability = 1.0
+    for threshold in limits.thresholds:
+        follower = copied.follower(path)
+        if follower is None:
+            break
+        guess, token, copied = follower
+        probability, value = limits.score(probability, guess)
+        if value < threshold:
+            break
+        nodes.append(Node(token, len(nodes) - 1, copied, guess, probability))
+        path.append(token)
+    # All are copied from where they last occurred together.
+    for distance, node in enumerate(reversed(nodes)):
+        node.copied.position = nodes[-1].copied.position - distance
+    return nodes
 
 
 def grow(
@@ -66,7 +163,7 @@ def grow(
     Args:
         roots: where the draft may continue from.
         limits: the thresholds rise; they count in the order in which nodes are taken.
-        recycler: continues every branch, beside what is copied.
+        recycler: continues every branch with what no source has there.
 
     Returns:
         nodes in the order in which they were taken; a parent comes before its children.
@@ -74,7 +171,7 @@ def grow(
     tree = _Growing(limits, recycler)
     covered = [tree.push(1.0, -1, root) for root in roots]
     tree.push_recycled(1.0, -1, max(covered, default=0.0))
-    while tree.heap and not tree.is_full:
+    while tree.heap and len(tree.nodes) < len(limits.thresholds):
         tree.take()
     return tree.nodes
 
@@ -99,10 +196,10 @@ class _Growing:
         Returns:
             the probability that one of the tokens is reached and accepted.
         """
-        limits, covered = self._limits, 0.0
-        threshold = limits.thresholds[len(self.nodes)] if not self.is_full else 1.0
+        thresholds, covered = self._limits.thresholds, 0.0
+        threshold = thresholds[len(self.nodes)] if len(self.nodes) < len(thresholds) else 1.0
         for guess, token, after in continuation.followers(self._paths[parent]):
-            probability, value = limits.weigh(reached, guess)
+            probability, value = self._limits.score(reached, guess)
             if value < threshold:
                 break
             self._num_pushed += 1
@@ -114,8 +211,8 @@ class _Growing:
     def push_recycled(self, reached: float, parent: int, covered: float) -> None:
         """Offer what the model held for likely, in the place that `covered` leaves."""
         if self._recycler is not None:
-            left = max(_LEAST_LEFT, 1 - covered / reached)
-            for recycled in self._recycler.behind(self._paths[parent], left):
+            uncopied = max(_LEAST_UNCOPIED, 1 - covered / reached)
+            for recycled in self._recycler.after(self._paths[parent], uncopied):
                 self.push(reached, parent, recycled)
 
     def take(self) -> None:
@@ -131,77 +228,3 @@ class _Growing:
         self._paths[node] = (*self._paths[parent], token)
         covered = self.push(-negative, node, copied)
         self.push_recycled(-negative, node, covered)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no node may be taken any more."""
-        return len(self.nodes) >= len(self._limits.thresholds)
-
-
-@dataclass(slots=True)
-class Matched:
-    """The state of an automaton that the last `run` tokens match; see `Continuation`.
-
-    `weight` is the probability that what follows the match is what follows at all.
-    """
-
-    automaton: SuffixAutomaton
-    state: int
-    run: int
-    source: Literal["context", "store"]
-    weight: float = 1.0
-    position: int = -1
-
-    @property
-    def source_ids(self) -> Sequence[int]:
-        """The automaton's tokens."""
-        return self.automaton.token_ids
-
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Continuation]]:
-        """What followed the state's substrings, the most frequent first, of equals the latest."""
-        automaton, state, run, source = self.automaton, self.state, self.run, self.source
-        count, end, num_tokens = automaton.count, automaton.end, len(automaton.token_ids)
-        num_followed = count[state] - (end[state] == num_tokens)
-        if num_followed <= 0:
-            # The end of the source: what was copied from there continues with the draft itself.
-            position = self.position + 1
-            after_next = Matched(automaton, state, run + 1, source, position=position)
-            guess = guess_counted(source, run, 1, 1, self.weight)
-            yield guess, path[position - num_tokens], after_next
-            return
-        ranked = sorted(
-            (
-                (count[after], end[after], token, after)
-                for token, after in automaton.next[state].items()
-            ),
-            reverse=True,
-        )
-        for times, last_end, token, after in ranked:
-            if token >= 0:
-                matched = Matched(automaton, after, run + 1, source, position=last_end - 1)
-                yield guess_counted(source, run, times, num_followed, self.weight), token, matched
-
-
-@dataclass(slots=True)
-class Resumed:
-    """A source behind a token that was substituted; see `Continuation`.
-
-    Attributes:
-        run: the substituted token does not count.
-        probability: that the source's next token follows.
-        kept: the same of the one after; it grows from there.
-    """
-
-    source_ids: Sequence[int]
-    position: int
-    run: int
-    probability: float
-    kept: float
-
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Continuation]]:
-        """The source's next token."""
-        position = self.position + 1
-        if position < len(self.source_ids) and self.source_ids[position] >= 0:
-            kept = min(KEPT_MOST, self.kept + KEPT_MORE)
-            after = Resumed(self.source_ids, position, self.run + 1, self.kept, kept)
-            yield guess_resumed(self.run, self.probability), self.source_ids[position], after

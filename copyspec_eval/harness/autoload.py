@@ -26,19 +26,20 @@ def register_model() -> None:
             model_registry.register(model.name, target=model.value)
 
 
+@functools.cache
 def register_tasks() -> None:
     """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
 
-    When `lm_eval` looks up what stands after `--tasks`, tasks of ours are loaded once, and tasks of
-    users' files that are made with our classes: so what is wrong with their data is reported before
-    a model is loaded.
+    `--tasks` then loads tasks of our classes, so that wrong data is reported before a model loads.
     """
     from lm_eval.tasks import _yaml_loader
     from lm_eval.tasks.manager import TaskManager
 
-    original, match = TaskManager.__init__, TaskManager.match_tasks
-    if getattr(original, "indexes_copyspec_tasks", False):
-        return
+    original, match, load_yaml = (
+        TaskManager.__init__,
+        TaskManager.match_tasks,
+        _yaml_loader.load_yaml,
+    )
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -47,9 +48,6 @@ def register_tasks() -> None:
         call.arguments["include_path"] = _with_our_tasks(call.arguments.get("include_path"))
         original(*call.args, **call.kwargs)
 
-    init.indexes_copyspec_tasks = True  # type: ignore[attr-defined]
-    TaskManager.__init__ = init
-
     @functools.wraps(match)
     def match_tasks(manager: Any, task_list: list[str]) -> list[str]:
         names: list[str] = match(manager, task_list)
@@ -57,9 +55,6 @@ def register_tasks() -> None:
             if _has_our_class(manager.task_index[name].yaml_path):
                 manager.load([name])
         return names
-
-    TaskManager.match_tasks = match_tasks
-    load_yaml = _yaml_loader.load_yaml
 
     @functools.wraps(load_yaml)
     def load_and_check(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -75,11 +70,11 @@ def register_tasks() -> None:
             task_class(dict(config))
         return config
 
+    TaskManager.__init__, TaskManager.match_tasks = init, match_tasks
     _yaml_loader.load_yaml = load_and_check
 
 
 def watch_evaluations() -> None:
-    """Have lm-eval's `simple_evaluate` and `evaluate` tell our models what they are asked to do."""
     from copyspec_eval.harness import evaluation  # noqa: F401, it wraps them
 
 
@@ -91,7 +86,6 @@ def watch_command() -> None:
 
 
 def _has_our_class(path: Any) -> bool:
-    """Whether a task's file lies in our folder, or names a class of ours."""
     if not path:
         return False
     if tasks_dir() in Path(path).parents:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, load_dataset
-from lm_eval.api.metrics import mean
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from copyspec_eval import sources
-from copyspec_eval.errors import DataError, report_errors_in_one_line
+from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import ChatTemplate, MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
@@ -25,8 +24,6 @@ from copyspec_eval.scoring.cnn_dailymail import (
     score_summary,
     unstemmed_rouge,
 )
-
-report_errors_in_one_line()
 
 _FIELDS = ("id", "article", "highlights")
 _PUBLIC, _VERSION = "abisee/cnn_dailymail", "3.0.0"
@@ -44,30 +41,27 @@ class CnnDailyMailTask(MultiTurnTask):
     as that takes it.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-        for name in (*(field.name for field in fields(SummaryScores)), *UNSTEMMED):
-            self._aggregation_list[name] = mean
-            self._higher_is_better[name] = True
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """The split "test", of local files or of the Hugging Face Hub."""
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
         self._is_reference = reference_prompts.wording(dataset_kwargs) == "reference"
         self._prompt = reference_prompts.summary_prompt() if self._is_reference else PROMPT
         folder = data_dir()
-        self.dataset = {
-            "test": _download()
-            if folder is None
-            else Dataset.from_list(read_articles(folder / "cnn_dailymail"))
-        }
+        return _download() if folder is None else read_articles(folder / "cnn_dailymail")
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        """The whole article and the instruction."""
         return [self._prompt.replace("{article}", doc["article"])]
 
-    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
-        """The highlights."""
+    def target(self, doc: dict[str, Any]) -> str:
         return str(doc["highlights"])
+
+    def score_names(self) -> dict[str, bool]:
+        return dict.fromkeys([*(field.name for field in fields(SummaryScores)), *UNSTEMMED], True)
+
+    def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
+        [summary] = answers
+        scores = asdict(score_summary(summary, doc["article"], doc["highlights"]))
+        if self._is_reference:
+            scores |= unstemmed_rouge(summary, doc["highlights"])
+        return scores
 
     def build_all_requests(
         self, *, chat_template: ChatTemplate | None = None, **kwargs: Any
@@ -80,17 +74,6 @@ class CnnDailyMailTask(MultiTurnTask):
         if isinstance(lm, TemplateLM) and not isinstance(lm, TemplateAPI):
             for instance in self._instances:
                 cut_to_fit(instance, lm, self._prompt)
-
-    def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
-        """The turn's figures, and the scores of the summary against the uncut article."""
-        figures = super().process_results(doc, results)
-        if "bypass" in figures:
-            return figures
-        summary = str(results[0] or "")
-        scores = asdict(score_summary(summary, doc["article"], doc["highlights"]))
-        if self._is_reference:
-            scores |= unstemmed_rouge(summary, doc["highlights"])
-        return figures | scores
 
 
 def cut_to_fit(instance: TurnInstance, lm: TemplateLM, prompt: str = PROMPT) -> None:
@@ -112,12 +95,7 @@ def cut_to_fit(instance: TurnInstance, lm: TemplateLM, prompt: str = PROMPT) -> 
         tokens_with(max(1, fitting))
 
 
-def read_articles(folder: Path) -> list[dict[str, str]]:
-    """Articles of all `.jsonl` files in `folder`, in order of the files' names.
-
-    Raises:
-        DataError: there is no such file; a field is missing, not a string, or blank.
-    """
+def read_articles(folder: Path) -> list[dict[str, Any]]:
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise DataError(
@@ -127,7 +105,7 @@ def read_articles(folder: Path) -> list[dict[str, str]]:
     return [_article(row) for file in files for row in sources.read_jsonl(file)]
 
 
-def _article(row: sources.JsonLine) -> dict[str, str]:
+def _article(row: sources.JsonLine) -> dict[str, Any]:
     for name in _FIELDS:
         value = row.fields.get(name)
         if not isinstance(value, str) or not value.strip():

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
 
+from lm_eval import evaluator
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.utils import sanitize_model_name
 
@@ -27,17 +28,9 @@ from copyspec_eval.harness.recorded import is_ours, recorded, with_environment
 from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
 _SETTINGS = (
-    "limit",
-    "samples",
-    "num_fewshot",
-    "fewshot_as_multiturn",
-    "apply_chat_template",
-    "system_instruction",
-    "gen_kwargs",
-    "random_seed",
-    "numpy_random_seed",
-    "torch_random_seed",
-    "fewshot_random_seed",
+    *("limit", "samples", "num_fewshot", "fewshot_as_multiturn", "apply_chat_template"),
+    *("system_instruction", "gen_kwargs", "random_seed", "numpy_random_seed"),
+    *("torch_random_seed", "fewshot_random_seed"),
 )
 # Of a task's config: those that are settings of their own, and what differs with the model's.
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
@@ -58,7 +51,6 @@ def _folder(tracker: Any) -> Path | None:
 
 
 def evaluation_settings() -> dict[str, Any]:
-    """The arguments of `simple_evaluate` that decide what is asked, as JSON values."""
     arguments = _arguments("simple_evaluate")
     settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
     if "gen_kwargs" in settings:
@@ -68,15 +60,21 @@ def evaluation_settings() -> dict[str, Any]:
 
 def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     """Of each task its version, shots, repeats, request settings, and a hash of its definition."""
-    tasks = _tasks()
-    return {name: _of_task(tasks[name]) for name in sorted(names & tasks.keys())}
+    tasks, settings = _tasks(), {}
+    for name in sorted(names & tasks.keys()):
+        config: dict[str, Any] = tasks[name].dump_config()
+        definition = {key: value for key, value in config.items() if key not in _NO_DEFINITION}
+        text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
+        settings[name] = {
+            "version": tasks[name].VERSION,
+            **recorded({key: config.get(key) for key in _TASK_SETTINGS}, _TASK_SETTINGS),
+            "definition_sha256": hashlib.sha256(text.encode()).hexdigest()[:12],
+        }
+    return settings
 
 
 def document_number(task: str, doc_id: int | None) -> int | None:
-    """Which document of its task the running evaluation means by `doc_id`.
-
-    With `--samples`, lm-eval numbers those that are asked, in ascending order, from 0.
-    """
+    """A document's number in its task; `doc_id` counts the asked ones alone with `--samples`."""
     asked = (_arguments("evaluate").get("samples") or {}).get(task)
     return sorted(set(asked))[doc_id] if asked and doc_id is not None else doc_id
 
@@ -106,19 +104,7 @@ def _num_answers(task: Any, limit: float | None, samples: Any, lm: Any) -> int:
     return answers // len({each.doc_id for each in asked}) * documents
 
 
-def _of_task(task: Any) -> dict[str, Any]:
-    config: dict[str, Any] = task.dump_config()
-    definition = {name: value for name, value in config.items() if name not in _NO_DEFINITION}
-    text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
-    return {
-        "version": task.VERSION,
-        **recorded({name: config.get(name) for name in _TASK_SETTINGS}, _TASK_SETTINGS),
-        "definition_sha256": hashlib.sha256(text.encode()).hexdigest()[:12],
-    }
-
-
 def _tasks() -> dict[str, Any]:
-    """The tasks of the running evaluation by name; older callers nest them in groups."""
     given: dict[Any, Any] = _arguments("evaluate").get("task_dict", {})
     if "tasks" in given:
         return dict(given["tasks"])
@@ -172,28 +158,23 @@ def _check_saving(tracker: Any, folder: Path) -> None:
 
     def results_saved(results: dict[str, Any], samples: dict[str, Any] | None = None) -> None:
         save_results(results=results, samples=samples)
-        _check_saved(folder, f"*_{tracker.date_id}.json", journal.parsed)
+        check(f"*_{tracker.date_id}.json", lambda content: bool(journal.parsed(content)))
 
     def samples_saved(task_name: str, samples: Any) -> None:
         save_samples(task_name=task_name, samples=samples)
+        name = f"samples_{task_name}_{tracker.date_id}.jsonl"
+        check(name, lambda content: content.count(b"\n") == len(samples))
 
-        def count(content: bytes) -> None:
-            if content.count(b"\n") != len(samples):
-                raise ValueError
-
-        _check_saved(folder, f"samples_{task_name}_{tracker.date_id}.jsonl", count)
+    def check(name: str, is_whole: Callable[[bytes], bool]) -> None:
+        path = next(folder.rglob(name), folder / name)
+        try:
+            whole = is_whole(journal.read(path))
+        except ValueError:
+            whole = False
+        if not whole:
+            raise DataError(f"{path}: was not written whole; free space there, and start again")
 
     tracker.save_results_aggregated, tracker.save_results_samples = results_saved, samples_saved
-
-
-def _check_saved(folder: Path, name: str, check: Callable[[bytes], object]) -> None:
-    path = next(folder.rglob(name), folder / name)
-    try:
-        check(journal.read(path))
-    except ValueError as error:
-        raise DataError(
-            f"{path}: was not written whole; free space there, and start again"
-        ) from error
 
 
 def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
@@ -234,11 +215,8 @@ def _without_secrets(value: Any) -> Any:
     return value
 
 
-def _wrap(name: str) -> None:
+def _wrap(function: Callable[..., Any]) -> None:
     """Wrap a function of `lm_eval.evaluator`, there and where it was imported by name before."""
-    from lm_eval import evaluator
-
-    function = getattr(evaluator, name)
     wrapper = _wrapped(function)
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
@@ -246,5 +224,5 @@ def _wrap(name: str) -> None:
             names[alias] = wrapper
 
 
-_wrap("simple_evaluate")
-_wrap("evaluate")
+_wrap(evaluator.simple_evaluate)
+_wrap(evaluator.evaluate)

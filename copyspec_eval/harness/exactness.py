@@ -9,7 +9,6 @@ import torch
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.exactness import mismatches, text_tokens
-from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import FIXED_WIDTHS, ExactMode
@@ -18,18 +17,9 @@ from copyspec_eval.types import FIXED_WIDTHS, ExactMode
 def exactness_lines(
     pretrained: str, options: Mapping[str, Any], batch_sizes: Sequence[int]
 ) -> Iterator[str]:
-    """Lines of text: the model, then of each batch size and way what differs, as it is checked.
-
-    Args:
-        pretrained: as for `CopySpecLM`.
-        options: further arguments of it.
-        batch_sizes: rows side by side.
-
-    Raises:
-        ModelError: as `CopySpecLM`.
-    """
+    """Lines of text: the model, then of each batch size and way what differs, as it is checked."""
     lm = CopySpecLM(pretrained, drafter="none", exact=False, **options)
-    lm.prepare()
+    model, token_ids = lm.prepare().model, text_tokens(lm.tokenizer)
     dtype = str(lm.model.dtype).removeprefix("torch.")
     yield f"{pretrained}, {dtype}, {lm.device}, {torch.get_num_threads()} threads"
     modes = [ExactMode(width) for width in FIXED_WIDTHS]
@@ -37,7 +27,6 @@ def exactness_lines(
         modes = [ExactMode(), *modes]
     else:
         yield "invariant: our kernels do not serve this model here"
-    model, token_ids = model_copy(lm.model).model, text_tokens(lm.tokenizer)
     for batch_size in batch_sizes:
         for mode in modes:
             name = f"batch {batch_size}, {mode.name}{f' {mode.width}' if mode.width else ''}"

@@ -7,18 +7,14 @@ from collections import Counter
 from typing import Any
 
 from datasets import Dataset, load_dataset
-from lm_eval.api.metrics import mean
 
-from copyspec_eval.errors import DataError, report_errors_in_one_line
+from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.sandbox import choice, programs
-from copyspec_eval.sandbox.commands import Outcome
 from copyspec_eval.scoring import gsm8k
 from copyspec_eval.sources import JsonLine, read_jsonl
-
-report_errors_in_one_line()
 
 logger = logging.getLogger("lm_eval.copyspec")
 
@@ -36,13 +32,6 @@ PROMPTS = (
 )
 
 SCORED_TURNS = (1, 3)
-HIGHER_IS_BETTER = {
-    "acc_turn1": True,
-    "acc_turn3": True,
-    "right_to_wrong": False,
-    "wrong_to_right": True,
-}
-"""Our figures beside those of every conversation, and whether higher is better."""
 
 
 class GSM8KSelfCorrectionTask(MultiTurnTask):
@@ -53,82 +42,59 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     All programs of a run are run together, side by side, once the last answer is in.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-        for name, higher_is_better in HIGHER_IS_BETTER.items():
-            self._aggregation_list[name] = mean
-            self._higher_is_better[name] = higher_is_better
-        self._outcomes: dict[str, Outcome] = {}
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Read the problems as the split "test"."""
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
         is_reference = reference_prompts.wording(dataset_kwargs) == "reference"
         self._prompts = reference_prompts.gsm8k_prompts() if is_reference else PROMPTS
-        self.dataset = {"test": Dataset.from_list([_problem(row) for row in _rows()])}
+        return [_problem(row) for row in _rows()]
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        """The problem, the second look, and the final version."""
         return [prompt.replace("{question}", doc["question"]) for prompt in self._prompts]
 
-    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> Any:
-        """The right number."""
+    def target(self, doc: dict[str, Any]) -> str:
         return str(gsm8k.gold_number(doc["answer"]))
 
-    def check_scoring(self) -> None:
-        """Programs need a sandbox.
+    def score_names(self) -> dict[str, bool]:
+        shares = {"acc_turn1": True, "acc_turn3": True}
+        return super().score_names() | shares | {"right_to_wrong": False, "wrong_to_right": True}
 
-        Raises:
-            OptionError: there is none on this machine.
-        """
+    def check_scoring(self) -> None:
         choice.level()
 
-    def apply_filters(self) -> None:
-        """As lm-eval's; then run all programs, unless nothing is scored (--predict_only)."""
-        super().apply_filters()
-        if "bypass" in self._metric_fn_list:
-            return
+    def prepare_scores(self) -> None:
         answers = [
-            (instance, answer)
+            (instance, str(answer or ""))
             for instance in self._instances
             if instance.turn in SCORED_TURNS
             for answer in instance.filtered_resps.values()
         ]
-        sources = [source for _, answer in answers if (source := _program(answer)) is not None]
+        found = (gsm8k.extract_program(answer) for _, answer in answers)
+        sources = [source for source in found if source is not None]
         self._outcomes = dict(zip(sources, programs.run_all(sources), strict=True))
         verdicts = {turn: Counter[str]() for turn in SCORED_TURNS}
         for instance, answer in answers:
             verdicts[instance.turn][self._verdict(instance.doc, answer)] += 1
-        _log(verdicts)
+        for turn, counts in verdicts.items():
+            listed = ", ".join(f"{count} {reason}" for reason, count in counts.most_common(10))
+            logger.info("programs of turn %d: %s", turn, listed)
 
-    def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
-        """The figures of one document: 0 or 1 for each of ours."""
-        figures = super().process_results(doc, results)
-        if "bypass" in figures:
-            return figures
+    def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
         first, last = (
-            self._verdict(doc, results[turn - 1]) == gsm8k.RIGHT for turn in SCORED_TURNS
+            self._verdict(doc, answers[turn - 1]) == gsm8k.RIGHT for turn in SCORED_TURNS
         )
-        ours = first, last, first and not last, last and not first
-        return figures | dict(zip(HIGHER_IS_BETTER, map(float, ours), strict=True))
+        return super().score(doc, answers) | {
+            "acc_turn1": float(first),
+            "acc_turn3": float(last),
+            "right_to_wrong": float(first and not last),
+            "wrong_to_right": float(last and not first),
+        }
 
-    def _verdict(self, doc: dict[str, Any], answer: object) -> str:
-        program = _program(answer)
+    def _verdict(self, doc: dict[str, Any], answer: str) -> str:
+        program = gsm8k.extract_program(answer)
         outcome = None if program is None else self._outcomes[program]
         return gsm8k.verdict(outcome, gsm8k.gold_number(doc["answer"]))
 
 
-def _program(answer: object) -> str | None:
-    return gsm8k.extract_program(str(answer or ""))
-
-
-def _log(verdicts: dict[int, Counter[str]]) -> None:
-    for turn, counts in verdicts.items():
-        listed = ", ".join(f"{count} {reason}" for reason, count in counts.most_common(10))
-        logger.info("programs of turn %d: %s", turn, listed)
-
-
 def _rows() -> list[JsonLine]:
-    """The problems and where each stands: the local copy, or the public data set."""
     folder = data_dir()
     if folder is None:
         return [
@@ -153,9 +119,9 @@ def _downloaded() -> Any:
         ) from error
 
 
-def _problem(row: JsonLine) -> dict[str, str]:
+def _problem(row: JsonLine) -> dict[str, Any]:
     where, fields = row
-    problem: dict[str, str] = {}
+    problem: dict[str, Any] = {}
     for name in ("question", "answer"):
         text = fields.get(name)
         if not isinstance(text, str) or not text.strip():

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from datasets import Dataset
-from lm_eval.api.metrics import mean
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
+from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
-from copyspec_eval.scoring.humaneval.scores import ScoredSolution, as_samples, check, score_all
+from copyspec_eval.scoring.humaneval.scores import as_samples, check, score_all
 from copyspec_eval.sources import JsonLine
-
-report_errors_in_one_line()
 
 Benchmark = Literal["humaneval", "mbpp"]
 """As EvalPlus calls it."""
@@ -49,35 +46,34 @@ _PLUS_FIELDS = _FIELDS | {"base_input": (list,), "plus_input": (list,), "atol": 
 
 
 class ProblemInstance(TurnInstance):
-    """The request for one problem: a question in a chat, otherwise code to continue.
-
-    Attributes:
-        benchmark: whose problem it is, as EvalPlus calls it.
-        wording: whose question a chat gets; EvalPlus's also begins the answer.
-    """
+    """The request for one problem: a question in a chat, otherwise code to continue."""
 
     benchmark: Benchmark
     wording: reference_prompts.Wording
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
-        """As in `TurnInstance`; EvalPlus's prompts have its stops, where none are given."""
-        prompt, settings = super().arguments
+        settings = self._generation_kwargs
         if self.chat_template is None:
-            prompt = "\n\n".join(filter(None, (self.system, self._beginning)))
             stops = reference_prompts.completion_stops(self.benchmark)
         elif self.wording == "reference":
-            prompt = reference_prompts.evalplus_prompt(
-                self._beginning, self.chat_template, self.system
-            )
             stops = reference_prompts.chat_stops()
         else:
-            return prompt, settings
-        return prompt, settings | {"until": settings.get("until") or stops}
+            return self.prompt(), settings
+        return self.prompt(), settings | {"until": settings.get("until") or stops}
 
     @arguments.setter
     def arguments(self, generation_kwargs: dict[str, Any]) -> None:
         self._generation_kwargs = generation_kwargs
+
+    def prompt(self) -> str:
+        if self.chat_template is None:
+            return "\n\n".join(filter(None, (self.system, self._beginning)))
+        if self.wording == "reference":
+            return reference_prompts.evalplus_prompt(
+                self._beginning, self.chat_template, self.system
+            )
+        return super().prompt()
 
     @property
     def raw_solution(self) -> str:
@@ -107,16 +103,8 @@ class EvalPlusTask(MultiTurnTask):
 
     benchmark: ClassVar[Benchmark]
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._problems: dict[str, dict[str, Any]] = {}
-        self._scored: dict[str, ScoredSolution] = {}
-        super().__init__(config)
-        for name in ("pass@1_base", "pass@1_plus"):
-            self._aggregation_list[name] = mean
-            self._higher_is_better[name] = True
-
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """The problems as the split "test", their tests apart: those fit no table."""
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+        """The problems without their tests, which fit no table."""
         if importlib.util.find_spec("evalplus") is None:
             raise OptionError(
                 f"the task {self.benchmark}_evalplus needs EvalPlus; "
@@ -129,40 +117,26 @@ class EvalPlusTask(MultiTurnTask):
             if folder is None
             else read_problems(find_file(folder, self.benchmark))
         )
-        rows = [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
-        self.dataset = {"test": Dataset.from_list(rows)}
+        return [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        """The user's message in a chat."""
         return [_QUESTION.format(prompt=doc["prompt"].strip())]
 
-    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
-        """The canonical solution: what follows the prompt."""
+    def target(self, doc: dict[str, Any]) -> str:
         return str(doc["canonical_solution"])
 
-    def construct_requests(
-        self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
-    ) -> list[TurnInstance]:
-        """One request."""
-        [made] = super().construct_requests(doc, ctx, metadata, **kwargs)
-        _, settings = made.args
-        request = ProblemInstance(doc, made.question, None, settings, metadata, made.system)
+    def new_request(self, *args: Any) -> TurnInstance:
+        request = ProblemInstance(*args)
         request.benchmark, request.wording = self.benchmark, self._wording
-        return [request]
+        return request
+
+    def score_names(self) -> dict[str, bool]:
+        return {"pass@1_base": True, "pass@1_plus": True}
 
     def check_scoring(self) -> None:
-        """A right solution has to count as right on this machine.
-
-        Raises:
-            OptionError, SandboxError: it would not.
-        """
         check()
 
-    def apply_filters(self) -> None:
-        """As lm-eval's; all answers are in by then, so test them and write them down."""
-        super().apply_filters()
-        if "bypass" in self._metric_fn_list:
-            return
+    def prepare_scores(self) -> None:
         raw = {instance.doc["task_id"]: instance.raw_solution for instance in self._instances}
         answers = [(text, self._problems[task_id]) for task_id, text in raw.items()]
         self._scored = dict(zip(raw, score_all(answers), strict=True))
@@ -173,36 +147,22 @@ class EvalPlusTask(MultiTurnTask):
             journal.replace(folder / f"samples{rank}.jsonl", as_samples(tested))
             journal.replace(folder / f"samples_raw{rank}.jsonl", as_samples(raw.items()))
 
-    def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
-        """The turn's figures, and 0 or 1 for each set of tests that there is."""
-        figures = super().process_results(doc, results)
-        if "bypass" in figures:
-            return figures
+    def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
         verdict = self._scored[doc["task_id"]]
-        figures["pass@1_base"] = float(verdict.base)
-        if verdict.plus is not None:
-            figures["pass@1_plus"] = float(verdict.plus)
-        return figures
+        plus = {} if verdict.plus is None else {"pass@1_plus": float(verdict.plus)}
+        return {"pass@1_base": float(verdict.base)} | plus
 
 
 class HumanEvalTask(EvalPlusTask):
-    """HumanEval with EvalPlus's tests."""
-
     benchmark = "humaneval"
 
 
 class MbppTask(EvalPlusTask):
-    """MBPP with EvalPlus's tests."""
-
     benchmark = "mbpp"
 
 
 def find_file(folder: Path, benchmark: Benchmark) -> Path:
-    """The file of problems in `folder/BENCHMARK`, that of EvalPlus before HumanEval's own.
-
-    Raises:
-        DataError: there is none.
-    """
+    """The file in `folder/BENCHMARK`, that of EvalPlus before HumanEval's own."""
     folder, names = folder / benchmark, _FILES[benchmark]
     for name in names:
         if (folder / name).is_file():
@@ -214,12 +174,7 @@ def find_file(folder: Path, benchmark: Benchmark) -> Path:
 
 
 def read_problems(path: Path) -> dict[str, dict[str, Any]]:
-    """Problems by `task_id`, of EvalPlus's HumanEval+ or MBPP+, or of OpenAI's HumanEval.
-
-    Raises:
-        DataError: the file is empty or unreadable, or a row lacks a field or has it of another
-            type, or repeats a `task_id`.
-    """
+    """Problems by `task_id`, of EvalPlus's HumanEval+ or MBPP+, or of OpenAI's HumanEval."""
     fields = _BASE_FIELDS if path.name == BASE_FILE else _PLUS_FIELDS
     problems: dict[str, dict[str, Any]] = {}
     for where, problem in _rows(path):

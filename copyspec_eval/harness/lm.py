@@ -13,37 +13,40 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
-from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels, model_support
-from copyspec_eval.decoding.earlier_runs import store_option
-from copyspec_eval.decoding.engines import Drafting, Engines
+from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option, store_text
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
-from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
+from copyspec_eval.decoding.paired import PairedAnswer
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sizes import bytes_of
-from copyspec_eval.decoding.span_characters import span_characters
-from copyspec_eval.decoding.trial import choose_cache
-from copyspec_eval.drafters.registry import default_drafter, drafter_factory, longest_draft
+from copyspec_eval.drafters.registry import drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import draft_models, earlier, options
-from copyspec_eval.harness.answer_cache import RequestKey, put_into_cache, request_keys
-from copyspec_eval.harness.arms import Arm, options_of_arms
-from copyspec_eval.harness.progress import Progress
-from copyspec_eval.harness.ranks import split_documents_over_ranks
-from copyspec_eval.harness.recorder import RunRecorder, check_output_folder, request_fields
-from copyspec_eval.harness.requests import Prepared, RequestBuilder
+from copyspec_eval.harness import options
+from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.harness.backends.hf import split_documents_over_ranks
+from copyspec_eval.harness.recorder import Answers, RunRecorder, check_output_folder
+from copyspec_eval.harness.requests import (
+    Prepared,
+    RequestBuilder,
+    check_earlier,
+    earlier_answers,
+    tokenised,
+)
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
-from copyspec_eval.records import BaselineTurn, RecordedText, TurnRecord
-from copyspec_eval.types import (
-    PAPER_DELTA,
-    PAPER_GAMMA,
-    DraftOptions,
-    ExactMode,
-    Generation,
+from copyspec_eval.records import BaselineTurn, RecordedText
+from copyspec_eval.session.session import Arm, Session
+from copyspec_eval.session.settings import (
+    arms_of,
+    check_bool,
+    check_model_cache,
+    draft_options,
+    lm_eval_drafter,
 )
+from copyspec_eval.types import PAPER_DELTA, Generation
 
 report_errors_in_one_line()
 
@@ -120,10 +123,9 @@ class CopySpecLM(HFLM):
         self._arguments = dict(kwargs)
         if arms is not None and drafter != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
-        # lm-eval reads the word "none" as None.
-        shared = DraftOptions(
-            drafter=default_drafter(gamma) if drafter == "" else drafter or "none",
-            gamma=PAPER_GAMMA if gamma is None else gamma,
+        shared = draft_options(
+            lm_eval_drafter(drafter),
+            gamma,
             num_draft_tokens=num_draft_tokens,
             store=store_option(store),
             tree=tree,
@@ -131,15 +133,15 @@ class CopySpecLM(HFLM):
             draft_model=draft_model,
             delta=delta,
         )
-        self._options = options_of_arms(shared, arms)
+        self._options = arms_of(shared, arms)
         tree = any(arm.tree for arm in self._options)
-        self._exact = options.check_bool("exact", exact)
+        self._exact = check_bool("exact", exact)
         if tree and exact:
             raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
-        self._paired = options.check_bool("paired", paired) or arms is not None
+        self._paired = check_bool("paired", paired) or arms is not None
         self._prefix_bytes = bytes_of("prefix_cache", prefix_cache)
         self._store_paths = shared.store_paths
-        earlier_answers = earlier.answers_of(self._store_paths)
+        answers = earlier_answers(self._store_paths)
         self._longest = max(map(longest_draft, self._options))
         named = isinstance(pretrained, str)
         if not named and not hasattr(pretrained, "config"):
@@ -152,12 +154,12 @@ class CopySpecLM(HFLM):
         options.check_names(kwargs, config)
         model_support.check_config(config)
         self._check_model_cache = partial(
-            options.check_model_cache, exact=exact, tree=tree, batch_size=batch_size
+            check_model_cache, exact=exact, tree=tree, batch_size=batch_size
         )
         self._check_model_cache(model_support.needs_model_cache(config))
         for name in {each.draft_model for each in self._options if each.draft_model}:
             tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
-            draft_models.check(name, tokenizer, kwargs)
+            options.check_draft_model(name, tokenizer, kwargs)
         # lm-eval's own default is "cuda", be there such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
         with options.loading(
@@ -168,111 +170,88 @@ class CopySpecLM(HFLM):
         split_documents_over_ranks(self)
         if exact:
             model_support.check_exact(self.model)
-        self._earlier = earlier.tokenised(earlier_answers, self, self._store_paths)
+        self._earlier = EarlierAnswers(tokenised(answers, self, self._store_paths))
         self._builder = RequestBuilder(self, self._earlier)
         self._recorders = [RunRecorder(self.rank, self.world_size) for _ in self._options]
         self._arms: list[Arm] = []
-        self._decoding_model: PreTrainedModel | None = None
+        self._session: Session | None = None
         self._warm = False
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer `requests`, longest prompt first; each answer is a `RecordedText`."""
-        with one_at_a_time(self.model):
-            return self._generate_until(requests, disable_tqdm)
+        with one_at_a_time(self.model), self._autocast():
+            return self._generate_until(Answers(self, requests, disable_tqdm))
 
-    def _generate_until(self, requests: list[Instance], disable_tqdm: bool) -> list[str]:
-        keys = request_keys(requests)
-        distinct = dict(zip(keys, requests, strict=True))
-        jobs = [self._builder.build(request, key.repeat) for key, request in distinct.items()]
+    def _generate_until(self, answers: Answers) -> list[str]:
+        jobs = [
+            self._builder.build(instance, repeat) for (_, repeat), instance in answers.asked.items()
+        ]
         # Of several ranks, one may well have been given documents that were not asked before.
         if jobs and not self._warm and self.world_size == 1:
-            earlier.check_asked(self._store_paths, jobs)
+            check_earlier(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
-        self.prepare()
-        batch_size = self._batch_size(jobs)
-        draftings = [arm.drafting for arm in self._arms]
-        with self._autocast():
-            engine = (
-                self._engines.paired(draftings, batch_size, self._baseline_cache)
-                if self._paired
-                else self._engines.of(draftings[0], batch_size)
-            )
+        session = self.prepare()
+        batch_size = self._batch_size(session, jobs)
+        if self._paired:
+            engine: Any = session.paired(self._arms, batch_size, self._baseline_cache)
+        else:
+            engine = session.engine(self._arms[0], batch_size)
         sequences = [job.sequence for job in jobs]
         engine.check(sequences)
-        mode = self._engines.mode(batch_size)
-        for arm in self._arms:
-            costs = self._engines.costs(arm.options, batch_size)
-            arm.recorder.begin(self._spec(arm, jobs, mode), costs)
-        progress = Progress(len(jobs), disable=disable_tqdm or self.rank != 0)
-        answers: dict[RequestKey, RecordedText] = {}
+        for arm, recorder in zip(self._arms, self._recorders, strict=True):
+            costs = session.costs(arm.options, batch_size)
+            recorder.begin(self._spec(session, arm, jobs, batch_size), costs)
 
-        def finish(index: int, generations: Sequence[PairedAnswer | Generation]) -> None:
-            job = jobs[index]
-            of_arms = [
-                self._answer(arm, job, each)
-                for arm, each in zip(self._arms, generations, strict=True)
+        def finish(index: int, generated: Sequence[PairedAnswer] | Generation) -> None:
+            each: Sequence[PairedAnswer | Generation] = (
+                [generated] if isinstance(generated, Generation) else generated
+            )
+            texts = [
+                self._record(arm, recorder, jobs[index], generation)
+                for arm, recorder, generation in zip(self._arms, self._recorders, each, strict=True)
             ]
-            for arm, answer in zip(self._arms, of_arms, strict=True):
-                arm.recorder.add(answer.record)
-            answers[RequestKey(id(job.instance), job.repeat)] = of_arms[0]
-            put_into_cache(self.cache_hook, job.instance, of_arms[0])
-            progress.update(of_arms[0].record)
+            answers.add(jobs[index].asked, texts[0])
 
-        with self._autocast():
-            if jobs and not self._warm:
-                engine.warm_up(sequences[0])
-                self._warm = True
-            if isinstance(engine, PairedEngine):
-                engine.generate(sequences, finish)
-            else:
-                engine.generate(sequences, lambda index, generation: finish(index, [generation]))
-        progress.close()
-        return [answers[key] for key in keys]
+        if jobs and not self._warm:
+            engine.warm_up(sequences[0])
+            self._warm = True
+        with answers:
+            engine.generate(sequences, finish)
+        return answers.texts()
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template.
-
-        Raises:
-            ModelError: one is asked for and the tokenizer has none.
-        """
         if chat_template and not getattr(self.tokenizer, "chat_template", None):
             raise ModelError(
                 f"the tokenizer of {self.pretrained!r} has no chat template; leave "
                 "--apply_chat_template out, or pass tokenizer=NAME of one that has"
             )
-        template: str | None = super().chat_template(chat_template)
-        return template
+        return super().chat_template(chat_template)  # type: ignore[no-any-return]
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's facts about the model, and the run's figures per task, turn and category.
-
-        lm-eval asks once, on rank 0, when all answers are in; the table is printed then.
-        """
+        """lm-eval's facts, and the run's figures; asked for on rank 0 when all answers are in."""
         info: dict[str, Any] = super().get_model_info()
         first, *others = (recorder.report() for recorder in self._recorders)
         return info | {"copyspec": first | ({"other_arms": others} if others else {})}
 
-    def prepare(self) -> None:
-        """Make engines for the model as it is now: an adapter may have been put into it since.
-
-        `generate_until` does so by itself; log-likelihoods need none.
-
-        Raises:
-            ModelError, OptionError: the model cannot be decoded as the options say.
-        """
-        model = model_copy(self.model).model
-        if model is self._decoding_model:
-            return
+    def prepare(self) -> Session:
+        """The session of the model as it is now: an adapter may have been put into it since."""
         with self._autocast():
-            choice = choose_cache(model, exact=self._exact, batch_size=self._rows or 2)
-        self._check_model_cache(choice.reason)
-        if choice.reason:
-            logger.warning("%s: %s", choice.reason, _MODEL_CACHE)
+            if self._session and self._session.model is model_copy(self.model).model:
+                return self._session
+            session = Session(
+                self.model,
+                self.tokenizer,
+                self._options,
+                exact=self._exact,
+                rows=self._rows or 2,
+            )
+        self._check_model_cache(session.reason)
+        if session.reason:
+            logger.warning("%s: %s", session.reason, _MODEL_CACHE)
             self._prefix_bytes = 0
-        self.cache_kind = choice.kind
-        self._engines = Engines(model, self.tokenizer, self._options, self._exact, choice.kind)
+        self._session = session
         self._arms = self._arms or self._load_arms()
-        self._decoding_model = model
+        return session
 
     def _load_arms(self) -> list[Arm]:
         """The arms, with their draft models and empty prefix caches; the baseline has one, too."""
@@ -281,25 +260,23 @@ class CopySpecLM(HFLM):
         each_cache = self._prefix_bytes // num_arms
         caches = [PrefixCache(each_cache) if each_cache else None for _ in range(num_arms)]
         self._baseline_cache = caches[-1]
-        load = draft_models.loader(self.model.dtype, self.device, self._arguments)
+        drafting = {
+            name: options.load_draft_model(name, self.model.dtype, self.device, self._arguments)
+            for name in {each.draft_model for each in self._options if each.draft_model}
+        }
         return [
             Arm(
-                Drafting(each, drafter_factory(each, self._earlier.in_order), cache, load(each)),
-                recorder,
+                each,
+                drafter_factory(each, self._earlier.in_order),
+                cache,
+                DraftModel(drafting[each.draft_model], each.delta) if each.draft_model else None,
             )
-            for each, recorder, cache in zip(self._options, self._recorders, caches, strict=False)
+            for each, cache in zip(self._options, caches, strict=False)
         ]
 
     @property
     def _rows(self) -> int | None:
-        """`--batch_size`, if it is a number."""
         return None if self.batch_size == "auto" else int(self.batch_size)
-
-    @property
-    def _kernels(self) -> str:
-        """Whose linear layers and attention decode."""
-        is_ours = self.cache_kind == "copyspec" and kernels.serve(self.model)
-        return "copyspec" if is_ours else "torch"
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -308,87 +285,78 @@ class CopySpecLM(HFLM):
             enabled=self.mixed_precision_dtype is not None,
         )
 
-    def _batch_size(self, jobs: list[Prepared]) -> int:
+    def _batch_size(self, session: Session, jobs: list[Prepared]) -> int:
         """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
         if self._rows:
             return self._rows
-        if self.cache_kind != "copyspec":
+        if session.reason:
             return 1
         width = 1 + min(self._longest, _USUAL_DRAFT)
         rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
 
-    def _answer(self, arm: Arm, job: Prepared, answered: PairedAnswer | Generation) -> RecordedText:
+    def _record(
+        self, arm: Arm, recorder: RunRecorder, job: Prepared, answered: PairedAnswer | Generation
+    ) -> RecordedText:
+        baseline: BaselineTurn | None = None
         if isinstance(answered, PairedAnswer):
-            generation, baseline = answered.generation, answered.baseline
-            text = self._text(job, baseline.generation)
-        else:
-            generation, baseline = answered, None
-            text = self._text(job, generation)
-        prompt, drafted_answer, characters = span_characters(
-            lambda ids: self.tok_decode(ids, skip_special_tokens=False),
-            job.sequence.prompt_ids,
-            generation.token_ids,
-            generation.spans,
-        )
-        record = TurnRecord(
-            run_id=arm.recorder.run_id,
-            **request_fields(job.instance, job.repeat, self.rank, job.context),
+            plain, difference = answered.baseline.generation, answered.baseline.difference
+            baseline = BaselineTurn(plain.counts, plain.token_ids, difference)
+            answered = answered.generation
+        return recorder.add(
+            job.asked,
+            self._text(job, baseline.token_ids if baseline else answered.token_ids),
+            TimedAnswer(
+                answered.counts,
+                answered.token_ids,
+                job.sequence.prompt_ids,
+                answered.attempts,
+                answered.spans,
+                baseline,
+            ),
+            partial(self.tok_decode, skip_special_tokens=False),
             backend="copyspec",
             drafter=arm.options.label,
-            batch_size=generation.batch_size,
-            prompt=prompt,
-            counts=generation.counts,
-            attempts=generation.attempts,
-            token_ids=generation.token_ids,
-            text=text,
-            answer=drafted_answer,
-            spans=generation.spans,
-            span_characters=characters,
-            baseline=_baseline_turn(baseline) if baseline else None,
+            batch_size=answered.batch_size,
         )
-        return RecordedText(text, record)
 
-    def _text(self, job: Prepared, generation: Generation) -> str:
+    def _text(self, job: Prepared, answer_ids: Sequence[int]) -> str:
         """The answer's text as `HFLM.generate_until` cuts it: thinking in front, stops behind."""
-        token_ids, marker = list(generation.token_ids), self.think_end_token
+        token_ids, marker = list(answer_ids), self.think_end_token
         if isinstance(marker, int) and marker in token_ids:
             token_ids = token_ids[len(token_ids) - token_ids[::-1].index(marker) :]
         text: str = self.tok_decode(token_ids)
         if isinstance(marker, int):
             text = text.lstrip()
-        cut: str = postprocess_generated_text(
-            generation=text,
-            stop=job.until,
-            think_end_token=marker if isinstance(marker, str) else None,
-        )
-        return cut
+        before = marker if isinstance(marker, str) else None
+        return str(postprocess_generated_text(text, stop=job.until, think_end_token=before))
 
-    def _spec(self, arm: Arm, jobs: list[Prepared], mode: ExactMode | None) -> RunSpec:
-        """The settings that decide the figures of an arm."""
+    def _spec(self, session: Session, arm: Arm, jobs: list[Prepared], batch_size: int) -> RunSpec:
         processors: dict[str, set[str]] = {}
         for job in jobs:
-            processors.setdefault(job.instance.task_name or "", set()).update(job.processors)
+            processors.setdefault(job.asked.instance.task_name or "", set()).update(job.processors)
+        mode = session.mode(batch_size)
+        is_ours = session.cache == "copyspec" and kernels.serve(self.model)
+        settings = asdict(arm.options) | {
+            "num_draft_tokens": longest_draft(arm.options),
+            "steps": mode.name if mode else "any",
+            "exact": self._exact,
+            "paired": self._paired,
+            "prefix_cache": self._prefix_bytes,
+            "cache": session.cache,
+            "kernels": "copyspec" if is_ours else "torch",
+        }
+        if len(self._options) > 1:
+            settings["arms"] = [each.label for each in self._options]
+        if self._store_paths:
+            settings["store"] = store_text(self._store_paths)
+            settings["store_sha256"] = self._earlier.digest
         return run_spec(
             self,
             backend="copyspec",
             model=self.pretrained,
             arguments=self._arguments,
             batch_size=self.batch_size,
-            requests={task: {"logits_processors": sorted(of)} for task, of in processors.items()},
-            drafting=asdict(arm.options)
-            | {
-                "num_draft_tokens": longest_draft(arm.options),
-                "steps": mode.name if mode else "any",
-            }
-            | {"exact": self._exact, "paired": self._paired}
-            | {"prefix_cache": self._prefix_bytes}
-            | {"cache": self.cache_kind, "kernels": self._kernels}
-            | ({"arms": [each.label for each in self._options]} if len(self._options) > 1 else {})
-            | earlier.settings(self._store_paths, self._earlier),
+            processors={task: sorted(names) for task, names in processors.items()},
+            drafting=settings,
         )
-
-
-def _baseline_turn(baseline: Baseline) -> BaselineTurn:
-    generation = baseline.generation
-    return BaselineTurn(generation.counts, generation.token_ids, baseline.difference)

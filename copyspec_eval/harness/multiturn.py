@@ -16,16 +16,19 @@ from functools import partial
 from typing import Any
 
 import numpy
+from datasets import Dataset
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM, CachingLM
 from lm_eval.api.task import ConfigurableTask
 
-from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
 from copyspec_eval.provenance import is_of_this_process
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
+
+report_errors_in_one_line()
 
 MAX_TURNS = 8
 
@@ -51,14 +54,9 @@ def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> s
 
 
 class TurnInstance(Instance):
-    """The request for one turn of one document.
+    """The request for one turn of one document, counted from 1; `previous` is the turn before.
 
-    Attributes:
-        turn: counts from 1.
-        question: the user's message in this turn.
-        previous: the request of the turn before; None in turn 1.
-        system: the system message, "" for none.
-        chat_template: the model's, bound when all requests are built; None renders plain text.
+    The chat template is bound when all requests are built; None renders plain text.
     """
 
     def __init__(
@@ -86,11 +84,14 @@ class TurnInstance(Instance):
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
         """Prompt and generation settings, readable once the turn before is answered."""
-        return render(self.messages(), self.chat_template), self._generation_kwargs
+        return self.prompt(), self._generation_kwargs
 
     @arguments.setter
     def arguments(self, generation_kwargs: dict[str, Any]) -> None:
         self._generation_kwargs = generation_kwargs
+
+    def prompt(self) -> str:
+        return render(self.messages(), self.chat_template)
 
     def messages(self) -> list[Message]:
         """The conversation up to and with this turn's question."""
@@ -111,10 +112,12 @@ class TurnInstance(Instance):
 class MultiTurnTask(ConfigurableTask):
     """A task whose documents are conversations.
 
-    A document's `turns` are the user's messages; a subclass may compose them in `user_turns`.
-    Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; and, of
-    answers that carry a `TurnRecord`, each of `METRICS` as `{name}_turn{k}`: per document what it
-    contributes, over the task what the metric makes of that.
+    A subclass says what is asked in `documents` and `user_turns`, and what the answers are worth in
+    `score_names` and `score`; lm-eval's own methods are written here alone.
+
+    Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; the
+    subclass's scores; and, of answers that carry a `TurnRecord`, each of `METRICS` as
+    `{name}_turn{k}`: per document what it contributes, over the task what the metric makes of that.
 
     A figure is left out where it has no value: all of `METRICS` for another backend, the timed ones
     when every answer came from lm-eval's cache, those of pairs when the run was not paired,
@@ -137,9 +140,11 @@ class MultiTurnTask(ConfigurableTask):
             raise DataError(
                 f"{self.task_name}: {self.num_turns} turns in a document; give 1 to {MAX_TURNS}"
             )
+        answered = {f"answered_turn{turn + 1}": True for turn in range(self.num_turns)}
+        for name, higher_is_better in (answered | self.score_names()).items():
+            self._aggregation_list[name] = mean
+            self._higher_is_better[name] = higher_is_better
         for turn in range(1, self.num_turns + 1):
-            self._aggregation_list[f"answered_turn{turn}"] = mean
-            self._higher_is_better[f"answered_turn{turn}"] = True
             for metric in METRICS:
                 self._aggregation_list[_key(metric, turn)] = partial(_over, metric)
                 self._higher_is_better[_key(metric, turn)] = metric.higher_is_better
@@ -147,17 +152,45 @@ class MultiTurnTask(ConfigurableTask):
         self._rank = 0
         self._reported: set[str] = set()
 
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+        """What is asked, of `dataset_kwargs` in the YAML file."""
+        raise NotImplementedError
+
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         """The user's message in each turn of `doc`."""
         return list(doc["turns"])
 
+    def target(self, doc: dict[str, Any]) -> str:
+        """The reference answer, for lm-eval's samples; "" for none."""
+        return ""
+
+    def score_names(self) -> dict[str, bool]:
+        """The task's own figures, and whether higher is better."""
+        return {}
+
+    def check_scoring(self) -> None:
+        """Raise, before anything is answered, what would keep answers from being scored."""
+
+    def prepare_scores(self) -> None:
+        """Called once all answers are in, before the first `score`."""
+
+    def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
+        """The task's own figures of one document's answers, in order of turn."""
+        return {}
+
+    def new_request(self, *args: Any) -> TurnInstance:
+        """The request for one turn; the arguments are those of `TurnInstance`."""
+        return TurnInstance(*args)
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        rows = self.documents(dict(dataset_kwargs or {}))
+        self.dataset = {"test": Dataset.from_list(rows) if isinstance(rows, list) else rows}
+
     def doc_to_text(self, doc: dict[str, Any], doc_to_text: Any = None) -> str:
-        """The first question."""
         return self.user_turns(doc)[0]
 
-    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> Any:
-        """No reference answer unless a subclass has one."""
-        return ""
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
+        return self.target(doc)
 
     def build_all_requests(
         self,
@@ -168,12 +201,8 @@ class MultiTurnTask(ConfigurableTask):
         chat_template: ChatTemplate | None = None,
         **kwargs: Any,
     ) -> None:
-        """As lm-eval's; then give every request, built or from `--cache_requests`, the template.
-
-        Raises:
-            CopySpecError: as `check_scoring`.
-        """
-        if "bypass" not in self._metric_fn_list:
+        """As lm-eval's; then give every request, also one of `--cache_requests`, the template."""
+        if self._is_scored:
             self.check_scoring()
         self._rank = rank
         self._system_instruction = system_instruction
@@ -187,9 +216,6 @@ class MultiTurnTask(ConfigurableTask):
         for instance in self._instances:
             instance.chat_template = chat_template if apply_chat_template else None
 
-    def check_scoring(self) -> None:
-        """Raise, before anything is answered, what would keep answers from being scored."""
-
     def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
         """Nothing: a `TurnInstance` renders its own prompt, that of turn 1 too."""
         return ""
@@ -197,19 +223,19 @@ class MultiTurnTask(ConfigurableTask):
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
     ) -> list[TurnInstance]:
-        """One request per turn, each holding the one before."""
         turns = self.user_turns(doc)
         if len(turns) != self.num_turns:
             raise DataError(
                 f"{self.task_name}: document {metadata[1]} has {len(turns)} turns, the first has "
                 f"{self.num_turns}; give every document the same number"
             )
-        system = self._system_message(doc)
+        description = self.resolve_field(doc, self.config.description)
+        system = "\n\n".join(filter(None, (self._system_instruction, description)))
         requests: list[TurnInstance] = []
         for question in turns:
             previous = requests[-1] if requests else None
             settings = deepcopy(self.config.generation_kwargs)
-            requests.append(TurnInstance(doc, question, previous, settings, metadata, system))
+            requests.append(self.new_request(doc, question, previous, settings, metadata, system))
         return requests
 
     def apply_filters(self) -> None:
@@ -217,19 +243,25 @@ class MultiTurnTask(ConfigurableTask):
         super().apply_filters()
         every = {_key(metric, turn + 1) for metric in METRICS for turn in range(self.num_turns)}
         self._reported = every if self._rank else self._with_a_value()
+        if self._is_scored:
+            self.prepare_scores()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
-        """The figures of one document; its answers are in order of turn."""
-        if "bypass" in self._metric_fn_list:
+        if not self._is_scored:
             return {"bypass": 999}  # lm-eval's own value under --predict_only
+        texts = [str(answer or "") for answer in results]
         figures: dict[str, Any] = {}
         for turn, answer in enumerate(results, start=1):
-            figures[f"answered_turn{turn}"] = float(bool(str(answer or "").strip()))
+            figures[f"answered_turn{turn}"] = float(bool(texts[turn - 1].strip()))
             fields = _fields(record_of(answer))
             for metric in METRICS:
                 if _key(metric, turn) in self._reported:
                     figures[_key(metric, turn)] = _parts(metric, fields)
-        return figures
+        return figures | self.score(doc, texts)
+
+    @property
+    def _is_scored(self) -> bool:
+        return "bypass" not in self._metric_fn_list
 
     def _with_a_value(self) -> set[str]:
         """Figures that this rank's answers have a value for.
@@ -242,14 +274,10 @@ class MultiTurnTask(ConfigurableTask):
             by_turn.setdefault(instance.turn, []).append(_fields(record_of(instance.resps[0])))
         return {
             _key(metric, turn)
-            for turn, of_turn in by_turn.items()
+            for turn, answers in by_turn.items()
             for metric in METRICS
-            if not math.isnan(_over(metric, (_parts(metric, fields) for fields in of_turn)))
+            if not math.isnan(_over(metric, (_parts(metric, fields) for fields in answers)))
         }
-
-    def _system_message(self, doc: dict[str, Any]) -> str:
-        description = self.resolve_field(doc, self.config.description)
-        return "\n\n".join(filter(None, (self._system_instruction, description)))
 
     def _check_config(self) -> None:
         for name, only in (("repeats", 1), ("num_fewshot", 0), ("gen_prefix", None)):
@@ -266,10 +294,7 @@ def _key(metric: Metric, turn: int) -> str:
 
 
 def _fields(record: TurnRecord | None) -> Fields:
-    """The columns of a turn; without its times unless this run measured the answer.
-
-    An answer from lm-eval's cache was measured by an earlier run.
-    """
+    """A turn's columns; an answer from lm-eval's cache was measured by an earlier run."""
     if record is None:
         return {}
     return columns(record) | {"measured": is_of_this_process(record.run_id)}
@@ -288,15 +313,9 @@ def _over(metric: Metric, parts: Iterable[tuple[float, ...] | None]) -> float:
 
 
 def _generate_until(self: Any, requests: list[Instance]) -> list[str]:
-    """`generate_until` under the name of a later turn."""
-    answers: list[str] = self.generate_until(requests)
-    return answers
+    return self.generate_until(requests)  # type: ignore[no-any-return]
 
 
-def _add_turn_methods() -> None:
-    for turn in range(2, MAX_TURNS + 1):
-        for owner in (LM, CachingLM):
-            setattr(owner, f"generate_until_turn{turn}", _generate_until)
-
-
-_add_turn_methods()
+for turn in range(2, MAX_TURNS + 1):
+    for owner in (LM, CachingLM):
+        setattr(owner, f"generate_until_turn{turn}", _generate_until)

@@ -12,9 +12,19 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
+from copyspec_eval.decoding.model_support import check_config, needs_model_cache
 from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
+from copyspec_eval.paths import model_path
+from copyspec_eval.session.session import checked_draft_model
+from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import DraftOptions
 
 OWN_OPTIONS = (
@@ -24,19 +34,9 @@ OWN_OPTIONS = (
 
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 LOADING_OPTIONS = {
-    "cache_dir",
-    "code_revision",
-    "device_map",
-    "experts_implementation",
-    "force_download",
-    "key_mapping",
-    "local_files_only",
-    "low_cpu_mem_usage",
-    "proxies",
-    "token",
-    "torch_dtype",
-    "use_safetensors",
-    "variant",
+    *("cache_dir", "code_revision", "device_map", "experts_implementation", "force_download"),
+    *("key_mapping", "local_files_only", "low_cpu_mem_usage", "proxies", "token", "torch_dtype"),
+    *("use_safetensors", "variant"),
 }
 
 _OF_SEVERAL_DEVICES = ("device_map", "max_memory_per_gpu", "max_cpu_memory")
@@ -55,58 +55,14 @@ _REFUSED = {
 }
 
 
-def check_bool(name: str, value: object) -> bool:
-    """`value` if it is a bool.
-
-    Raises:
-        OptionError: it is something else.
-    """
-    if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r} is neither true nor false")
-    return value
-
-
-def check_model_cache(reason: str, *, exact: bool, tree: bool, batch_size: object) -> None:
-    """Refuse what a model cannot do that is served by its own attention and cache.
-
-    Args:
-        reason: why it is, as of `model_support.needs_model_cache`; nothing is refused if "".
-        exact, tree, batch_size: as given.
-
-    Raises:
-        OptionError: names what to pass instead.
-    """
-    remedies = {
-        "exact=false": exact,
-        "tree=false": tree,
-        "--batch_size 1": not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size)),
-    }
-    needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
-    if reason and needed:
-        raise OptionError(
-            f"{reason}: its own attention and cache may serve it, one request at a time; "
-            f"pass {' and '.join(needed)}"
-        )
-
-
 def check_batch_size(value: object) -> None:
-    """Accept a number of rows, or `auto`.
-
-    Raises:
-        OptionError: it is something else.
-    """
     # lm-eval takes auto:N too, to look for the size anew N times; ours needs no search.
     if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(value)):
         raise OptionError(f"batch_size={value!r} is neither a number of at least 1 nor auto")
 
 
 def check_values(options: Mapping[str, Any]) -> None:
-    """Refuse what lm-eval would take and fail with, or be silent about.
-
-    Raises:
-        OptionError: `dtype`, `device`, `max_length`, `peft` or a switch is not possible here, or
-            what is for several devices is given for one.
-    """
+    """Refuse what lm-eval would take and fail with, or be silent about."""
     dtype = options.get("dtype") or "auto"
     of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype != "auto" and not getattr(of_torch, "is_floating_point", False):
@@ -147,11 +103,7 @@ def _check_device(name: object) -> None:
 
 @contextmanager
 def loading(named: str, value: object, remedy: str) -> Iterator[None]:
-    """Make one line of whatever fails within it, be a file damaged or missing.
-
-    Raises:
-        ModelError: instead of any other exception.
-    """
+    """Make one line, a ModelError, of whatever fails within it."""
     try:
         yield
     except CopySpecError:
@@ -172,11 +124,7 @@ def of_access(options: Mapping[str, Any]) -> dict[str, Any]:
 def read_config(
     pretrained: str, options: Mapping[str, Any], named: str = "pretrained"
 ) -> PretrainedConfig:
-    """The config of the model in the argument `named`, without its weights.
-
-    Raises:
-        ModelError: there is no model of that name or path.
-    """
+    """The config of the model in the argument `named`, without its weights."""
     keys = ("revision", "subfolder", "gguf_file", "cache_dir", "token")
     chosen = {key: options[key] for key in keys if options.get(key)}
     # Where nothing is said about code of the model's own, transformers asks at the keyboard.
@@ -187,34 +135,40 @@ def read_config(
     return config
 
 
-def check_same_tokens(pretrained: str, draft_model: str, options: Mapping[str, Any]) -> None:
-    """Refuse a draft model whose token ids mean something else.
-
-    Raises:
-        ModelError: a tokenizer cannot be loaded, or the two differ.
-    """
+def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> None:
+    """Refuse a draft model, before its weights are loaded, for a target's tokenizer and options."""
+    config = read_config(model_path(name), of_access(options), "draft_model")
+    check_config(config)
+    if reason := needs_model_cache(config):
+        raise ModelError(f"draft_model={name!r}: {reason}; pass another one")
     vocabularies = []
-    for name in (options.get("tokenizer") or pretrained, draft_model):
-        with loading("tokenizer", name, "it is needed to compare its tokens with the other's"):
-            tokenizer = AutoTokenizer.from_pretrained(name, **of_access(options))
-            vocabularies.append(tokenizer.get_vocab())
+    for each in (options.get("tokenizer") or tokenizer, model_path(name)):
+        with loading("tokenizer", each, "it is needed to compare its tokens with the other's"):
+            loaded = AutoTokenizer.from_pretrained(each, **of_access(options))
+            vocabularies.append(loaded.get_vocab())
     target, draft = vocabularies
     if target != draft:
         different = sum(draft.get(token) != index for token, index in target.items())
         raise ModelError(
-            f"draft_model={draft_model!r} has another vocabulary than {pretrained!r}: {len(draft)} "
+            f"draft_model={name!r} has another vocabulary than {tokenizer!r}: {len(draft)} "
             f"tokens and {len(target)}, of which {different} have another id there or none; pass "
             "a model of the same family"
         )
 
 
-def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
-    """Refuse model arguments that nothing would read, or that cannot work.
+def load_draft_model(
+    name: str, dtype: torch.dtype, device: torch.device, options: Mapping[str, Any]
+) -> PreTrainedModel:
+    """A draft model in the target's dtype and on its device."""
+    auto: Any = AutoModelForCausalLM
+    with loading("draft_model", name, "check its files"):
+        loaded = auto.from_pretrained(model_path(name), dtype=dtype, **of_access(options))
+        model: PreTrainedModel = loaded.to(device).eval()
+    return checked_draft_model(model)
 
-    Raises:
-        OptionError: a name that is neither ours, lm-eval's, `from_pretrained`'s nor a field of the
-            model's config; one of `_REFUSED`; or a context longer than the model's.
-    """
+
+def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
+    """Refuse model arguments that nothing would read, or that cannot work."""
     ours_and_harness = {*OWN_OPTIONS, *_harness_options()} - _REFUSED.keys()
     for name, value in options.items():
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name

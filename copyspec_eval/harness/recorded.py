@@ -99,7 +99,6 @@ def _declared() -> frozenset[str]:
 
 
 def parameters(model: type) -> set[str]:
-    """Names of what its constructor takes."""
     return set(inspect.signature(model).parameters)
 
 
@@ -121,11 +120,6 @@ def arguments(given: Mapping[str, Any] | str | None) -> Arguments:
 
 
 def of_environment() -> dict[str, Any]:
-    """The model arguments of `$COPYSPEC_MODEL_ARGS`.
-
-    Raises:
-        OptionError: it is not a JSON object.
-    """
     try:
         given = json.loads(os.environ.get(VARIABLE) or "{}")
     except (ValueError, RecursionError):
@@ -136,11 +130,7 @@ def of_environment() -> dict[str, Any]:
 
 
 def with_environment(given: Mapping[str, Any]) -> Arguments:
-    """Model arguments, and those of the environment over them.
-
-    Raises:
-        OptionError: as `of_environment`, or a value that was left out of a command is missing.
-    """
+    """Model arguments, and those of the environment over them."""
     whole = arguments({**given, **of_environment()})
     for name, value in whole.items():
         if value == NOT_RECORDED:
@@ -159,13 +149,12 @@ def command() -> str:
     return _command
 
 
+@functools.cache
 def watch_command() -> None:
     """Have lm-eval's command line print a model of ours as it is recorded, and remember it."""
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
     original = EvaluatorConfig.__init__
-    if getattr(original, "is_watched", False):
-        return
 
     @functools.wraps(original)
     def init(config: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -180,7 +169,6 @@ def watch_command() -> None:
                 setattr(config, field.name, arguments(value))
         _command = _command_of(config)
 
-    init.is_watched = True  # type: ignore[attr-defined]
     EvaluatorConfig.__init__ = init
 
 

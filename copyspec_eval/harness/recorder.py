@@ -3,39 +3,52 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import math
 import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy
 from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook
+from tqdm import tqdm
 
 from copyspec_eval import provenance, records
+from copyspec_eval.decoding.span_characters import span_characters
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.evaluation import (
-    document_number,
-    num_answers,
-    output_folder,
-)
+from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.harness.evaluation import document_number, num_answers, output_folder
 from copyspec_eval.harness.recorded import command as recorded_command
 from copyspec_eval.harness.recorded import recorded
 from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
-from copyspec_eval.records import TurnRecord
+from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord
+from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.table import run_figures, run_table
+from copyspec_eval.reports.turns import columns
 
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
 
+_SHOWN = ("tokens_per_second", "copied_share", "speedup", "diverged")
+"""Figures on the bar: those of sums, so that nothing else has to be remembered."""
+
+
+class Asked(NamedTuple):
+    """One answer that lm-eval asked for: which repeat of an instance, its prompt and settings."""
+
+    instance: Instance
+    repeat: int
+    prompt: str
+    settings: dict[str, Any]
+
 
 def check_output_folder() -> None:
-    """Refuse an output folder that cannot be written, before a model is loaded; none is made.
-
-    Raises:
-        DataError: it cannot.
-    """
+    """Refuse an output folder that cannot be written, before a model is loaded; none is made."""
     folder = output_folder()
     if folder is None:
         return
@@ -50,14 +63,9 @@ def check_output_folder() -> None:
 
 
 class RunRecorder:
-    """Appends each turn's row to lm-eval's output folder, and keeps it for the table.
+    """Appends each turn's row to lm-eval's output folder, if any, and keeps it for the table.
 
-    Without `--output_path` the rows are kept in memory only. One recorder per model object; a run
-    of it has one `RunSpec`, so a later evaluation with other settings is another run.
-
-    Attributes:
-        run_id: of the run under way.
-        rows: what it has answered.
+    One recorder per model object; a later evaluation with another `RunSpec` is another run.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -69,10 +77,7 @@ class RunRecorder:
         self._spec: RunSpec | None = None
 
     def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
-        """Find the output folder of the evaluation under way and write the manifest there.
-
-        A later call of the same evaluation adds its tasks.
-        """
+        """Write the manifest of the evaluation under way; a later call of it adds its tasks."""
         folder, earlier = output_folder(), self._spec
         if earlier is not None:
             if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):
@@ -85,11 +90,44 @@ class RunRecorder:
             write_manifest(folder, manifest)
         self._folder, self._spec = folder, spec
 
-    def add(self, row: TurnRecord) -> None:
-        """Keep a row, and append it to the file if there is one."""
+    def add(
+        self,
+        asked: Asked,
+        text: str,
+        answer: TimedAnswer,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        **settings: Any,
+    ) -> RecordedText:
+        """Record an answer: keep its row, and append it to the file if there is one.
+
+        With `decode`, text of tokens, the places of what was copied are recorded as characters.
+        `settings` are further fields of `TurnRecord`.
+        """
+        prompt, whole_text = asked.prompt, text
+        places: tuple[SpanCharacters, ...] = ()
+        if decode is not None:
+            prompt, whole_text, places = span_characters(
+                decode, answer.prompt_ids, answer.token_ids or (), answer.spans
+            )
+        row = TurnRecord(
+            run_id=self.run_id,
+            rank=self._rank,
+            **_request_fields(asked),
+            prompt=prompt,
+            counts=answer.counts,
+            attempts=answer.attempts,
+            token_ids=answer.token_ids,
+            text=text,
+            answer=whole_text,
+            spans=answer.spans,
+            span_characters=places,
+            baseline=answer.baseline,
+            **settings,
+        )
         self.rows.append(row)
         if self._folder is not None:
             records.append(records.records_file(self._folder, self._rank), row)
+        return RecordedText(text, row)
 
     def all_rows(self) -> list[TurnRecord]:
         """The run's rows of all ranks, as far as they went to a folder; else this rank's."""
@@ -108,13 +146,8 @@ class RunRecorder:
         return {"run_id": self.run_id, "figures": run_figures(rows)}
 
 
-def prompt_text(context: Any) -> str:
-    """A prompt as text; chat APIs are given a list of messages."""
-    return context if isinstance(context, str) else json.dumps(context, ensure_ascii=False)
-
-
-def request_fields(instance: Instance, repeat: int, rank: int, prompt: str) -> dict[str, Any]:
-    """The fields of a `TurnRecord` that say what was asked."""
+def _request_fields(asked: Asked) -> dict[str, Any]:
+    instance = asked.instance
     category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
     task = instance.task_name or ""
     document = document_number(task, instance.doc_id)
@@ -122,13 +155,67 @@ def request_fields(instance: Instance, repeat: int, rank: int, prompt: str) -> d
         "task": task,
         "doc_id": -1 if document is None else document,
         "turn": getattr(instance, "turn", 1),
-        "repeat": repeat,
+        "repeat": asked.repeat,
         "category": str(category),
-        "rank": rank,
-        "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
+        "prompt_sha256": hashlib.sha256(asked.prompt.encode()).hexdigest(),
         "generation": ", ".join(
             f"{name}={value}"
-            for name, value in sorted(recorded(instance.args[1]).items())
+            for name, value in sorted(recorded(asked.settings).items())
             if name != "until"
         ),
     }
+
+
+class Answers:
+    """The answers to one call of `generate_until`, with a bar that shows how fast they come.
+
+    Attributes:
+        asked: what to answer, each once: the instance, by its id and the repeat.
+    """
+
+    def __init__(self, lm: Any, requests: Sequence[Instance], disable_bar: bool) -> None:
+        self._cache: CacheHook = lm.cache_hook
+        self._disable_bar = disable_bar or lm.rank != 0
+        # lm-eval lists an instance `repeats` times, and the last one once more for each document
+        # that other ranks have over; the latter get an answer that is there already.
+        times: Counter[int] = Counter()
+        self._keys = []
+        for request in requests:
+            self._keys.append((id(request), times[id(request)] % (request.repeats or 1)))
+            times[id(request)] += 1
+        self.asked = dict(zip(self._keys, requests, strict=True))
+        self._texts: dict[tuple[int, int], RecordedText] = {}
+        self._sums: Counter[str] = Counter()
+
+    def __enter__(self) -> Answers:
+        self._bar = tqdm(
+            total=len(self.asked), disable=self._disable_bar, desc="Answering", unit="answer"
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def add(self, asked: Asked, text: RecordedText) -> None:
+        """One more answer; lm-eval's `--use_cache` gets it on the disk: a kill must not lose it."""
+        self._texts[id(asked.instance), asked.repeat] = text
+        self._cache.add_partial("generate_until", asked.instance.args, text)
+        if self._cache.dbdict is not None:
+            self._cache.dbdict.commit(blocking=True)
+        self._show(columns(text.record))
+
+    def _show(self, fields: dict[str, Any]) -> None:
+        metrics = [metric for metric in METRICS if metric.name in _SHOWN]
+        names = {name for metric in metrics for name in metric.columns}
+        self._sums.update({name: fields[name] for name in names if fields[name] is not None})
+        shown = {}
+        for metric in metrics:
+            values = [self._sums.get(name, math.nan) for name in metric.columns]
+            figure = metric.over(numpy.array([values]), numpy.arange(1))
+            if not math.isnan(figure):
+                shown[metric.name] = f"{figure:.3g}"
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update()
+
+    def texts(self) -> list[str]:
+        return [self._texts[key] for key in self._keys]

@@ -25,11 +25,7 @@ GSM8K_FILE, CNN_DAILYMAIL_FILE = "reference/cp_gsm.py", "reference/evaluate_cnn.
 
 
 def wording(dataset_kwargs: Mapping[str, Any] | None) -> Wording:
-    """Whose prompts a task asks in: `prompts` in its `dataset_kwargs`, by default ours.
-
-    Raises:
-        OptionError: it is neither of the two.
-    """
+    """Whose prompts a task asks in: `prompts` in its `dataset_kwargs`, by default ours."""
     chosen = (dataset_kwargs or {}).get("prompts", "ours")
     if chosen not in ("ours", "reference"):
         raise unknown_option("value of prompts", str(chosen), ("ours", "reference"))
@@ -38,11 +34,7 @@ def wording(dataset_kwargs: Mapping[str, Any] | None) -> Wording:
 
 @functools.cache
 def gsm8k_prompts() -> tuple[str, ...]:
-    """The user's messages of the three rounds, with `{question}` where the problem stands.
-
-    Raises:
-        DataError: as `read_as_published`.
-    """
+    """The user's messages of the three rounds, with `{question}` where the problem stands."""
     function = _function(read_as_published(GSM8K_FILE), GSM8K_FILE, "multi_round_program")
     assigned = {
         node.targets[0].id: node.value
@@ -60,11 +52,7 @@ def gsm8k_prompts() -> tuple[str, ...]:
 
 @functools.cache
 def summary_prompt() -> str:
-    """The user's message of the summarisation, with `{article}` where the article stands.
-
-    Raises:
-        DataError: as `read_as_published`.
-    """
+    """The user's message, with `{article}` where the article stands."""
     source = read_as_published(CNN_DAILYMAIL_FILE)
     function = _function(source, CNN_DAILYMAIL_FILE, "extractive_prompt")
     [returned] = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
@@ -72,16 +60,7 @@ def summary_prompt() -> str:
 
 
 def evalplus_prompt(problem: str, chat_template: ChatTemplate, system: str = "") -> str:
-    """EvalPlus's rendered prompt for a chat model, which ends within the model's answer.
-
-    Args:
-        problem: the beginning of the program, as EvalPlus has it.
-        chat_template: the model's, as of lm-eval.
-        system: a system message, "" for none, as EvalPlus has it.
-
-    Raises:
-        OptionError: the backend takes messages, in which an answer cannot be begun.
-    """
+    """EvalPlus's prompt for a chat model, which ends within the model's answer to `problem`."""
     from evalplus.provider.utility import make_raw_chat_prompt
 
     tokenizer = _Template(chat_template, system)
@@ -89,7 +68,6 @@ def evalplus_prompt(problem: str, chat_template: ChatTemplate, system: str = "")
 
 
 def chat_stops() -> list[str]:
-    """Where EvalPlus ends the answer of a chat model."""
     from evalplus.provider.utility import EOS
 
     return [*EOS, "\n```\n"]
@@ -104,11 +82,7 @@ def completion_stops(benchmark: str) -> list[str]:
 
 @functools.cache
 def evalplus_prefixes() -> tuple[str, str]:
-    """What EvalPlus says before the problem, and how it begins the answer for the model.
-
-    Raises:
-        DataError: the installed EvalPlus keeps them elsewhere.
-    """
+    """What EvalPlus says before the problem, and how it begins the answer for the model."""
     place = importlib.util.find_spec("evalplus.codegen")
     name = "evalplus/codegen.py"
     source = Path(place.origin).read_text(encoding="utf-8") if place and place.origin else ""

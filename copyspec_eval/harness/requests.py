@@ -5,27 +5,29 @@ from __future__ import annotations
 import operator
 from collections import abc
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.earlier_runs import EarlierAnswers
-from copyspec_eval.decoding.generation_settings import (
-    as_ids,
-    logits_processors,
-    prepared_config,
-    served_config,
+from copyspec_eval.decoding.earlier_runs import Asked as AskedEarlier
+from copyspec_eval.decoding.earlier_runs import (
+    EarlierAnswer,
+    EarlierAnswers,
+    TokenIds,
+    read_earlier,
+    store_text,
 )
-from copyspec_eval.decoding.random_numbers import RequestSeeds
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.errors import RequestError
-from copyspec_eval.harness.evaluation import document_number
+from copyspec_eval.errors import OptionError, RequestError
+from copyspec_eval.harness.evaluation import document_number, output_folder
+from copyspec_eval.harness.recorder import Asked, logger
+from copyspec_eval.session.requests import SequenceBuilder
 
 # Settings that would be taken and then not be followed.
 _INSTEAD = {
@@ -40,82 +42,71 @@ _INSTEAD = {
 class Prepared:
     """One answer that lm-eval asked for, ready for the engine.
 
-    Attributes:
-        instance: what lm-eval asked; several may share one (its `repeats`).
-        repeat: which of the instance's repeats this is, from 0.
-        context: the prompt's text.
-        until: stop strings as lm-eval cuts them off the answer, EOS text included.
-        sequence: the engine's side, not begun.
-        processors: names of the logits processors in force.
+    `until` are the stop strings that lm-eval cuts off the answer, EOS text included; `processors`
+    the names of the logits processors in force.
     """
 
-    instance: Instance
-    repeat: int
-    context: str
+    asked: Asked
     until: list[str]
     sequence: Sequence
-    processors: tuple[str, ...]
+    processors: list[str]
 
 
 class RequestBuilder:
-    """Builds requests as `HFLM.generate_until` and `model.generate` would read them.
-
-    Args:
-        lm: the harness model; its tokenizer, limits and model are used.
-        earlier: answers of earlier runs, which go with the requests that they are to.
-    """
+    """Builds requests as `HFLM.generate_until` and `model.generate` would read them."""
 
     def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
         self._lm = lm
         self._earlier = earlier or EarlierAnswers()
-        self._seeds = RequestSeeds()
+        self._builder = SequenceBuilder(
+            lm.model,
+            lm.tokenizer.pad_token_id,
+            lambda token_ids: str(lm.tok_decode(list(token_ids), skip_special_tokens=False)),
+            [lm.eot_token_id],
+        )
 
     def build(self, instance: Instance, repeat: int) -> Prepared:
-        """Tokenise and configure one instance.
-
-        Raises:
-            RequestError: no room for a prompt beside `max_gen_toks`, or a generation setting that
-                the engine does not know or serve.
-        """
         context, gen_kwargs = instance.args
-        _check_whole(
-            str(context), f"document {instance.doc_id} of {instance.task_name}: its prompt"
+        task, named = (
+            instance.task_name or "",
+            f"document {instance.doc_id} of {instance.task_name}",
         )
+        _check_whole(str(context), f"{named}: its prompt")
         settings, until, max_gen_toks = self._read(gen_kwargs)
         prompt_ids = self._encode(context, max_gen_toks)
-        try:
-            config = self._served_config(settings)
-            processors = logits_processors(self._lm.model, config, len(prompt_ids), max_gen_toks)
-        except (TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise RequestError(f"gen_kwargs {settings} are not possible: {reason}") from error
-        stop_rule = self.stop_rule(until, max_gen_toks, config.eos_token_id)
-        seed = self._seeds.of(torch.initial_seed(), prompt_ids)
-        chooser = TokenChooser(processors, bool(config.do_sample), seed)
-        turn = getattr(instance, "turn", 1)
-        task = instance.task_name or ""
-        earlier = self._earlier.to(task, document_number(task, instance.doc_id), turn)
-        sequence = Sequence(prompt_ids, stop_rule, chooser, earlier)
-        return Prepared(instance, repeat, context, until, sequence, _names(processors))
+        for name in settings.keys() & _INSTEAD.keys():
+            raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
+        document, turn = document_number(task, instance.doc_id), getattr(instance, "turn", 1)
+        sequence, processors = self._builder.build(
+            prompt_ids,
+            settings,
+            max_gen_toks,
+            self._stops(until),
+            torch.initial_seed(),
+            named="gen_kwargs ",
+            earlier=self._earlier.to(task, document, turn),
+        )
+        return Prepared(
+            Asked(instance, repeat, context, gen_kwargs), until, sequence, _names(processors)
+        )
 
     def stop_rule(
         self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
     ) -> StopRule:
-        """When an output ends; the EOS text among `until` is known by its id."""
-        eos_ids = as_ids(eos_token_id) | {self._lm.eot_token_id}
-        stops = [text for text in until if text and text != self._eos_text]
-        return StopRule(max_gen_toks, eos_ids, stops, self._decode)
+        return self._builder.stop_rule(max_gen_toks, eos_token_id, self._stops(until))
 
-    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...]:
+    def processors(self, gen_kwargs: dict[str, Any]) -> list[str]:
         """Names of the logits processors that `model.generate` applies, in modes not served too."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
-        config, _ = prepared_config(self._lm.model, settings, self._lm.tokenizer.pad_token_id)
-        return _names(logits_processors(self._lm.model, config, 1, max_gen_toks))
+        return _names(self._builder.processors(settings, max_gen_toks))
+
+    def _stops(self, until: list[str]) -> list[str]:
+        """The EOS text among `until` is known by its id."""
+        return [text for text in until if text and text != self._eos_text]
 
     @property
     def _eos_text(self) -> str:
-        text: str = self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False)
-        return text
+        return str(self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False))
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
         """The settings of `model.generate`, the stop strings and the budget."""
@@ -145,15 +136,6 @@ class RequestBuilder:
         # lm-eval warns of a truncation itself. An empty prompt still needs a token to start from.
         return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
 
-    def _served_config(self, settings: dict[str, Any]) -> GenerationConfig:
-        for name in settings.keys() & _INSTEAD.keys():
-            raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
-        return served_config(self._lm.model, settings, self._lm.tokenizer.pad_token_id)
-
-    def _decode(self, token_ids: abc.Sequence[int]) -> str:
-        text: str = self._lm.tok_decode(list(token_ids), skip_special_tokens=False)
-        return text
-
 
 def _check_whole(text: str, named: str) -> None:
     try:
@@ -174,5 +156,63 @@ def _check_until(gen_kwargs: abc.Mapping[str, Any]) -> None:
         _check_whole(text, f"until={text!r}")
 
 
-def _names(processors: LogitsProcessorList) -> tuple[str, ...]:
-    return tuple(type(processor).__name__ for processor in processors)
+def _names(processors: LogitsProcessorList) -> list[str]:
+    return [type(processor).__name__ for processor in processors]
+
+
+def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
+    """The answers in `paths`; refuses a folder that the run under way writes to."""
+    notes: list[str] = []
+    answers = read_earlier(paths, notes)
+    for note in notes:
+        logger.warning(note)
+    output = output_folder()
+    for path in paths:
+        place = Path(path).resolve()
+        if output and output.resolve() in (place, place.parent):
+            raise OptionError(
+                f"store={path}: this run writes there itself; give it another --output_path"
+            )
+    return answers
+
+
+def tokenised(
+    answers: abc.Iterable[EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
+) -> abc.Iterator[tuple[AskedEarlier, TokenIds]]:
+    """The `answers` in `paths`, in the tokens of `lm`."""
+    vocabulary = int(lm.model.config.get_text_config().vocab_size)
+    for answer in answers:
+        token_ids = _token_ids(answer, lm)
+        if max(token_ids, default=0) >= vocabulary:
+            raise OptionError(
+                f"store={store_text(paths)}: token {max(token_ids)} of document "
+                f"{answer.asked.document} is none of the model's; name traces of its own tokenizer"
+            )
+        yield answer.asked, token_ids
+
+
+def check_earlier(paths: abc.Sequence[str], jobs: abc.Sequence[Prepared]) -> None:
+    """Refuse earlier runs, if there are any, that answered nothing of what is asked first."""
+    if paths and not any(job.sequence.earlier for job in jobs):
+        raise OptionError(
+            f"store={store_text(paths)}: no answer to a document of "
+            f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
+        )
+
+
+def _token_ids(answer: EarlierAnswer, lm: HFLM) -> TokenIds:
+    """Those of the record, if they mean the same to `lm`; else of the text."""
+    token_ids, text = answer.token_ids, answer.text
+    if token_ids is not None:
+        is_trace = answer.whole_text is None
+        if is_trace or _decoded(token_ids, lm) == answer.whole_text:
+            return token_ids
+    encoded: list[int] = lm.tok_encode(text or "", add_special_tokens=False)
+    return [*encoded, lm.eot_token_id] if answer.has_eos else encoded
+
+
+def _decoded(token_ids: TokenIds, lm: HFLM) -> str | None:
+    try:
+        return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))
+    except (IndexError, OverflowError, TypeError):  # ids beyond a slow tokenizer's
+        return None

@@ -48,14 +48,11 @@ def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> li
     differing = [pair for pair in pairs if pair.status == "diverged" and _can_be_rescored(pair)]
     if not differing:
         return list(pairs)
-    model = _RescoringModel(pretrained, _coarsest(dtypes))
+    names = [dtype.removeprefix("torch.") for dtype in dtypes]
+    coarsest = max(names, key=lambda name: torch.finfo(getattr(torch, name)).eps, default="auto")
+    model = _RescoringModel(pretrained, coarsest)
     rescored = {pair.key: model.rescore(pair) for pair in differing}
     return [rescored.get(pair.key, pair) for pair in pairs]
-
-
-def _coarsest(dtypes: Iterable[str]) -> str:
-    names = [dtype.removeprefix("torch.") for dtype in dtypes]
-    return max(names, key=lambda name: torch.finfo(getattr(torch, name)).eps, default="auto")
 
 
 def _can_be_rescored(pair: Pair) -> bool:
@@ -73,29 +70,22 @@ class _TokenAnswer:
 
 
 class _RescoringModel:
-    """A loaded model that separates near-ties from divergences."""
-
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
-        self._lm.prepare()
+        session = self._lm.prepare()
         baseline, drafting = (
-            Engine(
-                self._lm.model,
-                NoDrafter,
-                num_draft_tokens=count,
-                exact=None,
-                cache=self._lm.cache_kind,
-            )
-            for count in (0, PAPER_DRAFT_TOKENS)
+            Engine(session.model, NoDrafter, num_draft_tokens=n, exact=None, cache=session.cache)
+            for n in (0, PAPER_DRAFT_TOKENS)
         )
-        self._rescorer = Rescorer(self._lm.model, baseline, drafting)
+        self._rescorer = Rescorer(session.model, baseline, drafting)
         self._builder = RequestBuilder(self._lm)
 
     def rescore(self, pair: Pair) -> Pair:
-        """The pair with its `Difference`."""
         assert pair.a is not None, "only answers with the same prompt differ"
         assert pair.b is not None
-        job = self._prepare(pair.a)
+        settings = {k: v for k, v in pair.a.gen_kwargs.items() if k not in _NEUTRAL}
+        request = (self._rendered(pair.a.prompt or ""), settings)
+        job = self._builder.build(Instance("generate_until", {}, request, 0), 0)
         if pair.compared_by == "tokens" and pair.a.token_ids and pair.b.token_ids:
             difference = self._rescorer.explain(job.sequence, pair.b.token_ids, pair.a.token_ids)
         else:
@@ -103,11 +93,6 @@ class _RescoringModel:
         if difference is None:
             return pair
         return replace(pair, status=difference.agreement, difference=difference)
-
-    def _prepare(self, answer: Answer) -> Prepared:
-        settings = {k: v for k, v in answer.gen_kwargs.items() if k not in _NEUTRAL}
-        prompt = self._rendered(answer.prompt or "")
-        return self._builder.build(Instance("generate_until", {}, (prompt, settings), 0), 0)
 
     def _rendered(self, prompt: str) -> str:
         """The prompt as the model reads it, also where a chat server was given messages."""
@@ -118,8 +103,7 @@ class _RescoringModel:
                 return prompt
         except (AttributeError, TypeError, ValueError):
             return prompt
-        rendered: str = self._lm.apply_chat_template(messages)
-        return rendered
+        return str(self._lm.apply_chat_template(messages))
 
     def _explain_text(self, job: Prepared, a: Answer, b: Answer) -> Difference | None:
         """The nearest of the differences in tokens that the texts may stand for."""

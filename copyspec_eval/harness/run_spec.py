@@ -27,23 +27,21 @@ def run_spec(
     model: object,
     arguments: Mapping[str, Any],
     batch_size: int | str,
-    requests: Mapping[str, dict[str, Any]],
+    processors: Mapping[str, Collection[str] | None],
     drafting: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """What `lm` is asked to do in the evaluation under way.
+    """What `lm`, loaded, is asked to do in the evaluation under way.
 
     Args:
-        lm: the model, loaded.
         backend: lm-eval's name of it.
         model: name or folder of what it loaded, or the loaded object itself.
         arguments: those that the user gave.
-        batch_size: rows decoded side by side, or "auto".
-        requests: by task, settings that are known from its requests alone.
+        processors: names of logits processors by task, where they are known.
         drafting: how drafts are made; its names are left out of `model_args`.
     """
     loaded = getattr(lm, "model", None)
     config = getattr(loaded, "config", None)
-    tasks = task_settings(set(requests))
+    tasks = task_settings(set(processors))
     return RunSpec(
         backend=backend,
         model=masked(model) if isinstance(model, str) else f"({type(loaded).__name__})",
@@ -61,18 +59,19 @@ def run_spec(
         versions=provenance.versions(),
         code=provenance.code_commit(),
         evaluation=_plain(evaluation_settings()),
-        tasks=_plain({task: tasks.get(task, {}) | dict(requests[task]) for task in requests}),
+        tasks=_plain(
+            {
+                task: tasks.get(task, {}) | {"logits_processors": names}
+                for task, names in processors.items()
+            }
+        ),
     )
 
 
 def _resolved(
     lm: Any, arguments: Mapping[str, Any], config: Any, without: Collection[str]
 ) -> dict[str, Any]:
-    """Every argument of the model's class: what it became, else what was given, else its default.
-
-    An argument can be resolved while loading (`max_length`, `add_bos_token`); the model then has an
-    attribute of that name. Fields of the model's config can be given as well.
-    """
+    """Every argument of the model's class: what it became in loading, was given, or its default."""
     defaults: dict[str, Any] = {}
     for owner in reversed(type(lm).__mro__):
         constructor = vars(owner).get("__init__")

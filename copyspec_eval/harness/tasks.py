@@ -8,10 +8,8 @@ from typing import Any
 from datasets import Dataset
 
 from copyspec_eval import sources
-from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
+from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.multiturn import MultiTurnTask
-
-report_errors_in_one_line()
 
 
 class QuestionFileTask(MultiTurnTask):
@@ -25,11 +23,9 @@ class QuestionFileTask(MultiTurnTask):
         DataError: as `read_questions`.
     """
 
-    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Read the question file as the split "test"."""
-        given = dict(dataset_kwargs or {})
-        name = given.pop("questions", None)
-        if not isinstance(name, str) or given:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+        name = dataset_kwargs.get("questions")
+        if not isinstance(name, str) or len(dataset_kwargs) > 1:
             raise OptionError(
                 f"{self.config.task}: dataset_kwargs {dataset_kwargs!r}; give questions: FILE alone"
             )
@@ -39,4 +35,4 @@ class QuestionFileTask(MultiTurnTask):
                 f"{path}: no such file; give a path from the folder that lm_eval is started in, or "
                 f"one of {', '.join(file for file in sources.FILES if 'question' in file)}"
             )
-        self.dataset = {"test": Dataset.from_list(sources.read_questions(path))}
+        return [dict(question) for question in sources.read_questions(path)]

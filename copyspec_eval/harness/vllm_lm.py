@@ -13,14 +13,14 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 
 from copyspec_eval.decoding.earlier_runs import draft_text, store_option
-from copyspec_eval.drafters.registry import default_drafter
 from copyspec_eval.errors import OptionError, unknown_option
-from copyspec_eval.harness import options
 from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.timed import TimedLM
+from copyspec_eval.records import BaselineTurn
 from copyspec_eval.serving import proposer, worker
 from copyspec_eval.serving.requests import Drafted
-from copyspec_eval.types import PAPER_GAMMA, Attempt, DraftOptions, Span
+from copyspec_eval.session.settings import check_bool, draft_options, lm_eval_drafter
+from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
 _WORKER = f"{worker.__name__}.{worker.CopySpecWorker.__name__}"
 _MEMORY = 0.9
@@ -52,7 +52,6 @@ class CopySpecVLLM(TimedLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> TimedLM:
-        """As for any model; the base is `vllm`."""
         if find_spec("vllm") is None:
             raise OptionError(
                 "copyspec-vllm needs vLLM; pip install 'copyspec-eval[vllm]' in an environment of "
@@ -74,20 +73,20 @@ class CopySpecVLLM(TimedLM):
         gpu_memory_utilization: float = _MEMORY,
         **kwargs: Any,
     ) -> None:
-        # lm-eval reads the word "none" as None.
-        name = default_drafter(gamma) if drafter == "" else drafter or "none"
-        self._draft_options = DraftOptions(
-            name,
-            PAPER_GAMMA if gamma is None else gamma,
-            proposer.NUM_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens,
-            store_option(store),
+        if num_draft_tokens is None:
+            num_draft_tokens = proposer.NUM_DRAFT_TOKENS
+        self._draft_options = draft_options(
+            lm_eval_drafter(drafter),
+            gamma,
+            num_draft_tokens=num_draft_tokens,
+            store=store_option(store),
         )
         if num_draft_tokens == 0:
             raise OptionError(
                 "num_draft_tokens=0 is nothing that vLLM could verify; pass 1 or more"
             )
         proposer.drafters(self._draft_options)  # refuses what the workers could not draft with
-        options.check_bool("paired", paired)
+        check_bool("paired", paired)
         # The workers, which may be other processes, read it there.
         os.environ[proposer.VARIABLE] = draft_text(self._draft_options)
         super().__init__(
@@ -111,7 +110,6 @@ class CopySpecVLLM(TimedLM):
         self._plain_is_next = False
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        """The answers to a batch; in a paired run those of the engine without drafts."""
         if self._plain is None:
             return super().ask(group)
         engines = [self._drafting, self._plain]
@@ -126,7 +124,7 @@ class CopySpecVLLM(TimedLM):
         texts, plain = answers[self._plain]
         _, drafted = answers[self._drafting]
         return texts, [
-            answer._replace(baseline=baseline)
+            answer._replace(baseline=_baseline(answer, baseline))
             for answer, baseline in zip(drafted, plain, strict=True)
         ]
 
@@ -164,12 +162,18 @@ class CopySpecVLLM(TimedLM):
         self._drafting.collective_rpc("copyspec_restart")
 
 
-def _check_names(arguments: Iterable[str]) -> None:
-    """Refuse what neither we, nor lm-eval's `vllm`, nor vLLM take.
+def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
+    """Why the two answers differ is left to `compare --rescore`."""
+    ids, plain_ids = drafted.token_ids or (), plain.token_ids or ()
+    place, difference = first_difference(ids, plain_ids), None
+    if place is not None:
+        a, b = (each[place] if place < len(each) else None for each in (ids, plain_ids))
+        difference = Difference(place, a, b, margin=None, noise=0.0)
+    return BaselineTurn(plain.counts, plain_ids, difference)
 
-    Raises:
-        OptionError: names it.
-    """
+
+def _check_names(arguments: Iterable[str]) -> None:
+    """Refuse what neither we, nor lm-eval's `vllm`, nor vLLM take."""
     from lm_eval.models.vllm_causallms import VLLM
     from vllm import EngineArgs
 

@@ -15,9 +15,9 @@ from pandas import Series, concat, cut
 from copyspec_eval.paper import published
 from copyspec_eval.paper.plan import GSM8K, MT_BENCH, MT_REDUNDANT, NUM_TURNS, PlannedRun
 from copyspec_eval.reports.leaderboard import Leaderboard
-from copyspec_eval.reports.leaderboard_forms import documents, figure, ratings, with_interval
+from copyspec_eval.reports.leaderboard_forms import documents, ratings
 from copyspec_eval.reports.summary import figures_by
-from copyspec_eval.reports.tables import without_empty_columns
+from copyspec_eval.reports.tables import figure, with_interval, without_empty_columns
 
 NAMES = {
     MT_REDUNDANT: "MT-Redundant",

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
-from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_all
+from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
 from copyspec_eval.sources import Question, read_questions
 
 _SYSTEM = "You write the user's part of conversations that a language model is tested with."
@@ -39,40 +40,36 @@ def write_redundant(
     Raises:
         DataError: `path` has other questions, or cannot be written.
     """
+
+    def redundant_row(question: Question) -> dict[str, Any]:
+        category, first = question["category"], question["turns"][0]
+        instruction = _INSTRUCTION.format(category=category, question=first)
+        request = model.ask(_SYSTEM, instruction).strip().strip('"').strip()
+        if not request:
+            raise UnansweredError("an empty answer")
+        number = question["question_id"]
+        return {"question_id": number, "category": category, "turns": [first, request]}
+
     with journal.alone(path):
-        written = _written(path, questions)
-        reasons: dict[int, str] = {}
-
-        def ask(question: Question) -> None:
-            number, first = question["question_id"], question["turns"][0]
-            asked = _INSTRUCTION.format(category=question["category"], question=first)
-            try:
-                request = model.ask(_SYSTEM, asked).strip().strip('"').strip()
-                if not request:
-                    raise UnansweredError("an empty answer")
-            except UnansweredError as error:
-                reasons[number] = str(error)
-                return
-            row = Question(
-                question_id=number, category=question["category"], turns=[first, request]
-            )
-            journal.append(path, json.dumps(row, ensure_ascii=False).encode())
-            written[number] = row
-
-        todo = [question for question in questions if question["question_id"] not in written]
-        ask_all(todo, ask, concurrency, "Asking")
+        rows = _written(path, questions)
+        by_id = {question["question_id"]: question for question in questions}
+        reasons = ask_missing(
+            path, by_id, rows, redundant_row, concurrency, "Asking", ensure_ascii=False
+        )
         if not reasons:
-            rows = (written[question["question_id"]] for question in questions)
-            journal.replace(path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
+            lines = (json.dumps(rows[number], ensure_ascii=False) + "\n" for number in by_id)
+            journal.replace(path, "".join(lines))
     return reasons
 
 
-def _written(path: Path, questions: Sequence[Question]) -> dict[int, Question]:
+def _written(path: Path, questions: Sequence[Question]) -> dict[int, dict[str, Any]]:
     """The rows of an earlier start."""
     if not path.exists() or not path.stat().st_size:
         return {}
     firsts = {question["question_id"]: question["turns"][0] for question in questions}
-    rows = {row["question_id"]: row for row in read_questions(path)}
+    rows: dict[int, dict[str, Any]] = {
+        row["question_id"]: dict(row) for row in read_questions(path)
+    }
     for number, row in rows.items():
         if firsts.get(number) != row["turns"][0]:
             raise DataError(f"{path}: question {number} is of another file; give another --out")

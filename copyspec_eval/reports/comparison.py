@@ -1,21 +1,15 @@
-"""How two runs compare, as tables for people and as JSON values."""
+"""How two runs compare, as JSON values and as tables for people."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
-from copyspec_eval.reports.equivalence import (
-    FAILING,
-    Document,
-    Pair,
-    PairStatus,
-    ScorePair,
-    fails,
-)
+from copyspec_eval.reports.equivalence import Document, Pair, PairStatus, ScorePair, fails
 from copyspec_eval.reports.runs import Answer
 from copyspec_eval.reports.summary import CONFIDENCE
 from copyspec_eval.reports.tables import number, terminal
@@ -35,6 +29,8 @@ _SHARES = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 _MAX_LINES = 20
 _EXCERPT = 20
 
+_Fields = Mapping[str, Any]
+
 
 def comparison_figures(
     pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
@@ -46,12 +42,13 @@ def comparison_figures(
     identical, …], "margins": {bin: n, …}, "reordered": [{"task", "doc_id"}, …], "scores": [{field
     of `ScorePair`: …}, …]}`; "margins" is empty where the model was not asked.
     """
+    by_turn = groupby(sorted(pairs, key=_turn), key=_turn)
     return {
         "equal": not fails(pairs),
         "counts": _counts(pairs),
         "turns": [
             {"task": task, "turn": turn, "compared_by": _compared_by(part)} | _counts(part)
-            for (task, turn), part in _by_turn(pairs).items()
+            for (task, turn), part in ((key, list(group)) for key, group in by_turn)
         ],
         "differences": [_difference(pair) for pair in pairs if pair.status != "identical"],
         "margins": _margins(pairs),
@@ -64,34 +61,45 @@ def comparison_tables(
     pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
 ) -> str:
     """Markdown: tables and, between them, the differing answers by name; the verdict last."""
-    lines = [_line(pair) for pair in pairs if pair.status in FAILING | {"near_tie"}]
+    figures = comparison_figures(pairs, reordered, scores)
+    differences = figures["differences"]
+    lines = [_line(each) for each in differences if each["status"] != "not_comparable"]
     lines += [f"- {task} doc {doc_id}: in another place in the log" for task, doc_id in reordered]
     if len(lines) > _MAX_LINES:
         more = len(lines) - _MAX_LINES
         lines[_MAX_LINES:] = [f"- … and {more} more (--json lists all)"]
+    turns = [
+        [turn["task"], turn["turn"], turn["answers"], *map(turn.get, _NAMES), turn["compared_by"]]
+        for turn in figures["turns"]
+    ]
+    turn_headers = ["task", "turn", "answers", *_NAMES.values(), "compared by"]
+    margins = list(figures["margins"].items())
+    score_headers = ["task", "metric", "A", "B", "difference", "test", "p or interval"]
     parts = [
-        _answer_table(pairs) if pairs else "",
+        terminal(turn_headers, turns) if turns else "",
         "".join(f"{line}\n" for line in lines),
-        _margin_table(pairs),
-        _score_table(scores) if scores else "",
-        _verdict(pairs) + "\n",
+        terminal(["margin, in shares of twice the noise", "answers"], margins) if margins else "",
+        terminal([*score_headers, "n", "unpaired"], [_score_row(score) for score in scores])
+        if scores
+        else "",
+        _verdict(figures["counts"], figures["equal"]) + "\n",
     ]
     return "\n".join(filter(None, parts))
 
 
-def _answer_table(pairs: Sequence[Pair]) -> str:
-    return terminal(
-        ["task", "turn", "answers", *_NAMES.values(), "compared by"],
-        [
-            [task, turn, *_counts(part).values(), _compared_by(part)]
-            for (task, turn), part in _by_turn(pairs).items()
-        ],
-    )
+def _turn(pair: Pair) -> tuple[str, int]:
+    return pair.key.task, pair.key.turn
 
 
-def _margin_table(pairs: Sequence[Pair]) -> str:
-    rows = [[name, count] for name, count in _margins(pairs).items()]
-    return terminal(["margin, in shares of twice the noise", "answers"], rows) if rows else ""
+def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
+    counts = Counter(pair.status for pair in pairs)
+    return {"answers": len(pairs)} | {status: counts[status] for status in _NAMES}
+
+
+def _compared_by(pairs: Sequence[Pair]) -> str | None:
+    """What the answers were compared by: "tokens", "text", "both" or nothing."""
+    kinds = {pair.compared_by for pair in pairs if pair.compared_by}
+    return "both" if len(kinds) > 1 else next(iter(kinds), None)
 
 
 def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
@@ -106,107 +114,58 @@ def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
     return bins if differences else {}
 
 
-def _score_table(scores: Sequence[ScorePair]) -> str:
-    return terminal(
-        ["task", "metric", "A", "B", "difference", "test", "p or interval", "n", "unpaired"],
-        [
-            [
-                score.task,
-                score.metric,
-                *(number(value, ".4g") for value in (score.a, score.b, score.difference)),
-                *_test(score),
-                score.num_documents,
-                score.num_unpaired,
-            ]
-            for score in scores
-        ],
-    )
-
-
-def _verdict(pairs: Sequence[Pair]) -> str:
-    counts = _counts(pairs)
-    others = [
-        f"{counts[status]} {name}"
-        for status, name in _NAMES.items()
-        if status != "identical" and counts[status]
-    ]
-    identical = f"{counts['identical']} of {counts['answers']} answers"
-    if fails(pairs):
-        return f"NOT EQUAL: {', '.join(others)}; identical: {identical}"
-    return ", ".join([f"identical: {identical}", *others])
-
-
-def _line(pair: Pair) -> str:
-    """One answer and what is wrong with it; texts as Python writes them, so that none breaks it."""
-    task, doc_id, turn, repeat = pair.key
-    name = f"- {task} doc {doc_id} turn {turn}" + (f" repeat {repeat}" if repeat else "")
-    if pair.a is None or pair.b is None:
-        return f"{name}: missing in {'A' if pair.a is None else 'B'}"
-    if pair.position is None:
-        return f"{name}: another prompt"
-    unit = "token" if pair.compared_by == "tokens" else "character"
-    sides = f"A {_side(pair.a, pair)}, B {_side(pair.b, pair)}"
-    return f"{name}: {_NAMES[pair.status]} at {unit} {pair.position}: {sides}"
-
-
-def _side(answer: Answer, pair: Pair) -> str:
-    excerpt = _excerpt(answer, pair)
-    token_id = _token_id(answer, pair)
-    shown = [str(token_id)] if token_id is not None else []
-    return " ".join(shown + ([repr(excerpt)] if excerpt else [])) or "ends"
-
-
 def _difference(pair: Pair) -> dict[str, Any]:
     """A pair that is not identical as JSON values; a missing answer is None."""
-    sides = {
-        name: answer and {"token_id": _token_id(answer, pair), "text": _excerpt(answer, pair)}
-        for name, answer in (("a", pair.a), ("b", pair.b))
-    }
+    start = first_difference(pair.a.text, pair.b.text) if pair.a and pair.b else None
     return {
         **pair.key._asdict(),
         "status": pair.status,
         "compared_by": pair.compared_by,
         "position": pair.position,
-        **sides,
+        "a": _side(pair.a, pair, start),
+        "b": _side(pair.b, pair, start),
         "difference": asdict(pair.difference) if pair.difference else None,
     }
 
 
-def _token_id(answer: Answer, pair: Pair) -> int | None:
-    """The first token that differs; None at the answer's end or where tokens were not compared."""
-    if pair.compared_by != "tokens" or pair.position is None or answer.token_ids is None:
+def _side(answer: Answer | None, pair: Pair, start: int | None) -> dict[str, Any] | None:
+    """The first token that differs, if tokens were compared, and the text from `start` on."""
+    if answer is None:
         return None
-    return answer.token_ids[pair.position] if pair.position < len(answer.token_ids) else None
+    token_id = None
+    if pair.compared_by == "tokens" and pair.position is not None and answer.token_ids is not None:
+        token_id = next(iter(answer.token_ids[pair.position :]), None)
+    text = "" if start is None else answer.text[start : start + _EXCERPT]
+    return {"token_id": token_id, "text": text}
 
 
-def _excerpt(answer: Answer, pair: Pair) -> str:
-    """The answer's text from the first character that differs; none if there is no such."""
-    if pair.a is None or pair.b is None:
-        return ""
-    start = first_difference(pair.a.text, pair.b.text)
-    return "" if start is None else answer.text[start : start + _EXCERPT]
+def _line(difference: _Fields) -> str:
+    """One answer and what is wrong with it; texts as Python writes them, on one line."""
+    repeat = f" repeat {difference['repeat']}" if difference["repeat"] else ""
+    name = f"- {difference['task']} doc {difference['doc_id']} turn {difference['turn']}{repeat}"
+    a, b, status = difference["a"], difference["b"], difference["status"]
+    if a is None or b is None:
+        return f"{name}: missing in {'A' if a is None else 'B'}"
+    if difference["position"] is None:
+        return f"{name}: another prompt"
+    unit = "token" if difference["compared_by"] == "tokens" else "character"
+    place = f"{_NAMES[status]} at {unit} {difference['position']}"
+    return f"{name}: {place}: A {_side_text(a)}, B {_side_text(b)}"
 
 
-def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
-    counts = Counter(pair.status for pair in pairs)
-    return {"answers": len(pairs)} | {status: counts[status] for status in _NAMES}
+def _side_text(side: _Fields) -> str:
+    shown = [] if side["token_id"] is None else [str(side["token_id"])]
+    return " ".join(shown + ([repr(side["text"])] if side["text"] else [])) or "ends"
 
 
-def _by_turn(pairs: Sequence[Pair]) -> dict[tuple[str, int], list[Pair]]:
-    groups: dict[tuple[str, int], list[Pair]] = {}
-    for pair in sorted(pairs, key=lambda pair: (pair.key.task, pair.key.turn)):
-        groups.setdefault((pair.key.task, pair.key.turn), []).append(pair)
-    return groups
-
-
-def _compared_by(pairs: Sequence[Pair]) -> str | None:
-    """What the answers were compared by: "tokens", "text", "both" or nothing."""
-    kinds = {pair.compared_by for pair in pairs if pair.compared_by}
-    return "both" if len(kinds) > 1 else next(iter(kinds), None)
+def _score_row(score: ScorePair) -> list[object]:
+    means = [number(value, ".4g") for value in (score.a, score.b, score.difference)]
+    counts = [score.num_documents, score.num_unpaired]
+    return [score.task, score.metric, *means, *_test(score), *counts]
 
 
 def _test(score: ScorePair) -> tuple[str, str]:
-    """The test's name and what came of it."""
+    """The test's name and its result."""
     if score.discordant is not None and score.p_value is not None:
         only_a, only_b = score.discordant
         return "McNemar", f"p = {score.p_value:.3g} ({only_a} only A, {only_b} only B)"
@@ -214,3 +173,15 @@ def _test(score: ScorePair) -> tuple[str, str]:
         low, high = score.interval
         return "bootstrap", f"{CONFIDENCE:.0%} from {low:.4g} to {high:.4g}"
     return "", ""
+
+
+def _verdict(counts: Mapping[str, int], equal: bool) -> str:
+    others = [
+        f"{counts[status]} {name}"
+        for status, name in _NAMES.items()
+        if status != "identical" and counts[status]
+    ]
+    identical = f"{counts['identical']} of {counts['answers']} answers"
+    if not equal:
+        return f"NOT EQUAL: {', '.join(others)}; identical: {identical}"
+    return ", ".join([f"identical: {identical}", *others])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy
@@ -113,24 +113,27 @@ def reordered_documents(a: Run, b: Run) -> list[Document]:
 
     Documents of one run only are left out.
     """
-    places = {document: place for place, document in enumerate(_documents(b))}
-    common = [document for document in _documents(a) if document in places]
-    kept = longest_increasing([places[document] for document in common])
-    return [document for document in common if places[document] not in kept]
+    in_a, in_b = (
+        dict.fromkeys(Document(key.task, key.doc_id) for key in run.answers) for run in (a, b)
+    )
+    places = {document: place for place, document in enumerate(in_b)}
+    common = [document for document in in_a if document in places]
+    in_order = longest_increasing([places[document] for document in common])
+    return [document for document in common if places[document] not in in_order]
 
 
 def compare_scores(a: Run, b: Run) -> list[ScorePair]:
     """All metrics of both runs that are numbers per document, in order of task and metric."""
-    names = {(task, metric) for run in (a, b) for task in run.scores for metric in run.scores[task]}
-    return [
-        _score_pair(
-            task,
-            metric,
-            a.scores.get(task, {}).get(metric, {}),
-            b.scores.get(task, {}).get(metric, {}),
-        )
-        for task, metric in sorted(names)
-    ]
+    scores_a, scores_b = (
+        {
+            (task, metric): scores
+            for task in run.scores
+            for metric, scores in run.scores[task].items()
+        }
+        for run in (a, b)
+    )
+    names = sorted(scores_a.keys() | scores_b.keys())
+    return [_score_pair(*name, scores_a.get(name, {}), scores_b.get(name, {})) for name in names]
 
 
 def longest_increasing(numbers: Iterable[int]) -> set[int]:
@@ -168,11 +171,6 @@ def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, differing: bool) -
     return Pair(key, "identical", differences[0][0], None, a, b)
 
 
-def _documents(run: Run) -> list[Document]:
-    """In the order of the log."""
-    return list(dict.fromkeys(Document(key.task, key.doc_id) for key in run.answers))
-
-
 def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]) -> ScorePair:
     common = sorted(a.keys() & b.keys())
     num_unpaired = len(a.keys() ^ b.keys())
@@ -180,30 +178,16 @@ def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]
         return ScorePair(task, metric, 0, num_unpaired)
     values_a, values_b = ([values[doc_id] for doc_id in common] for values in (a, b))
     differences = [y - x for x, y in zip(values_a, values_b, strict=True)]
-    several = len(differences) > 1
-    right_or_wrong = {*values_a, *values_b} <= {0, 1}
-    discordant = (differences.count(-1), differences.count(1)) if right_or_wrong else None
-    return ScorePair(
-        task=task,
-        metric=metric,
-        num_documents=len(common),
-        num_unpaired=num_unpaired,
-        a=sum(values_a) / len(common),
-        b=sum(values_b) / len(common),
-        difference=sum(differences) / len(common),
-        discordant=discordant,
-        p_value=_mcnemar(*discordant) if discordant else None,
-        interval=_interval(differences) if several and not right_or_wrong else None,
-    )
-
-
-def _interval(differences: list[float]) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean, documents drawn anew."""
-    values = numpy.array(differences)
-    return bootstrap_interval(lambda drawn: drawn @ values / len(values), numpy.arange(len(values)))
-
-
-def _mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided p of the discordant documents falling on either side with even chances."""
-    total = only_a + only_b
-    return float(binomtest(only_b, total, 0.5).pvalue) if total else 1.0
+    a_mean, b_mean, mean = (sum(each) / len(common) for each in (values_a, values_b, differences))
+    pair = ScorePair(task, metric, len(common), num_unpaired, a_mean, b_mean, mean)
+    if {*values_a, *values_b} <= {0, 1}:
+        only_a, only_b = differences.count(-1), differences.count(1)
+        # McNemar: the discordant documents fall on either side with even chances.
+        p_value = binomtest(only_b, only_a + only_b, 0.5).pvalue if only_a + only_b else 1.0
+        return replace(pair, discordant=(only_a, only_b), p_value=float(p_value))
+    if len(common) > 1:
+        changes = numpy.array(differences)
+        documents = numpy.arange(len(changes))
+        interval = bootstrap_interval(lambda drawn: drawn @ changes / len(changes), documents)
+        return replace(pair, interval=interval)
+    return pair

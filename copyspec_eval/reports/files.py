@@ -1,4 +1,4 @@
-"""The files of a report: leaderboard in three forms, and the page."""
+"""The files of a run, and of a report: the leaderboard in three forms, and the page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from copyspec_eval.redaction import shareable
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import as_json, as_markdown, csv_files
 from copyspec_eval.reports.page.build import build
+
+_RUN_FILES = {
+    "results_*.json": "lm-eval's results",
+    "samples_*.jsonl": "prompts, answers and scores",
+    "turns*.jsonl": "counts, times and tokens of every turn",
+    "report.html": "a page for the browser: charts, and every answer with its copied text",
+    "manifest.json": "hardware, versions, settings and command",
+}
+
+
+def listing(folder: Path) -> str:
+    """A line per kind of file in the folder of a run."""
+    newest = {pattern: max(folder.rglob(pattern), default=None) for pattern in _RUN_FILES}
+    places = {
+        path.parent / pattern: _RUN_FILES[pattern] for pattern, path in newest.items() if path
+    }
+    return "".join(f"{place}: {what}\n" for place, what in places.items())
 
 
 def write(board: Leaderboard, folder: Path) -> list[Path]:

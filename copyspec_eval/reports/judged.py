@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pandas import DataFrame
@@ -30,89 +31,24 @@ def judge_run(
 
     The judgements are in `fastchat/<task>/model_judgment/<judge>_single.jsonl` of the run's folder,
     and only those that are not there yet are asked for. FastChat shows them:
-    `python -m fastchat.llm_judge.show_result --bench-name mt_bench --input-file FILE`, for
-    MT-Redundant, too, since second turns are shown under that name alone. Those with
-    `all_references` (see `gradings`) are in a file of their own.
+    `python -m fastchat.llm_judge.show_result --bench-name mt_bench --input-file FILE`, also for
+    MT-Redundant, because it shows second turns under that name alone. Those with `all_references`
+    (see `gradings`) are in another file.
 
     Raises:
         DataError: as `judge_all` and `conversations`, or the judge's data are missing.
     """
-    judge_data = guide(*judge_files())
-    model = model_name(run)
-    kind = "_single-all-references" if all_references else "_single"
+    judge_data = guide(*_judge_files())
     results: dict[str, Judged] = {}
-    for task, of_task in conversations(run).items():
+    for task, in_task in conversations(run).items():
         asked = [
             grading
-            for each in of_task
+            for each in in_task
             for grading in gradings(task, each, judge_data, all_references)
         ]
-        folder = journal.subfolder(run.folder, "fastchat", task, "model_judgment")
-        path = folder / f"{file_name(judge.name)}{kind}.jsonl"
-        results[task] = judge_all(judge.rate, asked, path, model, judge.name, concurrency)
+        path = _judgement_file(run, task, judge.name, "single", all_references)
+        results[task] = judge_all(judge.rate, asked, path, model_name(run), judge.name, concurrency)
     return results
-
-
-def judge_files() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of FastChat's judge prompts and of its reference answers.
-
-    Raises:
-        DataError: as `locate` and `read_jsonl`.
-    """
-    prompts, references = (
-        [row.fields for row in read_jsonl(locate(f"mt_bench/{name}.jsonl"))]
-        for name in ("judge_prompts", "reference_answer_gpt-4")
-    )
-    return prompts, references
-
-
-def ratings_table(results: Mapping[str, Judged]) -> str:
-    """A table of means per task, turn and category; below, how many are unjudged and why."""
-    headers = ["task", "turn", "category", "answers", "unjudged", "rating"]
-    rows = [[task, *row] for task, judged in results.items() for row in _rows(judged)]
-    notes = [note for judged in results.values() for note in judged.notes]
-    return (
-        terminal(headers, rows)
-        + _unjudged(results)
-        + "".join(f"note: {printable(n)}\n" for n in notes)
-    )
-
-
-def _rows(judged: Judged) -> list[list[Any]]:
-    """Both turns and each of them, over all categories and in each."""
-    ratings = DataFrame(
-        [(g.turn, g.category, judged.scores.get((g.question_id, g.turn))) for g in judged.gradings],
-        columns=["turn", "category", "rating"],
-    ).astype({"rating": float})
-    rows = []
-    for name, turns in (("both", (1, 2)), ("1", (1,)), ("2", (2,))):
-        of_turn = ratings[ratings["turn"].isin(turns)]
-        for category, part in [("all", of_turn), *of_turn.groupby("category", sort=False)]:
-            mean = number(part["rating"].mean(), ".2f")
-            rows.append([name, category, len(part), part["rating"].isna().sum(), mean])
-    return rows
-
-
-def _unjudged(results: Mapping[str, Judged]) -> str:
-    """How many, and a line per reason; nothing if all are judged."""
-    names: dict[str, list[str]] = {}
-    for task, judged in results.items():
-        for (question_id, turn), reason in sorted(judged.reasons.items()):
-            names.setdefault(reason, []).append(f"{task} {question_id} turn {turn}")
-    if not names:
-        return ""
-    lines = [f"- {printable(reason)}: {_listed(answers)}" for reason, answers in names.items()]
-    if len(lines) > _MAX_LINES:
-        lines[_MAX_LINES:] = [f"- … and {len(lines) - _MAX_LINES} more reasons"]
-    total = sum(map(len, names.values()))
-    return "\n".join(
-        ["", f"Unjudged, and in no mean: {total}; start again to ask for them", *lines, ""]
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f", … and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def judge_two_runs(
@@ -130,17 +66,74 @@ def judge_two_runs(
     names = model_name(a), model_name(b)
     if names[0] == names[1]:
         names = file_name(a.folder.resolve().name), file_name(b.folder.resolve().name)
-    prompts, references = judge_files()
+    prompts, references = _judge_files()
     judge_data = guide(prompts, references)
-    of_b = conversations(b)
-    kind = "_pair-all-references" if all_references else "_pair"
+    conversations_b = conversations(b)
     results: dict[str, JudgedPairs] = {}
-    for task, of_a in conversations(a).items():
-        pairs = pairs_of(task, of_a, of_b.get(task, []), judge_data, all_references)
-        folder = journal.subfolder(a.folder, "fastchat", task, "model_judgment")
-        path = folder / f"{file_name(model.name)}{kind}-{names[1]}.jsonl"
+    for task, in_a in conversations(a).items():
+        pairs = pairs_of(task, in_a, conversations_b.get(task, []), judge_data, all_references)
+        path = _judgement_file(a, task, model.name, "pair", all_references, f"-{names[1]}")
         results[task] = judge_pairs(model, pairs, prompts, path, names, concurrency)
     return results
+
+
+def _judge_files() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of FastChat's judge prompts and of its reference answers."""
+    prompts, references = (
+        [row.fields for row in read_jsonl(locate(f"mt_bench/{name}.jsonl"))]
+        for name in ("judge_prompts", "reference_answer_gpt-4")
+    )
+    return prompts, references
+
+
+def _judgement_file(
+    run: Run, task: str, judge: str, kind: str, all_references: bool, end: str = ""
+) -> Path:
+    folder = journal.subfolder(run.folder, "fastchat", task, "model_judgment")
+    references = "-all-references" if all_references else ""
+    return folder / f"{file_name(judge)}_{kind}{references}{end}.jsonl"
+
+
+def ratings_table(results: Mapping[str, Judged]) -> str:
+    """Means per task, turn and category; below, how many are unjudged and why."""
+    headers = ["task", "turn", "category", "answers", "unjudged", "rating"]
+    rows = [[task, *row] for task, judged in results.items() for row in _rating_rows(judged)]
+    notes = [f"note: {printable(note)}\n" for judged in results.values() for note in judged.notes]
+    return terminal(headers, rows) + _unjudged(results) + "".join(notes)
+
+
+def _rating_rows(judged: Judged) -> Iterator[list[Any]]:
+    """Both turns and each of them, over all categories and in each."""
+    graded = [
+        (g.turn, g.category, judged.scores.get((g.question_id, g.turn))) for g in judged.gradings
+    ]
+    ratings = DataFrame(graded, columns=["turn", "category", "rating"]).astype({"rating": float})
+    for name, turns in (("both", (1, 2)), ("1", (1,)), ("2", (2,))):
+        in_turns = ratings[ratings["turn"].isin(turns)]
+        for category, part in [("all", in_turns), *in_turns.groupby("category", sort=False)]:
+            mean = number(part["rating"].mean(), ".2f")
+            yield [name, category, len(part), part["rating"].isna().sum(), mean]
+
+
+def _unjudged(results: Mapping[str, Judged]) -> str:
+    """How many, and a line per reason; nothing if all are judged."""
+    names: dict[str, list[str]] = {}
+    for task, judged in results.items():
+        for (question_id, turn), reason in sorted(judged.reasons.items()):
+            names.setdefault(reason, []).append(f"{task} {question_id} turn {turn}")
+    if not names:
+        return ""
+    lines = []
+    for reason, answers in names.items():
+        more = len(answers) - _MAX_NAMES
+        listed = ", ".join(answers[:_MAX_NAMES]) + (f", … and {more} more" if more > 0 else "")
+        lines.append(f"- {printable(reason)}: {listed}")
+    if len(lines) > _MAX_LINES:
+        lines[_MAX_LINES:] = [f"- … and {len(lines) - _MAX_LINES} more reasons"]
+    total = sum(map(len, names.values()))
+    return "\n".join(
+        ["", f"Unjudged, and in no mean: {total}; start again to ask for them", *lines, ""]
+    )
 
 
 def verdicts_table(results: Mapping[str, JudgedPairs]) -> str:

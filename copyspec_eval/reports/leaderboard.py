@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pandas import DataFrame, Series
@@ -66,32 +67,28 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     """
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
-    scores = {key: values for run in runs for key, values in run.scores.items()}
-    cut_short = {run.run_id for of_folder in runs for run in of_folder.cut_short}
-    notes = [note for run in runs for note in run.notes]
     records = [record for run in runs for record in run.records]
     frame = turns.frame(records)
     # A folder that was named twice counts once.
     frame = frame.drop_duplicates(["run_id", "task", "drafter", "turn", "doc_id", "repeat"])
     frame = _numbered(frame, manifests)
-    documents = {task: count for run in runs for task, count in run.documents.items()}
-    lines, settings = _lines(frame, manifests, scores, cut_short, documents)
+    lines, settings = _lines(frame, manifests, runs)
+    rated = _ratings_by_line(frame, runs)
     board = Leaderboard(
-        lines=lines.join(figures_by(frame, ["line"])),
-        by_turn=figures_by(frame, ["line", "turn"]),
-        by_category=figures_by(frame, ["line", "turn", "category"]),
+        lines=_with_ratings(lines.join(figures_by(frame, ["line"])), rated),
+        by_turn=_with_ratings(figures_by(frame, ["line", "turn"]), rated),
+        by_category=_with_ratings(figures_by(frame, ["line", "turn", "category"]), rated),
         settings=settings,
         commands=sorted({shareable(manifest.command) for manifest in manifests.values()}),
         turns=frame,
         records=records,
-        notes=notes,
+        notes=[note for run in runs for note in run.notes],
     )
-    _add_ratings(board, runs)
-    notes += _unequal_repetitions(board)
-    notes += _kept_apart(board)
+    board.notes.extend(_unequal_repetitions(board))
+    board.notes.extend(_separate_lines(board))
     board.lines["drafter"] = [_label(board, number) for number in board.lines.index]
-    notes += _seeded(board)
-    notes += _exactness(board)
+    board.notes.extend(_seeded(board))
+    board.notes.extend(_exactness(board))
     return board
 
 
@@ -101,7 +98,7 @@ def _seeded(board: Leaderboard) -> Iterator[str]:
         return
     for number, share in board.lines["earlier_share"].astype(float).dropna().items():
         yield (
-            f"{_name(board, int(str(number)))}: {share:.0%} of its tokens were copied from answers "
+            f"{_name(board, number)}: {share:.0%} of its tokens were copied from answers "
             "of earlier runs; a line without them is no measure of it"
         )
 
@@ -118,27 +115,24 @@ def _exactness(board: Leaderboard) -> list[str]:
     ]
 
 
-def _add_ratings(board: Leaderboard, runs: Sequence[RecordedRun]) -> None:
-    """Of each line, turn and category, the mean of each judge's ratings of its runs."""
-    for number, line in board.turns.groupby("line"):
-        run_ids, task = set(line["run_id"]), board.lines.at[number, "task"]
-        rated = DataFrame(
-            [
-                rating
-                for run in runs
-                if run_ids & {record.run_id for record in run.records}
-                for rating in run.ratings
-                if rating.task == task
-            ],
-            columns=Rating._fields,
-        )
-        for judge, of_judge in rated.groupby("judge"):
-            name = f"{PREFIX}{judge}"
-            board.lines.loc[number, name] = of_judge["score"].mean()
-            for table, by in ((board.by_turn, ["turn"]), (board.by_category, ["turn", "category"])):
-                for key, part in of_judge.groupby(by):
-                    if (number, *key) in table.index:  # as far as there are records of it
-                        table.loc[(number, *key), name] = part["score"].mean()
+def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame:
+    """The judges' ratings of the runs of each line."""
+    rated = []
+    for (number, task), line in frame.groupby(["line", "task"]):
+        run_ids = set(line["run_id"])
+        for run in runs:
+            if run.ratings and run_ids & {record.run_id for record in run.records}:
+                rated += [(number, *rating) for rating in run.ratings if rating.task == task]
+    return DataFrame(rated, columns=["line", *Rating._fields])
+
+
+def _with_ratings(table: DataFrame, rated: DataFrame) -> DataFrame:
+    """A table with the mean of each judge's ratings, by the levels of its index."""
+    if rated.empty:
+        return table
+    means = rated.groupby([*table.index.names, "judge"])["score"].mean().unstack("judge")
+    known = means.reindex(table.index).dropna(axis="columns", how="all")
+    return table.join(known.add_prefix(PREFIX))
 
 
 def shown(value: Any) -> bool:
@@ -164,32 +158,29 @@ def _numbered(frame: DataFrame, manifests: dict[str, RunManifest]) -> DataFrame:
 
 
 def _lines(
-    frame: DataFrame,
-    manifests: dict[str, RunManifest],
-    scores: dict[tuple[str, str], dict[str, float]],
-    cut_short: set[str],
-    documents: Mapping[str, int],
+    frame: DataFrame, manifests: Mapping[str, RunManifest], runs: Sequence[RecordedRun]
 ) -> tuple[DataFrame, DataFrame]:
     """Names, date, documents and scores of each line, and its settings."""
+    scores = {key: values for run in runs for key, values in run.scores.items()}
+    cut_short = {each.run_id for run in runs for each in run.cut_short}
+    documents = {task: count for run in runs for task, count in run.documents.items()}
     lines: list[dict[str, Any]] = []
     settings: dict[int, dict[str, Any]] = {}
     for number, line in frame.groupby("line"):
         run_ids, first = sorted(line["run_id"].unique()), line.iloc[0]
-        newest = manifests.get(run_ids[-1])
-        of_run = newest.spec.of_task(first["task"]).settings() if newest else {}
+        task, newest = first["task"], manifests.get(run_ids[-1])
         settings[number] = {
             name: shareable(value) if isinstance(value, str) else value
-            for name, value in of_run.items()
+            for name, value in (newest.spec.of_task(task).settings() if newest else {}).items()
         }
-        of_runs = DataFrame([scores.get((run_id, first["task"]), {}) for run_id in run_ids])
+        by_run = DataFrame([scores.get((run_id, task), {}) for run_id in run_ids])
         lines.append(
             {name: first[name] for name in ("model", "task", "drafter")}
             | {"date": newest.started_at[:10] if newest else _UNKNOWN}
-            | {"documents": line["doc_id"].nunique()}
-            | {"documents_of": documents.get(first["task"])}
-            | of_runs.mean().add_prefix("score_").to_dict()
+            | {"documents": line["doc_id"].nunique(), "documents_of": documents.get(task)}
+            | by_run.mean().add_prefix("score_").to_dict()
             | ({"runs_cut_short": len(cut_short.intersection(run_ids))} if cut_short else {})
-            | of_runs.std().dropna().add_prefix("score_").add_suffix("_spread").to_dict()
+            | by_run.std().dropna().add_prefix("score_").add_suffix("_spread").to_dict()
         )
     names = ["model", "task", "drafter", "date"]
     table = DataFrame(lines, columns=names + sorted({n for line in lines for n in line} - {*names}))
@@ -221,31 +212,25 @@ def _unequal_repetitions(board: Leaderboard) -> Iterator[str]:
             )
 
 
-def _kept_apart(board: Leaderboard) -> Iterator[str]:
-    """Which lines differ in their settings alone, and in which."""
-    for number in board.lines.index[1:]:
-        before = number - 1
-        if _name(board, number) == _name(board, before) and not _are_arms(board, before, number):
-            differing = [
-                f"{name} ({_brief(board.settings.at[before, name])} / {_brief(value)})"
-                for name, value in board.settings.loc[number].items()
-                if _text(value) != _text(board.settings.at[before, name])
-            ]
-            reason = (
-                ", ".join(differing) or "what is unknown of them, or in folders of the same name"
-            )
-            yield f"{_name(board, number)}: not put together, for they differ in {reason}"
+def _separate_lines(board: Leaderboard) -> Iterator[str]:
+    """Which lines differ only in their settings, and in which."""
+    settings = board.settings.map(_text)
+    arms = settings.get("drafting.arms")
+    for before, number in pairwise(board.lines.index):
+        if _name(board, number) != _name(board, before):
+            continue
+        if arms is not None and arms[number] == arms[before] != "unset":
+            continue  # arms of one run
+        differing = [
+            f"{name} ({_brief(board.settings.at[before, name])} / "
+            f"{_brief(board.settings.at[number, name])})"
+            for name in settings.columns[settings.loc[number] != settings.loc[before]]
+        ]
+        reason = ", ".join(differing) or "what is unknown of them, or in folders of the same name"
+        yield f"{_name(board, number)}: not put together, for they differ in {reason}"
 
 
-def _are_arms(board: Leaderboard, a: int, b: int) -> bool:
-    """Whether two lines are arms of one run, and so meant to be apart."""
-    if "drafting.arms" not in board.settings:
-        return False
-    arms = board.settings.loc[[a, b], "drafting.arms"].map(_text)
-    return len(set(arms)) == 1 and set(arms) != {"unset"}
-
-
-def _name(board: Leaderboard, number: int) -> str:
+def _name(board: Leaderboard, number: Any) -> str:
     return ", ".join(board.lines.loc[number, ["model", "task", "drafter"]])
 
 

@@ -1,29 +1,69 @@
-"""A leaderboard as Markdown, CSV and JSON, in the layout of the paper's tables."""
+"""A leaderboard as one screen, Markdown, CSV and JSON, in the layout of the paper's tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pandas import DataFrame, Series
 
+from copyspec_eval.errors import printable
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
 from copyspec_eval.reports.ratings import PREFIX
-from copyspec_eval.reports.tables import markdown, number, without_empty_columns
+from copyspec_eval.reports.results import TURN_SCORE
+from copyspec_eval.reports.tables import (
+    Cells,
+    Column,
+    cells,
+    figure,
+    interval_column,
+    markdown,
+    metric_column,
+    number,
+    terminal,
+    text_column,
+)
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would compute."""
+
+_NAMES = ["model", "task", "drafter"]
+_RUNS = Column("runs", lambda row: f"{row['runs']:.0f}" if row["runs"] > 1 else "")
+
+
+def overview(board: Leaderboard) -> str:
+    """For a terminal: a row per line and turn, and the notes."""
+    models, frame = set(board.lines["model"]), _by_turn(board)
+    columns = [
+        *([text_column("model")] if len(models) != 1 else []),
+        text_column("task"),
+        Column("turn", lambda row: str(row.name[1])),
+        text_column("drafter"),
+        Column("answers", lambda row: f"{row['turns']:.0f}"),
+        _RUNS,
+        Column("score", lambda row: ", ".join(_turn_scores(board, *row.name))),
+        metric_column("tokens_per_second", ".0f"),
+        metric_column("baseline_tokens_per_second", ".0f"),
+        interval_column("speedup"),
+        interval_column("speedup_median"),
+        metric_column("copied_share", ".0%"),
+        metric_column("earlier_share", ".0%"),
+        metric_column("recycled_share", ".0%"),
+        metric_column("identical", ".0%"),
+    ]
+    table = terminal(*cells(columns, frame)) if len(frame) else ""
+    return table + "".join(f"note: {printable(note)}\n" for note in board.notes)
 
 
 def as_markdown(board: Leaderboard) -> str:
     """The tables, the conditions, the commands and the notes."""
     parts = ["# Leaderboard\n"]
-    parts += [markdown(*cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
+    parts += [markdown(*line_cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
     if len(board.by_turn) > len(board.lines):
-        parts.append(f"## By turn\n\n{markdown(*_turns(board))}")
+        parts.append(f"## By turn\n\n{markdown(*_turn_cells(board))}")
     for task in sorted(set(board.lines.get("task", ()))):
-        table = _categories(board, task)
+        table = _category_cells(board, task)
         if table is not None:
             parts.append(f"## {task} by category\n\ntokens/s (speed-up)\n\n{markdown(*table)}")
     if len(board.lines):
@@ -37,67 +77,96 @@ def as_markdown(board: Leaderboard) -> str:
 def in_words(board: Leaderboard) -> list[str]:
     """The settings that all lines share, then the numbered ones that only some have."""
     shared, distinct, _ = conditions(board)
-    in_line = ["; ".join(f"{n}={v}" for n, v in settings.items()) for settings in distinct]
-    lines = [f"{place}. {text or 'as above'}" for place, text in enumerate(in_line, start=1)]
+    texts = ["; ".join(f"{n}={v}" for n, v in settings.items()) for settings in distinct]
+    lines = [f"{place}. {text or 'as above'}" for place, text in enumerate(texts, start=1)]
     return [f"All: {'; '.join(f'{n}={v}' for n, v in shared.items())}\n", *lines]
 
 
-def cells(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
-    """The main table: headers, and a row per line; columns that are empty are left out."""
-    turns = sorted({turn for _, turn in board.by_turn.index})
+def line_cells(board: Leaderboard) -> Cells:
+    """The main table: a row per line."""
     _, _, numbers = conditions(board)
-    headers = ["model", "task", "drafter", "documents", "answers", "runs", "score"]
-    headers += [f"tok/s (×) turn {turn}" for turn in turns]
-    headers += ["baseline tok/s", "speed-up (95%)", "median (95%)", "copied", "from earlier runs"]
-    headers += [
-        "recycled",
-        "accepted/attempt",
-        "model accepted/attempt",
-        "tok/forward",
-        "cut by length",
-        "looped",
-        "identical",
+
+    def turn_column(turn: int) -> Column:
+        def cell(line: Series[Any]) -> str:
+            place = (line.name, turn)
+            return _speed(board.by_turn.loc[place]) if place in board.by_turn.index else ""
+
+        return Column(f"tok/s (×) turn {turn}", cell)
+
+    columns = [
+        *map(text_column, _NAMES),
+        Column("documents", documents),
+        Column("answers", lambda line: str(line["turns"])),
+        _RUNS,
+        Column(
+            "score", lambda line: ", ".join(f"{n} {score}" for n, score in scores(line).items())
+        ),
+        *map(turn_column, sorted({turn for _, turn in board.by_turn.index})),
+        metric_column("baseline_tokens_per_second", ".4g"),
+        interval_column("speedup"),
+        interval_column("speedup_median"),
+        metric_column("copied_share", ".0%"),
+        metric_column("earlier_share", ".0%"),
+        metric_column("recycled_share", ".0%"),
+        metric_column("accepted_per_attempt", ".2f"),
+        metric_column("model_accepted_per_attempt", ".2f"),
+        metric_column("tokens_per_forward", ".2f"),
+        metric_column("cut_share", ".0%"),
+        metric_column("looped_share", ".1%"),
+        metric_column("identical", ".1%"),
+        text_column("date"),
+        Column("conditions", lambda line: str(numbers[line.name] + 1)),
     ]
-    headers += ["date", "conditions"]
-    rows = []
-    for place, line in board.lines.iterrows():
-        speeds = [
-            _speed(board.by_turn.loc[place, turn]) if (place, turn) in board.by_turn.index else ""
-            for turn in turns
-        ]
-        rows.append([*_cells(line, speeds), line["date"], str(numbers[int(str(place))] + 1)])
-    return without_empty_columns(headers, rows)
+    return cells(columns, board.lines)
 
 
-def _cells(line: Series[Any], speeds: Sequence[str]) -> list[str]:
-    return [
-        line["model"],
-        line["task"],
-        line["drafter"],
-        documents(line),
-        str(line["turns"]),
-        str(line["runs"]) if line["runs"] > 1 else "",
-        ", ".join(f"{name} {score}" for name, score in scores(line).items()),
-        *speeds,
-        figure(line, "baseline_tokens_per_second", ".4g"),
-        with_interval(line, "speedup"),
-        with_interval(line, "speedup_median"),
-        figure(line, "copied_share", ".0%"),
-        figure(line, "earlier_share", ".0%"),
-        figure(line, "recycled_share", ".0%"),
-        figure(line, "accepted_per_attempt", ".2f"),
-        figure(line, "model_accepted_per_attempt", ".2f"),
-        figure(line, "tokens_per_forward", ".2f"),
-        figure(line, "cut_share", ".0%"),
-        figure(line, "looped_share", ".1%"),
-        figure(line, "identical", ".1%"),
-    ]
+_TURN_COLUMNS = [
+    *map(text_column, _NAMES),
+    Column("turn", lambda row: str(row.name[1])),
+    Column("tok/s (×)", lambda row: _speed(row)),
+    metric_column("copied_share", ".1%"),
+    metric_column("recycled_share", ".1%"),
+    metric_column("context_accepted_per_attempt", ".2f"),
+    metric_column("store_accepted_per_attempt", ".2f"),
+    metric_column("earlier_accepted_per_attempt", ".2f"),
+    metric_column("model_accepted_per_attempt", ".2f", "τ (draft model)"),
+    metric_column("tokens_per_forward", ".2f"),
+    metric_column("cut_share", ".0%"),
+    metric_column("looped_share", ".1%"),
+    Column("rating", lambda row: ", ".join(ratings(row).values())),
+    metric_column("identical", ".1%"),
+]
+
+
+def _turn_cells(board: Leaderboard) -> Cells:
+    """A row per line and turn: what each turn is made of."""
+    return cells(_TURN_COLUMNS, _by_turn(board))
+
+
+def _by_turn(board: Leaderboard) -> DataFrame:
+    return board.lines[_NAMES].join(board.by_turn)
+
+
+def _category_cells(board: Leaderboard, task: str) -> Cells | None:
+    """A row per line and turn, a column per category; None if there is only one."""
+    places = board.lines.index[board.lines["task"] == task]
+    by_category = board.by_category.loc[board.by_category.index.isin(places, level="line")]
+    names = sorted(set(by_category.index.get_level_values("category")))
+    if len(names) < 2:
+        return None
+    rows: list[list[object]] = []
+    for place, turn in dict.fromkeys((place, turn) for place, turn, _ in by_category.index):
+        keys = [(place, turn, name) for name in names]
+        speeds = [_speed(by_category.loc[key]) if key in by_category.index else "" for key in keys]
+        model, drafter = board.lines.loc[place, ["model", "drafter"]]
+        rows.append([model, drafter, str(turn), *speeds, _speed(board.by_turn.loc[place, turn])])
+    return ["model", "drafter", "turn", *names, "all"], rows
 
 
 def documents(line: Series[Any]) -> str:
     """How many documents were answered, of how many the task has: "20 of 80"."""
-    of = line["documents_of"]
-    return f"{line['documents']}" + (f" of {of:.0f}" if of == of and of is not None else "")
+    total = number(line["documents_of"], ".0f")
+    return f"{line['documents']}" + (f" of {total}" if total else "")
 
 
 def scores(line: Series[Any]) -> dict[str, str]:
@@ -108,6 +177,15 @@ def scores(line: Series[Any]) -> dict[str, str]:
     return by_metric | ratings(line)
 
 
+def _turn_scores(board: Leaderboard, place: int, turn: int) -> Iterator[str]:
+    """`name value` of the scores of a turn; one of all turns stands with the last turn."""
+    last = max(board.by_turn.loc[place].index)
+    for name, score in scores(board.lines.loc[place]).items():
+        of_turn = TURN_SCORE.fullmatch(name)
+        if turn == (int(of_turn[2]) if of_turn else last):
+            yield f"{of_turn[1] if of_turn else name} {score}"
+
+
 def ratings(figures: Series[Any]) -> dict[str, str]:
     """Judges' ratings of a line, a turn or a category: `{"rating by gpt-4": "7.31"}`."""
     names = [str(name) for name in figures.index if str(name).startswith(PREFIX)]
@@ -115,70 +193,9 @@ def ratings(figures: Series[Any]) -> dict[str, str]:
     return {f"rating by {name.removeprefix(PREFIX)}": text for name, text in texts.items() if text}
 
 
-def figure(figures: Series[Any], name: str, form: str) -> str:
-    """A metric, and its spread where several runs were taken together; nothing without a value."""
-    value, spread = figures[name], number(figures.get(f"{name}_spread"), form)
-    return number(value, form) + (f" ±{spread}" if spread else "")
-
-
-def with_interval(figures: Series[Any], name: str) -> str:
-    """A speed-up with its interval: "1.88 (1.62 to 2.20)"."""
-    low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
-    return figure(figures, name, ".2f") + (f" ({low} to {high})" if low else "")
-
-
-_OF_SOURCES = {"context": "context", "store": "store", "earlier": "earlier runs"}
-
-
-def _turns(board: Leaderboard) -> tuple[list[str], list[list[object]]]:
-    """Headers and a row per line and turn: what each turn is made of."""
-    headers = ["model", "task", "drafter", "turn", "tok/s (×)", "copied", "recycled"]
-    headers += [f"τ ({name})" for name in _OF_SOURCES.values()] + ["τ (draft model)"]
-    headers += ["tok/forward", "cut by length", "looped", "rating", "identical"]
-    rows = []
-    for (place, turn), figures in board.by_turn.iterrows():
-        line = board.lines.loc[place]
-        names = [line["model"], line["task"], line["drafter"], str(turn)]
-        rows.append(
-            [
-                *names,
-                _speed(figures),
-                figure(figures, "copied_share", ".1%"),
-                figure(figures, "recycled_share", ".1%"),
-                *(figure(figures, f"{of}_accepted_per_attempt", ".2f") for of in _OF_SOURCES),
-                figure(figures, "model_accepted_per_attempt", ".2f"),
-                figure(figures, "tokens_per_forward", ".2f"),
-                figure(figures, "cut_share", ".0%"),
-                figure(figures, "looped_share", ".1%"),
-                ", ".join(ratings(figures).values()),
-                figure(figures, "identical", ".1%"),
-            ]
-        )
-    return without_empty_columns(headers, rows)
-
-
 def _speed(figures: Series[Any]) -> str:
     speedup = number(figures["speedup"], ".2f")
     return figure(figures, "tokens_per_second", ".4g") + (f" ({speedup})" if speedup else "")
-
-
-def _categories(board: Leaderboard, task: str) -> tuple[list[str], list[list[str]]] | None:
-    """Headers and a row per line and turn; None where there is but one category."""
-    places = board.lines.index[board.lines["task"] == task]
-    figures = board.by_category[board.by_category.index.get_level_values("line").isin(places)]
-    names = sorted(set(figures.index.get_level_values("category")))
-    if len(names) < 2:
-        return None
-    rows = []
-    for place, turn in dict.fromkeys((place, turn) for place, turn, _ in figures.index):
-        line = board.lines.loc[place]
-        of_categories = [
-            _speed(figures.loc[place, turn, name]) if (place, turn, name) in figures.index else ""
-            for name in names
-        ]
-        total = _speed(board.by_turn.loc[place, turn])
-        rows.append([line["model"], line["drafter"], str(turn), *of_categories, total])
-    return ["model", "drafter", "turn", *names, "all"], rows
 
 
 def as_json(board: Leaderboard) -> str:
@@ -188,7 +205,7 @@ def as_json(board: Leaderboard) -> str:
         by_turn: dict[str, Any] = {}
         for turn, row in board.by_turn.loc[place].iterrows():
             categories = board.by_category.loc[place, turn].iterrows()
-            by_category = {str(name): _values(of_category) for name, of_category in categories}
+            by_category = {str(name): _values(figures) for name, figures in categories}
             by_turn[str(turn)] = _values(row) | {"by_category": by_category}
         settings = _values(board.settings.loc[place])
         lines.append(_values(line) | {"settings": settings, "by_turn": by_turn})
@@ -203,12 +220,12 @@ def _values(row: Series[Any]) -> dict[str, Any]:
 
 
 def csv_files(board: Leaderboard) -> dict[str, str]:
-    """Files for analysis by name: a row per line, per line and turn, and per category, too.
+    """Files for analysis by name: a row per line, per line and turn, and per category.
 
     One column per setting, metric and score, so that no cell needs parsing. A text that a
     spreadsheet would take for a formula gets an apostrophe in front.
     """
-    names = board.lines[["model", "task", "drafter"]]
+    names = board.lines[_NAMES]
     return {
         "leaderboard.csv": _csv(board.lines.join(board.settings.add_prefix("spec."))),
         "leaderboard_by_turn.csv": _csv(names.join(board.by_turn).reset_index()),
@@ -226,6 +243,7 @@ def _harmless(value: Any) -> Any:
 
 
 FORMS = {
+    "table": overview,
     "md": as_markdown,
     "csv": lambda board: csv_files(board)["leaderboard.csv"],
     "json": as_json,

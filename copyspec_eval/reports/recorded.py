@@ -1,4 +1,4 @@
-"""Runs of our models in their folders: records, manifests, scores, and what is wrong there."""
+"""A run of our models in its folder: records, manifests, scores, and what is wrong there."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from copyspec_eval import records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.cut_short import CutShort, cut_short, last_runs
 from copyspec_eval.reports.ratings import Rating, read_ratings
-from copyspec_eval.reports.results import read_results
+from copyspec_eval.reports.results import CutShort, read_results
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.types import Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What one folder has.
+    """The runs into one folder, or into several folders that are shards of one run.
 
     Attributes:
-        folder: see above.
+        folder: the folder, or that of the first shard.
         records: all answers, in the order of their runs and keys, without token ids and spans; each
-            once where a run continued another, see `last_runs`.
-        manifests: by run id; none for the runs whose manifest is missing.
-        scores: of a run id and a task, by metric, as lm-eval's results file has them.
-        documents: how many a task has, asked or not, as far as a results file tells.
-        cut_short: the runs that did not reach their end; `notes` says so, too.
+            once where a run continued another, see `Results.last_runs`.
+        manifests: by run id; a run whose manifest is missing has none.
+        scores: by run id and task, then by metric, as lm-eval's results file has them.
+        documents: by task, how many it has, asked or not, if a results file says so.
+        cut_short: the runs that did not reach their end; `notes` mentions them, too.
         notes: what is incomplete, left out or of another schema, for people.
         ratings: those of judges.
     """
@@ -57,10 +56,10 @@ def read_recorded(folder: Path) -> RecordedRun:
     rows: list[TurnRecord] = []
     shared: dict[Attempt, Attempt] = {}
     for file in files:
-        of_file = records.read(file, notes)
-        if not of_file:
+        in_file = records.read(file, notes)
+        if not in_file:
             notes.append(f"{file}: nothing was answered")
-        rows += (_slim(row, shared) for row in of_file)
+        rows += (_slim(row, shared) for row in in_file)
     if not files:
         notes.append(f"{folder}: no turns.jsonl, so there are no answers")
     manifests = read_manifests(folder, notes)
@@ -68,15 +67,19 @@ def read_recorded(folder: Path) -> RecordedRun:
     if unknown:
         notes.append(f"{folder}: no manifest of {', '.join(unknown)}; its settings are unknown")
     rows.sort(key=lambda row: row.run_id)
-    results = read_results(folder, rows)
-    last = last_runs(rows, manifests, results)
-    answers = {(last[row.run_id], *_key(row)): row for row in rows}
-    ordered = sorted(answers.values(), key=lambda row: (row.run_id, *_key(row)))
-    unfinished = cut_short(folder, rows, manifests, results)
-    notes += map(str, unfinished)
-    found = results.scores, results.documents
-    ratings = read_ratings(folder, notes)
-    return RecordedRun(folder, ordered, manifests, *found, unfinished, notes, ratings)
+    results = read_results(folder, rows, manifests)
+    answers = {(results.last_runs[row.run_id], *_key(row)): row for row in rows}
+    notes += map(str, results.cut_short)
+    return RecordedRun(
+        folder=folder,
+        records=sorted(answers.values(), key=lambda row: (row.run_id, *_key(row))),
+        manifests=manifests,
+        scores=results.scores,
+        documents=results.documents,
+        cut_short=results.cut_short,
+        ratings=read_ratings(folder, notes),
+        notes=notes,
+    )
 
 
 def _key(row: TurnRecord) -> tuple[Any, ...]:

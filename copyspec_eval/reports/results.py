@@ -1,120 +1,191 @@
-"""lm-eval's results files in the folder of a run: whose they are, and the scores in them."""
+"""lm-eval's results files in a run's folder: scores, and which runs reached their end."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
+from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.summary import METRICS
 
-SCORE_OF_TURN = re.compile(r"(.+)_turn(\d+)")
-"""A score of one turn, by its name."""
+TURN_SCORE = re.compile(r"(.+)_turn(\d+)")
+"""The name of a score that belongs to one turn."""
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What reading JSON of any other shape raises."""
+"""What reading JSON of an unexpected shape raises."""
 
 # `results_DATE.json`; where `--output_path` is `NAME.json`, `NAME_DATE.json`.
 _FILE = re.compile(r"results_.*|.*_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(\.\d+)?")
 
-# How our models are called in lm-eval.
+# What our models are called in lm-eval begins with this.
 _OURS = "copyspec"
 
 _NO_SCORES = {metric.name for metric in METRICS} | {"answered", "sample_len"}
 
+_Scores = dict[tuple[str, str], dict[str, float]]
+_Manifests = Mapping[str, RunManifest]
+
+
+@dataclass(frozen=True, slots=True)
+class CutShort:
+    """A run without results: a kill, an error or a power cut ended it, or it is still running.
+
+    `asked` is the number of answers it was asked for; None if unknown.
+    """
+
+    folder: Path
+    run_id: str
+    answers: int
+    asked: int | None
+
+    def __str__(self) -> str:
+        """One line, for people."""
+        asked = "" if self.asked is None else f" of {self.asked}"
+        # Shared notes show only the last part of a path, and a folder's name can reveal too much.
+        return (
+            f"{self.folder / 'turns.jsonl'}: run {self.run_id} was cut short or is still running "
+            f"(answers: {self.answers}{asked}; results of lm-eval: none)"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What the results files of a folder tell.
+    """What the results files of a folder say.
 
     Attributes:
-        scores: of a run id and a task, by metric.
-        whole: ids of the runs that they name. lm-eval writes results at the very end, so that a run
-            that was killed has none.
-        documents: how many a task has, asked or not.
+        scores: by run id and task, then by metric.
+        documents: by task, how many it has, asked or not.
+        last_runs: by run id, the last run that continued it; most runs map to themselves. A later
+            run continues one that was cut short if it has the same settings for every task that
+            lacks results. An answer that both have counts once, as the later run gave it, because
+            that is the one lm-eval scored.
+        cut_short: the runs that neither reached their end nor were continued.
     """
 
-    scores: dict[tuple[str, str], dict[str, float]]
-    whole: set[str]
+    scores: _Scores
     documents: dict[str, int]
+    last_runs: dict[str, str]
+    cut_short: list[CutShort]
 
 
-def read_results(folder: Path, rows: Sequence[TurnRecord]) -> Results:
+def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests) -> Results:
     """The results files in `folder` and below.
 
-    A file is of the run that it names, and of those of its other arms; where such a run answered
-    nothing of a task, since all of it was in lm-eval's cache, the task is of the latest run before
-    it which did, and which was the same arm. One that names none, and no model of another kind, is
-    of the latest run.
+    A file belongs to the run that it names, and to those of its other arms. If such a run answered
+    nothing of a task, because all of it was in lm-eval's cache, the task belongs to the latest run
+    before it that did, in the same arm. A file that names no run, and no model of another kind,
+    belongs to the latest run.
 
     Raises:
         DataError: a file is broken.
     """
     answered = {(row.run_id, row.task) for row in rows}
-    results = Results({}, set(), {})
+    scores: _Scores = {}
+    documents: dict[str, int] = {}
+    whole: set[str] = set()
     files = (path for path in folder.rglob("*.json") if _FILE.fullmatch(path.stem))
     for path in sorted(files, key=lambda path: path.name):
         try:
             written = journal.parsed(journal.read(path))
-            of_tasks, config = [*written["results"].items()], written.get("config", {})
+            by_task, config = [*written["results"].items()], written.get("config", {})
             ours = config.get("copyspec", {})
-            named = [of["run_id"] for of in (ours, *ours.get("other_arms", ())) if "run_id" in of]
+            arms = (ours, *ours.get("other_arms", ()))
+            named = [arm["run_id"] for arm in arms if "run_id" in arm]
             if not named and not config.get("model", _OURS).startswith(_OURS):
                 continue
-            results.whole.update(named)
-            for run_id, (task, of_task) in itertools.product(named or [None], of_tasks):
-                runs = (run for run, of in answered if of == task)
+            whole.update(named)
+            for run_id, (task, values) in itertools.product(named or [None], by_task):
+                runs = (run for run, answered_task in answered if answered_task == task)
                 owners = (run for run in runs if run_id is None or _precedes(run, run_id, named))
-                owner = max(owners, default=run_id or "")
-                results.scores[owner, task] = dict(_numbers(of_task))
+                scores[max(owners, default=run_id or ""), task] = dict(_numbers(values))
             for task, counts in written.get("n-samples", {}).items():
                 if isinstance(counts.get("original"), int):
-                    results.documents[task] = counts["original"]
+                    documents[task] = counts["original"]
         except BROKEN as error:
             raise DataError(
                 f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
             ) from error
-    return results
+    return Results(scores, documents, *_endings(folder, rows, manifests, scores, whole))
 
 
 def _precedes(run: str, named: str, arms: Sequence[str]) -> bool:
-    """Whether `run` is `named` or an earlier run, of the same arm where there are several.
+    """Whether `run` is `named` or an earlier run, in the same arm if there are several.
 
     >>> arms = ["20260102T000000-b", "20260102T000000-b-2"]
     >>> [_precedes("20260101T000000-a-2", named, arms) for named in arms]
     [False, True]
     """
-    return run <= named and (len(arms) == 1 or _number(run) == _number(named))
+    # What follows the process's id is the run's number there, see `provenance.new_run_id`.
+    return run <= named and (len(arms) == 1 or run.split("-")[2:] == named.split("-")[2:])
 
 
-def _number(run: str) -> str:
-    """Which of the runs of its process one is; see `provenance.new_run_id`."""
-    return "".join(run.split("-")[2:])
+def _endings(
+    folder: Path,
+    rows: Sequence[TurnRecord],
+    manifests: _Manifests,
+    scores: _Scores,
+    whole: set[str],
+) -> tuple[dict[str, str], list[CutShort]]:
+    """`last_runs` and `cut_short` of `Results`; `whole` are the runs that a file names."""
+    begun = {run_id: {*manifest.spec.tasks} for run_id, manifest in manifests.items()}
+    for row in rows:
+        begun.setdefault(row.run_id, set()).add(row.task)
+    last: dict[str, str] = {}
+    unfinished = []
+    for run_id, tasks in sorted(begun.items(), reverse=True):
+        last[run_id] = run_id
+        unscored = {task for task in tasks if (run_id, task) not in scores}
+        if run_id in whole or not unscored:
+            continue
+        later = (run for run in sorted(last) if _continues(run, run_id, unscored, manifests))
+        if earliest := next(later, None):
+            last[run_id] = last[earliest]
+        else:
+            unfinished.append(run_id)
+    cut_short = []
+    for run_id in sorted(unfinished):
+        answers = {
+            (row.task, row.doc_id, row.turn, row.repeat)
+            for row in rows
+            if last[row.run_id] == run_id
+        }
+        asked = manifests[run_id].num_answers if run_id in manifests else None
+        cut_short.append(CutShort(folder, run_id, len(answers), asked))
+    return last, cut_short
 
 
-def _numbers(of_task: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Scores by name, the filter in brackets if there is one; no errors, counts and times."""
-    for key, value in of_task.items():
+def _continues(other: str, run_id: str, tasks: set[str], manifests: _Manifests) -> bool:
+    """Whether `other` has the settings of `run_id` for `tasks`."""
+    if run_id == other or run_id not in manifests or other not in manifests:
+        return False
+    a, b = manifests[run_id].spec, manifests[other].spec
+    return all(task in b.tasks and a.of_task(task) == b.of_task(task) for task in tasks)
+
+
+def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Scores by name, without errors, counts and times."""
+    for key, value in values.items():
         name = score_name(key)
         if name and isinstance(value, int | float) and math.isfinite(value):
             yield name, float(value)
 
 
 def score_key(name: str) -> str:
-    """How lm-eval calls the score of that name.
+    """What lm-eval calls the score of that name.
 
     >>> score_key("acc"), score_key("acc (strict)")
     ('acc,none', 'acc,strict')
     """
-    of_filter = re.fullmatch(r"(.+) \((.+)\)", name)
-    return ",".join(of_filter.groups()) if of_filter else f"{name},none"
+    filtered = re.fullmatch(r"(.+) \((.+)\)", name)
+    return ",".join(filtered.groups()) if filtered else f"{name},none"
 
 
 def score_name(key: str) -> str:
@@ -124,7 +195,7 @@ def score_name(key: str) -> str:
     ['acc', 'acc (strict)', '', '']
     """
     name, _, chosen = key.partition(",")
-    of_turn = SCORE_OF_TURN.fullmatch(name)
+    of_turn = TURN_SCORE.fullmatch(name)
     if name.endswith("_stderr") or (of_turn[1] if of_turn else name) in _NO_SCORES:
         return ""
     return name if chosen in ("", "none") else f"{name} ({chosen})"

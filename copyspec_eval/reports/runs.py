@@ -14,7 +14,6 @@ from copyspec_eval import journal, records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.cut_short import cut_short
 from copyspec_eval.reports.results import BROKEN, read_results
 from copyspec_eval.sources import read_jsonl
 
@@ -78,14 +77,14 @@ class Run:
         answers: task by task in the order of the sample log; without logs in order of key.
         scores: numbers per document; metrics of other values are left out.
         dtype: the model's, such as "torch.bfloat16"; None where it is not recorded.
-        model: the model's name as lm-eval makes it fit for a file's; None where it is not recorded.
+        model: the model's name as lm-eval puts it into a file's; None where it is not recorded.
         notes: what could not be read or was cut short, for people.
     """
 
     folder: Path
     answers: dict[AnswerKey, Answer]
     scores: Scores
-    dtype: str | None
+    dtype: str | None = None
     model: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -110,45 +109,51 @@ def read_run(folder: Path) -> Run:
         raise DataError(
             f"{folder}: no such folder; give the one that lm_eval --output_path wrote to"
         )
-    files = sorted(folder.rglob("turns*.jsonl"))
     notes: list[str] = []
-    # By run id, so that a later run's answers are the ones that count.
-    of_files = {file: records.read(file, notes) for file in files}
-    rows = [row for of_file in of_files.values() for row in of_file]
-    rows.sort(key=lambda row: row.run_id)
+    by_place = _read_rows(folder, notes)
+    rows = [row for in_place in by_place.values() for row in in_place]
+    rows.sort(key=lambda row: row.run_id)  # of an answer that two runs gave, the later one counts
     logs = newest_logs(folder)
     if not rows and not logs:
         raise DataError(
             f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
         )
-    run = _read_logs(folder, logs, rows) if logs else _of_rows(folder, rows)
-    notes += _not_in_logs(folder, logs, rows)
-    for place in sorted({file.parent for file in files}):
-        of_place = [row for file in files if file.parent == place for row in of_files[file]]
-        notes += _cut_short(place, of_place, bool(logs))
+    run = _run_of_logs(folder, logs, rows) if logs else _run_of_rows(folder, rows)
+    unread = sorted({row.task for row in rows} - {log.task for log in logs})
+    if logs and unread:
+        notes.append(
+            f"{folder}: answers to {', '.join(unread)} are left out, for they have no sample log"
+        )
+    # lm-eval writes a sample log after the results, so a run that was cut short has none.
+    left_out = "; its answers are left out, for there are sample logs" if logs else ""
+    for place, in_place in sorted(by_place.items()):
+        try:
+            results = read_results(place, in_place, read_manifests(place, []))
+            notes += (f"{run}{left_out}" for run in results.cut_short)
+        except DataError as error:  # the answers are there all the same
+            notes.append(f"whether the runs are whole is not known: {error}")
     return replace(run, notes=tuple(notes))
 
 
-class ComparedRuns(NamedTuple):
-    """Two runs to compare; `name` says which, where there are several such pairs."""
+def _read_rows(folder: Path, notes: list[str]) -> dict[Path, list[TurnRecord]]:
+    """The rows in each folder that has a `turns.jsonl`."""
+    by_place: dict[Path, list[TurnRecord]] = {}
+    for file in sorted(folder.rglob("turns*.jsonl")):
+        by_place.setdefault(file.parent, []).extend(records.read(file, notes))
+    return by_place
 
-    name: str
-    a: Run
-    b: Run
 
-
-def read_arms(folder: Path) -> list[ComparedRuns]:
-    """Of each arm of a paired run the baseline's answers and its own; they have no scores.
+def read_arms(folder: Path) -> dict[str, tuple[Run, Run]]:
+    """By arm of a paired run the baseline's answers and the arm's; they have no scores.
 
     Raises:
         DataError: as `read_run`; or an answer has no baseline, or no tokens.
     """
     run = read_run(folder)
-    rows = [row for file in sorted(folder.rglob("turns*.jsonl")) for row in records.read(file, [])]
-    rows.sort(key=lambda row: row.run_id)
+    rows = [row for in_place in _read_rows(folder, []).values() for row in in_place]
     manifests = read_manifests(folder, [])
     drafted: dict[str, dict[AnswerKey, Answer]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.run_id):
         key = AnswerKey(row.task, row.doc_id, row.turn, row.repeat)
         if row.baseline is None:
             raise DataError(f"{folder}: no paired run; give two runs, or one with paired=true")
@@ -164,44 +169,20 @@ def read_arms(folder: Path) -> list[ComparedRuns]:
     if not drafted:
         raise DataError(f"{folder}: nothing to compare; give two runs, or one with paired=true")
     baseline = replace(run, scores={})
-    return [
-        ComparedRuns(name, baseline, replace(run, answers=answers, scores={}, notes=()))
+    return {
+        name: (baseline, replace(baseline, answers=answers, notes=()))
         for name, answers in drafted.items()
-    ]
+    }
 
 
 def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
-    """The drafter with all its settings, where the run's manifest is there."""
+    """The drafter, with all its settings if the run's manifest names several arms."""
     manifest = manifests.get(row.run_id)
     if manifest is None or "arms" not in manifest.spec.drafting:
         return row.drafter or row.backend
     drafting = manifest.spec.drafting
     names = ("gamma", "num_draft_tokens", "delta")
     return ", ".join([str(row.drafter), *(f"{name}={drafting[name]}" for name in names)])
-
-
-def _not_in_logs(
-    folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]
-) -> Iterator[str]:
-    """Which tasks have answers that are not read, since others have a sample log."""
-    unread = sorted({row.task for row in rows} - {log.task for log in logs})
-    if logs and unread:
-        yield f"{folder}: answers to {', '.join(unread)} are left out, for they have no sample log"
-
-
-def _cut_short(folder: Path, rows: Sequence[TurnRecord], with_logs: bool) -> Iterator[str]:
-    """Which runs into `folder` did not reach their end, as far as the files there tell."""
-    notes: list[str] = []
-    try:
-        manifests = read_manifests(folder, notes)
-        found = cut_short(folder, rows, manifests, read_results(folder, rows))
-    except DataError as error:
-        # The answers are there all the same.
-        yield f"whether the runs are whole is not known: {error}"
-        return
-    # lm-eval writes a sample log after the results, so a run without these has none.
-    read_instead = "; its answers are left out, for there are sample logs" if with_logs else ""
-    yield from (f"{run}{read_instead}" for run in found)
 
 
 def newest_logs(folder: Path) -> list[SampleLog]:
@@ -214,7 +195,7 @@ def newest_logs(folder: Path) -> list[SampleLog]:
     return [newest[task] for task in sorted(newest)]
 
 
-def _read_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
+def _run_of_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
     token_ids = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
     results = {date: _results(log) for date, log in {log.date: log for log in logs}.items()}
     answers: dict[AnswerKey, Answer] = {}
@@ -223,8 +204,8 @@ def _read_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecor
         config = results[log.date]["configs"].get(log.task, {})
         for where, sample in read_jsonl(log.path):
             try:
-                of_sample = _answers(log.task, sample, config.get("repeats"), token_ids)
-                answers |= {answer.key: answer for answer in of_sample}
+                for answer in _answers(log.task, sample, config.get("repeats"), token_ids):
+                    answers[answer.key] = answer
                 for metric, value in _numbers(sample).items():
                     values = scores.setdefault(log.task, {}).setdefault(metric, {})
                     values[int(sample["doc_id"])] = value
@@ -281,24 +262,13 @@ def _numbers(sample: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _of_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
+def _run_of_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
     """A run without sample logs; rows stand in the order in which a batch happened to finish."""
-    answers = [
-        Answer(
-            task=row.task,
-            doc_id=row.doc_id,
-            turn=row.turn,
-            repeat=row.repeat,
-            prompt=None,
-            prompt_sha256=row.prompt_sha256,
-            text=row.text,
-            token_ids=row.answer_ids,
-            gen_kwargs={},
-        )
-        for row in rows
-    ]
-    by_key = {answer.key: answer for answer in answers}
-    return Run(folder, {key: by_key[key] for key in sorted(by_key)}, {}, None)
+    answers = {}
+    for row in rows:
+        key = AnswerKey(row.task, row.doc_id, row.turn, row.repeat)
+        answers[key] = Answer(*key, None, row.prompt_sha256, row.text, row.answer_ids, {})
+    return Run(folder, {key: answers[key] for key in sorted(answers)}, {})
 
 
 def _results(log: SampleLog) -> dict[str, Any]:

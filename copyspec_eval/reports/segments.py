@@ -9,7 +9,7 @@ from copyspec_eval.records import SpanCharacters
 Segment = tuple[str] | tuple[str, int, int]
 """A piece of an answer: its text and, if it was copied, where its source starts and ends in the
 characters of prompt and answer together; both negative for a copy from another answer and for what
-was recycled, see `types.OF_STORE`."""
+was recycled, see `types.CopyOrigin`."""
 
 
 def segments(answer: str, places: Iterable[SpanCharacters]) -> list[Segment]:

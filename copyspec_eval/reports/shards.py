@@ -1,69 +1,99 @@
-"""Shards of one run: parts that answered different documents, taken together as the whole run.
+"""Shards of one run: parts that answered different documents, read or written as the whole run.
 
-`lm_eval --samples` makes them, each on a machine of its own.
+`lm_eval --samples` makes them, each on its own machine.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from copyspec_eval.manifest import RunManifest, RunSpec
+from copyspec_eval import journal, records
+from copyspec_eval.errors import DataError
+from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.recorded import RecordedRun
-from copyspec_eval.reports.results import score_name
-from copyspec_eval.reports.runs import read_run
+from copyspec_eval.reports.recorded import RecordedRun, read_recorded
+from copyspec_eval.reports.results import BROKEN, score_key, score_name
+from copyspec_eval.reports.runs import SampleLog, newest_logs, read_run
+from copyspec_eval.reports.table import run_figures
 
-_Scores = dict[tuple[str, str], dict[str, float]]
 
+def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
+    """The runs in `folders`, each folder once, and shards of one run as that run.
 
-def joined(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The runs, each once, and in place of those that are shards of one, that one."""
+    Raises:
+        DataError: as `read_recorded`.
+    """
+    runs = [read_recorded(folder) for folder in folders]
     groups: list[list[RecordedRun]] = []
     for run in {run.folder.resolve(): run for run in runs}.values():
         for group in groups:
-            if not why_apart([*group, run]):
+            if not merge_conflict([*group, run]):
                 group.append(run)
                 break
         else:
             groups.append([run])
-    return [join(group) if len(group) > 1 else group[0] for group in groups]
+    return [_merged(group) if len(group) > 1 else group[0] for group in groups]
 
 
-def why_apart(runs: Sequence[RecordedRun]) -> str:
+def merge_conflict(runs: Sequence[RecordedRun]) -> str:
     """Why runs are not shards of one; "" if they are."""
     for run in runs:
         if run.cut_short:
             return f"{run.cut_short[0]}; finish it, or leave it out"
         if not run.manifests or {row.run_id for row in run.records} - run.manifests.keys():
             return f"{run.folder}: its settings are unknown"
-    of_first, *of_others = [_specs(run) for run in runs]
-    for run, specs in zip(runs, [of_first, *of_others], strict=True):
-        for spec in specs:
-            if not spec.evaluation.get("samples"):
+    first = next(iter(runs[0].manifests.values())).spec
+    for run in runs:
+        for manifest in run.manifests.values():
+            if not manifest.spec.evaluation.get("samples"):
                 return f"{run.folder}: no shard, for it was run without --samples"
-            if differing := _differing(of_first[0], spec):
+            if differing := _differing(first, manifest.spec):
                 return f"{runs[0].folder}, {run.folder}: no shards of one run: {differing}"
-    answered: dict[tuple[Any, ...], RecordedRun] = {}
+    answered: dict[tuple[Any, ...], Path] = {}
     for run in runs:
         keys = {_key(row) for row in run.records}
         if twice := answered.keys() & keys:
             task, doc_id, *_ = min(twice)
-            other = answered[min(twice)].folder
+            other = answered[min(twice)]
             return f"{other}, {run.folder}: both answered document {doc_id} of {task}"
-        answered |= dict.fromkeys(keys, run)
+        answered |= dict.fromkeys(keys, run.folder)
     return ""
 
 
-def join(shards: Sequence[RecordedRun]) -> RecordedRun:
-    """Shards of one run as that run; its scores are computed anew from those of the documents.
+def _key(row: TurnRecord) -> tuple[str, int, int, int, str]:
+    return row.task, row.doc_id, row.turn, row.repeat, row.drafter or ""
 
-    What is no mean over documents has no score then, and a note says so.
 
-    Raises:
-        DataError: a sample log is broken.
+def _differing(a: RunSpec, b: RunSpec) -> str:
+    """The settings in which two specs differ, except for the documents."""
+    shared = a.tasks.keys() & b.tasks.keys()
+    settings_a, settings_b = (
+        _with_samples(replace(spec, tasks={}), None).settings()
+        | {f"tasks.{task}": spec.tasks[task] for task in shared}
+        for spec in (a, b)
+    )
+    return ", ".join(
+        f"{name} ({settings_a.get(name)} / {settings_b.get(name)})"
+        for name in sorted(settings_a | settings_b)
+        if settings_a.get(name) != settings_b.get(name)
+    )
+
+
+def _with_samples(spec: RunSpec, samples: dict[str, list[int]] | None) -> RunSpec:
+    return replace(spec, evaluation=spec.evaluation | {"samples": samples})
+
+
+def _merged(shards: Sequence[RecordedRun]) -> RecordedRun:
+    """Shards as one run; its scores are computed again from the scores of the documents.
+
+    A score that is not a mean over documents is left out, and a note says so.
     """
     records = sorted((row for shard in shards for row in shard.records), key=_key)
     documents = {task: n for shard in shards for task, n in shard.documents.items()}
@@ -84,30 +114,6 @@ def join(shards: Sequence[RecordedRun]) -> RecordedRun:
     )
 
 
-def _key(row: TurnRecord) -> tuple[str, int, int, int, str]:
-    return row.task, row.doc_id, row.turn, row.repeat, row.drafter or ""
-
-
-def _specs(run: RecordedRun) -> list[RunSpec]:
-    return [manifest.spec for manifest in run.manifests.values()]
-
-
-def _with_samples(spec: RunSpec, samples: dict[str, list[int]] | None) -> RunSpec:
-    return replace(spec, evaluation=spec.evaluation | {"samples": samples})
-
-
-def _differing(a: RunSpec, b: RunSpec) -> str:
-    """The settings in which two specs differ, but for the documents; "" if in none."""
-    shared = a.tasks.keys() & b.tasks.keys()
-    of_a, of_b = (
-        _with_samples(replace(spec, tasks={}), None).settings()
-        | {f"tasks.{task}": spec.tasks[task] for task in shared}
-        for spec in (a, b)
-    )
-    names = sorted(name for name in of_a | of_b if of_a.get(name) != of_b.get(name))
-    return ", ".join(f"{name} ({of_a.get(name)} / {of_b.get(name)})" for name in names)
-
-
 def _samples(
     manifests: Iterable[RunManifest], documents: Mapping[str, int]
 ) -> dict[str, list[int]] | None:
@@ -123,33 +129,121 @@ def _samples(
 
 def _scores(
     shards: Sequence[RecordedRun], records: Sequence[TurnRecord], notes: list[str]
-) -> _Scores:
+) -> dict[tuple[str, str], dict[str, float]]:
     """The mean of each score over the documents of all shards, by the newest run and task."""
     newest: dict[str, str] = {}
     for row in records:
         newest[row.task] = max(row.run_id, newest.get(row.task, ""))
-    of_documents: dict[tuple[str, str], dict[int, float]] = {}
-    unlike: set[tuple[str, str]] = set()
+    by_document: dict[tuple[str, str], dict[int, float]] = {}
+    no_means: set[tuple[str, str]] = set()
     for shard in shards:
-        values = read_run(shard.folder).scores
+        logged = read_run(shard.folder).scores
         for (_, task), scores in shard.scores.items():
-            by_name = {score_name(key): of for key, of in values.get(task, {}).items()}
+            by_name = {score_name(key): values for key, values in logged.get(task, {}).items()}
             for name, score in scores.items():
-                of_task = by_name.get(name, {})
-                if not of_task or not math.isclose(score, _mean(of_task), rel_tol=1e-9):
-                    unlike.add((task, name))
-                of_documents.setdefault((task, name), {}).update(of_task)
-    joint: _Scores = {}
-    for (task, name), values_of in sorted(of_documents.items()):
-        if (task, name) in unlike:
+                values = by_name.get(name, {})
+                if not values or not math.isclose(score, _mean(values), rel_tol=1e-9):
+                    no_means.add((task, name))
+                by_document.setdefault((task, name), {}).update(values)
+    merged: dict[tuple[str, str], dict[str, float]] = {}
+    for (task, name), values in sorted(by_document.items()):
+        if (task, name) in no_means:
             notes.append(f"{task}: {name} is no mean over documents; its shards do not give it")
         else:
             # Log-likelihoods have no rows.
             owner = newest.get(task) or max(newest.values())
-            joint.setdefault((owner, task), {})[name] = _mean(values_of)
-    return joint
+            merged.setdefault((owner, task), {})[name] = _mean(values)
+    return merged
 
 
 def _mean(values: Mapping[int, float]) -> float:
-    """As lm-eval's, in order of the documents."""
+    """Summed in order of the documents, as lm-eval does."""
     return sum(values[doc_id] for doc_id in sorted(values)) / len(values)
+
+
+def write_merged(folders: Sequence[Path], out: Path) -> list[str]:
+    """Write the run whose shards are in `folders` to `out`: rows, manifests, logs, results.
+
+    Returns:
+        notes, for people.
+
+    Raises:
+        DataError: see `merge_conflict`; something in a shard is broken; `out` is not empty, or
+            cannot be written. Nothing is left there then.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise DataError(f"{out}: is there already; choose another folder")
+    shards = [read_recorded(folder) for folder in folders]
+    if reason := merge_conflict(shards):
+        raise DataError(reason)
+    run = _merged(shards)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+            whole = Path(temporary) / "whole"
+            _write(whole, run, folders)
+            whole.rename(out)
+    except OSError as error:
+        raise DataError(
+            f"{out}: cannot be written ({error.strerror}); free space there, or choose another"
+        ) from error
+    return run.notes
+
+
+def _write(whole: Path, run: RecordedRun, folders: Sequence[Path]) -> None:
+    files = [file for folder in folders for file in sorted(folder.glob("turns*.jsonl"))]
+    rows = [row for file in files for row in records.read(file, [])]
+    rows.sort(key=lambda row: (row.task, row.doc_id, row.turn, row.repeat, row.run_id))
+    for row in rows:
+        records.append(records.records_file(whole, rank=0), row)
+    for manifest in run.manifests.values():
+        write_manifest(whole, manifest)
+    logs = [log for folder in folders for log in newest_logs(folder)]
+    if not logs:
+        return
+    newest = max(logs, key=lambda log: log.date)
+    place = whole / newest.path.parent.name
+    place.mkdir()
+    for task in sorted({log.task for log in logs}):
+        lines = [line for log in logs if log.task == task for _, line in journal.lines(log.path)]
+        lines.sort(key=lambda line: int(json.loads(line)["doc_id"]))
+        path = place / f"samples_{task}_{newest.date}.jsonl"
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+    results = json.dumps(_results(whole, run, newest), indent=2)
+    (place / f"results_{newest.date}.json").write_text(results, encoding="utf-8")
+
+
+def _results(whole: Path, run: RecordedRun, newest: SampleLog) -> dict[str, Any]:
+    """The newest results file, with the figures of all shards."""
+    path = next(newest.path.parent.glob(f"*_{newest.date}.json"))
+    last = max(row.run_id for row in run.records)
+    try:
+        written: dict[str, Any] = journal.parsed(journal.read(path))
+        written["config"]["copyspec"] = {"run_id": last, "figures": run_figures(run.records)}
+        written["config"]["samples"] = run.manifests[last].spec.evaluation["samples"]
+    except BROKEN as error:
+        raise DataError(f"{path}: not lm-eval's results ({error!r}); run it again") from error
+    for name in ("groups", "group_subtasks"):  # means over several tasks
+        written.pop(name, None)
+    written["results"], written["n-samples"] = {}, {}
+    scores = {task: by_name for (_, task), by_name in run.scores.items()}
+    for task, values in read_run(whole).scores.items():
+        effective = len({row.doc_id for row in run.records if row.task == task})
+        original = run.documents.get(task)
+        written["n-samples"][task] = {"original": original, "effective": effective}
+        written["results"][task] = {"alias": task, "sample_len": effective}
+        written["results"][task] |= _with_errors(scores.get(task, {}), values)
+    return written
+
+
+def _with_errors(
+    scores: Mapping[str, float], values: Mapping[str, Mapping[int, float]]
+) -> Iterator[tuple[str, float]]:
+    """Each score, and its standard error where there is more than one document."""
+    for name, score in scores.items():
+        key = score_key(name)
+        yield key, score
+        by_document = list(values[key].values())
+        if len(by_document) > 1:
+            error = statistics.stdev(by_document) / len(by_document) ** 0.5
+            yield key.replace(",", "_stderr,"), error

@@ -34,15 +34,17 @@ class Metric:
     """A figure over turns.
 
     Attributes:
-        name: as in every table and results file.
+        name: in results files.
+        heading: in tables.
         columns: of `turns.frame`, which it is computed from; a turn without one is left out.
         combine: the figure of at least one turn; NaN where there is nothing to divide by.
-        timed: whether it needs seconds, which an answer from lm-eval's cache has not.
+        timed: whether it needs seconds, which an answer from lm-eval's cache lacks.
         higher_is_better: None where neither is.
         is_bound: whether it is an end of another metric's confidence interval.
     """
 
     name: str
+    heading: str
     columns: tuple[str, ...]
     combine: Combine
     timed: bool = False
@@ -61,7 +63,7 @@ class Metric:
 
 
 def summarise(turns: DataFrame) -> dict[str, float | int | None]:
-    """`turns`, `runs`, every metric (those of `BY_SOURCE`, too), and `NAME_spread` of each.
+    """`turns`, `runs`, each of `ALL_METRICS`, and `NAME_spread` of each.
 
     A metric without a value is None.
 
@@ -74,7 +76,7 @@ def summarise(turns: DataFrame) -> dict[str, float | int | None]:
     figures: dict[str, float | int | None] = {"turns": len(answers), "runs": len(runs)}
     if len({len(run) for run in runs}) > 1:
         runs = [turns]
-    for metric in (*METRICS, *BY_SOURCE):
+    for metric in ALL_METRICS:
         values = [metric.of(run) for run in ([turns] if metric.is_bound else runs)]
         mean = sum(values) / len(values)
         figures[metric.name] = None if math.isnan(mean) else mean
@@ -132,44 +134,40 @@ def ratio_of_sums(values: Floats, _: Integers) -> float:
     return float(numerator / denominator) if denominator else math.nan
 
 
-def share_if_drafted(values: Floats, _: Integers) -> float:
-    """Sum of the first column / sum of the second; NaN where the third, the drafted ones, is zero.
+def share_if_drafted(values: Floats, conversations: Integers) -> float:
+    """`ratio_of_sums` of the first two columns; NaN where the third, the drafted ones, is zero.
 
     >>> share_if_drafted(numpy.array([[3.0, 10.0, 4.0], [0.0, 5.0, 0.0]]), numpy.arange(2))
     0.2
     """
-    accepted, tokens, drafted = values.sum(axis=0)
-    return float(accepted / tokens) if drafted and tokens else math.nan
+    return ratio_of_sums(values[:, :2], conversations) if values[:, 2].any() else math.nan
 
 
 def ratio_of_rates(values: Floats, _: Integers) -> float:
     """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds`.
 
-    >>> ratio_of_rates(numpy.array([[10.0, 2.0, 10.0, 4.0], [30.0, 8.0, 30.0, 16.0]]), _)
+    >>> ratio_of_rates(numpy.array([[10.0, 2.0, 10.0, 4.0], [30.0, 8.0, 30.0, 16.0]]), [0, 1])
     2.0
     """
-    return float(_rates(values.sum(axis=0)[None])[0])
+    return float(_rates(values.sum(axis=0)))
 
 
 def median_of_ratios(values: Floats, _: Integers) -> float:
     """Median over the turns of `ratio_of_rates`.
 
     >>> turns = [[10.0, 2.0, 10.0, 4.0], [10.0, 1.0, 10.0, 4.0], [10.0, 1.0, 10.0, 1.0]]
-    >>> median_of_ratios(numpy.array(turns), _)
+    >>> median_of_ratios(numpy.array(turns), numpy.arange(3))
     2.0
     """
     return float(numpy.median(_rates(values)))
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:
-    """The median of `values`, each repeated as often as its weight.
+    """The median of `values`, each repeated as often as its weight: `[resamples]`.
 
     Args:
         values: `[turns]`, ascending.
         weights: `[resamples, turns]`, whole numbers.
-
-    Returns:
-        `[resamples]`.
 
     >>> weighted_median(numpy.array([1.0, 2.0, 5.0]), numpy.array([[1.0, 0.0, 1.0]]))
     array([3.])
@@ -182,97 +180,101 @@ def weighted_median(values: Floats, weights: Floats) -> Floats:
 
 
 def _rates(values: Floats) -> Floats:
-    """Of `[…, 4]` values as `ratio_of_rates` takes them: the ratio of each row."""
+    """`ratio_of_rates` of each row of `[…, 4]` values."""
     with numpy.errstate(divide="ignore", invalid="ignore"):
         ratio = (values[..., 0] / values[..., 1]) / (values[..., 2] / values[..., 3])
     return numpy.asarray(ratio)
 
 
-def _bound(interval: Callable[[bytes, bytes], tuple[float, float]], end: int) -> Combine:
-    """One end of an interval, whose two ends are asked for one after the other."""
-    return lambda values, clusters: interval(
-        numpy.ascontiguousarray(values).tobytes(), clusters.tobytes()
-    )[end]
+def _speedup_statistic(turns: Floats) -> Callable[[Floats], Floats]:
+    return lambda weights: _rates(weights @ turns)
 
 
-@functools.lru_cache(maxsize=1)
-def _speedup_interval(values: bytes, clusters: bytes) -> tuple[float, float]:
-    turns = numpy.frombuffer(values).reshape(-1, 4)
-    return bootstrap_interval(
-        lambda weights: _rates(weights @ turns), numpy.frombuffer(clusters, numpy.int64)
-    )
-
-
-@functools.lru_cache(maxsize=1)
-def _median_interval(values: bytes, clusters: bytes) -> tuple[float, float]:
-    ratios = _rates(numpy.frombuffer(values).reshape(-1, 4))
+def _median_statistic(turns: Floats) -> Callable[[Floats], Floats]:
+    ratios = _rates(turns)
     order = numpy.argsort(ratios, kind="stable")
-    return bootstrap_interval(
-        lambda weights: weighted_median(ratios[order], weights[:, order]),
-        numpy.frombuffer(clusters, numpy.int64),
-    )
+    return lambda weights: weighted_median(ratios[order], weights[:, order])
 
 
-def _ratio(name: str, numerator: str, denominator: str, **properties: Any) -> Metric:
-    return Metric(name, (numerator, denominator), ratio_of_sums, **properties)
+@functools.lru_cache(maxsize=2)
+def _interval(statistic: Any, values: bytes, clusters: bytes) -> tuple[float, float]:
+    turns = numpy.frombuffer(values).reshape(-1, 4)
+    return bootstrap_interval(statistic(turns), numpy.frombuffer(clusters, numpy.int64))
+
+
+def _bound(name: str, heading: str, statistic: Any, end: int) -> Metric:
+    """One end of an interval; the two ends are asked for one after the other."""
+
+    def combine(values: Floats, clusters: Integers) -> float:
+        contiguous = numpy.ascontiguousarray(values)
+        return _interval(statistic, contiguous.tobytes(), clusters.tobytes())[end]
+
+    return Metric(name, heading, _BOTH_RATES, combine, **_FAST, is_bound=True)
+
+
+def _ratio(name: str, heading: str, formula: str, **properties: Any) -> Metric:
+    """A ratio of sums; the formula is "column / column"."""
+    return Metric(name, heading, tuple(formula.split(" / ")), ratio_of_sums, **properties)
+
+
+def _share(source: str, heading: str) -> Metric:
+    """Accepted draft tokens of a source / generated tokens, if any of it were drafted."""
+    columns = (f"{source}_accepted", "num_tokens", f"{source}_drafted")
+    return Metric(f"{source}_share", heading, columns, share_if_drafted)
+
+
+def _accepted(prefix: str, heading: str, accepted: str, attempts: str) -> Metric:
+    """Accepted tokens / forwards that verified a draft (for copies, the paper's τ)."""
+    return _ratio(f"{prefix}accepted_per_attempt", heading, f"{accepted} / {attempts}")
 
 
 _FAST: dict[str, Any] = {"timed": True, "higher_is_better": True}
+_SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
+_BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
+_FROM = f"{CONFIDENCE:.0%} from"
 
 METRICS: tuple[Metric, ...] = (
-    # tokens / (prefill + decode seconds): what a user waits for
-    _ratio("tokens_per_second", "num_tokens", "seconds", **_FAST),
-    # tokens but the prefill's / decode seconds
-    _ratio("decode_tokens_per_second", "decode_tokens", "decode_seconds", **_FAST),
-    # mean wall-clock seconds of a turn, prefill to last token
-    _ratio("latency_seconds", "latency_seconds", "num_turns", timed=True, higher_is_better=False),
-    # mean generated tokens of a turn
-    _ratio("tokens", "num_tokens", "num_turns"),
-    # mean target forwards of a turn, the prefill counted as one
-    _ratio("forwards", "num_forwards", "num_turns"),
-    # share of turns that the token budget ended
-    _ratio("cut_share", "cut", "num_turns"),
-    # tokens that repeat themselves until the budget ends them / generated tokens
-    _ratio("looped_share", "num_looped_tokens", "num_tokens"),
-    # generated tokens / target forwards; plain decoding gives exactly 1
-    _ratio("tokens_per_forward", "num_tokens", "num_forwards", higher_is_better=True),
-    # accepted draft tokens that were copied / generated tokens (the paper's "% copied")
-    _ratio("copied_share", "copied_tokens", "num_tokens"),
-    # the part of it that was copied from answers of earlier runs, where these were drafted from
-    Metric(
-        "earlier_share", ("earlier_accepted", "num_tokens", "earlier_drafted"), share_if_drafted
-    ),
-    # accepted draft tokens that were recycled / generated tokens, where recycled ones were drafted
-    Metric(
-        "recycled_share", ("recycled_accepted", "num_tokens", "recycled_drafted"), share_if_drafted
-    ),
-    # draft tokens verified / generated tokens: what the drafting asks of the target
-    _ratio("drafted_per_token", "drafted_tokens", "num_tokens"),
-    # accepted copied tokens / forwards that verified a copy (the paper's τ)
-    _ratio("accepted_per_attempt", "copied_tokens", "copy_attempts"),
-    # the same of a draft model's proposals
-    _ratio("model_accepted_per_attempt", "model_accepted", "model_attempts"),
-    # the following of paired turns only: tokens per second of plain one-token decoding
-    _ratio("baseline_tokens_per_second", "baseline_num_tokens", "baseline_seconds", **_FAST),
-    # tokens per second / the baseline's, and the interval of this ratio
-    Metric("speedup", _BOTH_RATES, ratio_of_rates, **_FAST),
-    Metric("speedup_low", _BOTH_RATES, _bound(_speedup_interval, 0), **_FAST, is_bound=True),
-    Metric("speedup_high", _BOTH_RATES, _bound(_speedup_interval, 1), **_FAST, is_bound=True),
-    # median over the turns of the turn's own ratio, and its interval
-    Metric("speedup_median", _BOTH_RATES, median_of_ratios, **_FAST),
-    Metric("speedup_median_low", _BOTH_RATES, _bound(_median_interval, 0), **_FAST, is_bound=True),
-    Metric("speedup_median_high", _BOTH_RATES, _bound(_median_interval, 1), **_FAST, is_bound=True),
-    # share of turns whose tokens are the baseline's, that differ at a near-tie, and that differ
-    # for no reason of rounding
-    _ratio("identical", "identical", "num_turns", higher_is_better=True),
-    _ratio("near_tie", "near_tie", "num_turns"),
-    _ratio("diverged", "diverged", "num_turns", higher_is_better=False),
+    # prefill + decode seconds: what a user waits for
+    _ratio("tokens_per_second", "tok/s", "num_tokens / seconds", **_FAST),
+    _ratio("decode_tokens_per_second", "decode tok/s", "decode_tokens / decode_seconds", **_FAST),
+    # means over turns; the latency is wall clock, prefill to last token
+    _ratio("latency_seconds", "latency s", "latency_seconds / num_turns", **_SLOW),
+    _ratio("tokens", "tokens", "num_tokens / num_turns"),
+    # the prefill counts as one forward
+    _ratio("forwards", "forwards", "num_forwards / num_turns"),
+    _ratio("cut_share", "cut by length", "cut / num_turns"),
+    # tokens that repeat themselves until the budget ends them
+    _ratio("looped_share", "looped", "num_looped_tokens / num_tokens"),
+    # plain decoding gives exactly 1
+    _ratio("tokens_per_forward", "tok/forward", "num_tokens / num_forwards", higher_is_better=True),
+    # the paper's "% copied", and the part of it that was copied from answers of earlier runs
+    _ratio("copied_share", "copied", "copied_tokens / num_tokens"),
+    _share("earlier", "from earlier runs"),
+    _share("recycled", "recycled"),
+    # what the drafting asks of the target
+    _ratio("drafted_per_token", "drafted/token", "drafted_tokens / num_tokens"),
+    _accepted("", "accepted/attempt", "copied_tokens", "copy_attempts"),
+    _accepted("model_", "model accepted/attempt", "model_accepted", "model_attempts"),
+    # the following for paired turns only; the baseline is plain one-token decoding
+    _ratio("baseline_tokens_per_second", "baseline tok/s", _BASELINE_RATE, **_FAST),
+    Metric("speedup", "speed-up", _BOTH_RATES, ratio_of_rates, **_FAST),
+    _bound("speedup_low", _FROM, _speedup_statistic, 0),
+    _bound("speedup_high", "to", _speedup_statistic, 1),
+    Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, **_FAST),
+    _bound("speedup_median_low", _FROM, _median_statistic, 0),
+    _bound("speedup_median_high", "to", _median_statistic, 1),
+    # tokens equal to the baseline's; different at a near-tie; different beyond rounding
+    _ratio("identical", "identical", "identical / num_turns", higher_is_better=True),
+    _ratio("near_tie", "near-tie", "near_tie / num_turns"),
+    _ratio("diverged", "diverged", "diverged / num_turns", higher_is_better=False),
 )
 
-BY_SOURCE: tuple[Metric, ...] = tuple(
-    # accepted_per_attempt by where the copies come from
-    _ratio(f"{source}_accepted_per_attempt", f"{source}_accepted", f"{source}_attempts")
-    for source in COPIED
+ALL_METRICS: tuple[Metric, ...] = (
+    *METRICS,
+    *(
+        _accepted(f"{source}_", f"τ ({label})", f"{source}_accepted", f"{source}_attempts")
+        for source, label in zip(COPIED, ("context", "store", "earlier runs"), strict=True)
+    ),
 )
-"""For tables of runs alone: lm-eval's have no room for them."""
+"""What reports of runs show; lm-eval's results have `METRICS`."""

@@ -9,39 +9,32 @@ from pandas import DataFrame
 
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import turns
-from copyspec_eval.reports.summary import CONFIDENCE, figures_by
-from copyspec_eval.reports.tables import number, terminal, without_empty_columns
+from copyspec_eval.reports.summary import figures_by
+from copyspec_eval.reports.tables import Column, cells, metric_column, terminal, text_column
 
-_COLUMNS = {
-    "tokens_per_second": "tok/s",
-    "latency_seconds": "latency s",
-    "tokens": "tokens",
-    "forwards": "forwards",
-    "tokens_per_forward": "tok/forward",
-    "copied_share": "copied",
-    "earlier_share": "from earlier runs",
-    "recycled_share": "recycled",
-    "accepted_per_attempt": "accepted/attempt",
-    "model_accepted_per_attempt": "model accepted/attempt",
-    "baseline_tokens_per_second": "baseline tok/s",
-    "speedup": "speed-up",
-    "speedup_low": f"{CONFIDENCE:.0%} from",
-    "speedup_high": "to",
-    "speedup_median": "median",
-    "identical": "identical",
-    "near_tie": "near-tie",
-    "diverged": "diverged",
-}
+_COLUMNS = [
+    *map(text_column, ("task", "turn", "drafter", "category")),
+    Column("answers", lambda row: row["turns"]),
+    *(
+        metric_column(name, ".4g")
+        for name in (
+            *("tokens_per_second", "latency_seconds", "tokens", "forwards", "tokens_per_forward"),
+            *("copied_share", "earlier_share", "recycled_share"),
+            *("accepted_per_attempt", "model_accepted_per_attempt"),
+            *("baseline_tokens_per_second", "speedup", "speedup_low", "speedup_high"),
+            *("speedup_median", "identical", "near_tie", "diverged"),
+        )
+    ),
+]
 
 
 def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
     """`{task: {"turn 1": {metric: value, …, "by_category": {name: {metric: value, …}}}, …}}`."""
     frame = turns.frame(rows)
     results: dict[str, Any] = {}
-    for (task, turn), figures in _rows(figures_by(frame, ["task", "turn"])).items():
+    for (task, turn), figures in _figures_by(frame, ["task", "turn"]).items():
         results.setdefault(task, {})[f"turn {turn}"] = figures | {"by_category": {}}
-    by_category = figures_by(frame, ["task", "turn", "category"])
-    for (task, turn, name), figures in _rows(by_category).items():
+    for (task, turn, name), figures in _figures_by(frame, ["task", "turn", "category"]).items():
         results[task][f"turn {turn}"]["by_category"][name] = figures
     return results
 
@@ -51,24 +44,22 @@ def run_table(rows: Sequence[TurnRecord]) -> str:
 
     A column that has no value anywhere is left out.
     """
-    results, lines = run_figures(rows), []
-    names = {(row.task, row.turn): row.drafter or row.backend for row in rows}
-    for task, by_turn in results.items():
+    names = {(row.task, f"turn {row.turn}"): row.drafter or row.backend for row in rows}
+    lines = []
+    for task, by_turn in run_figures(rows).items():
         for turn, figures in by_turn.items():
-            counted = int(turn.removeprefix("turn "))
-            drafter = names[task, counted]
             categories = figures["by_category"]
             parts = {"all": figures} | (categories if len(categories) > 1 else {})
-            lines += [[task, counted, drafter, n, *_cells(part)] for n, part in parts.items()]
-    headers = ["task", "turn", "drafter", "category", "answers", *_COLUMNS.values()]
-    return terminal(*without_empty_columns(headers, lines))
+            labels = {
+                "task": task,
+                "turn": turn.removeprefix("turn "),
+                "drafter": names[task, turn],
+            }
+            lines += [labels | {"category": name} | part for name, part in parts.items()]
+    return terminal(*cells(_COLUMNS, DataFrame(lines, dtype=object)))
 
 
-def _rows(figures: DataFrame) -> dict[Any, dict[str, float | int | None]]:
+def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:
     """The figures of each group as JSON values; None for what has none."""
-    values = figures.astype(object).where(figures.notna(), None)
-    return dict(values.to_dict(orient="index"))
-
-
-def _cells(figures: dict[str, Any]) -> list[str]:
-    return [str(figures["turns"]), *(number(figures[name], ".4g") for name in _COLUMNS)]
+    figures = figures_by(frame, by)
+    return dict(figures.astype(object).where(figures.notna(), None).to_dict(orient="index"))

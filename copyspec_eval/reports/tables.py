@@ -1,14 +1,68 @@
-"""Tables in Markdown, for files and for terminals: the only place that lays them out."""
+"""Tables in Markdown, for files and terminals: columns, cells, and the layout of all of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from pandas import DataFrame, Series
 from tabulate import tabulate
+
+from copyspec_eval.reports.summary import ALL_METRICS, CONFIDENCE
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?( ±[\d.,]+%?)?")
 _ESCAPES = str.maketrans({"|": r"\|", "`": r"\`", "<": "&lt;", "\n": " ", "\r": " "})
+_HEADINGS = {metric.name: metric.heading for metric in ALL_METRICS}
+
+Cells = tuple[list[str], list[list[object]]]
+"""Headings and rows."""
+
+
+class Column(NamedTuple):
+    """A column of a table over a frame of figures: its heading, and the cell of a row."""
+
+    heading: str
+    cell: Callable[[Series[Any]], object]
+
+
+def text_column(name: str) -> Column:
+    """A column of the frame as it is."""
+    return Column(name, lambda row: row[name])
+
+
+def metric_column(name: str, form: str, heading: str | None = None) -> Column:
+    """A metric, with its spread over runs, in a number format."""
+    return Column(heading or _HEADINGS[name], lambda row: figure(row, name, form))
+
+
+def interval_column(name: str) -> Column:
+    """A speed-up with its confidence interval."""
+    heading = f"{_HEADINGS[name]} ({CONFIDENCE:.0%})"
+    return Column(heading, lambda row: with_interval(row, name))
+
+
+def cells(columns: Sequence[Column], frame: DataFrame) -> Cells:
+    """A table of the rows of `frame`, without the columns that would be empty."""
+    rows = [[column.cell(row) for column in columns] for _, row in frame.iterrows()]
+    return without_empty_columns([column.heading for column in columns], rows)
+
+
+def figure(figures: Series[Any], name: str, form: str) -> str:
+    """A metric, and its spread where several runs were taken together; "" without a value."""
+    value, spread = figures[name], number(figures.get(f"{name}_spread"), form)
+    return number(value, form) + (f" ±{spread}" if spread else "")
+
+
+def with_interval(figures: Series[Any], name: str) -> str:
+    """A speed-up with its interval: "1.88 (1.62 to 2.20)"."""
+    low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
+    return figure(figures, name, ".2f") + (f" ({low} to {high})" if low else "")
+
+
+def number(value: float | None, form: str) -> str:
+    """`value` in a format; "" for None and NaN."""
+    return "" if value is None or value != value else format(value, form)
 
 
 def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -23,23 +77,16 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """The same layout with nothing escaped; numbers, as far as a column has nothing else, right."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    columns = zip(*cells, strict=True) if cells else ()
+    """The same layout with nothing escaped; columns that hold only numbers are aligned right."""
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    columns = zip(*texts, strict=True) if texts else ()
     numeric = [all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in columns]
     align = ["right" if right else "left" for right in numeric]
-    table = tabulate(cells, headers, "pipe", disable_numparse=True, colalign=align or None)
+    table = tabulate(texts, headers, "pipe", disable_numparse=True, colalign=align or None)
     return f"{table}\n"
 
 
-def without_empty_columns(
-    headers: Sequence[str], rows: Sequence[Sequence[object]]
-) -> tuple[list[str], list[list[object]]]:
-    """The table less the columns in which every cell is empty."""
-    kept = [index for index in range(len(headers)) if any(row[index] != "" for row in rows)]
-    return [headers[index] for index in kept], [[row[index] for index in kept] for row in rows]
-
-
-def number(value: float | None, form: str) -> str:
-    """`value` in a format, or nothing for None and NaN."""
-    return "" if value is None or value != value else format(value, form)
+def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Cells:
+    """The table without the columns in which every cell is empty."""
+    full = [index for index in range(len(headers)) if any(row[index] != "" for row in rows)]
+    return [headers[index] for index in full], [[row[index] for index in full] for row in rows]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -28,13 +29,11 @@ main()
 """
 
 
-def module(name: str, *arguments: str) -> list[str]:
-    """The arguments of a command that runs `main` of a module of this package.
-
-    It has to read `INSTALLED`.
-    """
+def module(name: str, *arguments: str, **options: Any) -> Command:
+    """A command that runs `main` of a module of this package; `options` as of `Command`."""
     start = _START.format(str(Path(__file__).parents[2]), name)
-    return [sys.executable, "-I", "-c", start, *arguments]
+    words = [sys.executable, "-I", "-c", start, *arguments]
+    return Command(words, readable=INSTALLED, **options)
 
 
 def run(command: Command) -> Outcome:

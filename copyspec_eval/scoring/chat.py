@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
+from copyspec_eval import journal
 from copyspec_eval.errors import OptionError
 from copyspec_eval.redaction import address, hide_url, masked, without_secrets
 
-_Asked = TypeVar("_Asked")
+_Key = TypeVar("_Key")
+_Question = TypeVar("_Question")
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -68,17 +71,15 @@ class ChatModel:
         """
         try:
             return without_secrets(_content(asyncio.run(self._completion(system, user))))
-        except asyncio.TimeoutError:
-            raise UnansweredError(f"no answer in {TIMEOUT_SECONDS:g} s, retries included") from None
-        except self._openai.APIStatusError as error:
-            raise UnansweredError(
-                _line(f"HTTP {error.status_code}: {error.response.text}")
-            ) from None
         except UnansweredError:
             raise
+        except asyncio.TimeoutError:
+            reason = f"no answer in {TIMEOUT_SECONDS:g} s, retries included"
+        except self._openai.APIStatusError as error:
+            reason = _line(f"HTTP {error.status_code}: {error.response.text}")
         except Exception as error:  # of the client, and of its transport, whichever it uses
             reason = _line(str(error)) or type(error).__name__
-            raise UnansweredError(reason) from None
+        raise UnansweredError(reason)
 
     async def _completion(self, system: str, user: str) -> bytes:
         """The server's answer, JSON if all is well."""
@@ -110,23 +111,56 @@ class ChatModel:
             return await asyncio.wait_for(body(), TIMEOUT_SECONDS)
 
 
-def ask_all(
-    asked: Sequence[_Asked], ask: Callable[[_Asked], None], concurrency: int, label: str
-) -> None:
-    """Call `ask` of each, `concurrency` at a time, with a progress bar.
+def ask_missing(
+    path: Path,
+    questions: Mapping[_Key, _Question],
+    rows: dict[_Key, dict[str, Any]],
+    ask: Callable[[_Question], dict[str, Any]],
+    concurrency: int,
+    label: str,
+    ensure_ascii: bool = True,
+) -> dict[_Key, str]:
+    """Ask those of `questions` that have no row yet, `concurrency` at a time, with a progress bar.
+
+    Each row is put into `rows` and appended to `path` at once, so that a kill loses none.
+
+    Args:
+        path: a JSONL file that this process holds `journal.alone`.
+        questions: all of them.
+        rows: those that are in `path`.
+        ask: gives the row of a question.
+        concurrency: number of parallel requests.
+        label: of the progress bar.
+        ensure_ascii: as of `json.dumps`.
+
+    Returns:
+        why each question that `ask` raised `UnansweredError` for has no row.
 
     Raises:
         OptionError: `concurrency` is below 1.
+        DataError: `path` cannot be written.
     """
     if concurrency < 1:
         raise OptionError(f"concurrency {concurrency}; give 1 or more")
+    reasons: dict[_Key, str] = {}
+
+    def ask_one(key: _Key) -> None:
+        try:
+            row = ask(questions[key])
+        except UnansweredError as error:
+            reasons[key] = str(error)
+        else:
+            journal.append(path, json.dumps(row, ensure_ascii=ensure_ascii).encode())
+            rows[key] = row
+
     pool = ThreadPoolExecutor(concurrency)
     try:
-        futures = [pool.submit(ask, each) for each in asked]
+        futures = [pool.submit(ask_one, key) for key in questions if key not in rows]
         for future in tqdm(as_completed(futures), label, len(futures), unit="answer"):
             future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+    return reasons
 
 
 def _line(text: str) -> str:

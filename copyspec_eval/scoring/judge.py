@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_all
-from copyspec_eval.scoring.mt_bench import Grading, is_rating, judgement_row, parse_rating
+from copyspec_eval.errors import DataError
+from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
+from copyspec_eval.scoring.mt_bench import Grading, is_rating, parse_rating
 
 # Servers are not deterministic even at temperature 0, so another judgement may have a rating.
 NUM_JUDGEMENTS = 3
@@ -65,9 +65,7 @@ def judge_all(
     judge: str,
     concurrency: int,
 ) -> Judged:
-    """Rate those of `gradings` that `path` has no rating of yet, `concurrency` at a time.
-
-    Each judgement is appended to `path` at once, so that a kill loses none.
+    """Rate those of `gradings` that `path` has no rating of yet; see `ask_missing`.
 
     Args:
         rate: as `Judge.rate`.
@@ -81,26 +79,27 @@ def judge_all(
         OptionError: `concurrency` is below 1.
         DataError: as `read_scores`, or `path` cannot be written, or another judge is writing it.
     """
-    if concurrency < 1:
-        raise OptionError(f"concurrency {concurrency}; give 1 or more")
+
+    def judgement_row(grading: Grading) -> dict[str, Any]:
+        judgement, score = rate(grading)
+        return {
+            "question_id": grading.question_id,
+            "model": model,
+            "judge": [judge, grading.template],
+            "user_prompt": grading.user,
+            "judgment": judgement,
+            "score": score,
+            "turn": grading.turn,
+            "tstamp": time.time(),
+        }
+
     with journal.alone(path):
         scores, notes = read_scores(path, gradings, model, judge)
-        reasons: dict[AnswerTurn, str] = {}
-
-        def rate_one(grading: Grading) -> None:
-            answer = grading.question_id, grading.turn
-            try:
-                judgement, score = rate(grading)
-            except UnansweredError as error:
-                reasons[answer] = str(error)
-            else:
-                row = judgement_row(grading, model, judge, judgement, score, time.time())
-                journal.append(path, json.dumps(row).encode())
-                scores[answer] = score
-
-        unrated = [each for each in gradings if (each.question_id, each.turn) not in scores]
-        ask_all(unrated, rate_one, concurrency, "Judging")
-        return Judged(gradings, scores, reasons, notes)
+        rows: dict[AnswerTurn, dict[str, Any]] = {key: {"score": scores[key]} for key in scores}
+        questions = {(each.question_id, each.turn): each for each in gradings}
+        reasons = ask_missing(path, questions, rows, judgement_row, concurrency, "Judging")
+    scores = {key: row["score"] for key, row in rows.items()}
+    return Judged(gradings, scores, reasons, notes)
 
 
 def read_scores(

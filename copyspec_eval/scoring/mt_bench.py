@@ -22,10 +22,7 @@ reference, unless all are asked for: FastChat itself would show them.
 REFERENCE_CATEGORIES = frozenset({"math", "reasoning", "coding"})
 """Categories in which the judge is shown the reference answer, if there is one."""
 
-_NAMES = (
-    *("single-v1", "single-math-v1"),
-    *("single-v1-multi-turn", "single-math-v1-multi-turn"),
-)
+_NAMES = ("single-v1", "single-math-v1", "single-v1-multi-turn", "single-math-v1-multi-turn")
 _RATINGS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
 
 
@@ -94,10 +91,10 @@ def reference_of(
     task: str, conversation: Conversation, turn: int, guide: Guide, all_references: bool
 ) -> tuple[str, str] | None:
     """The reference answers that the judge of a turn is shown; None for none."""
-    holds_for = REFERENCE_TURNS.get(task, 0)
-    if all_references and holds_for:
-        holds_for = 2
-    if conversation.category not in REFERENCE_CATEGORIES or turn > holds_for:
+    num_turns = REFERENCE_TURNS.get(task, 0)
+    if all_references and num_turns:
+        num_turns = 2
+    if conversation.category not in REFERENCE_CATEGORIES or turn > num_turns:
         return None
     return guide.references.get(conversation.question_id)
 
@@ -107,20 +104,23 @@ def gradings(
 ) -> Iterator[Grading]:
     """The grading of each turn of a conversation of `task`.
 
-    Args:
-        task, conversation, guide: see there.
-        all_references: whether MT-Redundant's second turns are judged with the reference answers to
-            MT-Bench's, as in FastChat.
+    With `all_references`, MT-Redundant's second turns are judged with the reference answers to
+    MT-Bench's, as in FastChat.
 
     Raises:
         DataError: a prompt has an unknown field.
     """
+    questions, answers = conversation.questions, conversation.answers
+    # Each of FastChat's prompts uses some of these fields.
+    values = {"question": questions[0], "question_1": questions[0], "question_2": questions[1]}
+    values |= {"answer": answers[0], "answer_1": answers[0], "answer_2": answers[1]}
     for turn in (1, 2):
         shown = reference_of(task, conversation, turn, guide, all_references)
         name = f"single-{'math-' if shown else ''}v1{'-multi-turn' if turn == 2 else ''}"
         template = guide.templates[name]
         try:
-            user = template.user.format(**_values(conversation, shown))
+            references = dict(zip(("ref_answer_1", "ref_answer_2"), shown or (), strict=False))
+            user = template.user.format(**values, **references)
         except (IndexError, KeyError, ValueError) as error:
             raise DataError(
                 f"the judge's prompt {name!r} has an unknown field ({error}); copy the file again"
@@ -149,22 +149,6 @@ def is_rating(score: float) -> bool:
     return 1 <= score <= 10
 
 
-def judgement_row(
-    grading: Grading, model: str, judge: str, judgement: str, score: float, tstamp: float
-) -> dict[str, Any]:
-    """A row of FastChat's `model_judgment/<judge>_single.jsonl`; `tstamp` is a Unix time in s."""
-    return {
-        "question_id": grading.question_id,
-        "model": model,
-        "judge": [judge, grading.template],
-        "user_prompt": grading.user,
-        "judgment": judgement,
-        "score": score,
-        "turn": grading.turn,
-        "tstamp": tstamp,
-    }
-
-
 def file_name(name: str) -> str:
     """A model's name without the characters that file names cannot have.
 
@@ -177,13 +161,3 @@ def file_name(name: str) -> str:
 def _both(turns: Any) -> tuple[str, str]:
     first, second = turns
     return str(first), str(second)
-
-
-def _values(conversation: Conversation, reference: tuple[str, str] | None) -> dict[str, str]:
-    """Values of all fields of FastChat's prompts; each prompt uses some."""
-    (question_1, question_2), (answer_1, answer_2) = conversation.questions, conversation.answers
-    values = {"question": question_1, "question_1": question_1, "question_2": question_2}
-    values |= {"answer": answer_1, "answer_1": answer_1, "answer_2": answer_2}
-    if reference:
-        values |= dict(zip(("ref_answer_1", "ref_answer_2"), reference, strict=True))
-    return values

@@ -7,7 +7,6 @@ knows a fixed list of judges.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -15,10 +14,11 @@ from dataclasses import dataclass
 from os import devnull
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_all
+from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
 from copyspec_eval.scoring.judge import AnswerTurn
 from copyspec_eval.scoring.mt_bench import Conversation, Guide, reference_of
 
@@ -52,7 +52,7 @@ class JudgedPairs:
 
     def verdicts(self, turn: int) -> Counter[str]:
         """How often `a` wins, `b` wins, or neither, on a turn; as FastChat counts them."""
-        return Counter(_winner(row) for (_, of), row in self.rows.items() if of == turn)
+        return Counter(_winner(row) for row in self.rows.values() if row["turn"] == turn)
 
 
 def pairs_of(
@@ -106,11 +106,8 @@ def judge_pairs(
         judges = gen_judgment.make_judge_pairwise(
             _KNOWN_JUDGE, {row["name"]: dict(row) for row in prompts}
         )
-        rows = _read(path, pairs, names, model.name)
-        reasons: dict[AnswerTurn, str] = {}
 
-        def judge(pair: Pair) -> None:
-            key = pair.a.question_id, pair.turn
+        def verdict_row(pair: Pair) -> dict[str, Any]:
             kind = ("math" if pair.reference else "default") + ("-mt" if pair.turn == 2 else "")
             match = common.MatchPair(
                 {"question_id": pair.a.question_id, "turns": list(pair.a.questions)},
@@ -121,22 +118,16 @@ def judge_pairs(
                 ref_answer=_answers(pair.reference) if pair.reference else None,
                 multi_turn=pair.turn == 2,
             )
-            try:
-                row = common.play_a_match_pair(match, None)
-            except UnansweredError as error:
-                reasons[key] = str(error)
-                return
+            row: dict[str, Any] = common.play_a_match_pair(match, None)
             if "error" in (row["g1_winner"], row["g2_winner"]):
-                reasons[key] = "no verdict in a judgement"
-                return
-            row["judge"] = [model.name, judges[kind].prompt_template["name"]]
-            journal.append(path, json.dumps(row).encode())
-            rows[key] = row
+                raise UnansweredError("no verdict in a judgement")
+            return row | {"judge": [model.name, judges[kind].prompt_template["name"]]}
 
-        todo = [pair for pair in pairs if (pair.a.question_id, pair.turn) not in rows]
+        by_key = {(pair.a.question_id, pair.turn): pair for pair in pairs}
+        rows = _read(path, by_key, names, model.name)
         # FastChat prints a line of each.
         with Path(devnull).open("w") as nowhere, redirect_stdout(nowhere):
-            ask_all(todo, judge, concurrency, "Judging pairs")
+            reasons = ask_missing(path, by_key, rows, verdict_row, concurrency, "Judging pairs")
     return JudgedPairs(pairs, rows, reasons)
 
 
@@ -154,12 +145,8 @@ def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
         system, user = conversation.to_openai_api_messages()
         return model.ask(system["content"], user["content"])
 
-    own = common.chat_completion_openai
-    common.chat_completion_openai = complete
-    try:
+    with mock.patch.object(common, "chat_completion_openai", complete):
         yield common, gen_judgment
-    finally:
-        common.chat_completion_openai = own
 
 
 def _answers(turns: Sequence[str]) -> dict[str, Any]:
@@ -175,10 +162,9 @@ def _winner(row: Mapping[str, Any]) -> str:
 
 
 def _read(
-    path: Path, pairs: Sequence[Pair], names: tuple[str, str], judge: str
+    path: Path, by_key: Mapping[AnswerTurn, Pair], names: tuple[str, str], judge: str
 ) -> dict[AnswerTurn, dict[str, Any]]:
     """The verdicts in a file; torn lines are judged anew."""
-    by_key = {(pair.a.question_id, pair.turn): pair for pair in pairs}
     rows: dict[AnswerTurn, dict[str, Any]] = {}
     for number, line in journal.lines(path) if path.exists() else ():
         try:

@@ -24,7 +24,7 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import mismatches
-from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
@@ -269,15 +269,16 @@ def _time_steps(sizes: _Sizes, device: str) -> list[Result]:
     rows = []
     for batch_size in _BATCH_SIZES:
         cache = RowCache(batch_size, _EXTENT)
-        ids = torch.randint(model.config.vocab_size, (batch_size, _CONTEXT), device=device)
-        starts = torch.full((batch_size, 1), _CONTEXT, device=device)
+        ids = torch.randint(model.config.vocab_size, (batch_size, _CONTEXT)).tolist()
         seconds: dict[int, list[float]] = {width: [] for width in _STEP_WIDTHS}
         with engine_kernels(model, exact=True):
-            forward(model, cache, 0, ids, 0, _CONTEXT, logits_to_keep=1)
+            context = [Part(row, 0, ids[row]) for row in range(batch_size)]
+            forward(model, cache, context, _CONTEXT, logits_to_keep=1)
             for _, width in itertools.product(range(2 + sizes.rounds), _STEP_WIDTHS):
                 synchronize()
                 started = perf_counter()
-                forward(model, cache, 0, ids[:, :width], starts, _EXTENT)
+                parts = [Part(row, _CONTEXT, ids[row][:width]) for row in range(batch_size)]
+                forward(model, cache, parts, _EXTENT)
                 synchronize()
                 seconds[width].append(perf_counter() - started)
         # The first two rounds warm up.

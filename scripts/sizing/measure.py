@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from copyspec_eval import provenance
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
-from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.redaction import shareable
 from sizing.shapes import shape_of
@@ -63,13 +63,12 @@ def _timed(model: Any, copy: _Copy) -> Iterator[dict[str, float]]:
 
     A shared machine's memory is not equally fast at all times.
     """
-    token = torch.tensor([[1]])
     with engine_kernels(model, exact=False):
         for context in _CONTEXTS:
             cache = RowCache(1, context + 1)
 
             def step(cache: RowCache = cache, context: int = context) -> None:
-                logits = forward(model, cache, 0, token, context, cache.capacity)[0]
+                logits = forward(model, cache, [Part(0, context, [1])], cache.capacity)
                 argmax_tokens(logits, [slice(1)])
 
             rounds = [(_seconds(copy), _seconds(step)) for _ in range(_WARM_UP + _ROUNDS)]

@@ -16,7 +16,7 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.types import OF_EARLIER
+from copyspec_eval.types import CopyOrigin
 
 pytestmark = pytest.mark.usefixtures("our_questions")
 
@@ -54,7 +54,7 @@ def test_the_same_answers_in_fewer_forwards(
         "suffix + store=base + tree" if "tree" in switches else "suffix + store=base"
     }
     assert accepted(rows, "earlier") > sum(row.counts.num_tokens or 0 for row in rows) / 2
-    assert OF_EARLIER in {span.source for row in rows for span in row.spans}
+    assert CopyOrigin.EARLIER in {span.source for row in rows for span in row.spans}
     assert forwards(rows) < forwards(rows_in(base)) / 4
     assert main(["compare", str(base), str(folder)]) == 0
 

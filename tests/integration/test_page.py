@@ -21,7 +21,7 @@ from copyspec_eval.records import SpanCharacters
 from copyspec_eval.reports import files
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.types import OF_EARLIER, OF_STORE, Difference
+from copyspec_eval.types import CopyOrigin, Difference
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LONG = "word " * 4000
@@ -54,8 +54,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         answer=HOSTILE + LONG + "again",
         span_characters=(
             SpanCharacters(0, len(HOSTILE), 0, len(HOSTILE)),
-            SpanCharacters(end - len("word "), end - 1, OF_EARLIER, OF_EARLIER),
-            SpanCharacters(end, end + len("again"), OF_STORE, OF_STORE),
+            SpanCharacters(end - len("word "), end - 1, CopyOrigin.EARLIER, CopyOrigin.EARLIER),
+            SpanCharacters(end, end + len("again"), CopyOrigin.STORE, CopyOrigin.STORE),
         ),
     )
     differing = turn("a", 91, 1)

@@ -10,8 +10,7 @@ from benchmarks import decoders, one_token_step, report
 
 from copyspec_eval import records
 from copyspec_eval.reports.leaderboard import leaderboard
-from copyspec_eval.reports.leaderboard_forms import as_json, as_markdown, csv_files
-from copyspec_eval.reports.overview import overview
+from copyspec_eval.reports.leaderboard_forms import as_json, as_markdown, csv_files, overview
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.segments import segments
 

@@ -86,7 +86,7 @@ class RandomTreeDrafter(RandomDrafter):
             token_ids.append(token)
             parents.append(parent)
         positions = tuple(self.random.randint(-1, 3) for _ in token_ids)
-        return Draft(tuple(token_ids), 0, 0, "context", tuple(parents), positions)
+        return Draft(tuple(token_ids), 0, "context", tuple(parents), positions)
 
 
 class RecordingChooser(TokenChooser):

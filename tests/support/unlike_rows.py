@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from tiny_models import VOCABULARY
 
 from copyspec_eval.decoding.cache import RowCache
@@ -25,8 +24,7 @@ def tokens(row: int, start: int, count: int) -> list[int]:
 def filled(model: Any) -> RowCache:
     cache = RowCache(len(CONTEXTS), EXTENT)
     for row, length in enumerate(CONTEXTS):
-        ids = torch.tensor([tokens(row, 0, length)])
-        forward(model, cache, row, ids, 0, length, logits_to_keep=1)
+        forward(model, cache, [Part(row, 0, tokens(row, 0, length))], length, logits_to_keep=1)
     return cache
 
 

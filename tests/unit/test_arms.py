@@ -12,11 +12,11 @@ from in_process import evaluate_into, rows_in
 
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.harness.arms import options_of_arms
 from copyspec_eval.manifest import read_manifests
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.runs import read_arms
+from copyspec_eval.session.settings import arms_of
 from copyspec_eval.types import DraftOptions
 
 ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
@@ -38,15 +38,15 @@ ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
 )
 def test_wrong_arms_are_refused(arms: object, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        options_of_arms(DraftOptions(), arms)
+        arms_of(DraftOptions(), arms)
 
 
 def test_shared_settings_hold_for_arms_without_their_own() -> None:
     shared = DraftOptions(gamma=4, num_draft_tokens=7)
-    first, second = options_of_arms(shared, ["copyspec", "copyspec+gamma=2+num_draft_tokens=0"])
+    first, second = arms_of(shared, ["copyspec", "copyspec+gamma=2+num_draft_tokens=0"])
     assert (first.gamma, first.num_draft_tokens) == (4, 7)
     assert (second.gamma, second.num_draft_tokens) == (2, 0)
-    assert options_of_arms(shared, None) == (shared,)
+    assert arms_of(shared, None) == (shared,)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_arms_are_lines_with_equal_scores(run: Path) -> None:
 
 
 def test_arms_are_compared_one_by_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [pair.name for pair in read_arms(run)] == [
+    assert list(read_arms(run)) == [
         "copyspec, gamma=1, num_draft_tokens=10, delta=5",
         "copyspec, gamma=2, num_draft_tokens=0, delta=5",
         "suffix + store, gamma=3, num_draft_tokens=96, delta=5",

@@ -42,7 +42,7 @@ def test_both_arms_are_compared_token_by_token(
     assert main(["compare", str(tmp_path / "a")]) == 0
     write_run(tmp_path / "b", [same, answered(1, [1, 5, 3], [1, 2, 3])])
     assert main(["compare", str(tmp_path / "b")]) == 1
-    [(_, baseline, drafted)] = read_arms(tmp_path / "b")
+    [(baseline, drafted)] = read_arms(tmp_path / "b").values()
     assert [each.token_ids for each in baseline.answers.values()] == [(1, 2, 3), (1, 2, 3)]
     assert [each.token_ids for each in drafted.answers.values()] == [(1, 2, 3), (1, 5, 3)]
     assert [each.text for each in drafted.answers.values()] == ["yes", "no"]

@@ -31,7 +31,15 @@ from transformers import (
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, row_runner
+from copyspec_eval.decoding import (
+    attention,
+    choosing,
+    draft_model,
+    engine,
+    forward,
+    prefill,
+    row_runner,
+)
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, TopP
 from copyspec_eval.decoding.draft_model import DraftModel
@@ -39,7 +47,6 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
@@ -258,7 +265,7 @@ def test_lm_evals_model_is_on_the_device(
         there = on("mps", model)
         choice = choose_cache(there, exact=False, batch_size=2)
         # The trial is given its choices, so it waits for none.
-        monkeypatch.setattr(f"{CopySpecLM.__module__}.choose_cache", lambda *_, **__: choice)
+        monkeypatch.setattr("copyspec_eval.session.session.choose_cache", lambda *_, **__: choice)
         with watched(pretended) as taken:
             found = answers(there)
     assert found == wanted
@@ -316,12 +323,11 @@ def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
 
 MIXES: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
-    "a tree": ("one row, suffix+tree", forward, "_step", ".to(slots.device)", ""),
-    "a packed tree": ("batch, suffix+tree", forward, "_step", ".to(slots.device)", ""),
-    "tokens": ("exact", RowRunner, "_forward", ".to(input_device(self._model))", ""),
-    "a prompt": ("exact", row_runner, "read_prompt", ", device=input_device(model)", ""),
+    "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
+    "tokens": ("exact", row_runner, "forward", ".to(input_device(model))", ""),
+    "a prompt": ("exact", prefill, "forward", ".to(input_device(model))", ""),
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
-    "a draft model": ("draft model", DraftModel, "_feed", "starts, device=ids.device", "starts"),
+    "a draft model": ("draft model", draft_model, "forward", ".to(input_device(model))", ""),
 }
 """A case, and a function of ours with its text and another that leaves something on the host."""
 
@@ -365,13 +371,13 @@ WAITS: dict[str, tuple[str, Any, str, str, str]] = {
         "kv_heads = key.shape[1]",
         "kv_heads = key.shape[1]; assert query.isfinite().all()",
     ),
-    "a copy in each layer": ("exact", RowCache, "place", ", device=positions.device", ""),
+    "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
     "a read for each row": (
         "draft model",
         draft_model,
         "_choices",
-        "if sequence is not None and not greedy[row]:",
-        "if chosen[row]: logits[row].argmax().item()\n        if False:",
+        "        if greedy[place]:",
+        "        logits[place].argmax().item()\n        if greedy[place]:",
     ),
     "a size in each draw": ("sampling", TopP, "__call__", "] = ~kept", "[kept]] = False"),
 }

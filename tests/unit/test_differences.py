@@ -15,7 +15,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from copyspec_eval.decoding import sequence as sequence_module
 from copyspec_eval.decoding.differences import MOST_ERROR, NOISE_WINDOW, Rescorer
-from copyspec_eval.decoding.forward import forward, forward_packed
+from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
@@ -254,14 +254,15 @@ def test_the_bound_is_that_of_the_type_that_is_computed_in(
 
 
 def test_a_forward_that_is_wrong_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(
-        model: Any, cache: Any, first_row: int, ids: Any, start: Any, extent: int, **more: Any
-    ) -> Any:
+    def forgetful(model: Any, cache: Any, parts: Any, *more: Any) -> Any:
         """Sees one position less than it should, in wide steps."""
-        wide = ids.shape[1] > 1
-        return forward(model, cache, first_row, ids, start + 1 if wide else start, extent, **more)
+        moved = [
+            part._replace(start=part.start + 1) if len(part.token_ids) > 1 else part
+            for part in parts
+        ]
+        return forward(model, cache, moved, *more)
 
-    put_in_place(monkeypatch, forgetful, forward_packed)
+    put_in_place(monkeypatch, forgetful)
     found = pairs_of(tiny_model("qwen2"), copying(), False)
     assert "diverged" in {pair.agreement for pair in found}
     assert "near_tie" not in {pair.agreement for pair in found}

@@ -12,8 +12,7 @@ from sample_rows import SPEC, with_counts
 from copyspec_eval.cli import main
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
-from copyspec_eval.reports.leaderboard_forms import FORMS
-from copyspec_eval.reports.overview import overview
+from copyspec_eval.reports.leaderboard_forms import FORMS, overview
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.types import DraftCounts
 

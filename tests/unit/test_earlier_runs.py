@@ -56,7 +56,7 @@ class Watched(SuffixDrafter):
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         draft = super().propose(max_tokens, thresholds)
-        self.drafts.append((self._context.token_ids[self._num_earlier :], draft))
+        self.drafts.append((self._context.token_ids[self._context.num_earlier :], draft))
         return draft
 
 

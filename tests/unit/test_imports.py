@@ -20,6 +20,7 @@ FLOORS = (
     ("cli",),
     ("paper",),
     ("api", "harness"),
+    ("session",),
     ("serving",),
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "manifest", "sources"),

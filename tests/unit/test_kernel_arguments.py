@@ -54,10 +54,10 @@ def attend_arguments(dtype: torch.dtype) -> Arguments:
 
 def write_arguments(dtype: torch.dtype) -> Arguments:
     return {
-        "states": [normal(2, 3, 4, 8, dtype=dtype), normal(2, 3, 4, 6, dtype=dtype)],
+        "states": [normal(1, 3, 4, 8, dtype=dtype), normal(1, 3, 4, 6, dtype=dtype)],
         "caches": [normal(5, 3, 20, 8, dtype=dtype), normal(5, 3, 20, 6, dtype=dtype)],
-        "rows": torch.tensor([1, 4]),
-        "positions": torch.tensor([[0, 1, 2, 3], [16, 17, 18, 19]]),
+        "rows": torch.tensor([1, 1, 4, 4]),
+        "positions": torch.tensor([0, 1, 18, 19]),
     }
 
 
@@ -69,7 +69,8 @@ def norm_arguments(dtype: torch.dtype) -> Arguments:
 
 def rotate_arguments(dtype: torch.dtype) -> Arguments:
     angles = normal(2, 5, 16, dtype=dtype)
-    return {"states": normal(2, 3, 5, 16, dtype=dtype), "cosines": angles, "sines": angles + 1}
+    states = [normal(2, 3, 5, 16, dtype=dtype), normal(2, 1, 5, 16, dtype=dtype)]
+    return {"states": states, "cosines": angles, "sines": angles + 1}
 
 
 def gate_arguments(dtype: torch.dtype) -> Arguments:

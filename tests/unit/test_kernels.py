@@ -108,12 +108,14 @@ def attend(
     mask: torch.Tensor,
     rows: torch.Tensor | None = None,
 ) -> Any:
-    return kernels.attend(query, key, value, mask, 0.3, key_rows=rows)
+    rows = torch.zeros(query.shape[2], dtype=torch.long) if rows is None else rows
+    return kernels.attend(query, key, value, mask, 0.3, rows)
 
 
 def by_definition(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
+    """Of some rows, `[rows, tokens, heads, dim]`."""
     groups = query.shape[1] // key.shape[1]
     key, value = (states.double().repeat_interleave(groups, 1) for states in (key, value))
     scores = query.double() @ key.transpose(-1, -2) * 0.3
@@ -150,27 +152,23 @@ def test_attention_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None
     )
     chance = torch.rand(rows, 1, tokens, extent, generator=torch.Generator().manual_seed(seed))
     mask = chance < data.draw(st.sampled_from([0.02, 0.5, 1.0]))
-    output = attend(query.transpose(1, 2), key, value, mask)
-    check_attention(output, query.transpose(1, 2), key, value, mask)
-    for row in range(rows):
-        for token in range(tokens):
-            seen = mask[row : row + 1, :, token : token + 1]
-            end = 1 + int(seen.flatten().nonzero().max()) if seen.any() else 1
-            alone = attend(
-                query[row : row + 1, token : token + 1].transpose(1, 2),
-                key[row : row + 1, :, :end],
-                value[row : row + 1, :, :end],
-                seen[..., :end],
-            )
-            assert torch.equal(alone[0, 0], output[row, token]), "whatever is beside, or masked"
-    together = attend(
-        query.reshape(1, rows * tokens, -1, 2 * half).transpose(1, 2),
-        key,
-        value,
-        mask.reshape(1, 1, rows * tokens, extent),
-        torch.arange(rows).repeat_interleave(tokens),
-    )
-    assert torch.equal(together[0], output.flatten(0, 1)), "tokens of several rows in one"
+    together = query.reshape(1, rows * tokens, -1, 2 * half)
+    mask_together = mask.reshape(1, 1, rows * tokens, extent)
+    key_rows = torch.arange(rows).repeat_interleave(tokens)
+    output = attend(together.transpose(1, 2), key, value, mask_together, key_rows)
+    by_row = output.unflatten(1, (rows, tokens))[0]
+    check_attention(by_row, query.transpose(1, 2), key, value, mask)
+    for token in range(rows * tokens):
+        seen = mask_together[:, :, token : token + 1]
+        end = 1 + int(seen.flatten().nonzero().max()) if seen.any() else 1
+        alone = attend(
+            together[:, token : token + 1].transpose(1, 2),
+            key[..., :end, :],
+            value[..., :end, :],
+            seen[..., :end],
+            key_rows[token : token + 1],
+        )
+        assert torch.equal(alone[0, 0], output[0, token]), "whatever is beside, or masked"
 
 
 @DTYPES

@@ -308,7 +308,7 @@ def test_an_unknown_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
     assert not out.exists()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["md", "csv", "json"])
 def test_each_form_is_printed(
     tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

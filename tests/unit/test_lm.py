@@ -88,7 +88,7 @@ def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: 
     assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
     assert wanted != unpenalised
     jobs = [ours._builder.build(instances({})[0], 0)]
-    settings = ours._spec(ours._arms[0], jobs, None).tasks["task"]
+    settings = ours._spec(ours.prepare(), ours._arms[0], jobs, 1).tasks["task"]
     assert settings["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
 
 
@@ -152,7 +152,7 @@ def test_a_request_repeated_as_padding_is_answered_once(byte_model: Path) -> Non
     ours = make(CopySpecLM, byte_model)
     answers = ours.generate_until([*requests, requests[-1], requests[-1]], disable_tqdm=True)
     assert answers[-1] is answers[-2] is answers[-3]
-    assert len(ours._arms[0].recorder.rows) == len(requests)
+    assert len(ours._recorders[0].rows) == len(requests)
 
 
 def test_records_add_up(byte_model: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused(byte_model: Path, tmp_pa
 def test_the_warm_up_is_not_remembered(byte_model: Path) -> None:
     ours = make(CopySpecLM, byte_model, "drafter=suffix,store=true")
     answers = ours.generate_until(instances({}), disable_tqdm=True)
-    store = ours._arms[0].drafting.make_drafter()._store
+    store = ours._arms[0].make_drafter()._store
     answered = sum(1 + (row.counts.num_tokens or 0) for row in rows(answers))
     assert len(store.automata[-1].token_ids) == answered, "the answers, and a token behind each"
 

@@ -101,7 +101,7 @@ def test_every_argument_is_recorded_as_resolved() -> None:
         model="M",
         arguments=given,
         batch_size=2,
-        requests={"t": {"logits_processors": ["P"]}},
+        processors={"t": ["P"]},
         drafting={"gamma": 3},
     )
     assert spec.model_args == {
@@ -121,7 +121,7 @@ def test_every_argument_is_recorded_as_resolved() -> None:
 def test_other_weights_under_one_name_are_another_run() -> None:
     def spec(model: Base) -> RunSpec:
         return run_spec(
-            model, backend="copyspec", model="M", arguments={}, batch_size=1, requests={}
+            model, backend="copyspec", model="M", arguments={}, batch_size=1, processors={}
         )
 
     first, second = Base("M"), Base("M")

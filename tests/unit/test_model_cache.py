@@ -38,8 +38,8 @@ from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.lm import CopySpecLM
-from copyspec_eval.harness.options import check_model_cache
 from copyspec_eval.records import record_of
+from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import CacheKind, Draft, DraftOptions, Generation, Verdict
 
 BUDGET = 16
@@ -351,8 +351,9 @@ def test_a_harness_model_gives_the_answers_of_hf(
     assert answers == stock.generate_until(instances(), disable_tqdm=True)
     records = [record_of(answer) for answer in answers]
     assert all(record and record.baseline and not record.baseline.difference for record in records)
-    spec = ours._spec(ours._arms[0], [ours._builder.build(instances()[0], 0)], None)
-    assert spec.drafting["cache"] == ours.cache_kind != "copyspec"
+    jobs = [ours._builder.build(instances()[0], 0)]
+    spec = ours._spec(ours.prepare(), ours._arms[0], jobs, 1)
+    assert spec.drafting["cache"] == ours.prepare().cache != "copyspec"
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=false$"):
         make(CopySpecLM, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.forward import Part
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.sequence import Sequence
@@ -52,16 +54,17 @@ def sequence(prompt: tuple[int, ...], budget: int) -> Sequence:
 
 def test_rejected_positions_are_simply_written_over() -> None:
     cache = RowCache(num_rows=2, capacity=8)
-    states = torch.arange(2 * 3, dtype=torch.float32).reshape(2, 1, 3, 1)
-    cache.place(0, torch.tensor([[0, 1, 2], [4, 5, 6]]), extent=7)
+    states = torch.arange(2 * 3, dtype=torch.float32).reshape(1, 1, 6, 1)
+    rows, positions = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 1, 2, 4, 5, 6])
+    cache.place(rows, positions, extent=7)
     keys, _ = cache.update(states, states + 10, 0)
     assert keys[:, 0, :, 0].tolist() == [[0, 1, 2, 0, 0, 0, 0], [0, 0, 0, 0, 3, 4, 5]]
-    cache.place(1, torch.tensor([[5]]), extent=6)
+    cache.place(torch.tensor([1]), torch.tensor([5]), extent=6)
     keys, values = cache.update(torch.full((1, 1, 1, 1), 9.0), torch.full((1, 1, 1, 1), 8.0), 0)
-    assert keys[0, 0, :, 0].tolist() == [0, 0, 0, 0, 3, 9]
-    assert values[0, 0, 5, 0] == 8
+    assert keys[1, 0, :, 0].tolist() == [0, 0, 0, 0, 3, 9]
+    assert values[1, 0, 5, 0] == 8
     cache.copy_row(source=1, target=0)
-    cache.place(0, torch.tensor([[0]]), extent=6)
+    cache.place(torch.tensor([0]), torch.tensor([0]), extent=6)
     keys, _ = cache.update(torch.full((1, 1, 1, 1), 7.0), torch.zeros(1, 1, 1, 1), 0)
     assert keys[0, 0, :, 0].tolist() == [7, 0, 0, 0, 3, 9]
     assert cache.get_mask_sizes(1, 0) == (6, 0)
@@ -72,34 +75,38 @@ def test_rejected_positions_are_simply_written_over() -> None:
 @pytest.mark.parametrize("window", [None, 4])
 def test_attention_by_definition(window: int | None, softcap: float | None) -> None:
     torch.manual_seed(0)
-    query, key, value = (torch.randn(2, heads, n, 8) for heads, n in ((4, 3), (2, 9), (2, 9)))
-    own = torch.tensor([[2], [5]]) + torch.arange(3)
+    key, value = torch.randn(2, 3, 2, 9, 8)
     rule = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
-    with attention.masked_as(forward_module._step(own, 9, None)):
-        mask = attention.make_mask(mask_function=rule, device=query.device)
-    output, _ = attention.attend(torch.nn.Identity(), query, key, value, mask, softcap=softcap)
-    assert output.is_contiguous()
-    # A layer may make floats of the mask, of its own for every head.
-    floats = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf).expand(-1, 4, -1, -1)
-    same, _ = attention.attend(torch.nn.Identity(), query, key, value, floats, softcap=softcap)
-    torch.testing.assert_close(output, same)
-    for row in range(2):
-        for head in range(4):
-            for place in range(3):
-                position = int(own[row, place])
+    for starts in ({0: (2, 3), 1: (5, 3)}, {2: (5, 1), 0: (2, 4)}, {1: (4, 5)}):
+        places = [(row, at) for row, (start, n) in starts.items() for at in range(start, start + n)]
+        query = torch.randn(1, 4, len(places), 8)
+        parts = [Part(row, start, [0] * count) for row, (start, count) in starts.items()]
+        rows, slots = torch.tensor(places).T.contiguous()
+        with attention.masked_as(forward_module._step(parts, rows, slots, 9)):
+            mask = attention.make_mask(mask_function=rule, device=query.device)
+            attend = partial(attention.attend, torch.nn.Identity(), query, key, value)
+            output, _ = attend(mask, softcap=softcap)
+            assert output.is_contiguous()
+            # A layer may make floats of the mask, of its own for every head, or of every row.
+            floats = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf).expand(-1, 4, -1, -1)
+            for more in (floats, floats.expand(3, -1, -1, -1)):
+                torch.testing.assert_close(output, attend(more, softcap=softcap)[0])
+        for number, (row, position) in enumerate(places):
+            for head in range(4):
                 first = 0 if window is None else max(0, position - window + 1)
                 seen = slice(first, position + 1)
-                scores = key[row, head // 2, seen] @ query[row, head, place] * 8**-0.5
+                scores = key[row, head // 2, seen] @ query[0, head, number] * 8**-0.5
                 if softcap is not None:
                     scores = softcap * torch.tanh(scores / softcap)
                 wanted = torch.softmax(scores, -1) @ value[row, head // 2, seen]
-                torch.testing.assert_close(output[row, place, head], wanted)
+                torch.testing.assert_close(output[0, number, head], wanted)
 
 
 def test_a_window_in_a_tree_goes_by_positions_in_the_context() -> None:
     """Each token sees its last three, those on other branches left out."""
-    slots = torch.arange(4, 9)[None]
-    step = forward_module._step(slots, 12, [[-1, 0, 0, 1, 2]])
+    slots = torch.arange(4, 9)
+    part = Part(0, 4, [0] * 5, [-1, 0, 0, 1, 2])
+    step = forward_module._step([part], torch.zeros_like(slots), slots, 12)
     with attention.masked_as(step):
         rule = sliding_window_causal_mask_function(3)
         mask = attention.make_mask(mask_function=rule, device=slots.device)
@@ -115,11 +122,12 @@ def test_attention_with_a_tensor_that_it_does_not_know_is_refused() -> None:
         "sliding_window": 4,
         "position_bias": None,
     }
-    attention.attend(torch.nn.Identity(), states, states, states, mask, **known)
-    with pytest.raises(ModelError, match="attention with 'position_bias' is not served; use"):
-        attention.attend(
-            torch.nn.Identity(), states, states, states, mask, position_bias=torch.ones(1)
-        )
+    place = torch.zeros(1, dtype=torch.long)
+    with attention.masked_as(forward_module._step([Part(0, 0, [0])], place, place, 1)):
+        attend = partial(attention.attend, torch.nn.Identity(), states, states, states, mask)
+        attend(**known)
+        with pytest.raises(ModelError, match="attention with 'position_bias' is not served; use"):
+            attend(position_bias=torch.ones(1))
 
 
 @pytest.mark.usefixtures("torchs_kernels")
@@ -132,10 +140,10 @@ def test_a_forward_makes_its_mask_once_for_all_layers(monkeypatch: pytest.Monkey
         return repeat(self, *sizes)
 
     model = tiny_model("qwen2")
-    ids = torch.arange(1, 9)[None]
+    part = Part(0, 0, range(1, 9))
     with torch.inference_mode(), engine_kernels(model, exact=False):
         monkeypatch.setattr(torch.Tensor, "repeat", counted)
-        forward_module.forward(model, RowCache(1, 8), 0, ids, 0, 8, logits_to_keep=1)
+        forward_module.forward(model, RowCache(1, 8), [part], 8, logits_to_keep=1)
     assert made == [(1, 1, 2, 1)], "the model has two layers"
 
 

@@ -116,13 +116,13 @@ def test_other_mlps_stay(dtype: torch.dtype) -> None:
 def test_only_the_rotation_of_halves_is_ours(dtype: torch.dtype) -> None:
     assert elementwise._rotates_halves(apply_rotary_pos_emb, dtype)
     assert not elementwise._rotates_halves(interleaved, dtype)
-    states, cosines = (
-        normal(2, 5, 3, 32, dtype=dtype).transpose(1, 2),
-        normal(2, 5, 32, dtype=dtype),
-    )
-    sines = normal(2, 5, 32, dtype=dtype).flip(0)
-    wanted, _ = apply_rotary_pos_emb(states, states, cosines, sines)
-    assert torch.equal(kernels.rotate(states, cosines, sines), wanted)
+    query, key = (normal(2, 5, heads, 32, dtype=dtype).transpose(1, 2) for heads in (3, 1))
+    cosines = normal(2, 5, 32, dtype=dtype)
+    sines = cosines.flip(0)
+    for rows in (slice(2), slice(1)):
+        wanted = apply_rotary_pos_emb(query, key, cosines[rows], sines[rows])
+        ours = kernels.rotate((query, key), cosines[rows], sines[rows])
+        assert all(map(torch.equal, ours, wanted))
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2"])

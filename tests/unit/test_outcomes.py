@@ -17,10 +17,9 @@ from copyspec_eval.drafters.outcomes import (
     guess_recycled,
     guess_resumed,
 )
-from copyspec_eval.drafters.recycling import Recycler, Successors
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
-from copyspec_eval.drafters.thresholds import acceptance_thresholds, worths
+from copyspec_eval.drafters.thresholds import acceptance_thresholds, marginal_values
 from copyspec_eval.types import Draft, DraftOptions, Verdict
 
 THRESHOLDS = (0.02,) * 32
@@ -49,9 +48,9 @@ class Watched(Outcomes):
         super().__init__()
         self.observed: list[tuple[Guess, bool]] = []
 
-    def observe(self, guess: Guess, accepted: bool) -> None:
-        self.observed.append((guess, accepted))
-        super().observe(guess, accepted)
+    def observe(self, guess: Guess, followed: bool) -> None:
+        self.observed.append((guess, followed))
+        super().observe(guess, followed)
 
 
 @given(st.lists(st.tuples(guesses, st.booleans())), guesses)
@@ -89,8 +88,7 @@ def test_draft_tokens_count_up_to_the_first_that_is_wrong(
 ) -> None:
     """As many are right as were accepted; of a chain at most one is wrong, and the last."""
     outcomes = Watched()
-    recycler = Recycler(Successors()) if recycles else None
-    drafter = SuffixDrafter(tree=tree, outcomes=outcomes, recycler=recycler)
+    drafter = SuffixDrafter(tree=tree, outcomes=outcomes, successors={} if recycles else None)
     drafter.start(prompt)
     while answer:
         outcomes.observed.clear()
@@ -148,7 +146,7 @@ def test_drafters_of_a_run_learn_from_each_other() -> None:
 
 @given(st.floats(0, 0.5), st.integers(1, 96))
 def test_the_likelier_a_token_goes_on_the_less_it_is_worth(slope: float, longest: int) -> None:
-    by_hundredths = worths(acceptance_thresholds({0: 1.0, longest: 1.0 + slope * longest}))
+    by_hundredths = marginal_values(acceptance_thresholds({0: 1.0, longest: 1.0 + slope * longest}))
     assert len(by_hundredths) == 101
     assert by_hundredths[0] == 1
     assert list(by_hundredths) == sorted(by_hundredths, reverse=True)

@@ -18,13 +18,13 @@ from unlike_rows import EXTENT, filled, parts, tokens
 
 from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.forward import Part, forward, forward_packed
+from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.thresholds import share
+from copyspec_eval.drafters.thresholds import allocate_draft_tokens
 from copyspec_eval.types import Draft
 
 VARIED = ["qwen2", "gemma2", "gpt2", "mixtral", "gpt_oss"]
@@ -40,21 +40,19 @@ def test_each_row_has_the_logits_that_it_has_alone(model_type: str) -> None:
     with engine_kernels(model, exact=True):
         cache = filled(model)
         wanted = []
-        for row, start, ids, parents in parts():
-            given = None if parents is None else [parents]
-            wanted.append(
-                forward(model, cache, row, torch.tensor([ids]), start, EXTENT, parents=given)[0]
-            )
+        for part in parts():
+            wanted.append(forward(model, cache, [part], EXTENT))
         together = torch.cat(wanted)
         cache = filled(model)
-        packed = forward_packed(model, cache, parts(), EXTENT)
+        packed = forward(model, cache, parts(), EXTENT)
         assert packed.shape == (len(together), VOCABULARY)
         assert torch.allclose(packed, together, rtol=0, atol=1e-9)
         # What was written is what a step alone writes: the next one sees the same.
-        following = forward(model, cache, 2, torch.tensor([tokens(2, 16, 1)]), 16, EXTENT)
+        next_part = Part(2, 16, tokens(2, 16, 1))
+        following = forward(model, cache, [next_part], EXTENT)
         other = filled(model)
-        forward(model, other, 2, torch.tensor([tokens(2, 7, 9)]), 7, EXTENT)
-        repeated = forward(model, other, 2, torch.tensor([tokens(2, 16, 1)]), 16, EXTENT)
+        forward(model, other, [Part(2, 7, tokens(2, 7, 9))], EXTENT)
+        repeated = forward(model, other, [next_part], EXTENT)
         assert torch.allclose(following, repeated, rtol=0, atol=1e-9)
 
 
@@ -65,8 +63,8 @@ def test_rows_that_are_not_fed_stay_as_they_are() -> None:
     count = sum(len(part.token_ids) for part in some)
     with engine_kernels(model, exact=True):
         all_cache, cache, before = filled(model), filled(model), filled(model)
-        everything = forward_packed(model, all_cache, parts(), EXTENT)
-        packed = forward_packed(model, cache, some, EXTENT)
+        everything = forward(model, all_cache, parts(), EXTENT)
+        packed = forward(model, cache, some, EXTENT)
     assert torch.allclose(packed, everything[1 : 1 + count], rtol=0, atol=1e-9)
     for store, same in ((cache._keys, before._keys), (cache._values, before._values)):
         for layer, tensor in store.items():
@@ -88,7 +86,7 @@ def test_drafts_share_what_is_worth_its_time(
     """No other number of the likeliest tokens gives more, less what it costs."""
     prices = [0.0, *accumulate(slopes)]
     drafts = [Draft(tuple(range(len(p))), probabilities=tuple(p)) for p in rows]
-    cut = share(drafts, prices, most)
+    cut = allocate_draft_tokens(drafts, prices, most)
     kept = [p for draft in cut for p in draft.probabilities]
     dropped = [p for row, draft in zip(rows, cut, strict=True) for p in row[len(draft.token_ids) :]]
     assert len(kept) <= min(most, len(slopes))
@@ -104,8 +102,8 @@ def test_drafts_share_what_is_worth_its_time(
 
 def test_a_draft_without_probabilities_is_cut_only_where_there_is_no_room() -> None:
     drafts = [Draft((1, 2, 3)), Draft(), Draft((4, 5))]
-    assert share(drafts, [0.0] * 6, most_tokens=5) == drafts
-    cut = share(drafts, [0.0] * 6, most_tokens=3)
+    assert allocate_draft_tokens(drafts, [0.0] * 6, most_tokens=5) == drafts
+    cut = allocate_draft_tokens(drafts, [0.0] * 6, most_tokens=3)
     assert [draft.token_ids for draft in cut] == [(1, 2), (), (4,)]
 
 
@@ -175,14 +173,15 @@ LEFT = {0: 5, 1: 3, 2: 7, 3: 25, 4: 1}
 
 
 def watch_packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Tokens of each part of the packed forwards from here on."""
+    """Tokens of each part of the forwards of several rows from here on, but for prompts alone."""
     packed: list[list[int]] = []
 
     def watched(model: Any, cache: Any, parts: list[Part], *args: Any) -> torch.Tensor:
-        packed.append([len(part.token_ids) for part in parts])
-        return forward_packed(model, cache, parts, *args)
+        if len(parts) > 1:
+            packed.append([len(part.token_ids) for part in parts])
+        return forward(model, cache, parts, *args)
 
-    monkeypatch.setattr(row_runner, "forward_packed", watched)
+    monkeypatch.setattr(row_runner, "forward", watched)
     return packed
 
 

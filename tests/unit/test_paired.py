@@ -22,7 +22,7 @@ from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.differences import NOISE_WINDOW
-from copyspec_eval.decoding.forward import forward, forward_packed
+from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
@@ -70,17 +70,17 @@ def test_arms_take_turns_and_one_token_is_fed_to_the_baseline(
 ) -> None:
     log: list[object] = []
 
-    def watched(model: Any, cache: Any, first_row: int, ids: Any, *args: Any, **kwargs: Any) -> Any:
-        log.append(tuple(ids.shape))
-        return forward(model, cache, first_row, ids, *args, **kwargs)
+    def watched(model: Any, cache: Any, parts: Any, *args: Any) -> Any:
+        log.append(tuple(len(part.token_ids) for part in parts))
+        return forward(model, cache, parts, *args)
 
     def drafter() -> Drafter:
         log.append("draft")
         return copying()()
 
-    put_in_place(monkeypatch, watched, forward_packed)
+    put_in_place(monkeypatch, watched)
     pairs_of(tiny_model("qwen2"), drafter, batch_size=2, asked=[(3, 4, 5)] * 16)
-    assert {*log} == {"draft", (2, 16)}, "at a fixed width, the baseline's steps have it, too"
+    assert {*log} == {"draft", (16, 16)}, "at a fixed width, the baseline's steps have it, too"
     begun = [index for index, each in enumerate(log) if each == "draft"][::2]
     steps = [end - start - 2 for start, end in pairwise([*begun, len(log)])]
     drafted, plain = steps[0], BUDGET - 1

@@ -40,8 +40,8 @@ def filled(token_ids: Tokens[int]) -> RowCache:
     """A cache whose only row has states that tell the whole text before each token."""
     cache = RowCache(1, 16)
     if token_ids:
-        place = torch.arange(len(token_ids))[None]
-        cache.place(0, place, len(token_ids))
+        place = torch.arange(len(token_ids))
+        cache.place(torch.zeros_like(place), place, len(token_ids))
         told = [hash(tuple(token_ids[: end + 1])) % 2**20 for end in range(len(token_ids))]
         states = torch.tensor(told, dtype=torch.float64).reshape(1, 1, -1, 1)
         cache.update(states, -states, 0)
@@ -250,8 +250,8 @@ def test_shared_examples_are_read_once(byte_model: Path, options: str) -> None:
     assert first == 0
     assert min(others) >= PREFILL_CHUNK
     [arm] = with_it._arms
-    assert arm.drafting.prefix_cache is not None
-    assert 0 < arm.drafting.prefix_cache.num_bytes <= 10**6
+    assert arm.prefix_cache is not None
+    assert 0 < arm.prefix_cache.num_bytes <= 10**6
     again = with_it.generate_until(asked(*texts), disable_tqdm=True)
     assert again == answers
     assert with_it._spec(arm, [], None).drafting["prefix_cache"] == 10**6

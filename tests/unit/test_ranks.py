@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness.ranks import split_documents_over_ranks
+from copyspec_eval.harness.backends.hf import split_documents_over_ranks
 
 
 def test_each_process_is_a_rank_over_all_machines() -> None:

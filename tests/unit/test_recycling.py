@@ -17,7 +17,7 @@ from copyspec_eval.decoding.choosing import TopTokens, argmax_tokens, top_tokens
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter, num_likeliest
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
-from copyspec_eval.drafters.recycling import NUM_KEPT, Recycler, Successors
+from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError
@@ -30,7 +30,7 @@ rows = st.lists(tokens, min_size=3, max_size=3, unique=True)
 
 
 def recycling(successors: Successors | None = None) -> SuffixDrafter:
-    return SuffixDrafter(tree=True, recycler=Recycler(successors or Successors()))
+    return SuffixDrafter(tree=True, successors={} if successors is None else successors)
 
 
 def branches(draft: Draft) -> list[tuple[int, ...]]:
@@ -42,7 +42,7 @@ def branches(draft: Draft) -> list[tuple[int, ...]]:
 
 
 def test_a_tree_is_made_of_successors_and_runners_up() -> None:
-    successors = Successors()
+    successors: Successors = {}
     drafter = recycling(successors)
     drafter.start([1, 2, 3])
     assert drafter.propose(100, THRESHOLDS) == Draft(), "nothing is known yet"
@@ -51,7 +51,6 @@ def test_a_tree_is_made_of_successors_and_runners_up() -> None:
     draft = drafter.propose(100, THRESHOLDS)
     assert branches(draft) == [(5,), (6,)], "of 4 nothing is known, but its runners-up"
     assert draft.source == "recycled"
-    assert draft.match_length == 0
     # Both were wrong: after 4 it chose 7. What it held for likely behind 5 and 6 is known, too.
     drafter.observe([7], Verdict(0, 7, path=(), likeliest=[(7, 9, 5), (3, 2, 8), (1, 2, 3)]))
     draft = drafter.propose(100, THRESHOLDS)
@@ -59,20 +58,20 @@ def test_a_tree_is_made_of_successors_and_runners_up() -> None:
     found = branches(draft)
     assert found[:2] == [(9,), (5,)], "runners-up of 7"
     assert {(5, 3), (5, 3, 4), (5, 2), (5, 3, 4, 7)} <= {*found}
-    assert successors.after(5) == (3, 2, 8)
+    assert successors[5] == (3, 2, 8)
 
 
 def test_a_later_observation_replaces_an_earlier_one_and_an_accepted_token_a_rejected() -> None:
-    successors = Successors()
+    successors: Successors = {}
     recycler = Recycler(successors)
     recycler.start([1])
     # A branch 7 1, and one 1: 1 is read behind 7, where it was rejected, and accepted behind 1.
     verdict = Verdict(1, 6, path=(2,), likeliest=[(1, 7), (2, 3), (4, 5), (6, 8)])
     recycler.observe([7, 1, 1], verdict)
-    assert [successors.after(token) for token in (1, 7, 6)] == [(6, 8), (2, 3), ()]
+    assert [successors.get(token) for token in (1, 7, 6)] == [(6, 8), (2, 3), None]
     recycler.observe([], Verdict(0, 1, likeliest=[(1, 2)]))
     recycler.observe([], Verdict(0, 5, likeliest=[(3, 5)]))
-    assert [successors.after(token) for token in (1, 6)] == [(3, 5), (1, 2)]
+    assert [successors[token] for token in (1, 6)] == [(3, 5), (1, 2)]
 
 
 def test_copies_and_recycled_tokens_share_a_tree() -> None:
@@ -143,13 +142,13 @@ def test_drafters_of_a_run_share_what_they_saw() -> None:
 
 def test_a_draft_models_chain_is_learned_from() -> None:
     """Its tokens are not the drafter's own: those that were accepted are known all the same."""
-    successors = Successors()
+    successors: Successors = {}
     drafter = recycling(successors)
     drafter.start([1])
     assert drafter.propose(100, THRESHOLDS) == Draft()
     held = [(2, 5), (3, 6), (4, 7), (0, 0)]
     drafter.observe([2, 3, 4], Verdict(2, 4, likeliest=held))  # of a draft 2 3 8
-    assert [successors.after(token) for token in (1, 2, 3)] == held[:3]
+    assert [successors[token] for token in (1, 2, 3)] == held[:3]
     assert drafter.propose(100, THRESHOLDS).token_ids[0] == 7, "the runner-up of 4"
 
 
@@ -195,11 +194,11 @@ def test_logits_are_looked_through_only_where_a_drafter_asks(
     monkeypatch.setattr(engine, "top_tokens", counted)
     for drafter in (NoDrafter(), CopySpecDrafter(3, 10), SuffixDrafter(tree=True)):
         assert num_likeliest(drafter) == 0
-    assert num_likeliest(recycling()) == NUM_KEPT
+    assert num_likeliest(recycling()) == NUM_LIKELIEST
     for options in (DraftOptions("suffix", tree=True), RECYCLE):
         assert counts == []
         pairs = pairs_of(tiny_model("llama"), drafter_factory(options), exact=False)
         assert [pair.agreement for pair in pairs] == ["identical"] * len(pairs)
     forwards = sum(pair.drafted.counts.num_forwards or 0 for pair in pairs)
-    assert counts == [NUM_KEPT] * forwards, "the baseline asks for none"
+    assert counts == [NUM_LIKELIEST] * forwards, "the baseline asks for none"
     assert forwards < sum(len(pair.drafted.token_ids) for pair in pairs)

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 
 LLAMA: dict[str, Any] = {"vocab_size": 128256, "num_key_value_heads": 8}
@@ -92,7 +92,7 @@ def test_the_cache_is_the_engines() -> None:
     model = auto.from_config(config).eval()
     cache = RowCache(3, capacity=32 + 1)
     with torch.inference_mode(), engine_kernels(model, exact=False):
-        forward(model, cache, 0, torch.zeros(1, 4, dtype=torch.long), 0, 4)
+        forward(model, cache, [Part(0, 0, [0] * 4)], 4)
     held = sum(part.nbytes for store in (cache._keys, cache._values) for part in store.values())
     # The last position is that of the step itself.
     assert held == cache_bytes(shape_of(config), Step(rows=3, context=32, value_bytes=4))

@@ -14,10 +14,8 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import (
-    OF_EARLIER,
-    OF_RECYCLED,
-    OF_STORE,
     Attempt,
+    CopyOrigin,
     Draft,
     DraftCounts,
     Span,
@@ -142,7 +140,7 @@ def test_a_tree_counts_its_tokens_by_their_sources() -> None:
     sequence, _ = begun([1, 2], [], StopRule(10))
     sequence.commit(Draft(), lambda index: 5)
     # 6 from the context; 7 after it from the context, or 8 from the store.
-    tree = Draft((6, 7, 8), 0, 1, "context", parents=(-1, 0, 0), positions=(0, 1, -1))
+    tree = Draft((6, 7, 8), 0, "context", parents=(-1, 0, 0), positions=(0, 1, -1))
     assert sequence.commit(tree, [6, 8, 0, 9].__getitem__) == Verdict(2, 9, (0, 2))
     sequence.commit(Draft((4, 4), source="model"), [4, 3].__getitem__)
     assert sequence.output_ids == [5, 6, 8, 9, 4, 3]
@@ -158,15 +156,13 @@ def test_a_tree_counts_its_tokens_by_their_sources() -> None:
 def test_earlier_runs_are_told_from_the_run_itself() -> None:
     sequence, _ = begun([1, 2], [], StopRule(10))
     sequence.commit(Draft(), lambda index: 5)
-    places = (OF_EARLIER, OF_EARLIER, OF_STORE)
-    tree = Draft((6, 7, 8), OF_EARLIER, 1, "earlier", parents=(-1, 0, 1), positions=places)
+    earlier, store = CopyOrigin.EARLIER, CopyOrigin.STORE
+    places = (earlier, earlier, store)
+    tree = Draft((6, 7, 8), earlier, "earlier", parents=(-1, 0, 1), positions=places)
     sequence.commit(tree, [6, 7, 8, 9].__getitem__)
-    sequence.commit(Draft((4, 3), OF_EARLIER, 1, "earlier"), [4, 3, 5].__getitem__)
+    sequence.commit(Draft((4, 3), earlier, "earlier"), [4, 3, 5].__getitem__)
     assert sequence.attempts == [Attempt(3, 3, "earlier"), Attempt(2, 2, "earlier")]
-    assert sequence.spans == [
-        *(Span(1, 2, OF_EARLIER), Span(3, 1, OF_STORE)),
-        Span(5, 2, OF_EARLIER),
-    ]
+    assert sequence.spans == [Span(1, 2, earlier), Span(3, 1, store), Span(5, 2, earlier)]
     assert sequence.counts().drafts == {
         "earlier": DraftCounts(2, 4, 4),
         "store": DraftCounts(0, 1, 1),
@@ -176,11 +172,12 @@ def test_earlier_runs_are_told_from_the_run_itself() -> None:
 def test_recycled_tokens_have_a_source_of_their_own() -> None:
     sequence, _ = begun([1, 2], [], StopRule(10))
     sequence.commit(Draft(), lambda index: 5)
-    places = (OF_RECYCLED, 1, OF_RECYCLED)
-    tree = Draft((6, 7, 8), OF_RECYCLED, 0, "recycled", parents=(-1, 0, 1), positions=places)
+    recycled = CopyOrigin.RECYCLED
+    places = (recycled, 1, recycled)
+    tree = Draft((6, 7, 8), recycled, "recycled", parents=(-1, 0, 1), positions=places)
     sequence.commit(tree, [6, 7, 8, 9].__getitem__)
     assert sequence.attempts == [Attempt(3, 3, "context")], "a copy is in it"
-    assert sequence.spans == [Span(1, 1, OF_RECYCLED), Span(2, 1, 1), Span(3, 1, OF_RECYCLED)]
+    assert sequence.spans == [Span(1, 1, recycled), Span(2, 1, 1), Span(3, 1, recycled)]
     assert sequence.counts().drafts == {
         "recycled": DraftCounts(0, 2, 2),
         "context": DraftCounts(1, 1, 1),

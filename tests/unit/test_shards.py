@@ -15,7 +15,7 @@ from sample_rows import with_counts
 from copyspec_eval.cli import main
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.reports.shards import joined, why_apart
+from copyspec_eval.reports.shards import merge_conflict, read_runs
 
 TASK = turn("r", 0, 1).task
 
@@ -45,7 +45,7 @@ def shards(tmp_path: Path) -> list[Path]:
 
 
 def test_a_report_of_shards_is_that_of_one_run(shards: list[Path]) -> None:
-    board = leaderboard(joined([read_recorded(folder) for folder in shards]))
+    board = leaderboard(read_runs(shards))
     assert len(board.lines) == 1
     assert board.lines["score_acc"].tolist() == [0.5]  # documents 0 and 3 of 4
     assert board.lines["runs"].tolist() == [1]
@@ -59,7 +59,7 @@ def test_documents_that_nobody_answered_are_no_whole_run(tmp_path: Path) -> None
         shard(tmp_path / name, f"run-{number}", [number], original=4)
         for number, name in enumerate("ab")
     ]
-    board = leaderboard(joined([read_recorded(folder) for folder in folders]))
+    board = leaderboard(read_runs(folders))
     assert board.settings["task.samples"].tolist() == [[0, 1]]
 
 
@@ -104,7 +104,7 @@ def test_a_score_that_is_no_mean_is_left_out_and_named(shards: list[Path]) -> No
     written = json.loads(results.read_text())
     written["results"][TASK]["acc,none"] = 0.75
     results.write_text(json.dumps(written))
-    board = leaderboard(joined([read_recorded(folder) for folder in shards]))
+    board = leaderboard(read_runs(shards))
     assert "score_acc" not in board.lines
     assert board.notes == [f"{TASK}: acc is no mean over documents; its shards do not give it"]
 
@@ -134,7 +134,7 @@ def test_what_is_no_shard_is_refused_and_reported_apart(
         assert said.count("\n") == 1
         assert not out.exists()
         assert not list(tmp_path.glob(".merged*"))
-        board = leaderboard(joined([read_recorded(folder) for folder in folders]))
+        board = leaderboard(read_runs(folders))
         assert len(board.lines) == 2
 
 
@@ -142,13 +142,13 @@ def test_a_shard_that_was_cut_short_is_refused(shards: list[Path]) -> None:
     for results in shards[1].glob("*/results_*.json"):
         results.unlink()
     runs = [read_recorded(folder) for folder in shards]
-    assert "was cut short or is still running" in why_apart(runs)
-    assert len(joined(runs)) == 2
+    assert "was cut short or is still running" in merge_conflict(runs)
+    assert len(read_runs(shards)) == 2
 
 
 def test_a_folder_that_is_named_twice_counts_once(shards: list[Path]) -> None:
-    runs = [read_recorded(folder) for folder in (shards[0], shards[0], shards[1])]
-    assert leaderboard(joined(runs)).lines["turns"].tolist() == [8]
+    runs = read_runs([shards[0], shards[0], shards[1]])
+    assert leaderboard(runs).lines["turns"].tolist() == [8]
 
 
 def test_an_output_folder_with_something_in_it_is_refused(
@@ -159,8 +159,7 @@ def test_an_output_folder_with_something_in_it_is_refused(
 
 
 def test_order_does_not_matter(shards: list[Path]) -> None:
-    runs = [read_recorded(folder) for folder in shards]
-    boards = [leaderboard(joined(order)) for order in (runs, runs[::-1])]
+    boards = [leaderboard(read_runs(order)) for order in (shards, shards[::-1])]
     assert boards[0].lines.equals(boards[1].lines)
 
 
@@ -174,5 +173,5 @@ def test_scores_of_log_likelihoods_are_joined_too(shards: list[Path]) -> None:
         of_both = json.loads(path.read_text())["results"] | written["results"]
         path.write_text(json.dumps(written | {"results": of_both}))
         assert log.exists()
-    [run] = joined([read_recorded(folder) for folder in shards])
+    [run] = read_runs(shards)
     assert {task: scores for (_, task), scores in run.scores.items()}["arc"] == {"acc": 0.5}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from copyspec_eval.decoding.span_characters import span_characters, text_and_offsets
 from copyspec_eval.reports.segments import Segment, segments
-from copyspec_eval.types import OF_EARLIER, Span
+from copyspec_eval.types import CopyOrigin, Span
 
 
 def decode(token_ids: Sequence[int]) -> str:
@@ -30,8 +30,8 @@ def test_by_hand() -> None:
     prompt, answer, pieces = pieces_of(b"abc def", "abc, déf".encode(), spans)
     assert (prompt, answer) == ("abc def", "abc, déf")
     assert pieces == [("abc", 0, 3), (", ",), ("déf", -1, -1)]
-    _, _, pieces = pieces_of(b"abc def", b"abc, xyz", [Span(5, 3, OF_EARLIER)])
-    assert pieces == [("abc, ",), ("xyz", OF_EARLIER, OF_EARLIER)]
+    _, _, pieces = pieces_of(b"abc def", b"abc, xyz", [Span(5, 3, CopyOrigin.EARLIER)])
+    assert pieces == [("abc, ",), ("xyz", CopyOrigin.EARLIER, CopyOrigin.EARLIER)]
 
 
 def test_an_answer_copied_from_itself() -> None:

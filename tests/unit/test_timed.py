@@ -208,7 +208,7 @@ def test_generation_config_of_the_model_is_honoured(
     GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
     timed = make_hf(folder)
     for settings in (LOOKUP, {"until": ["x"]}):
-        assert timed.processors(settings) == ("RepetitionPenaltyLogitsProcessor",)
+        assert timed.processors(settings) == ["RepetitionPenaltyLogitsProcessor"]
     recorded = rows(timed.generate_until(instances(), disable_tqdm=True))
     assert {row.counts.finish_reason for row in recorded} == {"eos", "length"}
     assert {

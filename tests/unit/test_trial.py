@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -111,13 +112,6 @@ def test_a_scale_per_tensor(dtype: torch.dtype, exact: bool) -> None:
     check(per_token, exact=exact)
 
 
-def test_a_scale_shared_with_the_other_rows() -> None:
-    model = altered("qwen2", lambda model: scale_by_the_step(model, (0, 2)), dtype=torch.bfloat16)
-    check(model, exact=False)
-    with pytest.raises(ModelError, match=FROM_THE_STEP):
-        check(model, exact=False, batch_size=2)
-
-
 @pytest.mark.parametrize("exact", [True, False])
 def test_dynamic_quantization(exact: bool) -> None:
     """Its Linear layers round their inputs by one scale per call."""
@@ -146,7 +140,11 @@ def test_a_wrong_position_is_read(monkeypatch: Patch) -> None:
 
 def test_the_mask_of_trees_is_ignored(monkeypatch: Patch) -> None:
     step: Any = forward_module._step
-    monkeypatch.setattr(forward_module, "_step", lambda slots, extent, _: step(slots, extent, None))
+    monkeypatch.setattr(
+        forward_module,
+        "_step",
+        lambda parts, *rest: step([part._replace(parents=None) for part in parts], *rest),
+    )
     with pytest.raises(ModelError, match=f"{OTHER_LOGITS}.*in a tree"):
         check(tiny_model("qwen2"), exact=False)
 
@@ -155,10 +153,9 @@ def test_a_small_bias_of_wider_steps(monkeypatch: Patch) -> None:
     model, forward = tiny_model("qwen2"), forward_module.forward
     bias = 0.02 * model(input_ids=torch.arange(1, 30)[None]).logits.std().detach()
 
-    def biased(model: Any, cache: Any, row: int, ids: Any, start: Any, *rest: Any, **options: Any):
-        logits = forward(model, cache, row, ids, start, *rest, **options)
-        is_step = isinstance(start, torch.Tensor) and ids.shape[1] > 1
-        return logits + bias if is_step else logits
+    def biased(model: Any, cache: Any, parts: Any, *rest: Any) -> torch.Tensor:
+        logits = forward(model, cache, parts, *rest)
+        return logits + bias if len(parts[0].token_ids) > 1 else logits
 
     monkeypatch.setattr(row_runner, "forward", biased)
     with pytest.raises(ModelError, match=f"{OTHER_LOGITS}.*in a step"):
@@ -168,13 +165,13 @@ def test_a_small_bias_of_wider_steps(monkeypatch: Patch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_what_lies_behind_a_step_is_read(dtype: torch.dtype, monkeypatch: Patch) -> None:
     """As if the mask let each token see the next one, too."""
+    step: Any = forward_module._step
     monkeypatch.setattr(
         forward_module,
         "_step",
-        lambda slots, extent, _: attention.Step(
-            (torch.arange(extent) <= slots[:, :, None] + 1)[:, None],
-            slots,
-            torch.arange(extent)[None],
+        lambda parts, rows, slots, extent: replace(
+            step(parts, rows, slots, extent),
+            visible=(torch.arange(extent) <= slots[:, None] + 1)[None, None],
         ),
     )
     with pytest.raises(ModelError, match=f"{FROM_THE_STEP}|{OTHER_LOGITS}"):

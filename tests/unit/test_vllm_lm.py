@@ -13,7 +13,7 @@ from timed_models import CONTEXTS, instances, rows
 
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends.base import counts_by_source
-from copyspec_eval.harness.backends.vllm_steps import attempts
+from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.harness.vllm_lm import CopySpecVLLM
 from copyspec_eval.records import TurnRecord

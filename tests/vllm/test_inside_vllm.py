@@ -22,7 +22,7 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.harness.backends.vllm_steps import attempts, watched
+from copyspec_eval.harness.backends.vllm import attempts, watched
 from copyspec_eval.serving import proposer
 
 vllm = pytest.importorskip("vllm", reason="NOT TESTED without vLLM: see scripts/vllm_environment")

@@ -35,7 +35,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "rms_norm": [*[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _BOOL],
     "rotate": [_POINTER] * 5,
     "gate": [*[_POINTER] * 3, _SIZE, _BOOL],
-    "write_states": [*[_POINTER] * 7, _BOOL],
+    "write_states": [_POINTER] * 7,
 }
 _CHECKING = ("attend", "write_states")
 """They give whether indices are in range."""
@@ -82,7 +82,7 @@ def attends(
         and query.dtype == key.dtype == value.dtype
         and query.shape[-1] % 2 == 0
         and mask.dtype == torch.bool
-        and mask.shape[1] == 1
+        and mask.shape[:2] == (1, 1)
     )
 
 
@@ -176,62 +176,56 @@ def attend(
     value: torch.Tensor,
     mask: torch.Tensor,
     scale: float,
-    *,
-    key_rows: torch.Tensor | None = None,
+    key_rows: torch.Tensor,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of new tokens over cached keys.
 
     Args:
-        query: `[rows, heads, tokens, dim]`, with an even dim.
-        key: `[key rows, key heads, extent, dim]`.
-        value: `[key rows, key heads, extent, value dim]`.
-        mask: bool `[rows, 1, tokens, extent]`, True for the keys that a token sees.
+        query: `[1, heads, tokens, dim]`, with an even dim.
+        key: `[rows, key heads, extent, dim]`.
+        value: `[rows, key heads, extent, value dim]`.
+        mask: bool `[1, 1, tokens, extent]`, True for the keys that a token sees.
         scale: factor of the scores.
-        key_rows: `[tokens]`, int64, of the tokens of a single row, whose keys they see; None if
-            each row's keys have its number.
+        key_rows: `[tokens]`, int64, the row of each token's keys.
         softcap: scores become `softcap * tanh(scores / softcap)`; None or 0 for none.
         sinks: `[heads]`, a score per head that joins the softmax and has no value.
 
     Returns:
-        `[rows, tokens, heads, value dim]`, contiguous. A token that sees no key gets zeros.
+        `[1, tokens, heads, value dim]`, contiguous. A token that sees no key gets zeros.
     """
     _check(query.dim() == 4 and attends(query, key, value, mask), "query", query)
-    rows, heads, tokens, dim = query.shape
+    _, heads, tokens, dim = query.shape
+    _check(len(query) == 1, "query", query)
     _check(key.dim() == 4 and key.shape[3] == dim and key.is_cpu, "key", key)
     _check(value.is_cpu and key.shape[:3] == value.shape[:3], "value", value)
-    num_key_rows, key_heads, extent, _ = key.shape
+    num_rows, key_heads, extent, _ = key.shape
     _check(key_heads > 0 and heads % key_heads == 0, "key", key)
-    _check(mask.shape == (rows, 1, tokens, extent) and mask.is_cpu, "mask", mask)
-    if key_rows is None:
-        _check(num_key_rows == rows, "key", key)
-    else:
-        _check_indices("key_rows", key_rows, tokens)
-        _check(rows == 1, "query", query)
+    _check(mask.shape == (1, 1, tokens, extent) and mask.is_cpu, "mask", mask)
+    _check_indices("key_rows", key_rows, tokens)
     if sinks is not None:
         _check(sinks.shape == (heads,) and sinks.is_cpu, "sinks", sinks)
         sinks = sinks.detach().float().contiguous()
     query, key, value = map(_with_dense_heads, (query, key, value))
     mask = mask.contiguous()
-    output = query.new_empty(rows, tokens, heads, value.shape[3])
-    strides = [*query.stride()[:3], *key.stride()[:3], *value.stride()[:3]]
-    shape = [rows, tokens, heads, key_heads, dim, value.shape[3], extent, num_key_rows]
-    sizes = array("q", [*strides, *shape])
+    output = query.new_empty(1, tokens, heads, value.shape[3])
+    layout = *query.stride(), *key.stride(), *value.stride(), *query.shape, *key.shape
+    sizes = array("q", (*layout, value.shape[3]))
     is_done = _function("attend", query.dtype)(
         query.data_ptr(),
         key.data_ptr(),
         value.data_ptr(),
         mask.data_ptr(),
         None if sinks is None else sinks.data_ptr(),
-        None if key_rows is None else key_rows.data_ptr(),
+        key_rows.data_ptr(),
         output.data_ptr(),
         sizes.buffer_info()[0],
         scale,
         softcap or 0.0,
     )
     if not is_done:
-        raise ValueError(f"key_rows is not under {num_key_rows} throughout")
+        raise ValueError(f"key_rows is not under {num_rows} throughout")
     return output
 
 
@@ -244,38 +238,30 @@ def write_states(
     """Write the keys and values of a forward into a layer's cache, of any dtype.
 
     Args:
-        states: keys and values, `[rows, heads, tokens, dim]` each.
-        caches: those of the layer, `[cache rows, heads, capacity, dim]`.
-        rows: int64, of the cache: `[rows]`; or of each token, `[n]`, where the forward has a single
-            row.
-        positions: int64, as many as tokens that are written, in their order.
+        states: keys and values, `[1, heads, tokens, dim]` each.
+        caches: those of the layer, `[rows, heads, capacity, dim]`, contiguous.
+        rows, positions: `[tokens]`, int64, where each token goes.
     """
-    num_tokens = positions.numel()
-    num_rows, heads, width, _ = states[0].shape
-    num_cache_rows, _, capacity, _ = caches[0].shape
-    sizes = [num_tokens, width, heads, num_cache_rows, capacity]
-    for new, cache in zip(states, caches, strict=True):
-        _check(new.dim() == 4 and new.shape[:3] == (num_rows, heads, width), "states", new)
-        _check(cache.shape == (num_cache_rows, heads, capacity, new.shape[-1]), "cache", cache)
-        _check(cache.dtype == new.dtype and cache.is_cpu, "cache", cache)
-        _check(new.is_cpu, "states", new)
-    states = [_with_dense_heads(new) for new in states]
-    for new, cache in zip(states, caches, strict=True):
-        _check(cache.is_contiguous(), "cache", cache)
-        sizes.append(new.shape[3] * new.itemsize)
-        sizes += [stride * new.itemsize for stride in (*new.stride()[:3], *cache.stride()[:3])]
-    has_row_per_token = num_rows == 1 and rows.numel() == num_tokens
-    _check(num_tokens == num_rows * width, "positions", positions)
-    _check_indices("rows", rows, num_tokens if has_row_per_token else num_rows)
+    _, heads, num_tokens, _ = states[0].shape
+    num_rows, _, capacity, _ = caches[0].shape
+    _check_indices("rows", rows, num_tokens)
     _check_indices("positions", positions, num_tokens)
-    numbers = array("q", sizes)
+    states = [_with_dense_heads(new) for new in states]
+    sizes = array("q", (num_tokens, heads, num_rows, capacity))
+    for new, cache in zip(states, caches, strict=True):
+        dim = new.shape[-1]
+        _check(new.shape == (1, heads, num_tokens, dim) and new.is_cpu, "states", new)
+        _check(cache.shape == (num_rows, heads, capacity, dim), "cache", cache)
+        _check(cache.dtype == new.dtype and cache.is_cpu, "cache", cache)
+        _check(cache.is_contiguous(), "cache", cache)
+        _, of_heads, of_tokens, _ = new.stride()
+        sizes.extend(new.itemsize * number for number in (dim, of_heads, of_tokens))
     is_done = _function("write_states", None)(
         *(tensor.data_ptr() for tensor in (*states, *caches, rows, positions)),
-        numbers.buffer_info()[0],
-        has_row_per_token,
+        sizes.buffer_info()[0],
     )
     if not is_done:
-        raise ValueError(f"rows or positions are not in a cache of {num_cache_rows, capacity}")
+        raise ValueError(f"rows or positions are not in a cache of {num_rows, capacity}")
 
 
 def rms_norm(
@@ -310,31 +296,39 @@ def rms_norm(
     return output
 
 
-def rotate(states: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+def rotate(
+    states: Sequence[torch.Tensor], cosines: torch.Tensor, sines: torch.Tensor
+) -> list[torch.Tensor]:
     """Rotary embedding of the halves of heads, rounded as `x * cos + rotate_half(x) * sin` is.
 
     Args:
-        states: `[rows, heads, tokens, dim]`, with an even dim.
+        states: each `[rows, heads, tokens, dim]`, with an even dim; heads may differ.
         cosines, sines: `[rows or 1, tokens, dim]`, of the same dtype.
 
     Returns:
         as `states`, contiguous.
     """
-    _check(states.dim() == 4 and takes(states) and states.shape[3] % 2 == 0, "states", states)
-    rows, heads, tokens, dim = states.shape
-    for angles in (cosines, sines):
-        _check(angles.dtype == states.dtype and angles.is_cpu, "cosines", angles)
-        _check(angles.shape in ((rows, tokens, dim), (1, tokens, dim)), "cosines", angles)
-    _check(cosines.shape == sines.shape, "sines", sines)
-    states, cosines, sines = _with_dense_heads(states), cosines.contiguous(), sines.contiguous()
-    output = states.new_empty(rows, heads, tokens, dim)
-    row_stride = tokens * dim if len(cosines) == rows else 0
-    sizes = array("q", [rows, tokens, heads, dim, *states.stride()[:3], row_stride, dim])
-    _function("rotate", states.dtype)(
-        *(tensor.data_ptr() for tensor in (states, cosines, sines, output)),
-        sizes.buffer_info()[0],
-    )
-    return output
+    _check(cosines.dim() == 3 and takes(cosines), "cosines", cosines)
+    _check(sines.shape == cosines.shape and sines.is_cpu, "sines", sines)
+    _check(sines.dtype == cosines.dtype, "sines", sines)
+    cosines, sines = cosines.contiguous(), sines.contiguous()
+    num_angles, tokens, dim = cosines.shape
+    function = _function("rotate", cosines.dtype)
+    outputs = []
+    for each in states:
+        _check(each.dim() == 4 and each.is_cpu and each.dtype == cosines.dtype, "states", each)
+        rows, heads, *_ = each.shape
+        _check(each.shape == (rows, heads, tokens, dim) and dim % 2 == 0, "states", each)
+        _check(num_angles in (1, rows), "cosines", cosines)
+        each = _with_dense_heads(each)
+        output = each.new_empty(each.shape)
+        sizes = array("q", (*each.shape, *each.stride(), num_angles))
+        function(
+            *(tensor.data_ptr() for tensor in (each, cosines, sines, output)),
+            sizes.buffer_info()[0],
+        )
+        outputs.append(output)
+    return outputs
 
 
 def gate(

@@ -84,8 +84,8 @@ struct VectorProducts {
 };
 
 template <typename Products, typename T>
-void run(const Attention<T>& attention, const int64_t* key_rows) {
-  const std::vector<Task> tasks = attention.tasks(key_rows, Products::CHUNK);
+void run(const Attention<T>& attention) {
+  const std::vector<Task> tasks = attention.tasks(Products::CHUNK);
 #pragma omp parallel
   {
     static thread_local Scratch<T> scratch;
@@ -97,12 +97,12 @@ void run(const Attention<T>& attention, const int64_t* key_rows) {
 }
 
 template <typename T>
-void attend(const Attention<T>& attention, const int64_t* key_rows) {
+void attend(const Attention<T>& attention) {
 #ifdef __AMX_BF16__
   if constexpr (sizeof(T) == 2)
-    if (has_tiles()) return run<TileProducts>(attention, key_rows);
+    if (has_tiles()) return run<TileProducts>(attention);
 #endif
-  run<VectorProducts<T>>(attention, key_rows);
+  run<VectorProducts<T>>(attention);
 }
 
 inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
@@ -113,9 +113,8 @@ inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
 
 }  // namespace
 
-// `sizes`: strides of rows, heads and tokens of query, key and value, in elements; then rows,
-// tokens, heads, key heads, dim, value dim, extent and key rows. `softcap`: 0 for none. Gives
-// whether there are all of the key rows; else nothing is done.
+// `sizes`: strides of query, key and value, in elements; shapes of query and key; value dim.
+// `softcap`: 0 for none. Gives whether there are all of the key rows; else nothing is done.
 #define ATTEND(DTYPE, T)                                                                       \
   extern "C" bool attend_##DTYPE(                                                              \
       const T* query, const T* key, const T* value, const uint8_t* mask, const float* sinks,   \
@@ -123,39 +122,35 @@ inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
     const auto strides = [&](int at) {                                                         \
       return Strides{sizes[at], sizes[at + 1], sizes[at + 2]};                                 \
     };                                                                                         \
+    const int64_t *queries = sizes + 12, *keys = sizes + 16, value_dim = sizes[20];            \
     const Attention<T> attention{                                                              \
-        query, key, value, mask, sinks, output, strides(0), strides(3), strides(6), sizes[9],  \
-        sizes[10], sizes[11], sizes[12], sizes[13], sizes[14], sizes[15], scale, softcap};     \
-    if (key_rows && !are_under(key_rows, sizes[10], sizes[16])) return false;                  \
-    attend(attention, key_rows);                                                               \
+        query, key, value, mask, sinks, key_rows, output, strides(0), strides(4), strides(8),  \
+        queries[2], queries[1], keys[1], queries[3], value_dim, keys[2], scale, softcap};      \
+    if (!are_under(key_rows, queries[2], keys[0])) return false;                               \
+    attend(attention);                                                                         \
     return true;                                                                               \
   }
 ATTEND(bfloat16, uint16_t)
 ATTEND(float32, float)
 
-// Writes the keys and values of a forward into the cache, tensors of any dtype: `size` bytes a head
-// and token. `sizes`: tokens; tokens per row of the forward; heads; rows and capacity of the cache;
-// then of keys and of values: bytes per head and token, strides in bytes of rows, heads and tokens of
-// the forward, and of the cache. `rows` are of the forward's rows, or of its tokens if it has a single
-// row; `positions` of tokens. Gives whether the cache has them all; else nothing is written.
+// Writes the keys and values of a forward into the cache, tensors of any dtype. `sizes`: tokens, heads,
+// rows and capacity of the cache; then of keys and of values, in bytes: a head of a token, and from
+// one head, and one token, of the forward to the next. Gives whether the cache has all of the tokens'
+// rows and positions; else nothing is written.
 extern "C" bool write_states(
     const char* keys, const char* values, char* key_cache, char* value_cache, const int64_t* rows,
-    const int64_t* positions, const int64_t* sizes, bool has_row_per_token) {
-  const int64_t num_tokens = sizes[0], width = sizes[1], heads = sizes[2];
-  const int64_t num_rows = has_row_per_token ? num_tokens : num_tokens / width;
-  if (!are_under(rows, num_rows, sizes[3]) || !are_under(positions, num_tokens, sizes[4]))
+    const int64_t* positions, const int64_t* sizes) {
+  const int64_t num_tokens = sizes[0], heads = sizes[1], capacity = sizes[3];
+  if (!are_under(rows, num_tokens, sizes[2]) || !are_under(positions, num_tokens, capacity))
     return false;
   for (int store = 0; store < 2; ++store) {
-    const int64_t* of_store = sizes + 5 + 7 * store;
-    const Strides from{of_store[1], of_store[2], of_store[3]};
-    const Strides to{of_store[4], of_store[5], of_store[6]};
+    const int64_t *layout = sizes + 4 + 3 * store, size = layout[0];
     for (int64_t token = 0; token < num_tokens; ++token) {
-      const int64_t row = token / width;
-      const char* source = (store ? values : keys) + row * from.row + token % width * from.token;
+      const char* source = (store ? values : keys) + token * layout[2];
       char* target = (store ? value_cache : key_cache) +
-          rows[has_row_per_token ? token : row] * to.row + positions[token] * to.token;
+          (rows[token] * heads * capacity + positions[token]) * size;
       for (int64_t head = 0; head < heads; ++head)
-        std::memcpy(target + head * to.head, source + head * from.head, of_store[0]);
+        std::memcpy(target + head * capacity * size, source + head * layout[1], size);
     }
   }
   return true;

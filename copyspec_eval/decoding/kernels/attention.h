@@ -16,7 +16,7 @@ struct Range {
 
 // What a thread does at a time: neighbouring tokens of a row, and the heads that share keys.
 struct Task {
-  int64_t row, first_token, num_tokens, key_row, key_head;
+  int64_t first_token, num_tokens, key_row, key_head;
   Range keys;  // the visible keys of its tokens are among these; `begin` is a multiple of BLOCK
 };
 
@@ -64,11 +64,12 @@ inline Range visible_range(const uint8_t* mask, int64_t extent) {
 template <typename T>
 struct Attention {
   const T *query, *key, *value;
-  const uint8_t* mask;   // [rows, tokens, extent]
-  const float* sinks;    // [heads], or null
-  T* output;             // [rows, tokens, heads, value dim]
+  const uint8_t* mask;      // [tokens, extent]
+  const float* sinks;       // [heads], or null
+  const int64_t* key_rows;  // [tokens]
+  T* output;                // [tokens, heads, value dim]
   Strides query_strides, key_strides, value_strides;
-  int64_t num_rows, num_tokens, heads, key_heads, dim, value_dim, extent;
+  int64_t num_tokens, heads, key_heads, dim, value_dim, extent;
   float scale, softcap;
 
   int64_t groups() const { return heads / key_heads; }
@@ -81,22 +82,15 @@ struct Attention {
     return value + task.key_row * value_strides.row + task.key_head * value_strides.head;
   }
 
-  // `key_rows`: of the tokens of a single row; without it, a row's keys have its number. A task has
-  // about `chunk` queries.
-  std::vector<Task> tasks(const int64_t* key_rows, int64_t chunk) const {
+  // Each has about `chunk` queries.
+  std::vector<Task> tasks(int64_t chunk) const {
     const int64_t most = std::max<int64_t>(1, chunk / groups());
     std::vector<Task> tasks;
-    for (int64_t row = 0; row < num_rows; ++row) {
-      int64_t end = 0;
-      while (end < num_tokens) {
-        Task task{row, end, 0, key_rows ? key_rows[end] : row, 0, {}};
-        while (end < num_tokens && task.num_tokens < most &&
-               (!key_rows || key_rows[end] == task.key_row)) {
-          ++task.num_tokens;
-          ++end;
-        }
-        for (task.key_head = 0; task.key_head < key_heads; ++task.key_head) tasks.push_back(task);
-      }
+    for (int64_t end = 0; end < num_tokens;) {
+      Task task{end, 0, key_rows[end], 0, {}};
+      for (; end < num_tokens && task.num_tokens < most && key_rows[end] == task.key_row; ++end)
+        ++task.num_tokens;
+      for (task.key_head = 0; task.key_head < key_heads; ++task.key_head) tasks.push_back(task);
     }
     return tasks;
   }
@@ -123,7 +117,7 @@ struct Attention {
   void find_keys(Task& task) const {
     task.keys = {extent, 0};
     for (int64_t token = task.first_token; token < task.first_token + task.num_tokens; ++token) {
-      const Range range = visible_range(mask + (task.row * num_tokens + token) * extent, extent);
+      const Range range = visible_range(mask + token * extent, extent);
       task.keys.begin = std::min(task.keys.begin, range.begin);
       task.keys.end = std::max(task.keys.end, range.end);
     }
@@ -136,12 +130,9 @@ struct Attention {
     for (int64_t number = 0; number < task.num_tokens * groups(); ++number) {
       const int64_t token = task.first_token + number / groups();
       const int64_t head = task.key_head * groups() + number % groups();
-      const int64_t row_and_token = task.row * num_tokens + token;
       scratch.queries.push_back(
-          {query + task.row * query_strides.row + head * query_strides.head +
-               token * query_strides.token,
-           output + (row_and_token * heads + head) * value_dim, mask + row_and_token * extent, head,
-           0.0f});
+          {query + head * query_strides.head + token * query_strides.token,
+           output + (token * heads + head) * value_dim, mask + token * extent, head, 0.0f});
     }
   }
 

@@ -53,18 +53,18 @@ void rms_norm(
   }
 }
 
-// Rotates the halves of heads; `sizes`: rows, tokens, heads, dim, strides of rows, heads and tokens
-// of the input, and of rows and tokens of cosines and sines. The output is [rows, heads, tokens, dim].
+// Rotates the halves of heads; `sizes`: shape and strides of the input, [rows, heads, tokens, dim], and
+// rows of cosines and sines, 1 or as many.
 template <typename T>
 void rotate(const T* input, const T* cosines, const T* sines, T* output, const int64_t* sizes) {
-  const int64_t rows = sizes[0], tokens = sizes[1], heads = sizes[2], dim = sizes[3];
-  const int64_t half = dim / 2;
+  const int64_t rows = sizes[0], heads = sizes[1], tokens = sizes[2], dim = sizes[3];
+  const int64_t half = dim / 2, *strides = sizes + 4, num_angles = sizes[8];
 #pragma omp parallel for if (rows * tokens * heads * dim > PER_THREAD)
   for (int64_t row_and_head = 0; row_and_head < rows * heads; ++row_and_head) {
     const int64_t row = row_and_head / heads, head = row_and_head % heads;
     for (int64_t token = 0; token < tokens; ++token) {
-      const T* from = input + row * sizes[4] + head * sizes[5] + token * sizes[6];
-      const int64_t angle = row * sizes[7] + token * sizes[8];
+      const T* from = input + row * strides[0] + head * strides[1] + token * strides[2];
+      const int64_t angle = ((num_angles > 1 ? row * tokens : 0) + token) * dim;
       T* to = output + (row_and_head * tokens + token) * dim;
       each_vector<T>(half, [&](int64_t at, size_t bytes) {
         const Floats first = read(from + at, bytes), second = read(from + half + at, bytes);

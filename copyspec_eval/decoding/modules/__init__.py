@@ -37,7 +37,7 @@ def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
             that do not depend on the routing.
 
     Yields:
-        the state of the weights.
+        the `weights_state`.
     """
     loaded_attention = model.config._attn_implementation
     loaded_experts = model.config._experts_implementation

@@ -58,12 +58,7 @@ def _norm(
 
 
 def gated_forward(module: Any, layers: Mapping[torch.nn.Module, PackedLayer]) -> Forward | None:
-    """A forward for an MLP: `down_proj(act_fn(gate_proj(hidden)) * up_proj(hidden))`.
-
-    Args:
-        module: any.
-        layers: packed linear layers.
-    """
+    """A forward for an MLP: `down_proj(act_fn(gate_proj(hidden)) * up_proj(hidden))`."""
     names = ("gate_proj", "up_proj", "down_proj")
     parts = [layers.get(getattr(module, name, module)) for name in names]
     gate, up, down = parts
@@ -131,7 +126,7 @@ def _with_our_rotation(forward: FunctionType, rotate: Callable[..., Any]) -> Fun
         fits = cos.dim() == 3 and q.dtype == k.dtype == cos.dtype == sin.dtype
         if args or kwargs or not fits or not q.shape[-1] == k.shape[-1] == cos.shape[-1]:
             return rotate(q, k, cos, sin, *args, **kwargs)
-        return kernels.rotate(q, cos, sin), kernels.rotate(k, cos, sin)
+        return kernels.rotate((q, k), cos, sin)
 
     changed = FunctionType(
         forward.__code__,
@@ -153,7 +148,7 @@ def _rotates_halves(rotate: Callable[..., Any], dtype: torch.dtype) -> bool:
         wanted = rotate(query, key, cosines, sines)
     except Exception:
         return False
-    ours = [kernels.rotate(states, cosines, sines) for states in (query, key)]
+    ours = kernels.rotate((query, key), cosines, sines)
     return len(wanted) == 2 and all(map(torch.equal, ours, wanted))
 
 

@@ -41,15 +41,12 @@ def compute_every_expert(
     top_k_index: torch.Tensor,
     top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Sum over experts of weight x output, each expert at full width.
+    """Sum over experts, in the order of their index, of weight x output, each at full width.
 
     Args:
         self: a module marked `@use_experts_implementation`.
-        hidden_states: `[tokens, hidden]`.
+        hidden_states: `[tokens, hidden]`, as the result.
         top_k_index, top_k_weights: `[tokens, k]`, the chosen experts and their weights.
-
-    Returns:
-        `[tokens, hidden]`, the experts added in the order of their index.
     """
     output = torch.zeros_like(hidden_states)
     for expert in range(self.num_experts):

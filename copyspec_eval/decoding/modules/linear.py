@@ -23,14 +23,7 @@ Forward = Callable[..., Any]
 
 
 class PackedGroup:
-    """Linear layers of one input, on packed weights that lie beside the model's.
-
-    Args:
-        layers: with the same kind of weights and biases.
-
-    Attributes:
-        num_layers: how many they are.
-    """
+    """Linear layers of one kind and one input, on packed weights beside the model's own."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         matrices = [_matrix(layer) for layer in layers]
@@ -70,13 +63,9 @@ class PackedLayer:
 def linear_layers(
     model: torch.nn.Module, siblings: Sequence[Sequence[str]]
 ) -> dict[torch.nn.Module, PackedLayer]:
-    """Forwards on packed weights, for the layers that gain by it.
+    """Forwards on packed weights, which take as much memory again as the layers' own.
 
-    Packed weights take as much memory again as those layers' own.
-
-    Args:
-        model: the model.
-        siblings: names of layers that are multiplied as one, as of `linear_siblings`.
+    Layers of `siblings`, as of `linear_siblings`, are multiplied as one.
     """
     layers = {name: layer for name, layer in model.named_modules() if _gains(layer)}
     groups = [list(names) for names in siblings if layers.keys() >= {*names}]
@@ -91,16 +80,9 @@ def linear_layers(
 
 @torch.inference_mode()
 def linear_siblings(model: torch.nn.Module, forward: Callable[[], object]) -> list[list[str]]:
-    """Linear layers of one module that read the same input, which can be multiplied as one.
+    """Names of a module's linear layers that read the same input, in the order in which they run.
 
-    Looked for once per model, at its inputs in a forward.
-
-    Args:
-        model: the model.
-        forward: runs it, on anything.
-
-    Returns:
-        names, in the order in which the layers run.
+    Looked for once per model, at its inputs in a `forward` of anything.
     """
     if model not in _siblings:
         inputs: dict[str, torch.Tensor] = {}

@@ -13,6 +13,7 @@ from lm_eval.api.model import LM, CacheHook
 
 from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.errors import OptionError
+from copyspec_eval.records import BaselineTurn
 from copyspec_eval.types import Attempt, DraftCounts, DraftSource, FinishReason, Span, TurnCounts
 
 _BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
@@ -34,14 +35,9 @@ class Rows(NamedTuple):
 
 
 class TimedAnswer(NamedTuple):
-    """What a backend reports of an answer.
+    """What a backend reports of an answer: tokens that it does not report are None, the rest empty.
 
-    Attributes:
-        counts: what it took.
-        token_ids: its tokens; None where they are not reported.
-        prompt_ids: the prompt's, where `spans` point into it.
-        attempts, spans: as in `Generation`; empty where they are not reported.
-        baseline: the same answer without drafts, in a paired run.
+    `attempts` and `spans` are those of `Generation`; `baseline` is the answer of a paired run.
     """
 
     counts: TurnCounts
@@ -49,17 +45,21 @@ class TimedAnswer(NamedTuple):
     prompt_ids: tuple[int, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     spans: tuple[Span, ...] = ()
-    baseline: TimedAnswer | None = None
+    baseline: BaselineTurn | None = None
 
 
 class Backend(LM):
-    """In front of any backend: the clock covers all that it does, tokenising and network too."""
+    """In front of any backend: the clock covers all that it does, tokenising and network too.
+
+    Attributes:
+        fills_batches: whether it may choose `batch_size=auto` itself.
+        asks_in_parallel: whether each of several requests under way can be timed.
+    """
+
+    fills_batches = asks_in_parallel = False
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        """The backend's answers to a batch, and what it reports of each.
-
-        They are kept from lm-eval's cache, which is to get them with their records.
-        """
+        """The backend's answers, kept from lm-eval's cache, which gets them with their records."""
         generate = super().generate_until
         quiet = {"disable_tqdm": True} if takes(generate, "disable_tqdm") else {}
         cache: CacheHook = self.cache_hook
@@ -79,29 +79,28 @@ class Backend(LM):
 
     @classmethod
     def check_rows(cls, arguments: dict[str, Any]) -> None:
-        """Refuse, before anything is loaded, settings under which no answer can be timed.
-
-        Raises:
-            OptionError: names them.
-        """
-        check_batch_size(arguments["batch_size"])
-        if not is_one(arguments.get("num_concurrent")):
+        """Refuse, before anything is loaded, settings under which no answer can be timed."""
+        if not (cls.fills_batches and arguments["batch_size"] == "auto"):
+            check_batch_size(arguments["batch_size"])
+        if not (cls.asks_in_parallel or is_one(arguments.get("num_concurrent"))):
             raise OptionError(
                 f"num_concurrent={arguments['num_concurrent']}: of requests under way at the same "
                 "time, none can be timed here; leave num_concurrent out"
             )
 
     def check_request(self, gen_kwargs: dict[str, Any]) -> None:
-        """Refuse, before any is answered, a request whose answer would be wrong.
-
-        Raises:
-            OptionError: names the setting.
-        """
+        """Refuse, before any is answered, a request whose answer would be wrong."""
 
     def rows(self) -> Rows:
-        """As the loaded backend answers them."""
-        size = check_batch_size(batch_size(self))
+        size = check_batch_size(self.given_batch_size())
         return Rows(size, size)
+
+    def given_batch_size(self) -> object:
+        """Rows that the model answers together; 1 if it does not report it."""
+        try:
+            return getattr(self, "_batch_size", None) or self.batch_size
+        except (AttributeError, NotImplementedError):
+            return 1
 
     def loaded(self) -> dict[str, Any]:
         """Fields of `RunSpec` that are not to be read from the model's own attributes."""
@@ -111,25 +110,13 @@ class Backend(LM):
         """Of a prompt, as the backend orders its requests."""
         return len(prompt)
 
-    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...] | None:
+    def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
         """Names of the logits processors of a request, for the manifest; None if not known."""
         return None
 
 
-def batch_size(lm: Any) -> object:
-    """Rows that a model answers together; 1 for one that does not report it."""
-    try:
-        return getattr(lm, "_batch_size", None) or lm.batch_size
-    except (AttributeError, NotImplementedError):
-        return 1
-
-
 def check_batch_size(value: object) -> int:
-    """Rows that can share out the time of their batch.
-
-    Raises:
-        OptionError: it is no number.
-    """
+    """Rows that can share out the time of their batch."""
     if not (str(value).isdecimal() and int(str(value)) >= 1):
         raise OptionError(
             f"batch_size={value!r} is not a number of at least 1; to share out a batch's time, its "
@@ -139,12 +126,10 @@ def check_batch_size(value: object) -> int:
 
 
 def is_one(num_concurrent: object) -> bool:
-    """Whether requests are sent one by one."""
     return str(num_concurrent) in ("None", "0", "1")
 
 
 def takes(function: Any, parameter: str) -> bool:
-    """Whether a function has a parameter of that name."""
     return parameter in inspect.signature(function).parameters
 
 
@@ -154,7 +139,6 @@ def with_tokens(
     token_ids: Sequence[int],
     finish_reason: FinishReason | None,
 ) -> TimedAnswer:
-    """An answer whose tokens are known."""
     counts = replace(
         counts,
         num_prompt_tokens=num_prompt_tokens,
@@ -163,6 +147,13 @@ def with_tokens(
         finish_reason=finish_reason,
     )
     return TimedAnswer(counts, tuple(token_ids))
+
+
+def finish_of(reason: str | None, stop_reason: object) -> FinishReason | None:
+    """vLLM reports "stop" for an EOS as well, and then names no stop string."""
+    if reason == "stop":
+        return "stop" if isinstance(stop_reason, str) else "eos"
+    return "length" if reason == "length" else None
 
 
 def counts_by_source(attempts: Sequence[Attempt]) -> dict[DraftSource, DraftCounts]:

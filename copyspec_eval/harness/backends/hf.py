@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
 
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import wait_for
+from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends.base import Backend, TimedAnswer, with_tokens
-from copyspec_eval.harness.ranks import split_documents_over_ranks
 from copyspec_eval.harness.requests import RequestBuilder
 from copyspec_eval.types import FinishReason, TurnCounts
 
@@ -24,8 +26,7 @@ class HFBackend(Backend):
     """The clock covers generation alone.
 
     Tokens behind the end of an answer do not count: those of a row that waits for its batch, and
-    those of `prompt_lookup_num_tokens` runs, where `hf` overlooks a stop string that ends inside
-    an accepted draft and continues (it cuts the text afterwards, so only time is lost).
+    what follows a stop string within an accepted draft, which `hf` overlooks.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -35,15 +36,12 @@ class HFBackend(Backend):
         self._timed_answers: list[TimedAnswer] = []
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
-        """What `_model_generate` has seen."""
         return self._timed_answers
 
     def length(self, prompt: str) -> int:
-        """In tokens."""
         return len(self.tok_encode(prompt))
 
-    def processors(self, gen_kwargs: dict[str, Any]) -> tuple[str, ...] | None:
-        """As copyspec has them."""
+    def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
         return self._builder.processors(gen_kwargs)
 
     def _model_generate(
@@ -85,9 +83,24 @@ class HFBackend(Backend):
         return output
 
     def _now(self) -> float:
-        """The time, in seconds, when a GPU has done all that was asked of it."""
         wait_for(self.device)
         return perf_counter()
+
+
+def split_documents_over_ranks(lm: HFLM) -> None:
+    """Make every launched process a rank; `hf` does so on several GPUs only, and per machine."""
+    accelerator = getattr(lm, "accelerator", None)
+    launched = int(os.environ.get("WORLD_SIZE") or 1)
+    # A model that is loaded already may be evaluated by one rank of a training run.
+    if accelerator is None and launched > 1 and isinstance(lm.pretrained, str):
+        raise OptionError(
+            f"WORLD_SIZE={launched}, but accelerate sees one process, so each would answer all "
+            "documents; without GPUs set ACCELERATE_USE_CPU=true, or unset WORLD_SIZE for a run of "
+            "this process alone"
+        )
+    if accelerator is not None and accelerator.num_processes > 1:
+        lm._rank = accelerator.process_index
+        lm._world_size = accelerator.num_processes
 
 
 def _useful(token_ids: Sequence[int], rule: StopRule) -> tuple[Sequence[int], FinishReason | None]:

@@ -21,26 +21,18 @@ from copyspec_eval.harness.backends.base import (
     Backend,
     Rows,
     TimedAnswer,
-    batch_size,
-    check_batch_size,
     counts_by_source,
+    finish_of,
     is_one,
 )
-from copyspec_eval.harness.backends.vllm_steps import attempts
+from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.redaction import without_secrets
-from copyspec_eval.types import Attempt, FinishReason, TurnCounts
+from copyspec_eval.types import Attempt, TurnCounts
 
 
 @dataclass(slots=True)
 class _Call:
-    """A request to the server.
-
-    Attributes:
-        contexts: whose answers it asks for.
-        slots: lm-eval's semaphore of requests that may be under way at a time.
-        reply: the server's.
-        started, ended: when it was sent, and when the reply was there, by `perf_counter`.
-    """
+    """A request to the server; times are by `perf_counter`."""
 
     contexts: Sequence[Any]
     slots: Any = None
@@ -55,7 +47,6 @@ class _Call:
         return True
 
     def release(self) -> None:
-        """As the semaphore."""
         self.slots.release()
 
 
@@ -69,20 +60,15 @@ class APIBackend(Backend):
     and an even share of the time in which all were answered.
     """
 
-    @classmethod
-    def check_rows(cls, arguments: dict[str, Any]) -> None:
-        """As for any backend; requests may be under way at the same time."""
-        super().check_rows(arguments | {"num_concurrent": 1})
+    asks_in_parallel = True
 
     def rows(self) -> Rows:
-        """As many as are under way."""
-        size = check_batch_size(batch_size(self))
+        rows = super().rows()
         if is_one(self._concurrent):
-            return Rows(size, size)
-        return Rows.refilled(size * int(self._concurrent))
+            return rows
+        return Rows.refilled(rows.side_by_side * int(self._concurrent))
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        """As for any backend."""
         self._calls: list[_Call] = []
         with _without_notices():
             texts, timed = super().ask(group)
@@ -134,7 +120,9 @@ def _timed_answer(counts: TurnCounts, call: _Call, alone: bool) -> TimedAnswer:
     usage = call.reply.get("usage") or {}
     metrics = call.reply.get("metrics") or {}
     [choice, *_] = call.reply.get("choices") or [{}]
-    num_tokens = usage.get("completion_tokens")
+    num_tokens, reason = usage.get("completion_tokens"), choice.get("finish_reason")
+    if reason == "stop" and "stop_reason" not in choice:
+        reason = None  # an EOS or a stop string
     made = _attempts(metrics.get("speculative_decoding") or {}, num_tokens)
     counts = replace(
         counts,
@@ -142,7 +130,7 @@ def _timed_answer(counts: TurnCounts, call: _Call, alone: bool) -> TimedAnswer:
         num_reused_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         num_tokens=num_tokens,
         drafts=counts_by_source(made) or None,
-        finish_reason=_finish_reason(choice),
+        finish_reason=finish_of(reason, choice.get("stop_reason")),
     )
     if call.started is not None and call.ended is not None:
         counts = replace(counts, latency_seconds=call.ended - call.started)
@@ -163,13 +151,6 @@ def _attempts(metrics: dict[str, Any], num_tokens: int | None) -> tuple[Attempt,
     num_forwards = 1 + len(drafted)
     accepted = metrics.get("per_step_accepted") or ()
     return attempts(drafted, accepted, num_tokens, num_forwards, "unknown")
-
-
-def _finish_reason(choice: dict[str, Any]) -> FinishReason | None:
-    """Servers report "stop" for an EOS as well; vLLM's then name no stop string."""
-    if choice.get("finish_reason") == "stop" and "stop_reason" in choice:
-        return "stop" if isinstance(choice["stop_reason"], str) else "eos"
-    return "length" if choice.get("finish_reason") == "length" else None
 
 
 @contextmanager

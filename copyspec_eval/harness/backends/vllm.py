@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -13,17 +15,21 @@ from copyspec_eval.harness.backends.base import (
     Backend,
     Rows,
     TimedAnswer,
-    check_batch_size,
     counts_by_source,
+    finish_of,
     takes,
     with_tokens,
 )
-from copyspec_eval.harness.backends.vllm_steps import attempts, method_source, watched
 from copyspec_eval.serving.requests import Drafted
-from copyspec_eval.types import FinishReason, TurnCounts
+from copyspec_eval.types import Attempt, DraftSource, TurnCounts
 
 _TEMPERATURE = 1.0
 """vLLM's own, where a request has none."""
+
+
+_COPYING = {"custom_class", "ngram", "ngram_gpu", "suffix"}
+"""vLLM's speculative methods that copy. `suffix` copies from earlier answers, too, and does not
+tell them apart."""
 
 
 class VLLMBackend(Backend):
@@ -37,6 +43,8 @@ class VLLMBackend(Backend):
     Raises:
         OptionError: there would be several engines, which lm-eval makes inside of every call.
     """
+
+    fills_batches = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if str(kwargs.get("data_parallel_size", 1)) != "1":
@@ -53,11 +61,6 @@ class VLLMBackend(Backend):
                 kwargs.setdefault("per_request_spec_decode_metrics", "detailed")
         super().__init__(*args, **kwargs)
 
-    @classmethod
-    def check_rows(cls, arguments: dict[str, Any]) -> None:
-        """As for any backend; "auto" is a batch size, too."""
-        super().check_rows(arguments | ({"batch_size": 1} if _is_auto(arguments) else {}))
-
     def check_request(self, gen_kwargs: dict[str, Any]) -> None:
         """Refuse to sample with drafts on a CPU: vLLM garbles such a batch (docs/upstream.md)."""
         config = self._vllm_config
@@ -72,18 +75,14 @@ class VLLMBackend(Backend):
             )
 
     def rows(self) -> Rows:
-        """As vLLM schedules them."""
         if self.batch_size != "auto":
-            size = check_batch_size(self.batch_size)
-            return Rows(size, size)
+            return super().rows()
         return Rows.refilled(self._vllm_config.scheduler_config.max_num_seqs)
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
-        """As vLLM's request objects report them."""
         return [self._timed_answer(output, len(group)) for output in self._outputs]
 
     def loaded(self) -> dict[str, Any]:
-        """From vLLM's own settings."""
         settings = self._vllm_config
         if settings is None:
             return {}
@@ -95,14 +94,10 @@ class VLLMBackend(Backend):
         }
 
     def length(self, prompt: str) -> int:
-        """In tokens."""
         return len(self.tok_encode(prompt))
 
     def drafted(self, output: Any, num_forwards: int) -> Drafted | None:
-        """What was drafted for an answer, vLLM's `RequestOutput`.
-
-        None if a stop string ended the answer: vLLM reports no drafts then.
-        """
+        """What was drafted for a `RequestOutput`; None where vLLM reports nothing."""
         source, answer = method_source(self._vllm_config), output.outputs[0]
         if source is None:
             return Drafted()
@@ -114,14 +109,16 @@ class VLLMBackend(Backend):
 
     @property
     def _vllm_config(self) -> Any:
-        """vLLM's settings; None of an engine that does not show them."""
         return getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
 
     def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
         answer = output.outputs[0]
         counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
         timed = with_tokens(
-            counts, len(output.prompt_token_ids), answer.token_ids, _finish_reason(answer)
+            counts,
+            len(output.prompt_token_ids),
+            answer.token_ids,
+            finish_of(answer.finish_reason, answer.stop_reason),
         )
         timed = timed._replace(counts=self._with_times(timed.counts, output, num_rows))
         forwards = self._forwards.get(getattr(output, "request_id", ""))
@@ -163,12 +160,67 @@ class VLLMBackend(Backend):
         return outputs
 
 
-def _is_auto(arguments: dict[str, Any]) -> bool:
-    return bool(arguments["batch_size"] == "auto")
+@contextmanager
+def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
+    """The tokens that each forward gave a request of vLLM's `LLMEngine`, by its id."""
+    num_tokens: dict[str, list[int]] = {}
+    processor = getattr(engine, "output_processor", None)
+    process = getattr(processor, "process_outputs", None)
+    if processor is None or process is None:
+        yield num_tokens
+        return
+
+    def noted(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        # An aborted request may still be given tokens, and none of them is in its answer.
+        states = {
+            each.request_id: processor.request_states.get(each.request_id) for each in outputs
+        }
+        processed = process(outputs, *args, **kwargs)
+        for output in outputs:
+            state = states[output.request_id]
+            # What follows a stop string has been taken away by now.
+            if state is not None and output.new_token_ids:
+                name = getattr(state, "external_req_id", output.request_id)
+                num_tokens.setdefault(name, []).append(len(output.new_token_ids))
+        return processed
+
+    processor.process_outputs = noted
+    try:
+        yield num_tokens
+    finally:
+        del processor.process_outputs
 
 
-def _finish_reason(answer: Any) -> FinishReason | None:
-    """vLLM reports "stop" for an EOS as well, and then names no stop string."""
-    if answer.finish_reason == "stop":
-        return "stop" if isinstance(answer.stop_reason, str) else "eos"
-    return "length" if answer.finish_reason == "length" else None
+def attempts(
+    drafted: Sequence[int],
+    accepted: Sequence[int],
+    num_tokens: int,
+    num_forwards: int,
+    source: DraftSource,
+) -> tuple[Attempt, ...]:
+    """The forwards of an answer that verified a draft.
+
+    vLLM counts what it accepted before it cuts the answer at its end, so the last is cut here.
+    Every forward gives what was accepted and a token of the model's own; the last may give less.
+
+    Args:
+        drafted, accepted: of each forward with a draft, as vLLM counts them.
+        num_tokens: of the answer.
+        num_forwards: that gave it tokens; fewer, where not all of them are known, cut too little.
+        source: of all drafts.
+
+    >>> attempts([4, 5], [1, 5], num_tokens=5, num_forwards=3, source="context")[-1]
+    Attempt(num_drafted=5, num_accepted=2, source='context')
+    """
+    if not drafted:
+        return ()
+    accepted = list(accepted)
+    beyond = num_forwards + sum(accepted) - num_tokens
+    accepted[-1] -= min(accepted[-1], max(0, beyond - 1))
+    return tuple(Attempt(*counts, source) for counts in zip(drafted, accepted, strict=True))
+
+
+def method_source(config: Any) -> DraftSource | None:
+    """Where drafts come from by vLLM's `VllmConfig`; None if there are none."""
+    method = getattr(getattr(config, "speculative_config", None), "method", None)
+    return method and ("context" if method in _COPYING else "model")

@@ -11,16 +11,16 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
-from copyspec_eval.reports.leaderboard_forms import cells, in_words
+from copyspec_eval.reports.leaderboard_forms import in_words, line_cells
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
 from copyspec_eval.reports.segments import segments
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.tables import number
+from copyspec_eval.reports.tables import metric_column
 from copyspec_eval.types import COPIED, first_difference
 
 MOST_TURNS = 1000
@@ -33,6 +33,17 @@ MOST_DIFFERENCES = 100
 """Answers that differ from the baseline, in the table of where they do."""
 
 _SNIPPET = 60
+
+_CARDS = [
+    metric_column("speedup", ".2f"),
+    metric_column("tokens_per_second", ".4g", "tokens/s"),
+    metric_column("baseline_tokens_per_second", ".4g", "baseline tokens/s"),
+    metric_column("copied_share", ".0%"),
+    metric_column("earlier_share", ".0%"),
+    metric_column("recycled_share", ".0%"),
+    metric_column("tokens_per_forward", ".2f", "tokens per forward"),
+    metric_column("identical", ".1%", "identical to the baseline"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ def build(board: Leaderboard) -> str:
         style=_file("style.css"),
         script=_file("viewer.js"),
         arms=[_arm(board, *arm) for arm in list(arms.items())[:MOST_ARMS]],
-        lines=cells(board) if len(board.lines) else None,
+        lines=line_cells(board) if len(board.lines) else None,
         conditions=in_words(board),
         notes=notes,
         agreements=_agreements(board),
@@ -86,19 +97,9 @@ def _arms(board: Leaderboard) -> dict[tuple[str, str, int], list[int]]:
 
 def _arm(board: Leaderboard, names: tuple[str, str, int], lines: list[int]) -> _Arm:
     turns = board.turns[board.turns["line"].isin(lines)]
-    figures = {metric.name: metric.of(turns) for metric in METRICS if not metric.is_bound}
-    cards = [
-        ("turns", f"{len(turns):,}"),
-        ("speed-up", number(figures["speedup"], ".2f")),
-        ("tokens/s", number(figures["tokens_per_second"], ".4g")),
-        ("baseline tokens/s", number(figures["baseline_tokens_per_second"], ".4g")),
-        ("copied", number(figures["copied_share"], ".0%")),
-        ("from earlier runs", number(figures["earlier_share"], ".0%")),
-        ("recycled", number(figures["recycled_share"], ".0%")),
-        ("tokens per forward", number(figures["tokens_per_forward"], ".2f")),
-        ("identical to the baseline", number(figures["identical"], ".1%")),
-    ]
-    shown = [(name, value) for name, value in cards if value]
+    figures = Series({metric.name: metric.of(turns) for metric in METRICS if not metric.is_bound})
+    cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
+    shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
     return _Arm(f"{names[0]}, {names[1]}", shown, list(_charts(board, lines, turns)))
 
 

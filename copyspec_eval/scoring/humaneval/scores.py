@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from copyspec_eval.errors import SandboxError
 from copyspec_eval.sandbox import choice, programs
-from copyspec_eval.sandbox.commands import Command, Limits, Outcome
+from copyspec_eval.sandbox.commands import Limits, Outcome
 from copyspec_eval.sandbox.levels import Level
 
 logger = logging.getLogger("lm_eval.copyspec")
@@ -33,10 +33,9 @@ Problem = Mapping[str, Any]
 
 # EvalPlus stops each of its two sets of tests after a minute, and allows as much memory.
 _LIMITS = Limits(wall_seconds=240, cpu_seconds=240, memory_bytes=4 * 2**30, output_bytes=2**20)
+_SANITISER_LIMITS = replace(_LIMITS, wall_seconds=60, cpu_seconds=60, output_bytes=2**28)
 # Of the `multiprocessing` that EvalPlus uses.
 _LOCKS = (Path("/dev/shm"),)
-_SANITISER_SECONDS = 60
-_SANITISED_BYTES = 2**28
 
 _RIGHT_ANSWER = "```python\ndef same(x):\n    return x\n```"
 _RIGHT_PROBLEM = {
@@ -77,7 +76,7 @@ def _check(level: Level, installed: tuple[Path, ...]) -> None:
     outcome = _sanitise([(_RIGHT_ANSWER, "same")])
     if outcome.status == "ok":
         outcome = _judge(json.loads(outcome.stdout), _RIGHT_PROBLEM)
-    if outcome.status != "ok" or set(_verdicts(outcome).values()) != {True}:
+    if set(_verdicts(outcome).values()) != {True}:
         raise SandboxError(
             "right programs would count as wrong: "
             f"{outcome.reason or 'one does not pass its tests'}; install EvalPlus in {sys.prefix}, "
@@ -107,16 +106,14 @@ def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
 
 def score_solution(solution: str, problem: Problem) -> ScoredSolution:
     """Test a program that is sanitised already."""
-    outcome, passed = _judge(solution, problem), {}
-    if outcome.status == "ok":
-        passed = _verdicts(outcome)
-    else:
+    outcome = _judge(solution, problem)
+    if outcome.status != "ok":
         # A wrong solution does not end that process; what does end it may not be its fault.
         message = "%s: tests did not finish, counted as failed (%s)"
         logger.warning(message, problem["task_id"], outcome.reason)
-    base = passed.get("base") is True
-    has_plus = "plus_input" in problem
-    return ScoredSolution(solution, base, passed.get("plus") is True if has_plus else None)
+    verdicts = _verdicts(outcome)
+    plus = verdicts.get("plus") is True if "plus_input" in problem else None
+    return ScoredSolution(solution, verdicts.get("base") is True, plus)
 
 
 def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
@@ -145,17 +142,8 @@ def as_samples(solutions: Iterable[tuple[str, str]]) -> str:
 
 
 def _sanitise(answers: Sequence[tuple[str, str]]) -> Outcome:
-    limits = Limits(
-        _SANITISER_SECONDS, _SANITISER_SECONDS, _LIMITS.memory_bytes, output_bytes=_SANITISED_BYTES
-    )
-    return programs.run(
-        Command(
-            programs.module("scoring.humaneval.sanitiser"),
-            json.dumps(answers).encode(),
-            limits,
-            programs.INSTALLED,
-        )
-    )
+    name, stdin = "scoring.humaneval.sanitiser", json.dumps(answers).encode()
+    return programs.run(programs.module(name, stdin=stdin, limits=_SANITISER_LIMITS))
 
 
 def _judge(solution: str, problem: Problem) -> Outcome:
@@ -165,19 +153,20 @@ def _judge(solution: str, problem: Problem) -> Outcome:
         channels = {test: stack.enter_context(_solution_process()) for test in tests}
         numbers = {test: channel.fileno() for test, channel in channels.items()}
         task = {"solution": solution, "problem": dict(problem), "channels": numbers}
-        command = Command(
-            programs.module("scoring.humaneval.verdict"),
-            json.dumps(task).encode(),
-            _LIMITS,
-            programs.INSTALLED,
-            _LOCKS,
-            [*channels.values()],
+        command = programs.module(
+            "scoring.humaneval.verdict",
+            stdin=json.dumps(task).encode(),
+            limits=_LIMITS,
+            writable=_LOCKS,
+            channels=[*channels.values()],
         )
         return programs.run(command)
 
 
 def _verdicts(outcome: Outcome) -> dict[str, Any]:
-    """Which tests a solution passes, by the process that judged it and ended well."""
+    """Which tests a solution passes, by the process that judged it; none if that failed."""
+    if outcome.status != "ok":
+        return {}
     verdicts: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
     return verdicts
 
@@ -186,7 +175,7 @@ def _verdicts(outcome: Outcome) -> dict[str, Any]:
 def _solution_process() -> Iterator[socket.socket]:
     """A process that waits for a solution on the other end of this socket."""
     ours, theirs = socket.socketpair()
-    arguments = programs.module("scoring.humaneval.solution", str(theirs.fileno()))
-    command = Command(arguments, b"", _LIMITS, programs.INSTALLED, channels=[theirs])
+    name, number = "scoring.humaneval.solution", str(theirs.fileno())
+    command = programs.module(name, number, limits=_LIMITS, channels=[theirs])
     with ours, theirs, programs.running(command):
         yield ours

@@ -23,6 +23,7 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
+_UNKNOWN_DATA = {"unknown": None}
 
 
 def encode(value: Any) -> Any:
@@ -40,7 +41,7 @@ def encode(value: Any) -> Any:
     try:
         return _encoded(value)
     except RecursionError:
-        return {"unknown": None}
+        return _UNKNOWN_DATA
 
 
 def decode(data: Any) -> Any:
@@ -64,44 +65,34 @@ def _encoded(value: Any) -> Any:
         return value
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.number, numpy.bool_)):
         known = _NUMPY_TYPE.fullmatch(value.dtype.name)
-        return {"numpy": [value.dtype.name, _encoded(value.tolist())]} if known else _unknown()
+        return {"numpy": [value.dtype.name, _encoded(value.tolist())]} if known else _UNKNOWN_DATA
     if isinstance(value, int):
         number = int(value)
         return number if abs(number) < _PLAIN_INT else {"int": hex(number)}
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, str):
-        return str.__str__(value)
     if isinstance(value, list):
         return [_encoded(item) for item in value]
     if isinstance(value, dict):
         return {"dict": [[_encoded(key), _encoded(item)] for key, item in dict.items(value)]}
     if isinstance(value, tuple):
         return {"tuple": [_encoded(item) for item in value]}
-    return _encoded_rarely(value)
+    for kinds, encoder in _ENCODERS:
+        if isinstance(value, kinds):
+            return encoder(value)
+    return _UNKNOWN_DATA
 
 
-def _encoded_rarely(value: Any) -> Any:
-    if isinstance(value, Set):
-        kind = "frozenset" if isinstance(value, frozenset) else "set"
-        return {kind: [_encoded(item) for item in value]}
-    if isinstance(value, (UserList, UserString)):
-        return _encoded(value.data)
-    if isinstance(value, Mapping):
-        return {"dict": [[_encoded(key), _encoded(item)] for key, item in value.items()]}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, (bytes, bytearray)):
-        return {"bytes": value.hex()}
-    if isinstance(value, Fraction):
-        return {"fraction": [_encoded(value.numerator), _encoded(value.denominator)]}
-    if isinstance(value, Decimal):
-        return {"decimal": str(value)}
-    return _unknown()
-
-
-def _unknown() -> dict[str, None]:
-    return {"unknown": None}
+_ENCODERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    (float, float),
+    (str, str.__str__),
+    (frozenset, lambda value: {"frozenset": [_encoded(item) for item in value]}),
+    (Set, lambda value: {"set": [_encoded(item) for item in value]}),
+    ((UserList, UserString), lambda value: _encoded(value.data)),
+    (Mapping, lambda value: {"dict": [[_encoded(k), _encoded(v)] for k, v in value.items()]}),
+    (complex, lambda value: {"complex": [value.real, value.imag]}),
+    ((bytes, bytearray), lambda value: {"bytes": value.hex()}),
+    (Fraction, lambda value: {"fraction": [*map(_encoded, (value.numerator, value.denominator))]}),
+    (Decimal, lambda value: {"decimal": str(value)}),
+)
 
 
 def _decoded(data: Any) -> Any:

@@ -25,7 +25,6 @@ from copyspec_eval.scoring.humaneval.values import decode, encode
 
 _SET_DUMPABLE = 4  # <sys/prctl.h>
 
-_START_SECONDS = 30.0
 _CHECK_SECONDS, _CHECK_FACTOR = 10.0, 10.0
 """For a problem's own tests: at least so long, and so many times what the right solution takes."""
 
@@ -50,11 +49,7 @@ class Solution:
     """
 
     def __init__(
-        self,
-        descriptor: int,
-        sources: Sequence[str],
-        entry_point: str,
-        seconds: float = _START_SECONDS,
+        self, descriptor: int, sources: Sequence[str], entry_point: str, seconds: float = 30.0
     ) -> None:
         from evalplus.eval.utils import TimeoutException, time_limit
 
@@ -80,10 +75,9 @@ class Solution:
             self._messages.write(json.dumps(message).encode() + b"\n")
             self._messages.flush()
             answer = json.loads(self._messages.readline(_ANSWER_BYTES))
-            value = decode(answer["value"])
+            return decode(answer["value"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
             raise SolutionError(str(error)) from error
-        return value
 
 
 def main() -> None:
@@ -174,7 +168,7 @@ def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool
 
     prompt, entry_point = problem["prompt"], problem["entry_point"]
     started = time.perf_counter()
-    _check(problem, _function(prompt + problem["canonical_solution"], entry_point))
+    _check(problem, _names(prompt + problem["canonical_solution"])[entry_point])
     seconds = max(_CHECK_SECONDS, _CHECK_FACTOR * (time.perf_counter() - started))
     try:
         solution = Solution(channel, [prompt, source], entry_point)
@@ -191,11 +185,6 @@ def _check(problem: Mapping[str, Any], function: Callable[..., Any]) -> None:
     names = _names(problem["prompt"] + "\n" + problem["test"])
     names[problem["entry_point"]] = function
     names["check"](function)
-
-
-def _function(source: str, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = _names(source)[name]
-    return function
 
 
 def _names(source: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""A loaded model and what both ways to it share: lm-eval's `--model copyspec`, and Python."""

@@ -1,0 +1,160 @@
+"""A loaded model as it decodes: whose cache serves it, how it is exact, and its engines."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from copyspec_eval.decoding import model_support
+from copyspec_eval.decoding.draft_model import DraftModel
+from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.exactness import exact_mode
+from copyspec_eval.decoding.model_copy import model_copy
+from copyspec_eval.decoding.paired import PairedEngine
+from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.step_costs import step_costs
+from copyspec_eval.decoding.trial import check_cache, choose_cache
+from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
+from copyspec_eval.errors import ModelError
+from copyspec_eval.types import DraftOptions, ExactMode
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A way of drafting, with what it needs: see `drafter_factory`, `PrefixCache`, `DraftModel`."""
+
+    options: DraftOptions
+    make_drafter: DrafterFactory
+    prefix_cache: PrefixCache | None = None
+    draft_model: DraftModel | None = None
+
+
+_MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
+_MEASURED = WeakKeyDictionary()
+"""Of each model its structure, and what was measured then; nothing of it refers to the model."""
+
+
+class Session:
+    """Makes engines of a model; all that is tried and measured is so once in the model's life.
+
+    They decode with a copy of it, so make and use both within `one_at_a_time`.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's; exact mode alone needs it.
+        options: every way in which engines draft.
+        exact: whether steps are exact.
+        rows: side by side, for which the model's cache is tried.
+
+    Attributes:
+        model: the copy that decodes.
+        cache: whose cache does.
+        reason: why it is the model's own, which serves one request at a time; "" if it is ours.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        options: Sequence[DraftOptions],
+        *,
+        exact: bool,
+        rows: int,
+    ) -> None:
+        if model.training:
+            raise ModelError("the model is in training mode; call model.eval() first")
+        model_support.check_uncompiled(model)
+        self.model, structure = model_copy(model)
+        structure = structure, model.dtype, model.device
+        known = _MEASURED.get(model)
+        if known is None or known[0] != structure:
+            model_support.check_config(model.config)
+            known = _MEASURED[model] = structure, {}
+        self._measured = known[1]
+        if exact:
+            model_support.check_exact(self.model)
+        self.cache, self.reason = self._once(
+            ("cache", exact, rows),
+            lambda: choose_cache(self.model, exact=exact, batch_size=rows),
+        )
+        self._tokenizer = tokenizer
+        self._options = options
+        self._exact = exact
+        self._groups = itertools.count()
+
+    def prefix_cache(self, num_bytes: int) -> PrefixCache | None:
+        if not num_bytes or self.reason:
+            return None
+        return self._once(("prefix cache", num_bytes), lambda: PrefixCache(num_bytes))
+
+    def engine(self, arm: Arm, batch_size: int) -> Engine:
+        return Engine(
+            self.model,
+            arm.make_drafter,
+            num_draft_tokens=self._longest(arm.options, batch_size),
+            exact=self.mode(batch_size),
+            batch_size=batch_size,
+            step_costs=self.costs(arm.options, batch_size),
+            draft_model=arm.draft_model,
+            prefix_cache=arm.prefix_cache,
+            cache=self.cache,
+        )
+
+    def paired(
+        self, arms: Sequence[Arm], batch_size: int, prefix_cache: PrefixCache | None
+    ) -> PairedEngine:
+        engines = [self.engine(arm, batch_size) for arm in arms]
+        return PairedEngine(self.model, engines, prefix_cache, self._groups)
+
+    def mode(self, batch_size: int) -> ExactMode | None:
+        """The way of exact mode at a batch size; None without exact mode."""
+        if not self._exact:
+            return None
+        longest, needed = max(map(longest_draft, self._options)), 0
+        for each in self._options:
+            needed = max(needed, each.num_draft_tokens or 0, each.delta if each.draft_model else 0)
+        return self._once(
+            ("mode", longest, needed, batch_size),
+            lambda: exact_mode(
+                self.model, self._tokenizer, longest=longest, needed=needed, batch_size=batch_size
+            ),
+        )
+
+    def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:
+        """Seconds of a step by its number of draft tokens; None where no drafter asks for it."""
+        mode = self.mode(batch_size)
+        goes_by_costs = drafter_kind(options.drafter).num_draft_tokens is None
+        if not goes_by_costs or (mode and mode.width):
+            return None
+        longest = self._longest(options, batch_size)
+        return self._once(
+            ("costs", self.cache, mode, batch_size, longest),
+            lambda: step_costs(self.model, batch_size, longest, mode, self.cache),
+        )
+
+    def _once(self, key: Hashable, measure: Callable[[], T]) -> T:
+        if key not in self._measured:
+            self._measured[key] = measure()
+        measured: T = self._measured[key]
+        return measured
+
+    def _longest(self, options: DraftOptions, batch_size: int) -> int:
+        """Tokens of the longest draft, within what an exact step holds."""
+        mode, longest = self.mode(batch_size), longest_draft(options)
+        most = mode.num_draft_tokens if mode else None
+        return longest if most is None else min(longest, most)
+
+
+def checked_draft_model(model: PreTrainedModel) -> PreTrainedModel:
+    """The copy of a loaded model that drafts, if the engine's forward is its own."""
+    model_support.check_uncompiled(model)
+    copy = model_copy(model).model
+    check_cache(copy, "copyspec")
+    return copy
