@@ -38,8 +38,6 @@ def read_prompt(
 
     Args:
         model: within `engine_kernels`.
-        cache, row: where keys and values go.
-        prompt_ids: the whole prompt.
         draft: verified by the prompt's last chunk.
         start: tokens whose keys and values the row holds; fewer than the prompt's.
 
@@ -48,10 +46,11 @@ def read_prompt(
     """
     *chunks, (last, end) = grid_chunks(start, len(prompt_ids))
     for begin, chunk_end in chunks:
-        forward(model, cache, [Part(row, begin, prompt_ids[begin:chunk_end])], logits_to_keep=1)
-    token_ids = [*prompt_ids[last:], *draft.token_ids]
-    parents = step_parents(draft, end - last, len(token_ids)) if draft.parents else None
-    part = Part(row, last, token_ids, parents)
+        chunk = Part(row, begin, prompt_ids[begin:chunk_end])
+        forward(model, cache, [chunk], logits_to_keep=1)
+    ids = [*prompt_ids[last:], *draft.token_ids]
+    parents = step_parents(draft, end - last, len(ids)) if draft.parents else None
+    part = Part(row, last, ids, parents)
     return forward(model, cache, [part], logits_to_keep=1 + len(draft.token_ids))
 
 

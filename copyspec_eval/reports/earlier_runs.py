@@ -64,13 +64,13 @@ class EarlierAnswers:
 
     def __init__(self, answers: Iterable[tuple[Asked, TokenIds]] = ()) -> None:
         self.in_order: list[TokenIds] = []
-        self._of: dict[Asked, list[TokenIds]] = {}
+        self._by_request: dict[Asked, list[TokenIds]] = {}
         digest = hashlib.sha256()
         for asked, token_ids in answers:
             # Objects of their own would take ten times the memory.
             compact = array("i", token_ids)
             self.in_order.append(compact)
-            self._of.setdefault(asked, []).append(compact)
+            self._by_request.setdefault(asked, []).append(compact)
             digest.update(f"{asked!r}{compact.tolist()}".encode())
         self.digest = digest.hexdigest()[:12]
 
@@ -80,7 +80,9 @@ class EarlierAnswers:
             return ()
         asked = Asked(task, str(document), turn)
         tasks = dict.fromkeys(("", task))
-        return tuple(ids for name in tasks for ids in self._of.get(asked._replace(task=name), ()))
+        return tuple(
+            ids for name in tasks for ids in self._by_request.get(asked._replace(task=name), ())
+        )
 
 
 def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
@@ -97,7 +99,7 @@ def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
     answers: list[EarlierAnswer] = []
     for path in paths:
         try:
-            found = _of_path(Path(path), notes)
+            found = _answers_in(Path(path), notes)
         except OSError as error:
             raise OptionError(
                 f"store={path}: {error.strerror}; name the --output_path of an earlier run"
@@ -142,7 +144,7 @@ def check_shared(traces: Sequence[Trace], earlier: EarlierAnswers, paths: Sequen
         )
 
 
-def _of_path(path: Path, notes: list[str]) -> list[EarlierAnswer]:
+def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
     if path.is_dir():
         files = sorted(path.glob("turns*.jsonl"))
         if not files:
@@ -150,7 +152,7 @@ def _of_path(path: Path, notes: list[str]) -> list[EarlierAnswer]:
                 f"store={path}: no turns*.jsonl there; name the --output_path of a run of "
                 "--model copyspec or copyspec-timed"
             )
-        return _of_records(files, notes)
+        return _answers_in_records(files, notes)
     if not path.exists():
         raise OptionError(
             f"store={path}: no such file or folder; pass true, false, or the --output_path of an "
@@ -158,23 +160,25 @@ def _of_path(path: Path, notes: list[str]) -> list[EarlierAnswer]:
         )
     first = next(read_jsonl(path), None)
     is_traces = first is not None and "answer_ids" in first.fields
-    return list(_of_traces(path)) if is_traces else _of_records([path], notes)
+    return list(_answers_in_traces(path)) if is_traces else _answers_in_records([path], notes)
 
 
-def _of_traces(path: Path) -> Iterator[EarlierAnswer]:
+def _answers_in_traces(path: Path) -> Iterator[EarlierAnswer]:
     for trace in read_traces(path):
         if trace.id is not None:
             yield EarlierAnswer(Asked("", str(trace.id), trace.turn), trace.answer_ids)
 
 
-def _of_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
+def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     """The answers of several files, in the order of their runs."""
-    of_runs = [(row.run_id, _of_record(row)) for file in files for row in records.read(file, notes)]
-    of_runs.sort(key=lambda of_run: of_run[0])
-    return [answer for _, answer in of_runs]
+    by_run = [
+        (row.run_id, _recorded_answer(row)) for file in files for row in records.read(file, notes)
+    ]
+    by_run.sort(key=lambda run_and_answer: run_and_answer[0])
+    return [answer for _, answer in by_run]
 
 
-def _of_record(row: TurnRecord) -> EarlierAnswer:
+def _recorded_answer(row: TurnRecord) -> EarlierAnswer:
     asked = Asked(row.task, str(row.doc_id), row.turn)
     has_eos = row.counts.finish_reason == "eos"
     ids = row.token_ids

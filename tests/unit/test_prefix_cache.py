@@ -254,7 +254,7 @@ def test_shared_examples_are_read_once(byte_model: Path, options: str) -> None:
     assert 0 < arm.prefix_cache.num_bytes <= 10**6
     again = with_it.generate_until(asked(*texts), disable_tqdm=True)
     assert again == answers
-    assert with_it._spec(arm, [], None).drafting["prefix_cache"] == 10**6
+    assert with_it._spec(with_it.prepare(), arm, [], 1).drafting["prefix_cache"] == 10**6
 
 
 def test_both_arms_of_a_pair_reuse_alike(byte_model: Path) -> None:
