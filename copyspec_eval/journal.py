@@ -1,7 +1,7 @@
-"""Files in folders that others may have made: how they are read, and how outputs are written.
+"""Reading files from folders that others may have made, and writing outputs.
 
-Only regular files are read. Nothing is written through a link, and no kill or full disk spoils what
-several processes append to.
+Only regular files are read. Nothing is written through a link, and a kill or a full disk never
+corrupts what several processes append to.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Line(NamedTuple):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make `folder` if it is not there, and hold the lock under which anything in it is written.
+    """Make `folder`, and hold the lock under which anything in it is written.
 
-    Where the file system has no locks, there is none, and one process at a time may write.
+    On a file system without locks only one process at a time may write.
 
     Raises:
-        DataError: nothing can be written there, here or within; or the lock stays another's.
+        DataError: nothing can be written there, or another process holds the lock too long.
     """
     lock = folder / _LOCK
     try:
@@ -61,7 +61,7 @@ def alone(path: Path) -> Iterator[None]:
     """Keep other processes, and other callers here, from working on `path` at the same time.
 
     Raises:
-        DataError: another one does; or as `locked`.
+        DataError: another one does, or as `locked`.
     """
     with locked(path.parent):
         lock = FileLock(path.with_name(f".{path.name}.lock"))
@@ -86,36 +86,32 @@ def _unwritable(path: Path | str, error: OSError) -> DataError:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append one line, which holds no line break, and its end: all of it, or nothing.
+    """Append one line, without a line break, and its end: all of it, or nothing.
 
-    What a kill left of the last line is given an end first, so that two lines are never glued.
+    What a kill left of the last line gets an end first, so two lines are never glued together.
 
     Raises:
         DataError: it cannot be written; the file is then as it was.
     """
     with locked(path.parent):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            _append(path, descriptor, line + b"\n")
-        finally:
-            os.close(descriptor)
-
-
-def _append(path: Path, descriptor: int, content: bytes) -> None:
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        raise DataError(f"{path}: is no file of its own; remove it, or choose another folder")
-    size = status.st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        content = b"\n" + content
-    written = 0
-    try:
-        # A nearly full disk takes a part, and only the number of bytes shows it.
-        while written < len(content):
-            written += os.pwrite(descriptor, content[written:], size + written)
-    except OSError:
-        os.ftruncate(descriptor, size)
-        raise
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                raise DataError(
+                    f"{path}: is no file of its own; remove it, or choose another folder"
+                )
+            size = status.st_size
+            torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+            content = (b"\n" if torn else b"") + line + b"\n"
+            file.seek(size)
+            try:
+                # A nearly full disk takes a part, and only the number of bytes shows it.
+                while content:
+                    content = content[file.write(content) :]
+            except OSError:
+                file.truncate(size)
+                raise
 
 
 def replace(path: Path, content: str | bytes) -> None:
@@ -141,10 +137,10 @@ def replace(path: Path, content: str | bytes) -> None:
 
 
 def subfolder(folder: Path, *names: str) -> Path:
-    """The folder of these names below `folder`, made if it is not there, and reached by no link.
+    """The folder of these names below `folder`, made if it is missing.
 
     Raises:
-        DataError: a link leads there, and maybe out of `folder`; or it cannot be made.
+        DataError: a link leads there, perhaps out of `folder`; or it cannot be made.
     """
     try:
         for name in names:
@@ -161,7 +157,7 @@ def read(path: Path) -> bytes:
     """The content of a file.
 
     Raises:
-        DataError: it cannot be read, or is no regular file.
+        DataError: it cannot be read, or is not a regular file.
     """
     with _opened(path) as file:
         return file.read()
@@ -195,8 +191,8 @@ def parsed(content: bytes) -> Any:
     """The value of a JSON text that others wrote.
 
     Raises:
-        ValueError: it is none, or not one that can be read: no UTF-8, nested too deep, a number too
-            long, half a character.
+        ValueError: it is not JSON, or not readable: no UTF-8, nested too deep, a number too long,
+            half a character.
     """
     try:
         value = json.loads(content.decode())

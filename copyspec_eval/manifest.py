@@ -20,8 +20,8 @@ _FILE = "manifest.json"
 class RunSpec:
     """Every resolved setting of a run: the one declaration of these, and the key of a leaderboard.
 
-    Two runs are repetitions of each other if their specs are equal, and else never share a line.
-    All values are JSON values.
+    Runs with equal specs are repetitions of each other; others never share a line. All values are
+    JSON values.
 
     Attributes:
         backend: "copyspec", or the stock lm-eval model that was timed.
@@ -32,7 +32,7 @@ class RunSpec:
             backends.
         batch_size: rows decoded side by side, or "auto".
         device, dtype: of the weights.
-        weights: hash of a sample of the weights, by which a changed checkpoint is another model;
+        weights: hash of a sample of the weights, so that a changed checkpoint is another model;
             None where the backend does not show them.
         quantization: the loaded model's; None for none.
         ranks: processes that share the documents.
@@ -64,10 +64,7 @@ class RunSpec:
     tasks: dict[str, dict[str, Any]]
 
     def of_task(self, task: str) -> RunSpec:
-        """The same with the settings of one task alone, to which its documents belong.
-
-        They are the task's setting "samples"; None for all.
-        """
+        """The settings of one task alone; its "samples" are its documents, None for all."""
         evaluation = dict(self.evaluation)
         documents = (evaluation.pop("samples", None) or {}).get(task)
         settings = self.tasks.get(task, {}) | {"samples": documents}
@@ -78,13 +75,11 @@ class RunSpec:
 
         The name of the task is left out: "tasks.mt_bench.version" is "task.version".
         """
+        nested = msgspec.to_builtins(self)
+        tasks = nested.pop("tasks").values()
         flat: dict[str, Any] = {}
-        for name, value in msgspec.to_builtins(self).items():
-            if name == "tasks":
-                for settings in value.values():
-                    flat |= _flat("task", settings)
-            else:
-                flat |= _flat(name, value)
+        for name, value in [*nested.items(), *(("task", settings) for settings in tasks)]:
+            flat |= _flat(name, value)
         return dict(sorted(flat.items()))
 
     def key(self) -> str:
@@ -136,12 +131,12 @@ def new_manifest(
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:
-    """Put `run` into `manifest.json`, beside those of earlier runs into the same folder.
+    """Add `run` to `manifest.json`, after earlier runs into the same folder.
 
     The file is `{"runs": [manifest, …]}`, oldest first, replaced as a whole or not at all.
 
     Raises:
-        DataError: it cannot be written, or a file of that name is there and is none of ours.
+        DataError: it cannot be written, or a file of that name is not ours.
     """
     path = folder / _FILE
     with journal.locked(folder):
@@ -153,12 +148,10 @@ def write_manifest(folder: Path, run: RunManifest) -> None:
 def read_manifests(folder: Path, notes: list[str]) -> dict[str, RunManifest]:
     """The manifests of the runs into `folder`, by run id; empty if there is no file.
 
-    Args:
-        folder: where `write_manifest` wrote.
-        notes: gets a line for each entry of another schema, which is left out.
+    An entry of another schema is left out, with a line in `notes`.
 
     Raises:
-        DataError: the file is none of ours.
+        DataError: the file is not ours.
     """
     manifests = {}
     for entry in _entries(folder / _FILE):

@@ -39,9 +39,9 @@ _runs = itertools.count(1)
 
 @functools.cache
 def process_id() -> str:
-    """This process's id, sortable by time; under torch.distributed the one of rank 0.
+    """This process's id, sortable by time; under torch.distributed that of rank 0.
 
-    Asked for the first time by all ranks at the same point, since it is broadcast then.
+    The first call broadcasts it, so all ranks make it at the same point.
     """
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
     shared = [f"{now}-{secrets.token_hex(3)}"]
@@ -52,16 +52,15 @@ def process_id() -> str:
 
 
 def new_run_id() -> str:
-    """The id of one more run of this process: its own id for the first, numbered ones after it."""
+    """The id of one more run: the process's id for the first, numbered ones after it."""
     number = next(_runs)
     return process_id() if number == 1 else f"{process_id()}-{number}"
 
 
 def is_of_this_process(run_id: str) -> bool:
-    """Whether `run_id` is of a run here.
+    """Whether `run_id` belongs to a run of this process.
 
-    The first call of `process_id` waits for all ranks, so it is left to the models: where none
-    asked, no run has an id.
+    It never makes the first call of `process_id`, which waits for all ranks.
     """
     return process_id.cache_info().currsize > 0 and run_id.startswith(process_id())
 
@@ -90,9 +89,9 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code_commit() -> str | None:
-    """The commit of this package's checkout, with a hash of uncommitted changes; None outside one.
+    """The checkout's commit, with a hash of uncommitted changes: "e92627e1c3f1+5d41402abc4b".
 
-    Such as "e92627e1c3f1" or "e92627e1c3f1+5d41402abc4b".
+    None outside a checkout.
     """
     checkout = Path(__file__).resolve().parents[1]
     if not (checkout / ".git").exists():
@@ -116,7 +115,7 @@ def hardware() -> dict[str, Any]:
 
     kinds: tuple[Any, ...] = torch.cuda, torch.xpu
     return {
-        "processor": _processor(),
+        "processor": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "processors": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "accelerators": [
@@ -127,11 +126,8 @@ def hardware() -> dict[str, Any]:
 
 
 def processor_features() -> str:
-    """The instructions that the processor has beyond the usual, as far as the system tells."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
-    return match.group(1) if match else platform.machine()
+    """The processor's optional instructions, as far as the system lists them."""
+    return _cpuinfo("flags|Features") or platform.machine()
 
 
 def kernel_environment() -> dict[str, str]:
@@ -139,10 +135,8 @@ def kernel_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _KERNEL_VARIABLES if name in os.environ}
 
 
-def _processor() -> str:
+def _cpuinfo(names: str) -> str | None:
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
-        if match:
-            return match.group(1)
-    return platform.processor() or platform.machine()
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    match = re.search(rf"^(?:{names})\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1] if match else None

@@ -24,11 +24,10 @@ _LEAST_REPEATS, _LEAST_TOKENS = 3, 32
 
 
 class SpanCharacters(NamedTuple):
-    """Where the text of a `Span` stands.
+    """The characters of a `Span`.
 
-    `[start, end)` counts from the answer's first character; `[source_start, source_end)` from the
-    prompt's, the answer following the prompt; both are the same `CopyOrigin` for a copy from
-    another answer and for what was recycled.
+    `[start, end)` counts from the answer's first character, `[source_start, source_end)` from the
+    prompt's, the answer following the prompt; or both are a `CopyOrigin`.
     """
 
     start: int
@@ -64,15 +63,14 @@ class TurnRecord:
     The settings under which it was answered are those of its run, in `manifest.json`.
 
     Attributes:
-        run_id: the process that answered; an answer served from lm-eval's cache keeps its own.
+        run_id: the run that answered; an answer from lm-eval's cache keeps the earlier run's.
         task, doc_id, turn, repeat: which turn this is; `turn` counts from 1, `repeat` from 0.
         category: the document's category, "" where the task has none.
-        rank: the process that answered, among those of the run.
+        rank: which process of the run answered.
         backend: "copyspec", or the stock lm-eval model that was timed.
-        drafter: the drafter and its switches, such as "suffix + store=base"; None for other
-            backends.
+        drafter: the drafter and its switches, "suffix + store=base"; None for other backends.
         batch_size: rows decoded side by side.
-        generation: settings of the request, `name=value, …` in order of name, but its stop strings.
+        generation: the request's settings without stop strings, `name=value, …` in order of name.
         prompt: the prompt as the model read it, special tokens included.
         prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
         counts: what the answer took.
@@ -81,7 +79,7 @@ class TurnRecord:
         text: the answer as handed to lm-eval; in a paired run it is the baseline's.
         answer: the text of `token_ids`, special tokens included.
         spans: the copied stretches of `token_ids`.
-        span_characters: of each span, where it stands in `answer`.
+        span_characters: the characters of each span.
         baseline: the baseline's side of a paired run, else None.
     """
 
@@ -117,17 +115,14 @@ class TurnRecord:
 class RecordedText(str):
     """An answer as lm-eval expects it, a `str`, that also carries its `TurnRecord`.
 
-    It survives lm-eval's filters, pickling into `--use_cache` and gathering over ranks. Backends
-    other than ours answer with a plain `str`, so readers use `record_of`.
+    It survives lm-eval's filters, pickling into `--use_cache` and gathering over ranks. Other
+    backends answer with a plain `str`, so readers use `record_of`.
     """
 
     record: TurnRecord
 
     def __new__(cls, text: object, record: TurnRecord | None = None) -> RecordedText:
-        """Wrap `text`; `record` is kept by reference.
-
-        A plain `str` without a record: lm-eval turns a reference answer into the answer's type.
-        """
+        """A plain `str` without a record: lm-eval gives a reference answer the answer's type."""
         if record is None:
             return str(text)  # type: ignore[return-value]
         self = super().__new__(cls, text)
@@ -135,7 +130,6 @@ class RecordedText(str):
         return self
 
     def __reduce__(self) -> tuple[type[RecordedText], tuple[str, TurnRecord]]:
-        """Pickle as text and record."""
         return RecordedText, (str(self), self.record)
 
 
@@ -155,12 +149,7 @@ def append(path: Path, record: TurnRecord) -> None:
 
 
 def read(path: Path, notes: list[str]) -> list[TurnRecord]:
-    """The rows of a `turns.jsonl`, in order.
-
-    Args:
-        path: the file.
-        notes: gets a line that names the rows that cannot be read, if there are any: torn by a
-            kill, of another schema, or no rows at all.
+    """The rows of a `turns.jsonl`, in order; a line in `notes` names those that cannot be read.
 
     Raises:
         DataError: the file cannot be read.
@@ -187,19 +176,15 @@ def read(path: Path, notes: list[str]) -> list[TurnRecord]:
 
 
 def _check_numbers(row: TurnRecord) -> None:
-    """Refuse what no run has counted or timed.
-
-    Raises:
-        ValueError: a number is negative, or beyond all measure.
-    """
+    """Raise a ValueError for a number that no run has counted or timed."""
     for counts in (row.counts, row.baseline.counts if row.baseline else None):
         for name in _NUMBERS if counts else ():
             value = getattr(counts, name)
             if value is not None and not 0 <= value <= _MOST:
                 raise ValueError(f"{name} is {value}")
-        for of_source in ((counts and counts.drafts) or {}).values():
-            if not 0 <= of_source.num_accepted <= of_source.num_drafted <= _MOST:
-                raise ValueError(f"{of_source.num_accepted} of {of_source.num_drafted} accepted")
+        for drafts in ((counts and counts.drafts) or {}).values():
+            if not 0 <= drafts.num_accepted <= drafts.num_drafted <= _MOST:
+                raise ValueError(f"{drafts.num_accepted} of {drafts.num_drafted} accepted")
     for attempt in row.attempts:
         if not 0 <= attempt.num_accepted <= attempt.num_drafted <= _LONGEST_DRAFT:
             raise ValueError(f"{attempt.num_accepted} of {attempt.num_drafted} accepted")

@@ -1,7 +1,7 @@
 """Secrets in texts that others wrote: server errors, tracebacks, log lines, URLs.
 
-Settings need none of this: only declared ones are recorded (`harness/recorded.py`). The values of
-all others are masked here wherever they turn up, and so are those of secret variables.
+Only declared settings are recorded (`harness/recorded.py`). The values of all others, and of secret
+environment variables, are masked wherever they turn up.
 """
 
 from __future__ import annotations

@@ -28,13 +28,7 @@ _COPYSPEC = (
 
 @dataclass(frozen=True, slots=True)
 class PublicFile:
-    """A published file, pinned to one content.
-
-    Attributes:
-        path: of a local copy below `$COPYSPEC_DATA_DIR`; also the file's name in our tasks.
-        url: where it is downloaded from.
-        sha256: of its content, in hexadecimal.
-    """
+    """A published file, pinned to one content; `path` is below `$COPYSPEC_DATA_DIR`."""
 
     path: str
     url: str
@@ -96,11 +90,11 @@ class Question(TypedDict):
 def locate(path: str) -> Path:
     """The file `path` of `FILES`: below `$COPYSPEC_DATA_DIR` if that is set, else downloaded once.
 
-    With the variable set nothing is downloaded, and the local file may differ from the public one.
+    A local file may differ from the public one.
 
     Raises:
         OptionError: `FILES` has no such file.
-        DataError: the local copy is missing; or the download fails, has other content than was
+        DataError: the local copy is missing; or the download fails, differs from what was
             published, or cannot be cached.
     """
     if path not in FILES:
@@ -117,10 +111,10 @@ def locate(path: str) -> Path:
 
 
 def read_as_published(path: str) -> str:
-    """The text of the file `path` of `FILES`, a local copy included, if it is what was published.
+    """The text of the file `path` of `FILES`.
 
     Raises:
-        DataError: as `locate`; or a local copy has other content.
+        DataError: as `locate`; or a local copy differs from what was published.
     """
     file = locate(path)
     content = file.read_bytes()
@@ -177,21 +171,18 @@ def read_questions(path: Path) -> list[Question]:
 def _json_line(where: str, line: bytes) -> JsonLine:
     try:
         fields = journal.parsed(line)
+        if not isinstance(fields, dict):
+            raise DataError(
+                f"{where}: a {type(fields).__name__}, not a JSON object; "
+                "write one JSON object on each line"
+            )
+        return JsonLine(where, fields)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not JSON ({error.msg} at column {error.colno}); "
-            "write one JSON object on each line"
-        ) from error
+        reason = f"not JSON ({error.msg} at column {error.colno}); "
+        raise DataError(f"{where}: {reason}write one JSON object on each line") from error
     except ValueError as error:
-        raise DataError(
-            f"{where}: not JSON that can be read ({error}); correct the line"
-        ) from error
-    if not isinstance(fields, dict):
-        raise DataError(
-            f"{where}: a {type(fields).__name__}, not a JSON object; "
-            "write one JSON object on each line"
-        )
-    return JsonLine(where, fields)
+        reason = f"not JSON that can be read ({error}); correct the line"
+        raise DataError(f"{where}: {reason}") from error
 
 
 def _question(line: JsonLine) -> Question:

@@ -1,4 +1,4 @@
-"""The vocabulary: plain values that the floors above hand to each other. Standard library only."""
+"""The vocabulary: plain values that the layers above exchange. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from copyspec_eval.errors import OptionError
 FinishReason = Literal["eos", "stop", "length"]
 
 Agreement = Literal["identical", "near_tie", "diverged"]
-"""How an answer compares with the baseline's: the same tokens; a first difference that rounding
-explains; or one that it does not."""
+"""How an answer compares with the baseline's: the same tokens, a first difference that rounding
+explains, or one that it does not."""
 
 DraftSource = Literal["context", "store", "earlier", "recycled", "model", "unknown"]
 """Where draft tokens come from: copied from prompt and output, from an earlier answer of the run,
-or from an answer of an earlier run; from what the model itself held for likely; proposed by a draft
-model; or by a server that does not tell."""
+or from an answer of an earlier run; runners-up of the model; proposed by a draft model; or by a
+server that does not say."""
 
 COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")
 """Those that are copies."""
 
 
 class CopyOrigin(IntEnum):
-    """Stands for the position in prompt + output where draft tokens have none.
+    """Positions of draft tokens that are not in prompt + output.
 
-    They are copied from an earlier answer of the run or from an answer of an earlier run, or are
-    recycled.
+    Copied from an earlier answer of the run, from an answer of an earlier run, or recycled.
     """
 
     STORE = -1
@@ -38,9 +37,8 @@ class CopyOrigin(IntEnum):
 
 
 CacheKind = Literal["copyspec", "model, cropped", "model, copied"]
-"""Whose keys, values and attention decode: the engine's; or the model's own, where the rejected
-tokens of a draft are cropped from the cache, or, of one that cannot be cropped (recurrent states),
-a copy from before the draft takes its place."""
+"""Whose cache and attention decode: the engine's or the model's. After a rejected draft the latter
+is cropped or, with recurrent states, replaced by a copy from before the draft."""
 
 EXACT_MEANS = {
     "invariant": "the bits of plain one-token decoding",
@@ -63,9 +61,9 @@ class ExactMode:
     """How exact mode makes a token's bits independent of the draft.
 
     Attributes:
-        width: None if every token is computed alone, in the same order of sums whatever is beside
-            it: steps may then have any width. Else the tokens per row of every step, padding
-            included, in plain decoding as with drafts.
+        width: None if every token is computed alone, in the same order of sums: steps may then have
+            any width. Else the tokens per row of every step, padding included, also in plain
+            decoding.
 
     >>> ExactMode().name, ExactMode(16).name, ExactMode(16).num_draft_tokens
     ('invariant', 'fixed width', 15)
@@ -90,15 +88,14 @@ class DraftOptions:
 
     Attributes:
         drafter: name in the registry of `copyspec_eval.drafters`.
-        gamma: the paper's γ: how many trailing tokens must have occurred before, in tokens; for
-            `copyspec` alone.
+        gamma: the paper's γ: how many trailing tokens must have occurred before; only `copyspec`.
         num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
-            own number; 0, for `copyspec` alone, looks for what to copy and copies nothing.
-        store: whether to copy from earlier answers of the run, too; or the folders and files of
-            earlier runs whose answers are there from the start, as well.
+            default; 0, only for `copyspec`, looks for what to copy and copies nothing.
+        store: whether to copy from earlier answers of the run; or folders and files of earlier
+            runs, to copy from their answers, too.
         tree: whether to draft several continuations at once.
-        recycle: whether to fill a tree with the runners-up of the model's own logits.
-        draft_model: name or folder of a smaller model that drafts where the drafter has no draft.
+        recycle: whether to fill a tree with the runners-up of the model's logits.
+        draft_model: name or folder of a smaller model that drafts where the drafter does not.
         delta: the paper's δ: how many tokens the draft model proposes at a time.
 
     Raises:
@@ -163,7 +160,7 @@ class DraftOptions:
 
 
 def _run_name(path: str) -> str:
-    """A run's name without its place on this machine: of its rows it is that of their folder."""
+    """A run's name without its place on this machine; rows are named after their folder."""
     place = Path(path).resolve()
     return place.parent.name if place.match("turns*.jsonl") else place.name
 
@@ -176,14 +173,14 @@ class Draft:
 
     Attributes:
         token_ids: the draft tokens, at most as many as were asked for.
-        position: index in prompt + output of the first copied token; a `CopyOrigin` where it has no
-            place there, -1 where it is not copied; of a tree, of its first token.
-        source: where the tokens come from; of a tree, where its first token does.
-        parents: of a tree, the index of the token before each token, -1 for none, always lower
-            than its own; None for a chain.
-        positions: of a tree, `position` of each token.
-        probabilities: of each token, that it and those before it are accepted, as the drafter
-            estimates; they never rise along a chain or a branch. Empty if it does not.
+        position: index in prompt + output of the first copied token; a `CopyOrigin` if it is not
+            there, -1 if it is not copied.
+        source: where the tokens come from; for a tree, its first token.
+        parents: for a tree, the index of the token before each token, -1 for none, always lower
+            than the token's; None for a chain.
+        positions: for a tree, `position` of each token.
+        probabilities: the drafter's estimates that each token and those before it are accepted;
+            they never rise along a branch. Empty if it makes none.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -236,12 +233,12 @@ class Verdict:
     """What verification made of a draft.
 
     Attributes:
-        num_accepted: draft tokens that the model would have chosen itself, up to the first that it
-            would not.
-        next_token: the model's own token after those; a step emits `num_accepted + 1` tokens.
+        num_accepted: draft tokens that the model would have chosen, up to the first that it would
+            not.
+        next_token: the model's token after those; a step emits `num_accepted + 1` tokens.
         path: indices of the accepted tokens; None for a chain, where they are the first ones.
-        likeliest: of the token before the draft and of each of its tokens, what the model held for
-            likeliest to follow, the likeliest first; empty where no drafter asks for it.
+        likeliest: for the token before the draft and each of its tokens, the model's likeliest next
+            tokens, likeliest first; empty if no drafter asks for them.
     """
 
     num_accepted: int
@@ -264,8 +261,8 @@ class Attempt(NamedTuple):
 class Span(NamedTuple):
     """Output tokens `[start, start + length)` that were copied from `source` on.
 
-    `start` counts from the first output token, `source` from the first prompt token; it is a
-    `CopyOrigin` for a copy from another answer and for recycled tokens.
+    `start` counts from the first output token, `source` from the first prompt token; or it is a
+    `CopyOrigin`.
     """
 
     start: int
@@ -289,24 +286,23 @@ class DraftCounts:
 
 @dataclass(frozen=True, slots=True)
 class TurnCounts:
-    """What one answer took: the one declaration of these counts. What is not known is None.
+    """What one answer took: the only declaration of these counts. None if unknown.
 
     Attributes:
         num_prompt_tokens: tokens of the prompt.
-        num_reused_tokens: how many of them were not read, since the prefix cache had their keys and
-            values.
-        num_tokens: generated tokens, the EOS token included if the answer ended on one.
-        num_forwards: target forwards, the prefill counted as one.
+        num_reused_tokens: those whose keys and values came from the prefix cache.
+        num_tokens: generated tokens, including an EOS token.
         num_looped_tokens: tokens that an answer repeats over and over until the budget ends it.
+        num_forwards: target forwards; the prefill counts as one.
         num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
             accepted part of a draft behind the prompt.
         drafts: by the source of the draft tokens; empty if nothing was drafted.
-        seconds: this answer's share of the wall clock: of prefills its own, of each step an even
-            part among the rows, so that the sum over answers is wall-clock time.
+        seconds: this answer's share of the wall clock: its prefill, and of each step an even part
+            among the rows, so that the sum over answers is wall-clock time.
         prefill_seconds, decode_seconds: the two parts of `seconds`, split after the prefill's
             tokens were chosen.
-        latency_seconds: wall clock from the start of the prefill to the last token, the steps and
-            prefills of the rows beside it included.
+        latency_seconds: wall clock from the start of the prefill to the last token, including
+            steps and prefills of other rows.
         finish_reason: "eos", "stop" (a stop string) or "length" (the token budget).
     """
 

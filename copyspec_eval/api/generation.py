@@ -201,29 +201,21 @@ def _answer(
     )
 
 
-def _texts(
+def _token_ids(
     tokenizer: PreTrainedTokenizerBase, prompts: Prompt | Sequence[Prompt]
-) -> Iterator[tuple[str, bool]]:
-    """Each prompt's text, and whether the tokenizer adds special tokens to it."""
+) -> Iterator[list[int]]:
     one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping))
-    for prompt in [prompts] if one else prompts:
-        if isinstance(prompt, str):
-            yield prompt, True
-        elif not getattr(tokenizer, "chat_template", None):
-            raise OptionError("the tokenizer has no chat template; pass texts, not messages")
-        else:
+    for number, prompt in enumerate([prompts] if one else prompts):
+        text: Any = prompt
+        if not isinstance(prompt, str):
+            if not getattr(tokenizer, "chat_template", None):
+                raise OptionError("the tokenizer has no chat template; pass texts, not messages")
             messages: Any = list(prompt)
             text = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
-            yield str(text), False
-
-
-def _token_ids(
-    tokenizer: PreTrainedTokenizerBase, prompts: Prompt | Sequence[Prompt]
-) -> Iterator[list[int]]:
-    for number, (text, add_special_tokens) in enumerate(_texts(tokenizer, prompts)):
-        token_ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        special = isinstance(prompt, str)
+        token_ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
         if not token_ids:
             raise RequestError(f"prompt {number} is empty; a model needs a token to go on from")
         yield token_ids

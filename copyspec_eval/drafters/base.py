@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from copyspec_eval.types import Draft, Verdict
 
@@ -42,20 +42,12 @@ class Drafter(Protocol):
         """The request is done: `observe` has had its last token."""
 
 
-@runtime_checkable
-class ReadsLogits(Protocol):
-    """What a drafter has besides if it asks for `Verdict.likeliest`.
-
-    Attributes:
-        num_likeliest: how many tokens after each verified one; 0 for none.
-    """
-
-    num_likeliest: int
-
-
 def num_likeliest(drafter: Drafter) -> int:
-    """How many likeliest tokens after each verified one `drafter` asks for."""
-    return drafter.num_likeliest if isinstance(drafter, ReadsLogits) else 0
+    """How many likeliest tokens after each verified one `drafter` asks for (`Verdict.likeliest`).
+
+    A drafter that reads them has an attribute of this name.
+    """
+    return int(getattr(drafter, "num_likeliest", 0))
 
 
 class NoDrafter:

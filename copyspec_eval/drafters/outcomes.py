@@ -35,14 +35,10 @@ class Guess(NamedTuple):
 def guess_counted(
     source: Literal["context", "store"], length: int, count: int, total: int, weight: float = 1.0
 ) -> Guess:
-    """The guess that what followed a match before follows now.
+    """The guess that a token follows that followed a match `count` times of `total`.
 
-    Args:
-        source: where the match is.
-        length: of the match, in tokens.
-        count: how often the token followed it.
-        total: how often any token did.
-        weight: the probability that what followed the match is what follows at all.
+    `length` is that of the match, in tokens, and `weight` the probability that what followed the
+    match is what follows at all.
 
     >>> guess_counted("context", length=5, count=1, total=1)  # 1 / (1 + 2.5 / 5)
     Guess(cell=('context', 3, 0), estimate=0.666...)

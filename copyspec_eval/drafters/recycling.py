@@ -27,8 +27,7 @@ class Recycler:
     that chose the last token, for what a model chooses late it often held for likely before
     (LogitSpec, arXiv 2507.01449).
 
-    Args:
-        successors: of the run so far; this request's replace them.
+    `successors` are those of the run so far; this request's replace them.
 
     The model reads 5, holds 6, 7 and 8 for likeliest and chooses 6:
 
@@ -47,15 +46,13 @@ class Recycler:
         self._runners_up: Sequence[int] = ()
 
     def start(self, prompt_ids: Sequence[int]) -> None:
-        """Begin behind a prompt."""
+        """Begin after a prompt."""
         self._last = prompt_ids[-1] if prompt_ids else -1
 
     def observe(self, draft_ids: Sequence[int], verdict: Verdict) -> None:
-        """Note what was likeliest after the last token and each of the draft's.
+        """Note what was likeliest after the last token and each of the verified tree's.
 
-        Args:
-            draft_ids: the tokens of the tree that was verified; of a chain, those accepted.
-            verdict: on it.
+        `draft_ids` are the tree's tokens, or those of a chain that were accepted.
         """
         rows = list(zip((self._last, *draft_ids), verdict.likeliest, strict=False))
         nodes = range(verdict.num_accepted) if verdict.path is None else verdict.path
@@ -78,10 +75,8 @@ class Recycler:
 class Recycled:
     """Tokens that the model held for likely, the likeliest first; see `tree.Continuation`.
 
-    Attributes:
-        kind: whether it did so after the same token, or one token earlier.
-        uncopied: as for `guess_recycled`.
-        position: they have none.
+    A "successor" was likely after the same token, a "runner-up" one token earlier. They have no
+    position, and `uncopied` is as for `guess_recycled`.
     """
 
     token_ids: Sequence[int]

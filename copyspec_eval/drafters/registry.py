@@ -32,13 +32,10 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DrafterKind:
-    """A drafter that can be chosen by name.
+    """A drafter that can be chosen by name, and which of `store`, `tree` and `recycle` it has.
 
-    Attributes:
-        make: makes the drafter of one request.
-        num_draft_tokens: the longest draft where the user names no length; None for a drafter that
-            goes by the acceptance thresholds, and so by what a step costs on this machine.
-        switches: which of `store`, `tree` and `recycle` it has.
+    `num_draft_tokens` is the longest draft where the user names no length; None for a drafter that
+    goes by the acceptance thresholds, and so by what a step costs on this machine.
     """
 
     make: Callable[[DraftOptions, Shared], Drafter]

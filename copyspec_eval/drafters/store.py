@@ -13,16 +13,10 @@ _MOST_TOKENS = 200_000
 class AnswerStore:
     """The latest answers of a run and, before its own, of earlier runs, bounded in memory.
 
-    They are kept in the order in which they were added, each followed by a negative token that
-    occurs once, so that nothing is ever copied across the end of an answer. There are two halves:
-    when the newer one is full, the older is dropped as a whole, so that nothing is indexed again.
-
-    Args:
-        most_tokens: of both halves.
-        earlier: answers of earlier runs; of more than there is room for, the last ones are kept.
-
-    Attributes:
-        automata: of the answers in each half, the newer one last.
+    Each is followed by a negative token that occurs once, so that nothing is ever copied across the
+    end of an answer. Two halves have `most_tokens`, each with an automaton, the newer one last:
+    when that is full, the older is dropped as a whole, so that nothing is indexed again. Of the
+    answers of `earlier` runs, the last ones stay.
 
     >>> store = AnswerStore()
     >>> store.add([5, 6, 7])
@@ -45,10 +39,11 @@ class AnswerStore:
     def add(self, token_ids: Sequence[int]) -> None:
         """Keep an answer."""
         self._num_added += 1
-        num_kept = len(self.automata[-1].token_ids)
-        if num_kept and num_kept + len(token_ids) >= self._most_tokens // 2:
-            self.automata = [self.automata[-1], SuffixAutomaton()]
         newer = self.automata[-1]
+        num_tokens = len(newer.token_ids)
+        if num_tokens and num_tokens + len(token_ids) >= self._most_tokens // 2:
+            self.automata = [newer, SuffixAutomaton()]
+            newer = self.automata[-1]
         for token in (*token_ids, -self._num_added):
             newer.append(token)
 
@@ -56,11 +51,7 @@ class AnswerStore:
 class StoreMatch:
     """The longest suffix of a growing context that occurs among an automaton's tokens.
 
-    The automaton may grow meanwhile.
-
-    Attributes:
-        automaton: see above.
-        length: of the match, in tokens.
+    The automaton may grow meanwhile. `length` is that of the match, in tokens.
     """
 
     def __init__(self, automaton: SuffixAutomaton, token_ids: Iterable[int] = ()) -> None:

@@ -30,24 +30,17 @@ class SuffixDrafter:
     often which token followed its occurrences. The most frequent is drafted; the probability q that
     the draft is right so far falls by `count / (all + 2.5 / m)` per token, corrected by what became
     of earlier guesses of its kind, until q times the token's value is under its acceptance
-    threshold. At the end of the context the draft continues periodically. Where a copy has just
-    been rejected after a long run, its source behind the substituted token is a second candidate,
-    and what follows the longest match in a store of earlier answers, if there is one, a third; the
-    one with the most expected tokens is drafted. Answers of earlier runs to the same request stand
-    before the prompt, each behind the prompt's last tokens, and count like it.
+    threshold. At the end of the context the draft continues periodically. Two more candidates are
+    the source of a long copy that was just rejected, after the substituted token, and what follows
+    the longest match in a store of earlier answers. The candidate with the most expected tokens is
+    drafted. Answers of earlier runs to the same request stand before the prompt, each after the
+    prompt's last tokens, and count like it.
 
     With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
     together as a tree. With `successors`, tokens that the model itself held for likely compete with
     them for its places.
 
-    Args:
-        store: earlier answers; this request's is added when it is done.
-        tree: see above.
-        outcomes: of the run's drafts so far; this request's are added. None for this request alone.
-        successors: what the model held for likely; for a tree alone.
-
-    Attributes:
-        num_likeliest: see `ReadsLogits`.
+    This request adds its answer to `store`, and its drafts to `outcomes`; without, it counts alone.
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 was followed by 7, 9 and 9

@@ -22,9 +22,8 @@ _LEAST_UNCOPIED = 0.05
 class Matched:
     """The state of an automaton that the last `run` tokens match.
 
-    Attributes:
-        position: index of the last copied token among the automaton's; -1 before the first.
-        weight: the probability that what follows the match is what follows at all.
+    `position` is the index of the last copied token among the automaton's, -1 before the first, and
+    `weight` the probability that what follows the match is what follows at all.
     """
 
     automaton: SuffixAutomaton
@@ -77,13 +76,10 @@ class Matched:
 
 @dataclass(slots=True)
 class Resumed:
-    """A source behind a token that was substituted.
+    """A source behind a token that was substituted after `run` copied ones.
 
-    Attributes:
-        position: index of the last copied or substituted token among the automaton's.
-        run: how many tokens were copied; the substituted one does not count.
-        probability: that the source's next token follows.
-        later_probability: the same of the one after it; it grows from there.
+    `position` is the index of the last copied or substituted token among the automaton's. The
+    source's next token follows with `probability`, the one after it with `later_probability`.
     """
 
     automaton: SuffixAutomaton
@@ -158,12 +154,8 @@ def grow(
     """The tree of the likeliest tokens that are worth their time.
 
     The token with the highest probability of being reached and accepted is taken next, unless it is
-    out of limits. Where two continuations propose the same token, one node stands for both.
-
-    Args:
-        roots: where the draft may continue from.
-        limits: the thresholds rise; they count in the order in which nodes are taken.
-        recycler: continues every branch with what no source has there.
+    out of limits, whose thresholds count in this order. Where two continuations propose the same
+    token, one node stands for both. A recycler continues every branch with uncopied tokens.
 
     Returns:
         nodes in the order in which they were taken; a parent comes before its children.
@@ -191,11 +183,7 @@ class _Growing:
         self._taken: dict[tuple[int, int], int] = {}
 
     def push(self, reached: float, parent: int, continuation: Continuation) -> float:
-        """Offer what follows node `parent`, which has the probability `reached`.
-
-        Returns:
-            the probability that one of the tokens is reached and accepted.
-        """
+        """Offer what follows node `parent`, and add up the probabilities of what is offered."""
         thresholds, covered = self._limits.thresholds, 0.0
         threshold = thresholds[len(self.nodes)] if len(self.nodes) < len(thresholds) else 1.0
         for guess, token, after in continuation.followers(self._paths[parent]):

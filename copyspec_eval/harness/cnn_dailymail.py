@@ -42,7 +42,7 @@ class CnnDailyMailTask(MultiTurnTask):
     """
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
-        self._is_reference = reference_prompts.wording(dataset_kwargs) == "reference"
+        self._is_reference = reference_prompts.is_reference(dataset_kwargs)
         self._prompt = reference_prompts.summary_prompt() if self._is_reference else PROMPT
         folder = data_dir()
         return _download() if folder is None else read_articles(folder / "cnn_dailymail")

@@ -43,7 +43,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     """
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
-        is_reference = reference_prompts.wording(dataset_kwargs) == "reference"
+        is_reference = reference_prompts.is_reference(dataset_kwargs)
         self._prompts = reference_prompts.gsm8k_prompts() if is_reference else PROMPTS
         return [_problem(row) for row in _rows()]
 

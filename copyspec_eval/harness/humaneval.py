@@ -49,14 +49,14 @@ class ProblemInstance(TurnInstance):
     """The request for one problem: a question in a chat, otherwise code to continue."""
 
     benchmark: Benchmark
-    wording: reference_prompts.Wording
+    is_reference: bool
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
         settings = self._generation_kwargs
         if self.chat_template is None:
             stops = reference_prompts.completion_stops(self.benchmark)
-        elif self.wording == "reference":
+        elif self.is_reference:
             stops = reference_prompts.chat_stops()
         else:
             return self.prompt(), settings
@@ -69,7 +69,7 @@ class ProblemInstance(TurnInstance):
     def prompt(self) -> str:
         if self.chat_template is None:
             return "\n\n".join(filter(None, (self.system, self._beginning)))
-        if self.wording == "reference":
+        if self.is_reference:
             return reference_prompts.evalplus_prompt(
                 self._beginning, self.chat_template, self.system
             )
@@ -110,7 +110,7 @@ class EvalPlusTask(MultiTurnTask):
                 f"the task {self.benchmark}_evalplus needs EvalPlus; "
                 "pip install 'copyspec-eval[humaneval]'"
             )
-        self._wording = reference_prompts.wording(dataset_kwargs)
+        self._is_reference = reference_prompts.is_reference(dataset_kwargs)
         folder = data_dir()
         self._problems = (
             _download(self.benchmark)
@@ -127,7 +127,7 @@ class EvalPlusTask(MultiTurnTask):
 
     def new_request(self, *args: Any) -> TurnInstance:
         request = ProblemInstance(*args)
-        request.benchmark, request.wording = self.benchmark, self._wording
+        request.benchmark, request.is_reference = self.benchmark, self._is_reference
         return request
 
     def score_names(self) -> dict[str, bool]:

@@ -118,7 +118,6 @@ class CopySpecLM(HFLM):
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
         batch_size = kwargs.get("batch_size", 1)
-        options.check_batch_size(batch_size)
         options.check_values(kwargs)
         check_output_folder()
         self._arguments = dict(kwargs)

@@ -55,14 +55,12 @@ _REFUSED = {
 }
 
 
-def check_batch_size(value: object) -> None:
-    # lm-eval takes auto:N too, to look for the size anew N times; ours needs no search.
-    if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(value)):
-        raise OptionError(f"batch_size={value!r} is neither a number of at least 1 nor auto")
-
-
 def check_values(options: Mapping[str, Any]) -> None:
     """Refuse what lm-eval would take and fail with, or be silent about."""
+    # lm-eval takes auto:N too, to look for the size anew N times; ours needs no search.
+    rows = options.get("batch_size", 1)
+    if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(rows)):
+        raise OptionError(f"batch_size={rows!r} is neither a number of at least 1 nor auto")
     dtype = options.get("dtype") or "auto"
     of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype != "auto" and not getattr(of_torch, "is_floating_point", False):

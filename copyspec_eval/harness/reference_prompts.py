@@ -11,38 +11,30 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from copyspec_eval.errors import DataError, OptionError, unknown_option
 from copyspec_eval.harness.multiturn import ChatTemplate
 from copyspec_eval.sources import read_as_published
 
-Wording = Literal["ours", "reference"]
-
 GSM8K_FILE, CNN_DAILYMAIL_FILE = "reference/cp_gsm.py", "reference/evaluate_cnn.py"
 
 
-def wording(dataset_kwargs: Mapping[str, Any] | None) -> Wording:
+def is_reference(dataset_kwargs: Mapping[str, Any]) -> bool:
     """Whose prompts a task asks in: `prompts` in its `dataset_kwargs`, by default ours."""
-    chosen = (dataset_kwargs or {}).get("prompts", "ours")
+    chosen = dataset_kwargs.get("prompts", "ours")
     if chosen not in ("ours", "reference"):
         raise unknown_option("value of prompts", str(chosen), ("ours", "reference"))
-    return "reference" if chosen == "reference" else "ours"
+    return bool(chosen == "reference")
 
 
 @functools.cache
 def gsm8k_prompts() -> tuple[str, ...]:
     """The user's messages of the three rounds, with `{question}` where the problem stands."""
     function = _function(read_as_published(GSM8K_FILE), GSM8K_FILE, "multi_round_program")
-    assigned = {
-        node.targets[0].id: node.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.JoinedStr)
-    }
+    assigned = _assigned(ast.walk(function), ast.JoinedStr)
     contents = [
         assigned[content.id] if isinstance(content, ast.Name) else content
         for content in _contents_of_users(function)
@@ -88,11 +80,7 @@ def evalplus_prefixes() -> tuple[str, str]:
     source = Path(place.origin).read_text(encoding="utf-8") if place and place.origin else ""
     function = _function(source, name, "run_codegen")
     # Later ones, within branches, are of other benchmarks.
-    texts = {
-        node.targets[0].id: node.value
-        for node in function.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
+    texts = _assigned(function.body, ast.expr)
     try:
         return _text(texts["instruction_prefix"]), _text(texts["response_prefix"])
     except KeyError as error:
@@ -124,6 +112,17 @@ def _function(source: str, file: str, name: str) -> ast.FunctionDef:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
     raise DataError(f"{file}: no function {name}; copy the published file again")
+
+
+def _assigned(nodes: Iterable[ast.AST], kind: type[ast.expr]) -> dict[str, ast.expr]:
+    """The values of this kind that `nodes` assign, by name."""
+    return {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, kind)
+    }
 
 
 def _contents_of_users(function: ast.FunctionDef) -> Iterator[ast.expr]:

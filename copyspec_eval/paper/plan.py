@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 GAMMAS = tuple(range(2, 11))
 NUM_COPIED = (0, 1, 5, 10, 50, 100)
@@ -18,29 +18,40 @@ GSM8K = "gsm8k_self_correction_paper"
 CNN_DAILYMAIL = "cnn_dailymail_extractive_paper"
 HUMANEVAL = "humaneval_evalplus_paper"
 
-NUM_TURNS = {MT_REDUNDANT: 2, MT_BENCH: 2, GSM8K: 3, CNN_DAILYMAIL: 1, HUMANEVAL: 1}
 
-# The paper's code answers the first 104 problems and 101 articles.
-_NUM_DOCUMENTS = {MT_REDUNDANT: 80, MT_BENCH: 80, GSM8K: 104, CNN_DAILYMAIL: 101, HUMANEVAL: 164}
-_WHOLE = {MT_REDUNDANT, MT_BENCH, HUMANEVAL}
-_TOKENS_PER_ANSWER = {MT_REDUNDANT: 410, MT_BENCH: 430, GSM8K: 100, CNN_DAILYMAIL: 100}
-"""About so many did Qwen2.5-7B give to an answer; 300 where it is not here."""
+class Task(NamedTuple):
+    """One of our tasks under the paper's name, and what the paper's code answers of it.
+
+    `tokens_per_answer` is about what Qwen2.5-7B gave; `score` is the figure that the paper has, ""
+    for a judge's rating; `is_whole` says that the documents are all that the task has.
+    """
+
+    name: str
+    num_turns: int
+    num_documents: int
+    tokens_per_answer: int
+    score: str = ""
+    is_whole: bool = True
+
+
+TASKS = {
+    MT_REDUNDANT: Task("MT-Redundant", 2, 80, 410),
+    MT_BENCH: Task("MT-Bench", 2, 80, 430),
+    GSM8K: Task("GSM-8K", 3, 104, 100, "score_acc_turn3", is_whole=False),
+    CNN_DAILYMAIL: Task("CNN/DM", 1, 101, 100, "score_rougeL_unstemmed", is_whole=False),
+    HUMANEVAL: Task("HumanEval", 1, 164, 300, "score_pass@1_base"),
+}
+IN_THE_PAPER = (MT_REDUNDANT, CNN_DAILYMAIL, GSM8K, MT_BENCH, HUMANEVAL)
+"""In the order of its main table."""
 
 _USUAL = "copyspec+gamma=3"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for.
+    """What is asked for: the options of `copyspec-eval paper`.
 
-    Attributes:
-        model: name or folder.
-        out: where the runs go, a folder each, and the tables.
-        limit: documents of each task; None for as many as the paper has.
-        draft_model: for the tables that have one.
-        model_args: more of lm-eval's `--model_args`, as they are recorded.
-        secrets: those of them that are not; a run gets them by its environment.
-        batch_size: as of lm-eval.
+    `model_args` are as they are recorded; a run gets the `secrets` by its environment.
     """
 
     model: str
@@ -54,13 +65,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A task, answered by several arms in turn.
+    """A task, answered in a folder of this name by several arms in turn.
 
-    Attributes:
-        name: of its folder.
-        task: see there.
-        arms: as of `--model_args arms=…`, without the baseline, which is there in any case.
-        exact: whether steps have the bits of plain decoding.
+    The baseline is there in any case, and no part of `arms`.
     """
 
     name: str
@@ -70,13 +77,14 @@ class PlannedRun:
 
     def num_documents(self, request: Request) -> int:
         """How many are asked."""
-        return min(_NUM_DOCUMENTS[self.task], request.limit or _NUM_DOCUMENTS[self.task])
+        num_documents = TASKS[self.task].num_documents
+        return min(num_documents, request.limit or num_documents)
 
     def num_tokens(self, request: Request) -> int:
         """About how many all arms and the baseline generate."""
-        per_answer = _TOKENS_PER_ANSWER.get(self.task, 300)
-        answers = self.num_documents(request) * NUM_TURNS[self.task]
-        return answers * per_answer * (len(self.arms) + 1)
+        task = TASKS[self.task]
+        answers = self.num_documents(request) * task.num_turns
+        return answers * task.tokens_per_answer * (len(self.arms) + 1)
 
     def folder(self, request: Request) -> Path:
         """Where lm-eval writes."""
@@ -93,7 +101,7 @@ class PlannedRun:
         arguments += [f"{name}={value}" for name, value in request.model_args.items()]
         command = ["run", "--model", "copyspec", "--model_args", ",".join(arguments)]
         command += ["--tasks", self.task, "--apply_chat_template", "--confirm_run_unsafe_code"]
-        if request.limit or self.task not in _WHOLE:
+        if request.limit or not TASKS[self.task].is_whole:
             command += ["--limit", str(self.num_documents(request))]
         command += ["--batch_size", request.batch_size, "--log_samples"]
         command += ["--output_path", str(folder), "--use_cache", str(folder / "answers")]
@@ -107,7 +115,7 @@ def in_shell(command: Sequence[str]) -> str:
 
 def main_results(request: Request) -> list[PlannedRun]:
     """All tasks, copying and not."""
-    return [_run(task, [_USUAL]) for task in NUM_TURNS]
+    return [_run(task, [_USUAL]) for task in TASKS]
 
 
 def conversations(request: Request) -> list[PlannedRun]:
@@ -145,16 +153,15 @@ def with_draft_model(request: Request, delta: int) -> list[str]:
     return [f"none+{drafting}", f"{_USUAL}+{drafting}", f"copyspec+gamma=5+{drafting}"]
 
 
-def _run(task: str, arms: Iterable[str], exact: bool = True) -> PlannedRun:
+def _run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
     """Tables that need the same run share its folder."""
-    arms = tuple(arms)
     brief = [re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm) for arm in arms]
     name = f"{task.removesuffix('_paper')}-{_slug(brief)}"
-    return PlannedRun(name, task, arms, exact)
+    return PlannedRun(name, task, tuple(arms), exact)
 
 
 def _slug(arms: Sequence[str]) -> str:
-    """A folder's name of arms; what the first ones share is said once.
+    """A folder's name of arms.
 
     >>> _slug(["copyspec+gamma=3"]), _slug(["copyspec+gamma=2", "copyspec+gamma=10"])
     ('copyspec-gamma3', 'copyspec-gamma2-to-copyspec-gamma10')

@@ -9,8 +9,8 @@ from typing import Any
 import numpy
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.paper.layouts import NAMES, Answered, Table
-from copyspec_eval.paper.plan import GAMMAS
+from copyspec_eval.paper.layouts import Answered, Table
+from copyspec_eval.paper.plan import GAMMAS, TASKS
 from copyspec_eval.reports.runs import read_run
 
 _SIZE, _EPOCHS = 300, 10
@@ -27,7 +27,7 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
         texts = list(conversations(each.folder))
         for gamma in GAMMAS:
             similarity = mean_similarity(texts, gamma)
-            rows.append([NAMES[each.run.task], str(gamma), f"{similarity:.4f}"])
+            rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
     notes = [
         "As in the paper's `find_best_k`: words of questions and answers; for each γ vectors of "
         "word2vec, trained on every word with the γ before it. There they begin as those of Google "
@@ -53,9 +53,7 @@ def conversations(folder: Path) -> Iterator[list[str]]:
 def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
     """The mean cosine similarity of every word and the mean of the `gamma` words before it.
 
-    Args:
-        texts: words of a conversation each.
-        gamma: see there.
+    `texts` are the words of a conversation each.
 
     Raises:
         OptionError: gensim is not installed.

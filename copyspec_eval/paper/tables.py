@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.paper import layouts, plan
@@ -16,23 +16,13 @@ from copyspec_eval.reports.leaderboard_forms import in_words
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.tables import terminal
 
-Layout = Callable[[Sequence[layouts.Answered]], layouts.Table]
 
-
-@dataclass(frozen=True, slots=True)
-class PaperTable:
-    """A table or figure of the paper.
-
-    Attributes:
-        title: what it shows.
-        runs: the runs that it needs.
-        layout: its cells, of those runs in their order.
-        needs_draft_model: see there.
-    """
+class PaperTable(NamedTuple):
+    """A table or figure of the paper: the runs that it needs, and its cells from them."""
 
     title: str
     runs: Callable[[Request], list[PlannedRun]]
-    layout: Layout
+    layout: Callable[[Sequence[layouts.Answered]], layouts.Table]
     needs_draft_model: bool = False
 
 
@@ -87,15 +77,13 @@ def render(table: PaperTable, request: Request) -> str:
         DataError: a run is missing or broken.
     """
     runs = table.runs(request)
-    answered = [
-        layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
-        for run in runs
-        for folder in [run.folder(request)]
-    ]
+    folders = [run.folder(request) for run in runs]
+    boards = [leaderboard([read_recorded(folder)]) for folder in folders]
+    answered = list(map(layouts.Answered, runs, folders, boards))
     headers, rows, notes = table.layout(answered)
-    of_runs = [shareable(note) for each in answered for note in each.board.notes]
+    notes += [shareable(note) for board in boards for note in board.notes]
     parts = [f"# {table.title}\n", terminal(headers, rows)]
-    parts.append("".join(f"* {note}\n" for note in dict.fromkeys([*notes, *of_runs])))
+    parts.append("".join(f"* {note}\n" for note in dict.fromkeys(notes)))
     for each in answered:
         conditions = "".join(f"{line}\n" for line in in_words(each.board))
         parts.append(f"## Conditions of {each.run.name}\n\n{conditions}")

@@ -19,7 +19,7 @@ def conversations(run: Run) -> dict[str, list[Conversation]]:
     """
     by_task: dict[str, list[Conversation]] = {}
     for answer in run.answers.values():
-        if _has_questions(answer) and answer.turn == 1 and answer.repeat == 0:
+        if answer.turn == 1 and answer.repeat == 0 and _has_questions(answer):
             second = run.answers.get(answer.key._replace(turn=2))
             by_task.setdefault(answer.task, []).append(_conversation(answer, second))
     if not by_task:
@@ -30,9 +30,10 @@ def conversations(run: Run) -> dict[str, list[Conversation]]:
 
 
 def _has_questions(answer: Answer) -> bool:
-    turns = (answer.doc or {}).get("turns")
-    is_own = "question_id" in (answer.doc or {}) and isinstance(turns, list) and len(turns) > 1
-    return is_own or answer.task in REFERENCE_TURNS
+    doc = answer.doc or {}
+    turns = doc.get("turns")
+    has_turns = "question_id" in doc and isinstance(turns, list) and len(turns) > 1
+    return has_turns or answer.task in REFERENCE_TURNS
 
 
 def _conversation(first: Answer, second: Answer | None) -> Conversation:
@@ -47,15 +48,13 @@ def _conversation(first: Answer, second: Answer | None) -> Conversation:
 def fields_of(answer: Answer, **types: Any) -> list[Any]:
     """Fields of the answer's document, of these types."""
     doc, where = answer.doc or {}, f"{answer.task} doc {answer.doc_id}"
-    missing = [name for name in types if name not in doc]
+    missing = next((name for name in types if name not in doc), None)
     if missing:
-        raise DataError(
-            f"{where}: its {missing[0]} is not recorded; run lm_eval with --log_samples"
-        )
+        raise DataError(f"{where}: its {missing} is not recorded; run lm_eval with --log_samples")
     values = []
-    for name, type_ in types.items():
+    for name, kind in types.items():
         try:
-            values.append(msgspec.convert(doc[name], type_, strict=False))
+            values.append(msgspec.convert(doc[name], kind, strict=False))
         except msgspec.ValidationError as error:
             raise DataError(
                 f"{where}: its {name} is not that of a document ({error}); run lm_eval again"

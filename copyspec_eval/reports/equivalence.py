@@ -36,14 +36,11 @@ class Pair:
     """The answers of two runs to one request.
 
     Attributes:
-        key: which request.
-        status: how they compare.
-        compared_by: the tokens where both runs have them, else the text, and the text where equal
-            tokens became different texts; None where nothing was compared.
-        position: index of the first token, or character, that differs; None where none does.
-        a, b: the answers; None where it is missing.
-        difference: how near the model was to either answer, where it has been asked; its baseline
-            is `a`.
+        key, a, b: the request and the answers; None for a missing one.
+        compared_by: the tokens if both runs have them, else the text; also the text if equal tokens
+            became different texts; None if nothing was compared.
+        position: index of the first token, or character, that differs.
+        difference: how near the model was to either answer, if it was asked; the baseline is `a`.
     """
 
     key: AnswerKey
@@ -56,8 +53,6 @@ class Pair:
 
 
 class Document(NamedTuple):
-    """A document of a run."""
-
     task: str
     doc_id: int
 
@@ -67,14 +62,11 @@ class ScorePair:
     """One metric of one task in both runs, over the documents that both have.
 
     Attributes:
-        task: the task.
         metric: its name in lm-eval, "metric,filter".
-        num_documents: how many documents both runs scored.
-        num_unpaired: how many only one of them did.
-        a, b: the means; None without documents.
-        difference: b - a.
-        discordant: where every value is 0 or 1, how many documents only a, and only b, has right.
-        p_value: of McNemar's exact test on those.
+        num_documents, num_unpaired: how many documents both runs scored, and only one of them.
+        a, b, difference: the means, and b - a; None without documents.
+        discordant, p_value: where every value is 0 or 1, how many documents only a, and only b, has
+            right, and McNemar's exact test on those.
         interval: where there are other values, the 95 % bootstrap interval of the difference.
     """
 

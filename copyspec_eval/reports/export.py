@@ -32,8 +32,8 @@ def write_fastchat(run: Run, folder: Path) -> list[Path]:
     """
     model = model_name(run)
     written = []
-    for task, of_task in conversations(run).items():
-        rows = (_fastchat_row(task, model, each) for each in of_task)
+    for task, in_task in conversations(run).items():
+        rows = (_fastchat_row(task, model, each) for each in in_task)
         text = "".join(json.dumps(row) + "\n" for row in rows)
         path = journal.subfolder(folder, task, "model_answer") / f"{model}.jsonl"
         journal.replace(path, text)

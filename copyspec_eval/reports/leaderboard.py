@@ -30,22 +30,20 @@ _IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycl
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """Figures of runs, and what was not put together, or is missing.
+    """Figures of runs, and what was kept separate or is missing.
 
     Attributes:
-        lines: a row per line: `model`, `task`, `drafter` (with the settings that set it apart from
-            other lines of that drafter), `date` of its latest run, the columns of
-            `summary.summarise`, of lm-eval's scores `score_NAME`, the mean over its runs, and
-            `score_NAME_spread`; of judges' ratings `rating_JUDGE`, the mean over the answers;
-            `documents` and `documents_of`, those answered and those that the task has; and where
-            any run was cut short, `runs_cut_short`, their number.
-        by_turn, by_category: the same figures by `line` and `turn`, and by `category`, too;
-            ratings, but no scores.
-        settings: of each line, a column per setting, see `RunSpec.settings`.
-        commands: of all runs.
+        lines: a row per line: `model`, `task`, `drafter` (with the settings that distinguish it
+            from other lines of that drafter), `date` of its latest run, the columns of
+            `summary.summarise`; `score_NAME`, the mean of lm-eval's score over the runs, and
+            `score_NAME_spread`; `rating_JUDGE`, the mean over the answers; `documents` and
+            `documents_of`, those answered and those that the task has; and if any run was cut
+            short, `runs_cut_short`, their number.
+        by_turn, by_category: the same figures, without scores, by `line` and `turn`, and also by
+            `category`.
+        settings: by line, a column per setting, see `RunSpec.settings`.
         turns: see `turns.frame`; with `line`, and `repetition` among the runs of the line.
         records: the record of each row of `turns`, by its index.
-        notes: for people.
     """
 
     lines: DataFrame
@@ -189,7 +187,7 @@ def _lines(
 
 
 def _repetitions(frame: DataFrame) -> Series[int]:
-    """Of each turn: the first repetition of its line in which no earlier run answered it."""
+    """By turn, the first repetition of its line in which no earlier run answered it."""
     numbers = Series(0, index=frame.index)
     for _, line in frame.groupby("line"):
         repetitions: list[set[tuple[int, ...]]] = []
@@ -266,12 +264,9 @@ def _brief(value: Any) -> str:
 
 
 def conditions(board: Leaderboard) -> tuple[dict[str, str], list[dict[str, str]], list[int]]:
-    """What all lines share, what sets others apart, and which of the latter holds for each line.
+    """The settings that all lines share, the distinct sets of the others, and each line's set.
 
-    Returns:
-        the settings that all lines share; the distinct sets of the others, in which what a line's
-        own columns name (task, model, drafter) is left out; of each line its number in that list,
-        from 0.
+    Settings that a line's columns name (task, model, drafter) are left out.
     """
     rows = [
         {

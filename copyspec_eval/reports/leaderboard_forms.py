@@ -151,16 +151,14 @@ def _category_cells(board: Leaderboard, task: str) -> Cells | None:
     """A row per line and turn, a column per category; None if there is only one."""
     places = board.lines.index[board.lines["task"] == task]
     by_category = board.by_category.loc[board.by_category.index.isin(places, level="line")]
-    names = sorted(set(by_category.index.get_level_values("category")))
-    if len(names) < 2:
+    speeds = by_category.apply(_speed, axis=1).unstack("category", fill_value="")
+    if len(speeds.columns) < 2:
         return None
     rows: list[list[object]] = []
-    for place, turn in dict.fromkeys((place, turn) for place, turn, _ in by_category.index):
-        keys = [(place, turn, name) for name in names]
-        speeds = [_speed(by_category.loc[key]) if key in by_category.index else "" for key in keys]
+    for (place, turn), row in speeds.iterrows():
         model, drafter = board.lines.loc[place, ["model", "drafter"]]
-        rows.append([model, drafter, str(turn), *speeds, _speed(board.by_turn.loc[place, turn])])
-    return ["model", "drafter", "turn", *names, "all"], rows
+        rows.append([model, drafter, str(turn), *row, _speed(board.by_turn.loc[place, turn])])
+    return ["model", "drafter", "turn", *speeds.columns, "all"], rows
 
 
 def documents(line: Series[Any]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
@@ -28,15 +27,9 @@ class Rating(NamedTuple):
 
 
 def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
-    """All ratings below `folder`; of an answer that was rated twice, the later one.
+    """All ratings of a run; of an answer that was rated twice, the later one.
 
-    Args:
-        folder: of a run.
-        notes: gets a line for each file that has rows which are no rating of this run's answers;
-            those are left out.
-
-    Raises:
-        DataError: the run cannot be read.
+    Rows that do not rate this run's answers are left out, with a line in `notes` for each file.
     """
     files = sorted(folder.glob("fastchat/*/model_judgment/*_single*.jsonl"))
     if not files:
@@ -49,10 +42,10 @@ def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
     ratings: dict[tuple[Path, int, int], Rating] = {}
     for file in files:
         task, judge = file.parent.parent.name, file.stem.replace("_single", "", 1)
-        of_task = {each.question_id: each for each in by_task.get(task, ())}
+        by_question = {each.question_id: each for each in by_task.get(task, ())}
         others = 0
-        for row in _rows(file):
-            rating = _rating(row, of_task, task, judge)
+        for _, line in journal.lines(file):
+            rating = _rating(line, by_question, task, judge)
             if rating is None:
                 others += 1
             else:
@@ -62,19 +55,12 @@ def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
     return list(ratings.values())
 
 
-def _rows(file: Path) -> Iterator[Any]:
-    for _, line in journal.lines(file):
-        try:
-            yield journal.parsed(line)
-        except ValueError:
-            yield None
-
-
 def _rating(
-    row: Any, conversations: dict[int, Conversation], task: str, judge: str
+    line: bytes, conversations: dict[int, Conversation], task: str, judge: str
 ) -> Rating | None:
-    """The rating in a row of FastChat's; None if it is none, or of another answer."""
+    """The rating in a row of FastChat's; None if it is not one, or rates another answer."""
     try:
+        row = journal.parsed(line)
         conversation = conversations[row["question_id"]]
         turn, score = int(row["turn"]), float(row["score"])
         # The judge was shown the answer, so the text that it was asked has it.

@@ -79,10 +79,9 @@ class Results:
 def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests) -> Results:
     """The results files in `folder` and below.
 
-    A file belongs to the run that it names, and to those of its other arms. If such a run answered
-    nothing of a task, because all of it was in lm-eval's cache, the task belongs to the latest run
-    before it that did, in the same arm. A file that names no run, and no model of another kind,
-    belongs to the latest run.
+    A file belongs to the run that it names, and to its other arms. A task that was entirely in
+    lm-eval's cache belongs to the latest run before it that answered it, in the same arm. A file
+    that names no run, and no model of another kind, belongs to the latest run.
 
     Raises:
         DataError: a file is broken.

@@ -22,7 +22,7 @@ Scores = dict[str, dict[str, dict[int, float]]]
 
 
 class AnswerKey(NamedTuple):
-    """Which answer of a run; `turn` counts from 1, `repeat` from 0."""
+    """`turn` counts from 1, `repeat` from 0."""
 
     task: str
     doc_id: int
@@ -32,13 +32,10 @@ class AnswerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One generated answer.
+    """One generated answer; its text is as it was scored.
 
     Attributes:
-        task, doc_id, turn, repeat: as in `AnswerKey`.
-        prompt: the rendered prompt; None where only its hash was recorded.
-        prompt_sha256: hash of the rendered prompt.
-        text: the answer as it was scored.
+        prompt: as rendered; None where only its hash was recorded.
         token_ids: the tokens it came from, where the backend is ours.
         gen_kwargs: the generation settings of the request; empty where they were not recorded.
         doc: the task's document; None where it was not recorded.
@@ -57,7 +54,6 @@ class Answer:
 
     @property
     def key(self) -> AnswerKey:
-        """Which answer this is."""
         return AnswerKey(self.task, self.doc_id, self.turn, self.repeat)
 
     @property
@@ -73,11 +69,10 @@ class Run:
     """A run's answers and scores.
 
     Attributes:
-        folder: where it was read from.
         answers: task by task in the order of the sample log; without logs in order of key.
-        scores: numbers per document; metrics of other values are left out.
-        dtype: the model's, such as "torch.bfloat16"; None where it is not recorded.
-        model: the model's name as lm-eval puts it into a file's; None where it is not recorded.
+        scores: metrics that are not numbers are left out.
+        dtype: the model's, e.g. "torch.bfloat16"; None if it is not recorded.
+        model: the model's name as lm-eval puts it into a file's; None if it is not recorded.
         notes: what could not be read or was cut short, for people.
     """
 

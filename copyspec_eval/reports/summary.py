@@ -63,13 +63,11 @@ class Metric:
 
 
 def summarise(turns: DataFrame) -> dict[str, float | int | None]:
-    """`turns`, `runs`, each of `ALL_METRICS`, and `NAME_spread` of each.
-
-    A metric without a value is None.
+    """`turns`, `runs`, each of `ALL_METRICS`, None without a value, and its `NAME_spread`.
 
     Where several runs repeated the same turns (column `repetition`), a metric is the mean of the
-    runs' own figures and its spread their standard deviation (n - 1); its interval pools the runs.
-    Runs of unequal size have no such mean: each metric then pools them, and has no spread.
+    runs' figures and its spread their standard deviation (n - 1); its interval pools the runs.
+    Metrics of runs of unequal size pool them, without a spread.
     """
     runs = [run for _, run in turns.groupby("repetition")] if "repetition" in turns else [turns]
     answers = turns[["task", "doc_id", "turn", "repeat"]].drop_duplicates()
@@ -99,13 +97,12 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval that draws whole clusters; NaN for fewer than two.
 
-    The turns of a conversation are not independent of each other, so conversations are drawn. The
-    same input gives the same interval, and memory does not grow with resamples x turns.
+    The turns of a conversation are not independent, so conversations are drawn. The same input
+    gives the same interval, and memory does not grow with resamples x turns.
 
     Args:
         statistic: of weights `[resamples, turns]`, how often each turn was drawn: `[resamples]`.
-        clusters: of each turn the number of its cluster.
-        confidence: between 0 and 1.
+        clusters: by turn, the number of its cluster.
     """
     numbers, members = numpy.unique(clusters, return_inverse=True)
     count = len(numbers)

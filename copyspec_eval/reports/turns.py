@@ -15,7 +15,7 @@ from copyspec_eval.types import COPIED, DraftCounts, DraftSource, TurnCounts
 
 _SOURCES: tuple[DraftSource, ...] = ("context", "store", "earlier", "recycled", "model", "unknown")
 _KEYS = ("run_id", "task", "doc_id", "turn", "repeat", "category", "rank", "backend")
-_OF_BASELINE = ("num_tokens", "seconds", "decode_seconds", "latency_seconds", "decode_tokens")
+_BASELINE_COLUMNS = ("num_tokens", "seconds", "decode_seconds", "latency_seconds", "decode_tokens")
 _TEXTS = {*_KEYS, "drafter", "generation", "agreement", "finish_reason"}
 _WHOLE = {"doc_id", "turn", "repeat", "rank", "batch_size", "num_turns"}
 
@@ -38,8 +38,8 @@ def read_turns(folders: Iterable[Path]) -> DataFrame:
         specs[record.run_id].of_task(record.task).settings() if record.run_id in specs else {}
         for record in records
     ]
-    of_runs = DataFrame(settings, dtype=object).add_prefix("spec.")
-    return frame(records).join(of_runs.apply(_of_one_type).infer_objects())
+    by_turn = DataFrame(settings, dtype=object).add_prefix("spec.")
+    return frame(records).join(by_turn.apply(_of_one_type).infer_objects())
 
 
 def _of_one_type(setting: Series[Any]) -> Series[Any]:
@@ -72,23 +72,19 @@ def columns(record: TurnRecord) -> dict[str, Any]:
     """
     baseline = record.baseline
     difference = baseline.difference if baseline else None
-    of_baseline = counts_columns(baseline.counts if baseline else TurnCounts())
-    return {
-        **{name: getattr(record, name) for name in _KEYS},
-        "drafter": record.drafter or record.backend,
-        "batch_size": record.batch_size,
-        "generation": record.generation,
-        **counts_columns(record.counts),
-        **{f"baseline_{name}": of_baseline[name] for name in _OF_BASELINE},
-        "agreement": baseline.agreement if baseline else "",
-        **{
-            name: float(baseline.agreement == name) if baseline else None
-            for name in ("identical", "near_tie", "diverged")
-        },
-        "difference_position": difference.position if difference else None,
-        "margin": difference.margin if difference else None,
-        "noise": difference.noise if difference else None,
-    }
+    baseline_counts = counts_columns(baseline.counts if baseline else TurnCounts())
+    row = {name: getattr(record, name) for name in _KEYS}
+    row["drafter"] = record.drafter or record.backend
+    row |= {"batch_size": record.batch_size, "generation": record.generation}
+    row |= counts_columns(record.counts)
+    row |= {f"baseline_{name}": baseline_counts[name] for name in _BASELINE_COLUMNS}
+    row["agreement"] = baseline.agreement if baseline else ""
+    for name in ("identical", "near_tie", "diverged"):
+        row[name] = float(baseline.agreement == name) if baseline else None
+    row["difference_position"] = difference.position if difference else None
+    row["margin"] = difference.margin if difference else None
+    row["noise"] = difference.noise if difference else None
+    return row
 
 
 def counts_columns(counts: TurnCounts) -> dict[str, Any]:
@@ -99,27 +95,21 @@ def counts_columns(counts: TurnCounts) -> dict[str, Any]:
     context, store and earlier runs, not known where a source is "unknown"; `drafted_tokens`: of all
     sources; `num_turns`: 1; `cut`: 0 or 1, whether the token budget ended the answer.
     """
-    named = [field.name for field in fields(TurnCounts) if field.name != "drafts"]
-    flat: dict[str, Any] = {name: getattr(counts, name) for name in named}
+    flat = {field.name: getattr(counts, field.name) for field in fields(TurnCounts)}
+    drafts = flat.pop("drafts")
     flat["finish_reason"] = counts.finish_reason or ""
-    drafts = counts.drafts
     for source in _SOURCES:
-        of_source = None if drafts is None else drafts.get(source, DraftCounts())
+        in_source = None if drafts is None else drafts.get(source, DraftCounts())
         for name in ("attempts", "drafted", "accepted"):
-            flat[f"{source}_{name}"] = of_source and getattr(of_source, f"num_{name}")
+            flat[f"{source}_{name}"] = in_source and getattr(in_source, f"num_{name}")
     given, tokens = counts.num_prefill_tokens, counts.num_tokens
     flat["decode_tokens"] = None if given is None or tokens is None else tokens - given
     flat["num_turns"] = 1
     flat["cut"] = float(counts.finish_reason == "length") if counts.finish_reason else None
-    for name, parts in _SUMS.items():
-        flat[name] = None if drafts is None else sum(flat[part] for part in parts)
-    if drafts and "unknown" in drafts:
-        flat["copied_tokens"] = flat["copy_attempts"] = None
+    flat |= dict.fromkeys(("copied_tokens", "copy_attempts", "drafted_tokens"))
+    if drafts is not None:
+        if "unknown" not in drafts:
+            flat["copied_tokens"] = sum(flat[f"{source}_accepted"] for source in COPIED)
+            flat["copy_attempts"] = sum(flat[f"{source}_attempts"] for source in COPIED)
+        flat["drafted_tokens"] = sum(flat[f"{source}_drafted"] for source in _SOURCES)
     return flat
-
-
-_SUMS = {
-    "copied_tokens": tuple(f"{source}_accepted" for source in COPIED),
-    "copy_attempts": tuple(f"{source}_attempts" for source in COPIED),
-    "drafted_tokens": tuple(f"{source}_drafted" for source in _SOURCES),
-}

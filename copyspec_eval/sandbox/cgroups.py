@@ -11,11 +11,11 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 _MOUNTED = Path("/sys/fs/cgroup")
 _PROBE_BYTES = 2**28
@@ -28,14 +28,10 @@ _JOIN = 'echo 0 > "$0" && exec "$@"'
 _numbers = count()
 
 
-@dataclass(frozen=True, slots=True)
-class Controller:
+class Controller(NamedTuple):
     """The memory controller of either version of control groups, in a group that can have more.
 
-    Attributes:
-        folder: of that group.
-        limit: the file with the limit in bytes.
-        events: the file that counts what was killed for lack of memory.
+    `limit` is the file with the limit in bytes, `events` the one that counts what was killed.
     """
 
     folder: Path
@@ -43,17 +39,11 @@ class Controller:
     events: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryGroup:
-    """A control group of one program.
-
-    Attributes:
-        folder: of the group.
-        controller: see there.
-    """
+class MemoryGroup(NamedTuple):
+    """A control group of one program: its folder, and the file of its `Controller.events`."""
 
     folder: Path
-    controller: Controller
+    events: Path
 
     @property
     def prefix(self) -> list[str]:
@@ -62,20 +52,18 @@ class MemoryGroup:
 
     def has_killed(self) -> bool:
         """Whether a process was killed since all together used more than the limit."""
-        with suppress(OSError):
-            kills = _KILLS.search((self.folder / self.controller.events).read_text())
-            return kills is not None and kills[1] != "0"
-        return False
+        try:
+            kills = _KILLS.search(self.events.read_text())
+        except OSError:
+            return False
+        return kills is not None and kills[1] != "0"
 
 
 @contextmanager
 def limited_memory(num_bytes: int) -> Iterator[MemoryGroup | None]:
     """A control group of so much memory, removed afterwards; None where there can be none."""
     controller = _controller()
-    if controller is None:
-        yield None
-        return
-    with _group(controller, num_bytes) as group:
+    with _group(controller, num_bytes) if controller else nullcontext() as group:
         yield group
 
 
@@ -87,7 +75,7 @@ def _group(controller: Controller, num_bytes: int) -> Iterator[MemoryGroup]:
         (folder / controller.limit).write_text(str(num_bytes))
         with suppress(OSError):  # there may be no swap to limit
             (folder / "memory.swap.max").write_text("0")
-        yield MemoryGroup(folder, controller)
+        yield MemoryGroup(folder, folder / controller.events)
     finally:
         _remove(folder)
 
@@ -96,12 +84,9 @@ def _remove(folder: Path) -> None:
     """Remove a group, whose last processes may be just ending."""
     deadline = time.monotonic() + _REMOVE_SECONDS
     while time.monotonic() < deadline:
-        try:
-            folder.rmdir()
-        except OSError:
-            time.sleep(0.005)
-        else:
-            return
+        with suppress(OSError):
+            return folder.rmdir()
+        time.sleep(0.005)
 
 
 @cache

@@ -23,14 +23,10 @@ _HIDDEN = (
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A way to contain a program.
+    """A way to contain a program, and what is contained and what is not, one sentence.
 
-    Attributes:
-        name: short name.
-        description: what is contained and what is not, one sentence.
-        shared: whether the program shares files, processes and network with the machine; otherwise
-            bubblewrap gives it its own.
-        landlock: whether Landlock restricts it to the files that it needs.
+    Unless the program shares files, processes and network with the machine, bubblewrap gives it
+    others. Landlock restricts it to the files that it needs.
     """
 
     name: str

@@ -26,6 +26,8 @@ PYTHON = os.path.realpath(sys.executable)
 _START = "import sys; sys.path.insert(0, {!r}); from child.main import start; start()"
 _STOP_SECONDS = 2.0
 _SEALS = 0b1111  # <linux/fcntl.h>: no more seals, not shorter, not longer, no other content
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+"""One thread each, since programs run in parallel."""
 _ISOLATED_FOLDER = "/tmp/program"
 """Where a program starts that has its own file system. Not /tmp, in which this package may be."""
 
@@ -44,10 +46,7 @@ def run_at(level: Level, command: Command) -> Outcome:
 def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
     """A command that runs at a level, and is ended with all that it started.
 
-    Args:
-        level: see there.
-        command: what is run.
-        output: where standard output and error go, `subprocess.PIPE` or `DEVNULL`.
+    `output` is where standard output and error go, `subprocess.PIPE` or `DEVNULL`.
 
     Raises:
         SandboxError: it cannot be started.
@@ -86,7 +85,7 @@ def _started(level: Level, command: Command, output: int) -> Iterator[Watch]:
                 stdout=output,
                 stderr=output,
                 cwd="/",
-                env=_environment(folder),
+                env=_ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
                 start_new_session=True,
                 pass_fds=[theirs.fileno(), *(channel.fileno() for channel in command.channels)],
             )
@@ -130,28 +129,21 @@ def _settings(
         "listable": [str(path.parent) for path in command.readable],
         "writable": [folder, *map(str, command.writable)],
     }
-    return json.dumps(
-        {
-            "control": control,
-            "folder": folder,
-            "files": files if level.landlock else None,
-            "shared": level.shared,
-            "num_processes": limits.num_processes,
-            "limits": {
-                "RLIMIT_CPU": limits.cpu_seconds,
-                "RLIMIT_AS": limits.memory_bytes,
-                "RLIMIT_FSIZE": limits.file_bytes,
-                "RLIMIT_NOFILE": limits.num_files,
-                "RLIMIT_CORE": 0,
-            },
-        }
-    )
-
-
-def _environment(folder: str) -> dict[str, str]:
-    """A program's whole environment; one thread each, since programs run in parallel."""
-    variables = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-    return variables | {"HOME": folder, "TMPDIR": folder}
+    settings = {
+        "control": control,
+        "folder": folder,
+        "files": files if level.landlock else None,
+        "shared": level.shared,
+        "num_processes": limits.num_processes,
+        "limits": {
+            "RLIMIT_CPU": limits.cpu_seconds,
+            "RLIMIT_AS": limits.memory_bytes,
+            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NOFILE": limits.num_files,
+            "RLIMIT_CORE": 0,
+        },
+    }
+    return json.dumps(settings)
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:

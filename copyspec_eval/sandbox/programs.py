@@ -49,7 +49,7 @@ def run(command: Command) -> Outcome:
 def running(command: Command) -> Iterator[None]:
     """Have a command run until the caller is done with it; its channels are closed here.
 
-    What it prints is discarded, and `Limits.wall_seconds` is the caller's own affair.
+    What it prints is discarded, and `Limits.wall_seconds` is up to the caller.
 
     Raises:
         SandboxError: it cannot be started.
@@ -71,14 +71,10 @@ def run_all(sources: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> list[Out
     unique = list(dict.fromkeys(sources))
     if unique:
         announce()
-    with ThreadPoolExecutor(_num_processors()) as pool:
+    # Those that this process may use, where the system tells.
+    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    with ThreadPoolExecutor(len(affinity(0))) as pool:
         running = pool.map(lambda source: run_program(source, limits), unique)
         outcomes = list(tqdm(running, "Running programs", len(unique), unit="program"))
     by_source = dict(zip(unique, outcomes, strict=True))
     return [by_source[source] for source in sources]
-
-
-def _num_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

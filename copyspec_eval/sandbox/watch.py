@@ -25,12 +25,9 @@ _GROUP, _END = re.compile(r"group ([0-9]{1,9})"), re.compile(r"(exit|signal) ([0
 class Watch:
     """Reads what a program prints until it ends or exceeds a limit.
 
-    Attributes:
-        process: of `child`, its output piped if there is to be an outcome.
-        control: the socket on which that reports.
-        limits: of the program.
-        memory: its control group, if it has one.
-        group: the program's process group, as `child` numbers it; 0 before that is known.
+    `process` is that of `child`, which reports on the socket `control`; its output is piped if
+    there is to be an outcome. `group` is the program's process group, as `child` numbers it; 0
+    before that is known.
     """
 
     process: subprocess.Popen[bytes]
@@ -50,20 +47,26 @@ class Watch:
             SandboxError: `child` ended before the program began.
         """
         deadline = time.monotonic() + self.limits.wall_seconds
+        end: str | None = None
         with selectors.DefaultSelector() as selector:
             for name in self.printed:
-                self._register(selector, name)
+                os.set_blocking(self._stream(name).fileno(), False)
+                selector.register(self._stream(name), selectors.EVENT_READ, name)
             selector.register(self.control, selectors.EVENT_READ, "control")
-            while (left := deadline - time.monotonic()) > 0:
+            while end is None and not self._exceeds_output():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    reason = f"over {self.limits.wall_seconds:g} s of wall time"
+                    return self._made("timeout", reason)
                 ready = {key.data: key for key, _ in selector.select(left)}
                 for name in ready.keys() & self.printed.keys():
                     if not self._read(name):
                         selector.unregister(ready[name].fileobj)
-                if self._exceeds_output():
-                    return self._output_limit()
-                if "control" in ready and (message := self._end_message()) is not None:
-                    return self._end_outcome(message)
-        return self._make("timeout", None, f"over {self.limits.wall_seconds:g} s of wall time")
+                if "control" in ready:
+                    end = self._end_message()
+        for name in self.printed:
+            self._read(name)  # the last output is still in the pipes
+        return self._end_outcome(end or "")
 
     def _end_message(self) -> str | None:
         """How the program ended, by `child`; "" if that ended without a word; None so far."""
@@ -77,11 +80,6 @@ class Watch:
             self.group = int(match[1])
         end, newline, _ = rest.partition("\n")
         return end if newline or not chunk else None
-
-    def _register(self, selector: selectors.BaseSelector, name: str) -> None:
-        stream = self._stream(name)
-        os.set_blocking(stream.fileno(), False)
-        selector.register(stream, selectors.EVENT_READ, name)
 
     def _stream(self, name: str) -> IO[bytes]:
         stream: IO[bytes] = getattr(self.process, name)
@@ -102,49 +100,29 @@ class Watch:
         return len(self.printed["stdout"]) > self.limits.output_bytes
 
     def _end_outcome(self, message: str) -> Outcome:
-        """The outcome once the program has ended; its last output is still in the pipes."""
-        for name in self.printed:
-            self._read(name)
+        limits, end = self.limits, _END.fullmatch(message)
+        kind, number = (end[1], int(end[2])) if end else ("", 0)
         if self._exceeds_output():
-            return self._output_limit()
-        if match := _END.fullmatch(message):
-            kind, number = match[1], int(match[2])
-            if kind == "exit":
-                return self._exit_outcome(number)
-            if number == signal.SIGXCPU:
-                seconds = self.limits.cpu_seconds
-                return self._make("timeout", None, f"over {seconds} s of processor time")
-            if self._exceeds_memory():
-                return self._memory_limit()
-            return self._make("killed", None, f"killed by signal {number}")
+            return self._made("output_limit", f"over {limits.output_bytes / 1024:g} KiB of output")
+        if kind == "exit":
+            reason = f"exit code {number}: {self._last_line()}".rstrip(": ")
+            return self._made("error", reason, number) if number else self._made("ok", "", 0)
+        if kind == "signal" and number == signal.SIGXCPU:
+            return self._made("timeout", f"over {limits.cpu_seconds} s of processor time")
         if message == "processes":
-            return self._make("killed", None, f"over {self.limits.num_processes} processes")
-        if self._exceeds_memory():
-            return self._memory_limit()
+            return self._made("killed", f"over {limits.num_processes} processes")
+        if self.memory is not None and self.memory.has_killed():
+            return self._made("killed", f"over {limits.memory_bytes / 2**20:g} MiB of memory")
+        if kind == "signal":
+            return self._made("killed", f"killed by signal {number}")
         if not self.group:
             raise SandboxError(
                 f"the sandbox ended before its program began ({self._last_line()}); "
                 "remove the cause and run again"
             )
-        return self._make("killed", None, f"the sandbox ended early: {self._last_line()}")
+        return self._made("killed", f"the sandbox ended early: {self._last_line()}")
 
-    def _exit_outcome(self, code: int) -> Outcome:
-        if code == 0:
-            return self._make("ok", 0, "")
-        return self._make("error", code, f"exit code {code}: {self._last_line()}".rstrip(": "))
-
-    def _output_limit(self) -> Outcome:
-        limit = self.limits.output_bytes / 1024
-        return self._make("output_limit", None, f"over {limit:g} KiB of output")
-
-    def _exceeds_memory(self) -> bool:
-        return self.memory is not None and self.memory.has_killed()
-
-    def _memory_limit(self) -> Outcome:
-        limit = self.limits.memory_bytes / 2**20
-        return self._make("killed", None, f"over {limit:g} MiB of memory")
-
-    def _make(self, status: ExitStatus, code: int | None, reason: str) -> Outcome:
+    def _made(self, status: ExitStatus, reason: str, code: int | None = None) -> Outcome:
         text = bytes(self.printed["stdout"][: self.limits.output_bytes])
         return Outcome(status, code, text.decode(errors="replace"), reason)
 

@@ -122,16 +122,8 @@ def ask_missing(
 ) -> dict[_Key, str]:
     """Ask those of `questions` that have no row yet, `concurrency` at a time, with a progress bar.
 
-    Each row is put into `rows` and appended to `path` at once, so that a kill loses none.
-
-    Args:
-        path: a JSONL file that this process holds `journal.alone`.
-        questions: all of them.
-        rows: those that are in `path`.
-        ask: gives the row of a question.
-        concurrency: number of parallel requests.
-        label: of the progress bar.
-        ensure_ascii: as of `json.dumps`.
+    Each row that `ask` gives is put into `rows` and appended to `path` at once, so that a kill
+    loses none. The caller holds `path`, see `journal.alone`.
 
     Returns:
         why each question that `ask` raised `UnansweredError` for has no row.

@@ -20,12 +20,7 @@ _QUOTES = '"“” \t'
 
 @dataclass(frozen=True, slots=True)
 class SummaryScores:
-    """Scores of one summary, each from 0 to 1.
-
-    Attributes:
-        rouge1, rouge2, rougeL: F1 of unigrams, bigrams, and the longest common subsequence.
-        verbatim: as `verbatim_share`.
-    """
+    """Scores of one summary, each from 0 to 1: ROUGE F1 against the reference, `verbatim_share`."""
 
     rouge1: float
     rouge2: float
@@ -85,7 +80,6 @@ def _single_spaced(text: str) -> str:
 def _rouge(
     summary: str, highlights: str, names: tuple[str, ...], stemmed: bool
 ) -> dict[str, float]:
-    """F1 by name."""
     scores = _scorer(names, stemmed).score(highlights, summary)
     return {name: float(scores[name].fmeasure) for name in names}
 

@@ -64,11 +64,8 @@ def is_correct(output: str, gold: float) -> bool:
 def verdict(outcome: Outcome | None, gold: float) -> str:
     """`RIGHT`, or in a few words why the answer is wrong.
 
-    A program must end with exit code 0: what it printed before a failure does not count.
-
-    Args:
-        outcome: of the answer's program; None if the answer has none.
-        gold: the right number.
+    A program must end with exit code 0: what it printed before a failure does not count. `outcome`
+    is None for an answer without a program.
     """
     if outcome is None:
         return "no program"

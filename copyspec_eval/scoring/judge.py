@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
@@ -21,15 +20,11 @@ AnswerTurn = tuple[int, int]
 """A question_id, and a turn counted from 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The ratings of one task's answers.
+class Judged(NamedTuple):
+    """The ratings of one task's answers, from this run or an earlier one.
 
-    Attributes:
-        gradings: all answers.
-        scores: ratings of the judged answers, from this run or an earlier one.
-        reasons: why each other answer has no rating.
-        notes: one message per line of the judgement file that was skipped.
+    Each answer has a score, or a reason why it has none; each skipped line of the judgement file
+    has a note.
     """
 
     gradings: Sequence[Grading]
@@ -65,15 +60,9 @@ def judge_all(
     judge: str,
     concurrency: int,
 ) -> Judged:
-    """Rate those of `gradings` that `path` has no rating of yet; see `ask_missing`.
+    """Rate those of a task's `gradings` that `path` has no rating of yet; see `ask_missing`.
 
-    Args:
-        rate: as `Judge.rate`.
-        gradings: of one task, each answer once.
-        path: FastChat's `model_judgment/<judge>_single.jsonl`.
-        model: name of the model that answered.
-        judge: name of the judge.
-        concurrency: number of parallel requests.
+    `path` is FastChat's `model_judgment/<judge>_single.jsonl`, `rate` as `Judge.rate`.
 
     Raises:
         OptionError: `concurrency` is below 1.

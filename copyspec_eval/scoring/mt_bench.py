@@ -35,12 +35,7 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """FastChat's data for a judge.
-
-    Attributes:
-        templates: prompts by name.
-        references: reference answers of both turns by question_id.
-    """
+    """FastChat's data for a judge: prompts by name, and reference answers by question_id."""
 
     templates: Mapping[str, Template]
     references: Mapping[int, tuple[str, str]]
@@ -159,5 +154,5 @@ def file_name(name: str) -> str:
 
 
 def _both(turns: Any) -> tuple[str, str]:
-    first, second = turns
-    return str(first), str(second)
+    first, second = map(str, turns)
+    return first, second

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from os import devnull
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from copyspec_eval import journal
@@ -26,8 +25,7 @@ _KNOWN_JUDGE = "gpt-4"
 """A judge's name that FastChat knows; its own is put into the rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """Two models' answers to one question; `turn` counts from 1."""
 
     a: Conversation
@@ -36,14 +34,10 @@ class Pair:
     reference: tuple[str, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedPairs:
+class JudgedPairs(NamedTuple):
     """What became of the pairs of one task.
 
-    Attributes:
-        pairs: all of them.
-        rows: FastChat's, of those that have a verdict in both orders.
-        reasons: why each other one has none.
+    Each has FastChat's row, with a verdict in both orders, or a reason why it has none.
     """
 
     pairs: Sequence[Pair]
@@ -88,15 +82,10 @@ def judge_pairs(
     names: tuple[str, str],
     concurrency: int,
 ) -> JudgedPairs:
-    """Judge those of `pairs` that `path` has no verdict of yet; each is appended to it at once.
+    """Judge those of a task's `pairs` that `path` has no verdict of yet; see `ask_missing`.
 
-    Args:
-        model: the judge.
-        pairs: of one task.
-        prompts: the rows of FastChat's `judge_prompts.jsonl`.
-        path: FastChat's `model_judgment/<judge>_pair.jsonl`.
-        names: of the two models.
-        concurrency: parallel requests.
+    `path` is FastChat's `model_judgment/<judge>_pair.jsonl`, `prompts` are the rows of its
+    `judge_prompts.jsonl`, and `names` those of the two models.
 
     Raises:
         OptionError: FastChat is not installed, or `concurrency` is below 1.

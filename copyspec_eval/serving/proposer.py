@@ -74,14 +74,13 @@ class CopySpecProposer:
             sampled_token_ids: what the step has added to each row.
             num_tokens_no_spec: `[rows]`, tokens of prompt and output, these included.
             token_ids_cpu: `[rows, longest]`, prompt and output of each row.
-            slot_mappings: not used.
         """
         started = perf_counter()
         rows: list[Row | None] = []
         for row, sampled in enumerate(sampled_token_ids):
             length = int(num_tokens_no_spec[row])
-            there = bool(sampled) and length < self._max_length
-            rows.append((token_ids_cpu[row, :length], len(sampled)) if there else None)
+            drafts_next = bool(sampled) and length < self._max_length
+            rows.append((token_ids_cpu[row, :length], len(sampled)) if drafts_next else None)
         taken = self.requests.take(rows)
         if self._ended is not None and self.requests.is_steady:
             self._clock.add(self._num_tokens, started - self._ended)

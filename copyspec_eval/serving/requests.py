@@ -28,12 +28,9 @@ class Drafted(NamedTuple):
 
 
 class Request:
-    """A request that was recognised by its tokens.
+    """A request that was recognised by its tokens: prompt and output so far are its `text`.
 
-    Attributes:
-        text: prompt and output so far.
-        sequence: the same, and what became of its drafts.
-        draft: the last one, whose verdict is to come.
+    `sequence` has what became of its drafts; `draft` is the last one, whose verdict is to come.
     """
 
     def __init__(self, prompt_ids: TokenIds, room: int, make: DrafterFactory) -> None:
@@ -69,8 +66,7 @@ class Request:
     def end(self) -> None:
         """It is in no row any more; its answer can be copied from.
 
-        Its draft is kept: the engine may have had no room for the row in this step, and verifies
-        the draft in a later one.
+        Its draft stays: if the engine had no room for the row, it verifies the draft later.
         """
         self.sequence.drafter.finish()
         self.sequence.drafter = NoDrafter()  # its index is large
@@ -112,19 +108,15 @@ class Requests:
 
     A row goes on with the request whose tokens it extends; what extends none is a new one. Rows
     change places between steps, and a request that is in no row has ended or was left out: it may
-    come back. Of one that was preempted, the engine has dropped the last draft; this is not seen,
+    come back. If one was preempted, the engine has dropped its last draft; this cannot be noticed,
     and the draft counts as rejected.
 
-    Args:
-        make: makes the drafter of a request.
-        max_length: tokens that prompt and output may have together.
-        is_recording: whether those that are in no row are remembered until `take_drafted`. A server
-            would remember all that it ever answered; one that comes back is then a new one, with
-            its output for a part of the prompt, and drafts alike.
+    When recording, requests that are in no row are remembered as `ended` until `take_drafted`. A
+    server would remember all that it ever answered: one that comes back is there a new one, with
+    its output for a part of the prompt, and drafts alike.
 
     Attributes:
-        running: those of the last step.
-        ended: those that are remembered although they are in no row.
+        running: the requests of the last step.
         is_steady: whether that step gave each request of the step before its tokens, and no other.
     """
 

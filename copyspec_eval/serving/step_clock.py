@@ -17,9 +17,7 @@ _COST = 0.02
 class StepClock:
     """A line through the seconds of steps over their numbers of tokens, by least squares.
 
-    Attributes:
-        weight, tokens, seconds, squares, products: sums over the steps, of 1, of their tokens, of
-            their seconds, of the tokens' squares, and of tokens times seconds.
+    The fields are sums over the steps, the last two of tokens² and of tokens times seconds.
 
     >>> clock = StepClock()
     >>> for tokens in (1, 9) * 8:
@@ -36,14 +34,14 @@ class StepClock:
 
     def add(self, tokens: int, seconds: float) -> None:
         """Count a step of so many tokens, of all rows together."""
-        of_step = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
-        for name, value in zip(self.__slots__, of_step, strict=True):
+        terms = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
+        for name, value in zip(self.__slots__, terms, strict=True):
             setattr(self, name, _KEPT * getattr(self, name) + value)
 
     def thresholds(self, num_rows: int, longest: int) -> tuple[float, ...]:
         """As `acceptance_thresholds`, of a draft beside `num_rows` rows that wait for it, too."""
-        first, of_token = self._line(num_rows)
-        return acceptance_thresholds({0: first, longest: first + num_rows * of_token * longest})
+        first, slope = self._line(num_rows)
+        return acceptance_thresholds({0: first, longest: first + num_rows * slope * longest})
 
     def _line(self, num_rows: int) -> tuple[float, float]:
         """Seconds of a step of a token in each row, and of every token more."""

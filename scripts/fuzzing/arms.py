@@ -45,7 +45,7 @@ class WatchedDrafter:
     Attributes:
         forwards: the tokens that each forward committed.
         is_finished: whether the request was said to be done.
-        num_likeliest: see `ReadsLogits`.
+        num_likeliest: see `base.num_likeliest`.
     """
 
     def __init__(self, drafter: Drafter) -> None:

@@ -201,9 +201,9 @@ def test_what_is_no_prompt_is_named(
 
 
 def test_other_wordings_are_refused() -> None:
-    assert reference_prompts.wording(None) == "ours"
+    assert not reference_prompts.is_reference({})
     with pytest.raises(OptionError, match=r"unknown value of prompts 'referense'.*'reference'"):
-        reference_prompts.wording({"prompts": "referense"})
+        reference_prompts.is_reference({"prompts": "referense"})
 
 
 def test_published_files_are_pinned(data_dir: Path) -> None:

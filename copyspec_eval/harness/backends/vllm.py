@@ -113,14 +113,12 @@ class VLLMBackend(Backend):
 
     def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
         answer = output.outputs[0]
-        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
         timed = with_tokens(
-            counts,
+            self._times(output, num_rows),
             len(output.prompt_token_ids),
             answer.token_ids,
             finish_of(answer.finish_reason, answer.stop_reason),
         )
-        timed = timed._replace(counts=self._with_times(timed.counts, output, num_rows))
         forwards = self._forwards.get(getattr(output, "request_id", ""))
         if forwards is None:
             return timed
@@ -140,8 +138,9 @@ class VLLMBackend(Backend):
             spans=tuple(spans),
         )
 
-    def _with_times(self, counts: TurnCounts, output: Any, num_rows: int) -> TurnCounts:
+    def _times(self, output: Any, num_rows: int) -> TurnCounts:
         """From when vLLM has begun with a request, and not from when it was handed over."""
+        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
         times = getattr(output, "metrics", None)
         if times is None:
             return counts

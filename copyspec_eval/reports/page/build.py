@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -46,18 +45,12 @@ _CARDS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Arm:
-    """Lines of one model and drafter under the same conditions; tasks may differ."""
-
-    title: str
-    cards: list[tuple[str, str]]
-    charts: list[Chart]
-
-
 def build(board: Leaderboard) -> str:
     """The page of a leaderboard and the answers that it was made of."""
-    arms, notes = _arms(board), list(board.notes)
+    notes = list(board.notes)
+    # Lines of one model and drafter under the same conditions; tasks may differ.
+    conditioned = board.lines.assign(condition=conditions(board)[2])
+    arms = conditioned.groupby(["model", "drafter", "condition"], sort=False).groups
     if len(arms) > MOST_ARMS:
         notes.append(f"cards and charts are of the first {MOST_ARMS} of {len(arms)} arms")
     drafters = board.lines["drafter"].reindex(board.turns["line"]).to_list()
@@ -86,24 +79,16 @@ def _file(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _arms(board: Leaderboard) -> dict[tuple[str, str, int], list[int]]:
-    """The lines that may be put into one figure, by model, drafter and conditions."""
-    arms: dict[tuple[str, str, int], list[int]] = {}
-    for line, condition in zip(board.lines.index, conditions(board)[2], strict=True):
-        model, drafter = board.lines.loc[line, ["model", "drafter"]]
-        arms.setdefault((model, drafter, condition), []).append(line)
-    return arms
-
-
-def _arm(board: Leaderboard, names: tuple[str, str, int], lines: list[int]) -> _Arm:
+def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> dict[str, Any]:
     turns = board.turns[board.turns["line"].isin(lines)]
     figures = Series({metric.name: metric.of(turns) for metric in METRICS if not metric.is_bound})
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
     shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
-    return _Arm(f"{names[0]}, {names[1]}", shown, list(_charts(board, lines, turns)))
+    drawn = list(_charts(board, lines, turns))
+    return {"title": f"{names[0]}, {names[1]}", "cards": shown, "charts": drawn}
 
 
-def _charts(board: Leaderboard, lines: list[int], turns: DataFrame) -> Iterator[Chart]:
+def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Iterator[Chart]:
     for line in lines:
         task, drafter = board.lines.loc[line, ["task", "drafter"]]
         by_turn = board.by_turn.loc[line]
@@ -112,14 +97,8 @@ def _charts(board: Leaderboard, lines: list[int], turns: DataFrame) -> Iterator[
             if len(by_category) > 1:
                 what = f"turn {turn}, by category"
                 yield charts.speeds(task, what, drafter, by_category.droplevel("turn"))
-    records = [board.records[row] for row in turns.index]
-    for chart in (
-        charts.speed_by_context(turns),
-        charts.accepted_lengths(records),
-        charts.latencies(turns),
-    ):
-        if chart is not None:
-            yield chart
+    accepted = charts.accepted_lengths([board.records[row] for row in turns.index])
+    yield from filter(None, (charts.speed_by_context(turns), accepted, charts.latencies(turns)))
 
 
 def _agreements(board: Leaderboard) -> list[list[str]]:
@@ -170,7 +149,7 @@ def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
     """A turn for the viewer; what is empty is left out."""
     counts, baseline = record.counts, record.baseline
     drafts = (counts.drafts or {}).items()
-    copied = sum(of_source.num_accepted for source, of_source in drafts if source in COPIED)
+    copied = sum(drafted.num_accepted for source, drafted in drafts if source in COPIED)
     fields = {
         "task": record.task,
         "doc": record.doc_id,

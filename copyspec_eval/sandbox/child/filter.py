@@ -94,11 +94,8 @@ Line = tuple[int, int, int, int]
 def guard(shared: bool) -> list[int]:
     """Make every fork wait for the watcher; refuse all calls that are not allowed.
 
-    Args:
-        shared: refuse signals, too: elsewhere there is nothing else to reach.
-
-    Returns:
-        The descriptor of the listener; empty if the kernel has none.
+    With `shared`, signals are refused as well: elsewhere there is nothing else to reach. Returns
+    the descriptor of the listener; empty if the kernel has none.
 
     Raises:
         OSError: the machine or the kernel has no filters.
@@ -119,12 +116,9 @@ def guard(shared: bool) -> list[int]:
 
 
 def rules(machine: str, shared: bool, asks: bool) -> list[Line]:
-    """The filter for a machine: another architecture is killed, what is not allowed is refused.
+    """The filter for one of `MACHINES`: another architecture is killed, other calls are refused.
 
-    Args:
-        machine: one of `MACHINES`.
-        shared: as for `guard`.
-        asks: whether a fork waits for a listener's answer.
+    With `asks`, a fork waits for a listener's answer.
     """
     lines = [
         *((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, MACHINES[machine][0]), (_RETURN, 0, 0, _KILL)),

@@ -29,12 +29,9 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
     """Let this process and those that it starts use no files but these, by Landlock.
 
     Reading and writing alone: the filter of system calls refuses changes of owners, permissions
-    and times. TCP, abstract sockets and signals are refused, too, where the kernel can.
-
-    Args:
-        readable: files and folders with all in them; programs among them can be run.
-        listable: folders whose names, and those of all in them, can be read.
-        writable: files and folders with all in them; they can be read, too.
+    and times. TCP, abstract sockets and signals are refused, too, where the kernel can. What is
+    readable can be run, what is writable can be read; of listable folders names alone can be read,
+    and each with all in it.
 
     Raises:
         OSError: the kernel has no Landlock.

@@ -54,16 +54,10 @@ def main(
     num_processes: int,
     limits: dict[str, int],
 ) -> None:
-    """Run `program` and report; does not return.
+    """Run `program`, a path and its arguments, in `folder` and report; does not return.
 
-    Args:
-        program: a path and its arguments.
-        control: descriptor of the socket.
-        folder: where the program starts.
-        files: arguments of `restrict`; None for no such rules.
-        shared: whether the program shares processes and network with the machine.
-        num_processes: limit on processes at a time.
-        limits: resource limits by name, `{"RLIMIT_CPU": 8}`.
+    `files` are the arguments of `restrict`, None for no such rules; `limits` are by name,
+    `{"RLIMIT_CPU": 8}`; `shared` as of `levels.Level`.
     """
     os.set_inheritable(control, False)
     Path(folder).mkdir(exist_ok=True)
@@ -93,11 +87,8 @@ def become(
 ) -> None:
     """Become the program, with its limits and without privileges; does not return.
 
-    The descriptor of the listener for forks, if there is one, is sent to `watcher`.
-
-    Args:
-        program, limits, shared, files: as for `main`.
-        watcher: see above.
+    The descriptor of the listener for forks, if there is one, is sent to `watcher`; the other
+    arguments are those of `main`.
     """
     try:
         os.setsid()
@@ -127,8 +118,8 @@ def become(
 def hand_over(watcher: socket.socket, descriptors: Sequence[int]) -> None:
     """Send descriptors to `watcher`.
 
-    Linux limits how many a user has under way, to this program's own small number of open files;
-    those of others arrive in a moment.
+    Linux limits how many a user has under way to this program's small number of open files; those
+    of others arrive in a moment.
     """
     for attempt in range(_HAND_OVERS):
         try:
@@ -202,9 +193,8 @@ def kill_all(child: int) -> None:
         for process in running:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        for _ in exits():
+            pass
         time.sleep(0.001)
 
 

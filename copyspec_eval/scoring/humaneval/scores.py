@@ -47,13 +47,10 @@ _RIGHT_PROBLEM = {
 
 @dataclass(frozen=True, slots=True)
 class ScoredSolution:
-    """A tested answer.
+    """A tested answer, as sanitised by EvalPlus; the raw answer if that failed.
 
-    Attributes:
-        solution: the program that was tested, as sanitised by EvalPlus; the raw answer if that
-            failed.
-        base: whether it passes HumanEval's tests.
-        plus: whether it passes these and the tests that EvalPlus adds; None if there are none.
+    `base` says whether it passes HumanEval's tests, `plus` whether it also passes those that
+    EvalPlus adds; None if there are none.
     """
 
     solution: str
@@ -87,9 +84,7 @@ def _check(level: Level, installed: tuple[Path, ...]) -> None:
 def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
     """Sanitise and test the program in each answer, in parallel, with a progress bar.
 
-    Args:
-        answers: each in Markdown, or its problem's prompt followed by a completion; and the
-            problem that it should solve.
+    An answer is in Markdown, or its problem's prompt followed by a completion.
 
     Raises:
         SandboxError: as `check`; or a program cannot be started.

@@ -36,13 +36,10 @@ class SolutionError(Exception):
 
 
 class Solution:
-    """A solution that runs in another process.
+    """A solution that runs in another process, which a socket's `descriptor` leads to.
 
-    Args:
-        descriptor: of a socket to that process.
-        sources: programs that are run one after the other, with the same names.
-        entry_point: the name of its function.
-        seconds: for their top level, and for a machine that is slow to start a process.
+    Its `sources` are run one after the other, with the same names, in so many seconds, for their
+    top level and for a machine that is slow to start a process.
 
     Raises:
         SolutionError: their top level fails, or takes longer.
