@@ -12,13 +12,12 @@ from copyspec_eval.api.answers import Answer
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
-from copyspec_eval.decoding.sizes import bytes_of
-from copyspec_eval.decoding.span_characters import span_characters
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model
-from copyspec_eval.session.settings import check_model_cache, draft_options
+from copyspec_eval.session.settings import bytes_of, check_model_cache, draft_options
+from copyspec_eval.session.span_characters import span_characters
 from copyspec_eval.types import PAPER_DELTA, DraftOptions, Generation
 
 Message = Mapping[str, Any]

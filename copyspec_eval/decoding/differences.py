@@ -48,13 +48,9 @@ _LIKE, _UNSEEN = 2.0, 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """A model's logits after some tokens of an answer, and how exact they are.
+    """Logits of plain decoding, `[vocabulary]`, float32, after `output_ids` as a sequence's output.
 
-    Attributes:
-        sequence: what is answered; its own output does not matter.
-        output_ids: the answer's tokens so far.
-        logits: `[vocabulary]`, float32, of plain one-token decoding.
-        noise: see `Rescorer`.
+    Their `noise` is that of `Rescorer`.
     """
 
     sequence: Sequence
@@ -122,9 +118,9 @@ class Rescorer:
     judged engine's largest error at the very position.
 
     Args:
-        model: the model that gave the answers.
-        baseline: an engine of that model that decodes one token a step.
-        engine: the engine that is judged.
+        model: that gave the answers.
+        baseline: an engine of it that decodes one token a step.
+        engine: the one that is judged.
     """
 
     def __init__(self, model: PreTrainedModel, baseline: Engine, engine: Engine) -> None:
@@ -135,13 +131,7 @@ class Rescorer:
     def explain(
         self, sequence: Sequence, answer: abc.Sequence[int], baseline: abc.Sequence[int]
     ) -> Difference | None:
-        """The first difference of two answers to one prompt with its margin; None if equal.
-
-        Args:
-            sequence: what was answered; its chooser is used.
-            answer: the tokens to compare.
-            baseline: those of plain one-token decoding.
-        """
+        """The first difference of two answers to `sequence`, with its margin; None if equal."""
         position = first_difference(answer, baseline)
         if position is None:
             return None
@@ -163,18 +153,14 @@ class Rescorer:
     ) -> Rescored:
         """The logits that choose the token after `output_ids`, and their noise.
 
-        Args:
-            sequence: whose prompt to read.
-            output_ids: the answer's tokens so far.
-            following_ids: how that answer goes on. Where few tokens precede, rounding is measured
-                over these, too.
+        Where few tokens precede, rounding is measured over the `following_ids`, too.
         """
         length = len(output_ids)
         beyond = max(0, min(NOISE_WINDOW - 1, sequence.stop_rule.max_new_tokens) - length)
         read_ids = [*output_ids, *following_ids[:beyond]]
         keep = min(NOISE_WINDOW, 1 + len(read_ids))
         plain, judged = (
-            read_again(self._model, engine, sequence, read_ids, keep)
+            read_again(engine, sequence, read_ids, keep)
             for engine in (self._baseline, self._engine)
         )
         own = self._own([*sequence.prompt_ids, *read_ids], keep)
@@ -183,12 +169,9 @@ class Rescorer:
         return Rescored(sequence, output_ids, plain[at], noise)
 
     def _own(self, token_ids: list[int], keep: int) -> list[torch.Tensor]:
-        """Logits of the model's own forward, `[keep, vocabulary]`: at once, and in chunks.
-
-        With the model's own cache, chunks are what the engine reads.
-        """
+        """Logits of the model's own forward, `[keep, vocabulary]`: at once, and in chunks."""
         at_once = ModelCache(self._model).read_without(token_ids, keep)
-        if self._engine.cache != "copyspec":
+        if self._engine.cache != "copyspec":  # it reads in chunks itself
             return [at_once.float()]
         chunked = ModelCache(self._model, self._engine.batch_size)
         length, first, width = len(token_ids), len(token_ids) - keep + 1, self._engine.widest
@@ -227,10 +210,8 @@ def _is_rounding_of_experts(
 ) -> torch.Tensor:
     """`Rescorer`'s two conditions for typical errors, where one reading may be set apart.
 
-    Args:
-        errors: of each two readings, plain decoding's two first.
-        of_judged: the judged engine's, against each reading.
-        bound: of a typical error.
+    `errors` are of each two readings, plain decoding's two first; `of_judged` are the judged
+    engine's against each reading.
     """
     is_near = errors <= bound
     nearest = torch.where(is_near, errors, 0.0).amax()
@@ -240,9 +221,7 @@ def _is_rounding_of_experts(
 def _errors(a: torch.Tensor, b: torch.Tensor, likeliest: torch.Tensor) -> torch.Tensor:
     """How far two readings `[positions, vocabulary]` are apart: typical, deciding, largest error.
 
-    Args:
-        a, b: the readings.
-        likeliest: `[positions, 2]`, the two likeliest tokens.
+    `likeliest` are each position's two likeliest tokens.
     """
     error = a - b
     typical = error.square().mean(-1).sqrt().median()

@@ -38,10 +38,10 @@ Rows = list[Sequence | None]
 class Engine:
     """Decodes sequences with a model, `batch_size` side by side, refilling rows as they finish.
 
-    The width of a step, its rows and its keys follow need. In exact mode the
-    outputs are the same bits for every drafter: because every token is computed alone; or at a
-    fixed width, because the shapes do not depend on drafts. There a prefill carries none, the batch
-    keeps its size, and the sequences' longest lengths alone decide how many keys are attended to.
+    In exact mode the outputs are the same bits for every drafter: because every token is computed
+    alone; or at a fixed width, because the shapes do not depend on drafts. There a prefill carries
+    none, the batch keeps its size, and the longest of the sequences decides how many keys are
+    attended to.
 
     Args:
         model: a model that `trial.check_cache` accepts.
@@ -107,11 +107,11 @@ class Engine:
         """Answer `sequences`, begun in the order given as rows become free.
 
         Args:
-            sequences: what to answer; none of them has begun.
-            on_finish: called with a sequence's index and its answer as soon as it is done; its own
-                time counts for no sequence.
-            beside: sequences of other calls, when they are answered in several: the longest of all
-                fixes the keys attended to in exact mode.
+            sequences: none of them has begun.
+            on_finish: called with a sequence's index and its answer as soon as it is done; its time
+                counts for no sequence.
+            beside: sequences of other calls of the same run: the longest of all fixes the keys
+                attended to in exact mode.
 
         Returns:
             one answer per sequence, in their order.
@@ -143,17 +143,27 @@ class Engine:
 
         No drafter takes part, so that none remembers it.
         """
-        engine = Engine(
-            self._model,
-            NoDrafter,
-            num_draft_tokens=self._num_draft_tokens,
-            exact=self.exact,
-            batch_size=self.batch_size,
-            draft_model=self._draft_model,
-            cache=self.cache,
-        )
+        engine = self.without_drafter(self._num_draft_tokens, draft_model=self._draft_model)
         start = sequence.prompt_ids[:PREFILL_CHUNK]
         engine.generate([Sequence(start, StopRule(_WARM_UP_TOKENS), sequence.chooser)])
+
+    def without_drafter(
+        self,
+        num_draft_tokens: int,
+        prefix_cache: PrefixCache | None = None,
+        draft_model: DraftModel | None = None,
+    ) -> Engine:
+        """Another one of the same exact steps, batch and cache."""
+        return Engine(
+            self._model,
+            NoDrafter,
+            num_draft_tokens=num_draft_tokens,
+            exact=self.exact,
+            batch_size=self.batch_size,
+            draft_model=draft_model,
+            prefix_cache=prefix_cache,
+            cache=self.cache,
+        )
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Refuse sequences before any work.
@@ -247,18 +257,9 @@ class Engine:
         return drafts
 
     def _commit(
-        self,
-        rows: abc.Sequence[Sequence | None],
-        drafts: abc.Sequence[Draft],
-        step: StepLogits,
+        self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], step: StepLogits
     ) -> None:
-        """Verify each row's draft and commit what the model accepts of it.
-
-        Args:
-            rows: the sequences whose drafts were verified.
-            drafts: of each row.
-            step: the logits.
-        """
+        """Verify each row's draft and commit what the model accepts of it."""
         greedy = any(sequence.chooser.is_argmax for sequence in rows if sequence)
         num_likeliest = max(sequence.num_likeliest for sequence in rows if sequence)
         top = [TopTokens([], [])] * len(rows)

@@ -1,9 +1,4 @@
-"""Exact mode: which way it takes for a model, and the check that it holds.
-
-Where our kernels compute every token alone, a step may have any width (`ExactMode()`). A library
-chooses its kernels by shape, so that a token's last bits depend on what shares its step: there,
-every step has one width, in plain decoding as with drafts (`ExactMode(width)`).
-"""
+"""Exact mode: which way it takes for a model, and the check that it holds."""
 
 from __future__ import annotations
 
@@ -47,12 +42,7 @@ _NO_MODULE = "none of its modules alone"
 
 
 class Mismatch(NamedTuple):
-    """Two ways of reading the same text whose bits differ.
-
-    Attributes:
-        what: the second way, for people.
-        module: the first module whose outputs differ.
-    """
+    """A way of reading a text whose bits differ, and the first module whose outputs do."""
 
     what: str
     module: str
@@ -64,9 +54,12 @@ def exact_mode(
 ) -> ExactMode:
     """The way that exact mode takes, after a check of some seconds on this model.
 
+    Where our kernels compute every token alone, a step may have any width. A library chooses its
+    kernels by shape, so that a token's last bits depend on what shares its step: there, every step
+    has one width, in plain decoding as with drafts.
+
     Args:
-        model: the model, loaded.
-        tokenizer: its tokenizer, which turns a text of ours into tokens for it.
+        model, tokenizer: loaded.
         longest: tokens of the longest draft that is wanted.
         needed: tokens of a draft that a step must hold.
         batch_size: rows side by side.
@@ -133,11 +126,10 @@ def mismatches(
     more masked keys, and in a batch in rows of equal and of unlike widths.
 
     Args:
-        model: the model, as decoding runs it.
+        model: as decoding runs it.
         token_ids: the text; it is repeated if it is short.
-        mode: what is checked.
+        mode, batch_size: what is checked.
         longest: tokens of the longest draft.
-        batch_size: rows side by side.
     """
     # At a fixed width, every place of a step.
     count = mode.width or _COUNT
@@ -285,12 +277,13 @@ def _states(
 
 def _first_module(plain: _States, other: _States) -> str:
     """The first module whose inputs or outputs differ."""
-    for (name, is_input), of_plain in plain.items():
-        of_other = other.get((name, is_input), [None])
+    for (name, is_input), plain_states in plain.items():
+        other_states = other.get((name, is_input), [None])
         pairs = [
-            [state for state in states if state is not None] for states in (of_plain, of_other)
+            [state for state in states if state is not None]
+            for states in (plain_states, other_states)
         ]
-        if len(pairs[0]) < len(of_plain) or len(pairs[1]) < len(of_other):
+        if len(pairs[0]) < len(plain_states) or len(pairs[1]) < len(other_states):
             continue
         first, second = map(torch.cat, pairs)
         count = min(len(first), len(second))

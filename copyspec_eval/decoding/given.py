@@ -12,7 +12,6 @@ from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import FixedLength
-from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Draft
 
 _NO_TOKEN = -1
@@ -69,25 +68,16 @@ class Given(Sequence):
 
 
 def read_again(
-    model: PreTrainedModel,
-    engine: Engine,
-    sequence: Sequence,
-    output_ids: abc.Sequence[int],
-    num_logits: int,
+    engine: Engine, sequence: Sequence, output_ids: abc.Sequence[int], num_logits: int
 ) -> torch.Tensor:
-    """The logits of an engine's widest steps, with `output_ids` as a sequence's output.
+    """The logits of an engine's widest steps, with `output_ids` as a sequence's output so far.
 
-    In exact mode they are bit for bit those of a `generate` that gave this output.
-
-    Args:
-        model: the engine's.
-        engine: as it was made; what it has read before is neither used nor added to.
-        sequence: whose prompt to read; `output_ids` is within its budget.
-        output_ids: the output's tokens so far.
-        num_logits: after how many last tokens, of the prompt's last one and the output.
+    In exact mode they are bit for bit those of a `generate` that gave this output. What the engine
+    has read before is neither used nor added to.
 
     Returns:
-        `[at most num_logits, vocabulary]`, float32; the last row chooses what follows.
+        the last ones, `[at most num_logits, vocabulary]`, float32, up to those that choose what
+        follows.
     """
     num_draft_tokens = engine.widest - 1
     drafts = scripted_drafts(output_ids, [(num_draft_tokens, 0)] * len(output_ids), start=1)
@@ -96,14 +86,7 @@ def read_again(
         Given(sequence.prompt_ids, [*output_ids, 0], drafts, budget, num_logits)
         for _ in range(engine.batch_size)
     ]
-    Engine(
-        model,
-        NoDrafter,
-        num_draft_tokens=num_draft_tokens,
-        exact=engine.exact,
-        batch_size=engine.batch_size,
-        cache=engine.cache,
-    ).generate(rows)
+    engine.without_drafter(num_draft_tokens).generate(rows)
     return torch.stack([*rows[0].logits]).float()
 
 
@@ -118,13 +101,9 @@ def scripted_drafts(
     wrong_ids: abc.Sequence[int] = (),
     start: int = 0,
 ) -> dict[int, Draft]:
-    """Drafts for `Given`, of so many right tokens and so many wrong ones behind them.
+    """Drafts for `Given`: of each step, so many right tokens and so many wrong ones behind them.
 
-    Args:
-        answer_ids: the answer.
-        steps: both numbers, of each step.
-        wrong_ids: a wrong token for each place of the answer.
-        start: place of the first step.
+    There is a wrong token for each place of the answer; at `start` is the first step.
 
     >>> drafts = scripted_drafts([5, 6, 7, 8], [(1, 2), (0, 1)], wrong_ids=[1, 2, 3, 4])
     >>> {place: draft.token_ids for place, draft in drafts.items()}

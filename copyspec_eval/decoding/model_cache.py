@@ -24,14 +24,9 @@ _MOST_UNREAD = 8
 
 
 class ModelCache:
-    """A model's own cache of one text, read as `model.generate` reads it.
+    """A model's own cache of one text in each of its rows, read as `model.generate` reads it.
 
-    Args:
-        model: any causal language model.
-        num_rows: that all read the text.
-
-    Attributes:
-        num_read: tokens of the text that the cache holds.
+    `num_read` tokens of the text are in it.
     """
 
     def __init__(self, model: PreTrainedModel, num_rows: int = 1) -> None:
@@ -50,12 +45,8 @@ class ModelCache:
     def read(self, token_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
         """Read on to the end of `token_ids`, a text whose beginning was read.
 
-        Args:
-            token_ids: the whole text, longer than what was read.
-            keep: of how many last tokens to return the logits; they are among the new ones.
-
         Returns:
-            `[keep, vocabulary]`.
+            the logits of the last `keep` tokens, all of them new: `[keep, vocabulary]`.
 
         Raises:
             ModelError: the model has no cache.
@@ -74,7 +65,7 @@ class ModelCache:
 
     @torch.inference_mode()
     def read_without(self, token_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
-        """As `read`, of a whole text and without a cache; nothing is held afterwards."""
+        """As `read`, of a whole text and without a cache."""
         assert not self.num_read
         logits: torch.Tensor = self._forward(token_ids, keep, use_cache=False).logits
         return logits[0, -keep:]
@@ -93,10 +84,7 @@ class ModelCache:
 
     @torch.inference_mode()
     def copied(self) -> ModelCache:
-        """Another one that holds the same.
-
-        Recurrent states are copied; keys and values, which are never changed in place, are shared.
-        """
+        """Another one of the same; keys and values, which never change in place, are shared."""
         memo = {id(tensor): tensor for tensor in self._immutable()}
         other = copy.copy(self)
         other._states = copy.deepcopy(self._states, memo)
@@ -141,14 +129,6 @@ class ModelCacheRunner:
     A rejected draft's tokens are cropped from the cache. Where that is not possible, the cache is
     copied before each draft; if it is rejected, the copy takes its place, and the next step reads
     the accepted tokens again in front of its own.
-
-    Args:
-        model: a model that `trial.check_cache` accepts.
-        num_draft_tokens: of the longest draft.
-        kind: how rejected tokens are taken back, as the trial found.
-
-    Attributes:
-        widest, packs, padding, drafts_in_prefill: as of `RowRunner`.
     """
 
     packs = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -151,16 +152,11 @@ def position_limit(model: PreTrainedModel) -> float:
     return min([last or math.inf, *(limit for _, limit in _rope_limits(config))])
 
 
-def _rope_limits(config: Any) -> list[tuple[str, int]]:
+def _rope_limits(config: Any) -> Iterator[tuple[str, int]]:
     """The types of moving embeddings, and the length that each was made for."""
     rope = getattr(config, "rope_parameters", None) or {}
     # Some models have one embedding per layer type.
-    kinds = [rope] if "rope_type" in rope else [part for part in rope.values() if part]
-    return [
-        (
-            kind["rope_type"],
-            kind.get("original_max_position_embeddings") or config.max_position_embeddings,
-        )
-        for kind in kinds
-        if kind.get("rope_type") in _MOVING_ROPES
-    ]
+    for kind in [rope] if "rope_type" in rope else filter(None, rope.values()):
+        if kind.get("rope_type") in _MOVING_ROPES:
+            limit = kind.get("original_max_position_embeddings") or config.max_position_embeddings
+            yield kind["rope_type"], limit

@@ -13,7 +13,6 @@ from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Difference, Generation
 
 _BATCHES = 4
@@ -22,7 +21,7 @@ _BATCHES = 4
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The answer of plain one-token decoding, and where the drafted answer differs from it."""
+    """The answer of plain decoding, and where the drafted answer differs from it."""
 
     generation: Generation
     difference: Difference | None
@@ -39,15 +38,13 @@ class PairedAnswer:
 class PairedEngine:
     """Measures engines against plain one-token decoding of the same model, cache and attention.
 
-    A group of sequences is answered by every arm before the next group begins, and the arm that
-    goes first changes with every group, so that drift of the machine affects all alike. In a batch,
-    a group is several batches long: rows are refilled as they finish, and the wait for the longest
-    answer, with the other rows empty, comes once a group. The baseline commits one token per row
-    and step. In exact mode its answers are the same bits; at a fixed width its steps have that
-    width, too.
+    A group of sequences is answered by every arm before the next one begins, and the arm that goes
+    first changes with every group, so that drift of the machine affects all alike. In a batch, a
+    group is several batches long, so that the wait for the longest answer comes once a group. The
+    baseline commits one token per row and step, at a fixed width in steps of that width.
 
     Args:
-        model: as for the engines.
+        model: the engines'.
         engines: the arms that draft, of one batch size and the same exact steps.
         prefix_cache: the baseline's, as large as that of each engine.
         groups: numbers the groups, over all calls of a run.
@@ -62,16 +59,7 @@ class PairedEngine:
     ) -> None:
         self._groups = groups or itertools.count()
         self._engines = list(engines)
-        first = self._engines[0]
-        self._baseline = Engine(
-            model,
-            NoDrafter,
-            num_draft_tokens=0,
-            exact=first.exact,
-            batch_size=first.batch_size,
-            prefix_cache=prefix_cache,
-            cache=first.cache,
-        )
+        self._baseline = self._engines[0].without_drafter(0, prefix_cache)
         self._rescorers = [Rescorer(model, self._baseline, engine) for engine in self._engines]
 
     def warm_up(self, sequence: Sequence) -> None:
@@ -93,9 +81,8 @@ class PairedEngine:
         """Answer `sequences` in the order given.
 
         Args:
-            sequences: what to answer; they stay as they are.
-            on_finish: called with a sequence's index and its answers, one of each engine, once
-                these and the baseline's are there.
+            sequences: they stay as they are.
+            on_finish: called with a sequence's index and its answers, one of each engine.
 
         Raises:
             RequestError: as `check`; nothing is begun then.

@@ -69,9 +69,7 @@ class RowRunner:
     ) -> Iterator[None]:
         """Be ready for `sequences`, whose `extent` it sets; all else is called within.
 
-        Args:
-            sequences: to be answered.
-            beside: those of other calls of the same run.
+        `beside` are those of other calls of the same run.
         """
         extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *beside)]
         # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
@@ -127,17 +125,11 @@ class RowRunner:
         return self._feed(rows, drafts, None if self.packs and len(lengths) > 1 else max(lengths))
 
     def _feed(
-        self,
-        rows: abc.Sequence[Sequence | None],
-        drafts: abc.Sequence[Draft],
-        width: int | None,
+        self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], width: int | None
     ) -> StepLogits:
-        """Feed rows what they have not read, and their drafts.
+        """Feed rows what they have not read, and their drafts; at a fixed width some are idle.
 
-        Args:
-            rows: whose they are; some are idle at a fixed width alone.
-            drafts: of each row.
-            width: tokens that all of them are fed; None if each is fed its own number.
+        All are fed `width` tokens; if it is None, each is fed its own number.
         """
         idle_token = next(sequence.unread_ids[-1] for sequence in rows if sequence)
         parts: list[Part] = []

@@ -20,12 +20,9 @@ def wait_for(device: torch.device) -> None:
 
 
 class Stopwatch:
-    """Time in laps without gaps; `restart` leaves a gap on purpose.
+    """Seconds in laps without gaps, and `elapsed` in all of them; `restart` leaves a gap.
 
     It waits for no device: the engine ends a lap behind a read of what was computed in it.
-
-    Attributes:
-        elapsed: seconds of all laps together.
     """
 
     def __init__(self) -> None:

@@ -65,10 +65,6 @@ class CacheChoice(NamedTuple):
 def choose_cache(model: PreTrainedModel, *, exact: bool, batch_size: int) -> CacheChoice:
     """The engine's cache if its trial passes, else the model's own if that one's does.
 
-    Args:
-        model: the model, loaded.
-        exact, batch_size: as of `check_cache`.
-
     Raises:
         ModelError: neither passes.
     """
@@ -86,11 +82,7 @@ def choose_cache(model: PreTrainedModel, *, exact: bool, batch_size: int) -> Cac
 
 
 def model_cache_kind(model: PreTrainedModel) -> CacheKind:
-    """How rejected tokens are taken back from a model's own cache: cropped, else copied.
-
-    Raises:
-        ModelError: as `check_cache`, of copies, which need nothing of the cache.
-    """
+    """How rejected tokens are taken back from a model's own cache: cropped, else copied."""
     with suppress(Exception):  # whatever it is, the other trial finds it, too
         cache = ModelCache(model)
         cache.read([0], keep=1)
@@ -108,10 +100,10 @@ def check_cache(
     """Check that decoding with a cache gives the logits of the model's own forward without one.
 
     A prompt and steps with right and with wrong drafts are decoded to a given output, and then
-    trees (not in exact mode, which has none). Windows of the attention are shortened for that time,
-    so that they matter. A position's logits may differ by `MOST_ROUNDING`. Of a model with routed
-    experts in half precision, this holds for the median position: there rounding can change the
-    choice of experts, and that moves a position's logits by any amount.
+    trees (not in exact mode, which has none), with attention windows so short that they matter. A
+    position's logits may differ by `MOST_ROUNDING`; with routed experts in half precision the
+    median position's, since rounding can change the choice of experts, and that moves a position's
+    logits by any amount.
 
     A second time, other wrong tokens are drafted, and other texts are in the other rows: the logits
     are the same bits. Two kinds of models are held to the bound above instead: with stock experts
@@ -133,13 +125,12 @@ def check_cache(
         try:
             logits = trial.decode()
             # The first tokens follow from the prefill.
-            compare(model, "in a prefill", logits[:1], reference[:1], trial.through)
-            compare(model, "in a step", logits[1:], reference[1:], trial.through)
+            trial.compare("in a prefill", logits[:1], reference[:1])
+            trial.compare("in a step", logits[1:], reference[1:])
             if exact or not has_experts(model):
                 trial.check_bits(logits)
             if cache == "copyspec" and not exact:
-                in_tree = trial.decode(is_tree=True)
-                compare(model, "in a tree", in_tree, reference, trial.through)
+                trial.compare("in a tree", trial.decode(is_tree=True), reference)
         except ModelError:
             raise
         except Exception as error:
@@ -211,12 +202,22 @@ class _Trial:
         self._engine.generate(rows)
         return torch.stack([*rows[0].logits]).float()
 
-    def check_bits(self, logits: torch.Tensor) -> None:
-        """Refuse a model whose bits depend on what is wrong in a draft, or in other rows.
+    def compare(self, where: str, logits: torch.Tensor, reference: torch.Tensor) -> None:
+        """Refuse float32 logits `[positions, vocabulary]` that rounding does not explain."""
+        scale = reference.std() + torch.finfo(torch.float32).tiny
+        errors = (logits - reference).square().mean(-1).sqrt() / scale
+        dtype = _coarsest_dtype(self._model)
+        flips = dtype != torch.float32 and has_experts(self._model)
+        error, bound = errors.median() if flips else errors.max(), MOST_ROUNDING[dtype]
+        if not error <= bound:
+            raise ModelError(
+                f"model type {model_type(self._model.config)!r} gives other logits through "
+                f"{self.through} ({where} off by {float(error):.1g} standard deviations, where "
+                f"{str(dtype)[6:]} explains {bound:g}); {REMEDY}"
+            )
 
-        Raises:
-            ModelError: it does.
-        """
+    def check_bits(self, logits: torch.Tensor) -> None:
+        """Refuse a model whose bits depend on what is wrong in a draft, or in other rows."""
         other = self.decode(1)
         if not torch.equal(logits, other) and torch.equal(other, self.decode(1)):
             raise ModelError(
@@ -231,36 +232,6 @@ def _as_tree(draft: Draft, wrong_ids: Sequence[int]) -> Draft:
     begins = (0, len(wrong_ids))
     parents = tuple(-1 if at in begins else at - 1 for at in range(len(token_ids)))
     return replace(draft, token_ids=token_ids, parents=parents, positions=(-1,) * len(token_ids))
-
-
-def compare(
-    model: PreTrainedModel,
-    where: str,
-    logits: torch.Tensor,
-    reference: torch.Tensor,
-    through: str,
-) -> None:
-    """Refuse logits that differ from the model's own by more than rounding.
-
-    Args:
-        model: the model.
-        where, through: of the logits, for people.
-        logits, reference: `[positions, vocabulary]`, float32.
-
-    Raises:
-        ModelError: they differ.
-    """
-    scale = reference.std() + torch.finfo(torch.float32).tiny
-    errors = (logits - reference).square().mean(-1).sqrt() / scale
-    dtype = _coarsest_dtype(model)
-    flips = dtype != torch.float32 and has_experts(model)
-    error, bound = errors.median() if flips else errors.max(), MOST_ROUNDING[dtype]
-    if not error <= bound:
-        raise ModelError(
-            f"model type {model_type(model.config)!r} gives other logits through {through} "
-            f"({where} off by {float(error):.1g} standard deviations, where "
-            f"{str(dtype)[6:]} explains {bound:g}); {REMEDY}"
-        )
 
 
 def _one_line(error: Exception) -> str:

@@ -16,11 +16,10 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.earlier_runs import EarlierAnswers, store_option, store_text
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
 from copyspec_eval.decoding.paired import PairedAnswer
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.sizes import bytes_of
+from copyspec_eval.drafters.options import store_option, store_text
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import options
@@ -38,9 +37,11 @@ from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
+from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.session.settings import (
     arms_of,
+    bytes_of,
     check_bool,
     check_model_cache,
     draft_options,

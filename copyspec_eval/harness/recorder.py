@@ -19,7 +19,6 @@ from lm_eval.api.model import CacheHook
 from tqdm import tqdm
 
 from copyspec_eval import provenance, records
-from copyspec_eval.decoding.span_characters import span_characters
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.evaluation import document_number, num_answers, output_folder
@@ -30,6 +29,7 @@ from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.table import run_figures, run_table
 from copyspec_eval.reports.turns import columns
+from copyspec_eval.session.span_characters import span_characters
 
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")

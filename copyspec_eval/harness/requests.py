@@ -14,13 +14,14 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding import earlier_runs
-from copyspec_eval.decoding.earlier_runs import EarlierAnswer, EarlierAnswers, TokenIds, store_text
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters.options import store_text
 from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.harness.evaluation import document_number, output_folder
 from copyspec_eval.harness.recorder import Asked, logger
+from copyspec_eval.reports import earlier_runs
+from copyspec_eval.reports.earlier_runs import EarlierAnswer, EarlierAnswers, TokenIds
 from copyspec_eval.session.requests import SequenceBuilder
 
 # Settings that would be taken and then not be followed.

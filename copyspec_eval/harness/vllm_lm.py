@@ -12,7 +12,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 
-from copyspec_eval.decoding.earlier_runs import draft_text, store_option
+from copyspec_eval.drafters.options import draft_text, store_option
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.timed import TimedLM

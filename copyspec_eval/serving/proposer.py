@@ -18,9 +18,10 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from copyspec_eval.decoding.earlier_runs import draft_options, read_earlier, store_text
+from copyspec_eval.drafters.options import draft_options, store_text
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
+from copyspec_eval.reports.earlier_runs import read_earlier
 from copyspec_eval.serving.requests import Requests, Row
 from copyspec_eval.serving.step_clock import StepClock
 from copyspec_eval.types import DraftOptions

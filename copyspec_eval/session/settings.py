@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from copyspec_eval.decoding.earlier_runs import setting_value
+from accelerate.utils import convert_file_size_to_int
+
+from copyspec_eval.drafters.options import setting_value
 from copyspec_eval.drafters.registry import default_drafter, drafter_factory
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_GAMMA, DraftOptions
@@ -110,3 +112,18 @@ def check_model_cache(
             f"{reason}: its own attention and cache may serve it, one request at a time; "
             f"pass {' and '.join(needed)}"
         )
+
+
+def bytes_of(name: str, value: object) -> int:
+    """A size in bytes, given as a number of them or such as "2GB".
+
+    Raises:
+        OptionError: it is none.
+    """
+    try:
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            size: int = convert_file_size_to_int(value)
+            return size
+    except (OverflowError, ValueError):
+        pass
+    raise OptionError(f"{name}={value!r} is no size; pass such as 2GB, or 0 to switch it off")

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, LogitsProcessorList, Qwen2Config
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.replay import Trace, read_traces
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.reports.traces import Trace, read_traces
 from copyspec_eval.types import DraftOptions
 
 VOCABULARY = 151_936

@@ -278,7 +278,7 @@ def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
     model = model_of(architecture)
     engine = Engine(model, NoDrafter, num_draft_tokens=4, exact=None, cache=KINDS[architecture])
     prompt, answer = prompts()[1], wanted(model)[1]
-    read = read_again(model, engine, sequence(prompt), answer[:17], num_logits=6)
+    read = read_again(engine, sequence(prompt), answer[:17], num_logits=6)
     whole = ModelCache(model).read_without([*prompt, *answer[:17]], keep=6).float()
     torch.testing.assert_close(read, whole, rtol=1e-4, atol=1e-4)
 

@@ -106,7 +106,7 @@ def test_reading_an_answer_again_gives_the_bits_that_chose_it(length: int, batch
     sequence = Sequence(prompts()[1], StopRule(100), chooser)
     wide = engine_of(model, copying(), batch_size=batch_size)
     [answer] = wide.generate([sequence])
-    read = read_again(model, wide, sequence, answer.token_ids[:length], NOISE_WINDOW)
+    read = read_again(wide, sequence, answer.token_ids[:length], NOISE_WINDOW)
     assert len(read) == min(NOISE_WINDOW, length + 1)
     for back, logits in enumerate(reversed(read)):
         seen = chooser.logits[len(sequence.prompt_ids) + length - back]

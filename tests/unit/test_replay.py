@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from copyspec_eval.cli import main
-from copyspec_eval.decoding.replay import Trace, read_traces, replay_turn
+from copyspec_eval.cli.replay import replay_turn
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import DataError
+from copyspec_eval.reports.traces import Trace, read_traces
 from copyspec_eval.types import DraftCounts, DraftOptions, ReplayedTurn, TurnCounts
 
 SETS = (

@@ -6,21 +6,19 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from copyspec_eval import records
-from copyspec_eval.decoding.replay import Trace, read_traces
-from copyspec_eval.drafters.registry import default_drafter
-from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.drafters.options import store_text
+from copyspec_eval.errors import OptionError
 from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports.traces import Trace, read_traces
 from copyspec_eval.sources import read_jsonl
-from copyspec_eval.types import DraftOptions
 
 TokenIds = Sequence[int]
 
-_SEPARATOR = ":"
 _BEYOND = 2**31
 """No tokenizer has as many tokens."""
 
@@ -66,13 +64,13 @@ class EarlierAnswers:
 
     def __init__(self, answers: Iterable[tuple[Asked, TokenIds]] = ()) -> None:
         self.in_order: list[TokenIds] = []
-        self._of: dict[Asked, list[TokenIds]] = {}
+        self._by_request: dict[Asked, list[TokenIds]] = {}
         digest = hashlib.sha256()
         for asked, token_ids in answers:
             # Objects of their own would take ten times the memory.
             compact = array("i", token_ids)
             self.in_order.append(compact)
-            self._of.setdefault(asked, []).append(compact)
+            self._by_request.setdefault(asked, []).append(compact)
             digest.update(f"{asked!r}{compact.tolist()}".encode())
         self.digest = digest.hexdigest()[:12]
 
@@ -82,74 +80,9 @@ class EarlierAnswers:
             return ()
         asked = Asked(task, str(document), turn)
         tasks = dict.fromkeys(("", task))
-        return tuple(ids for name in tasks for ids in self._of.get(asked._replace(task=name), ()))
-
-
-def store_option(value: object) -> Any:
-    """The value of `store=`: a switch as it is, paths as a tuple; `DraftOptions` refuses the rest.
-
-    >>> store_option("runs/a:runs/b"), store_option(["runs/a"]), store_option(True)
-    (('runs/a', 'runs/b'), ('runs/a',), True)
-    """
-    paths = value.split(_SEPARATOR) if isinstance(value, str) else value
-    if isinstance(paths, list | tuple) and paths and all(isinstance(p, str) and p for p in paths):
-        return tuple(paths)
-    return value
-
-
-def draft_options(text: str, drafter: str | None = None) -> DraftOptions:
-    """`DraftOptions` of "name=value,…": integers, true and false, `store`'s paths.
-
-    Args:
-        text: see above.
-        drafter: which one, if `text` is not to say it.
-
-    Raises:
-        OptionError: an unknown name; or as `DraftOptions`.
-
-    >>> draft_options("drafter=suffix,store=runs/a").store_paths
-    ('runs/a',)
-    """
-    names = {field.name for field in fields(DraftOptions)} - ({"drafter"} if drafter else set())
-    values: dict[str, Any] = {}
-    for pair in filter(None, text.split(",")):
-        name, _, value = pair.partition("=")
-        if name not in names:
-            raise unknown_option("drafter argument", name, names)
-        values[name] = setting_value(value)
-    values["store"] = store_option(values.get("store", False))
-    return DraftOptions(**{"drafter": drafter or default_drafter(values.get("gamma"))} | values)
-
-
-def setting_value(text: str) -> bool | int | str:
-    """What the text of a setting stands for: an integer, true or false, else the text.
-
-    >>> setting_value("5"), setting_value("True"), setting_value("runs/a")
-    (5, True, 'runs/a')
-    """
-    number = int(text) if text.removeprefix("-").isdecimal() else text
-    return {"true": True, "false": False}.get(text.lower(), number)
-
-
-def draft_text(options: DraftOptions) -> str:
-    """`options` in the form that `draft_options` reads; what is at its default is left out.
-
-    >>> draft_text(DraftOptions("suffix", store=("runs/a", "runs/b")))
-    'drafter=suffix,store=runs/a:runs/b'
-    """
-    values = {field.name: getattr(options, field.name) for field in fields(options)}
-    values["store"] = store_text(options.store_paths) or options.store
-    usual = DraftOptions("")
-    return ",".join(
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in values.items()
-        if value != getattr(usual, name)
-    )
-
-
-def store_text(paths: Sequence[str]) -> str:
-    """The same on one line, without trailing slashes."""
-    return _SEPARATOR.join(str(Path(path)) for path in paths)
+        return tuple(
+            ids for name in tasks for ids in self._by_request.get(asked._replace(task=name), ())
+        )
 
 
 def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
@@ -166,7 +99,7 @@ def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
     answers: list[EarlierAnswer] = []
     for path in paths:
         try:
-            found = _of_path(Path(path), notes)
+            found = _answers_in(Path(path), notes)
         except OSError as error:
             raise OptionError(
                 f"store={path}: {error.strerror}; name the --output_path of an earlier run"
@@ -211,7 +144,7 @@ def check_shared(traces: Sequence[Trace], earlier: EarlierAnswers, paths: Sequen
         )
 
 
-def _of_path(path: Path, notes: list[str]) -> list[EarlierAnswer]:
+def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
     if path.is_dir():
         files = sorted(path.glob("turns*.jsonl"))
         if not files:
@@ -219,36 +152,33 @@ def _of_path(path: Path, notes: list[str]) -> list[EarlierAnswer]:
                 f"store={path}: no turns*.jsonl there; name the --output_path of a run of "
                 "--model copyspec or copyspec-timed"
             )
-        return _of_records(files, notes)
+        return _answers_in_records(files, notes)
     if not path.exists():
         raise OptionError(
             f"store={path}: no such file or folder; pass true, false, or the --output_path of an "
             "earlier run"
         )
-    is_traces = any("answer_ids" in line.fields for line in _first_line(path))
-    return list(_of_traces(path)) if is_traces else _of_records([path], notes)
+    first = next(read_jsonl(path), None)
+    is_traces = first is not None and "answer_ids" in first.fields
+    return list(_answers_in_traces(path)) if is_traces else _answers_in_records([path], notes)
 
 
-def _first_line(path: Path) -> Iterator[Any]:
-    for line in read_jsonl(path):
-        yield line
-        return
-
-
-def _of_traces(path: Path) -> Iterator[EarlierAnswer]:
+def _answers_in_traces(path: Path) -> Iterator[EarlierAnswer]:
     for trace in read_traces(path):
         if trace.id is not None:
             yield EarlierAnswer(Asked("", str(trace.id), trace.turn), trace.answer_ids)
 
 
-def _of_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
+def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     """The answers of several files, in the order of their runs."""
-    of_runs = [(row.run_id, _of_record(row)) for file in files for row in records.read(file, notes)]
-    of_runs.sort(key=lambda of_run: of_run[0])
-    return [answer for _, answer in of_runs]
+    by_run = [
+        (row.run_id, _recorded_answer(row)) for file in files for row in records.read(file, notes)
+    ]
+    by_run.sort(key=lambda run_and_answer: run_and_answer[0])
+    return [answer for _, answer in by_run]
 
 
-def _of_record(row: TurnRecord) -> EarlierAnswer:
+def _recorded_answer(row: TurnRecord) -> EarlierAnswer:
     asked = Asked(row.task, str(row.doc_id), row.turn)
     has_eos = row.counts.finish_reason == "eos"
     ids = row.token_ids
