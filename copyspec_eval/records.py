@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +18,6 @@ _NUMBERS = tuple(
 )
 _MOST, _LONGEST_DRAFT = 10**9, 2**16
 """Tokens, or seconds, that an answer may have; and tokens of a draft."""
-_LEAST_REPEATS, _LEAST_TOKENS = 3, 32
-"""Of an answer that repeats itself."""
 
 
 class SpanCharacters(NamedTuple):
@@ -188,41 +185,3 @@ def _check_numbers(row: TurnRecord) -> None:
     for attempt in row.attempts:
         if not 0 <= attempt.num_accepted <= attempt.num_drafted <= _LONGEST_DRAFT:
             raise ValueError(f"{attempt.num_accepted} of {attempt.num_drafted} accepted")
-
-
-def looped_tokens(token_ids: Sequence[int]) -> int:
-    """How many tokens at the end repeat those before them, period by period; 0 without a loop.
-
-    A copied loop is nearly free, so that a few such answers can make most of a speed-up. A loop is
-    at least three periods long, and has 32 tokens beyond its first one; of several periods, the one
-    that explains most counts. It takes time in proportion to the answer.
-
-    >>> looped_tokens([7, *[1, 2] * 20]), looped_tokens([7, 1, 2, 1, 2])
-    (38, 0)
-    """
-    backwards = token_ids[::-1]
-    repeated = _prefix_lengths(backwards)
-    looped = (
-        count
-        for period, count in enumerate(repeated)
-        if period and count >= max(_LEAST_TOKENS, (_LEAST_REPEATS - 1) * period)
-    )
-    return max(looped, default=0)
-
-
-def _prefix_lengths(tokens: Sequence[int]) -> list[int]:
-    """For each place, how many tokens from there on are those of the beginning (the Z-function).
-
-    >>> _prefix_lengths([1, 1, 2, 1, 1])
-    [5, 1, 0, 2, 1]
-    """
-    lengths = [len(tokens)] + [0] * (len(tokens) - 1) if tokens else []
-    start = end = 0
-    for place in range(1, len(tokens)):
-        length = min(lengths[place - start], end - place) if place < end else 0
-        while place + length < len(tokens) and tokens[length] == tokens[place + length]:
-            length += 1
-        lengths[place] = length
-        if place + length > end:
-            start, end = place, place + length
-    return lengths

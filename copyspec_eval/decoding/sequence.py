@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.decoding.stopping import Ending
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
-from copyspec_eval.records import looped_tokens
 from copyspec_eval.types import (
     COPIED,
     Attempt,

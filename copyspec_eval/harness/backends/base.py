@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
+from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.errors import OptionError
-from copyspec_eval.records import BaselineTurn, looped_tokens
+from copyspec_eval.records import BaselineTurn
 from copyspec_eval.types import Attempt, DraftCounts, DraftSource, FinishReason, Span, TurnCounts
 
 _BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
