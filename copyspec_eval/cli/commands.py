@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 def replay(arguments: argparse.Namespace) -> None:
     """Print what a drafter makes of recorded answers: forwards, copied share, and so on."""
     from copyspec_eval.cli.replay import replay_turn
-    from copyspec_eval.drafters.options import draft_options
+    from copyspec_eval.drafters.options import parse_draft_options
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
@@ -45,7 +45,7 @@ def replay(arguments: argparse.Namespace) -> None:
 
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(f"--token-cost {arguments.token_cost} is no cost; usual is 0.01")
-    options = draft_options(arguments.drafter_args, arguments.drafter)
+    options = parse_draft_options(arguments.drafter_args, arguments.drafter)
     if options.recycle:
         raise OptionError("recycle=true is of a model's logits, which no trace has; leave it out")
     drafter_factory(options)  # refuses a drafter without a store before one is read

@@ -32,6 +32,10 @@ _QUERY_ROWS = 8
 another order, compute a few rows, or the row that is left over when blocks of 32 are full."""
 
 
+MaskedBlock = tuple[slice, slice, torch.Tensor]
+"""Neighbouring rows of the cache, their tokens, and the mask of their folded queries."""
+
+
 class RowTokens(NamedTuple):
     """Which tokens of a step are those of a row of the cache."""
 
@@ -53,7 +57,7 @@ class Step:
             none is visible.
         rows: `[tokens]`, int64, of the cache.
         parts: the same by row; together they are all tokens.
-        masks: as torch's kernel takes them, of each block, made once for all layers; by the mask's
+        masked_blocks: what torch's kernel takes together, made once for all layers; by the mask's
             id, heads and key heads, with the mask itself, so that the id stays its own.
     """
 
@@ -62,7 +66,7 @@ class Step:
     key_positions: torch.Tensor
     rows: torch.Tensor
     parts: tuple[RowTokens, ...]
-    masks: dict[tuple[int, int, int], tuple[torch.Tensor, list[torch.Tensor]]] = field(
+    masked_blocks: dict[tuple[int, int, int], tuple[torch.Tensor, list[MaskedBlock]]] = field(
         default_factory=dict
     )
 
@@ -158,18 +162,21 @@ def attend(
     _, heads, num_tokens, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
     if kernels.attends(query, key, value, attention_mask):
-        rows = step.rows[-num_tokens:]
+        key_rows = step.rows[-num_tokens:]
         return kernels.attend(
-            query, key, value, attention_mask, scale, rows, softcap=softcap, sinks=s_aux
+            query, key, value, attention_mask, scale, key_rows, softcap=softcap, sinks=s_aux
         ), None
-    blocks, memo = step.blocks(num_tokens), (id(attention_mask), heads, key.shape[1])
-    if memo not in step.masks:
-        masks = [_fold(attention_mask, block, heads, key) for block in blocks]
-        step.masks[memo] = attention_mask, masks
+    memo = id(attention_mask), heads, key.shape[1]
+    if memo not in step.masked_blocks:
+        blocks = [
+            (rows, tokens, _fold(attention_mask, rows, tokens, heads, key))
+            for rows, tokens in step.blocks(num_tokens)
+        ]
+        step.masked_blocks[memo] = attention_mask, blocks
     outputs = []
-    for (block, tokens), mask in zip(blocks, step.masks[memo][1], strict=True):
-        queries = _by_row(query[:, :, tokens], block)
-        outputs.append(_attend(queries, key[block], value[block], mask, scale, softcap, s_aux))
+    for rows, tokens, mask in step.masked_blocks[memo][1]:
+        queries = _by_row(query[:, :, tokens], rows)
+        outputs.append(_attend(queries, key[rows], value[rows], mask, scale, softcap, s_aux))
     return torch.cat([output.flatten(0, 1) for output in outputs])[None], None
 
 
@@ -218,10 +225,9 @@ def _check_known(kwargs: dict[str, Any]) -> None:
 
 
 def _fold(
-    mask: torch.Tensor, block: tuple[slice, slice], heads: int, key: torch.Tensor
+    mask: torch.Tensor, rows: slice, tokens: slice, heads: int, key: torch.Tensor
 ) -> torch.Tensor:
     """The mask of one of `Step.blocks`: what to add to the scores of its folded, padded query."""
-    rows, tokens = block
     num_rows = rows.stop - rows.start
     # A mask that layers make of the values (Doge) has the rows of the keys.
     mask = mask[rows] if len(mask) > 1 else mask.expand(num_rows, -1, -1, -1)

@@ -119,10 +119,10 @@ class RowRunner:
 
     def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
         """Feed each row its last token and its draft."""
-        lengths = {1 + len(draft.token_ids) for draft in drafts}
         if self._is_fixed:
             return self._feed(rows, drafts, self.widest)
-        return self._feed(rows, drafts, None if self.packs and len(lengths) > 1 else max(lengths))
+        longest = max(len(draft.token_ids) for draft in drafts)
+        return self._feed(rows, drafts, None if self.packs else 1 + longest)
 
     def _feed(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], width: int | None

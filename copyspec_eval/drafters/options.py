@@ -26,7 +26,7 @@ def store_option(value: object) -> Any:
     return value
 
 
-def draft_options(text: str, drafter: str | None = None) -> DraftOptions:
+def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
     """`DraftOptions` of "name=value,…": integers, true and false, `store`'s paths.
 
     Args:
@@ -36,7 +36,7 @@ def draft_options(text: str, drafter: str | None = None) -> DraftOptions:
     Raises:
         OptionError: an unknown name; or as `DraftOptions`.
 
-    >>> draft_options("drafter=suffix,store=runs/a").store_paths
+    >>> parse_draft_options("drafter=suffix,store=runs/a").store_paths
     ('runs/a',)
     """
     names = {field.name for field in fields(DraftOptions)} - ({"drafter"} if drafter else set())
@@ -61,7 +61,7 @@ def setting_value(text: str) -> bool | int | str:
 
 
 def draft_text(options: DraftOptions) -> str:
-    """`options` in the form that `draft_options` reads; what is at its default is left out.
+    """`options` in the form that `parse_draft_options` reads; what is at its default is left out.
 
     >>> draft_text(DraftOptions("suffix", store=("runs/a", "runs/b")))
     'drafter=suffix,store=runs/a:runs/b'

@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from copyspec_eval.drafters.options import draft_options, store_text
+from copyspec_eval.drafters.options import parse_draft_options, store_text
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
@@ -46,7 +46,7 @@ class CopySpecProposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        self._options = draft_options(os.environ.get(VARIABLE, ""))
+        self._options = parse_draft_options(os.environ.get(VARIABLE, ""))
         self._longest: int = vllm_config.speculative_config.num_speculative_tokens
         self._max_length: int = vllm_config.model_config.max_model_len
         self._clock = StepClock()
