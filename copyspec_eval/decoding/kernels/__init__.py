@@ -199,7 +199,8 @@ def attend(
     _, heads, tokens, dim = query.shape
     _check(len(query) == 1, "query", query)
     _check(key.dim() == 4 and key.shape[3] == dim and key.is_cpu, "key", key)
-    _check(value.is_cpu and key.shape[:3] == value.shape[:3], "value", value)
+    _check(value.dim() == 4 and value.is_cpu, "value", value)
+    _check(value.shape[:3] == key.shape[:3], "value", value)
     num_rows, key_heads, extent, _ = key.shape
     _check(key_heads > 0 and heads % key_heads == 0, "key", key)
     _check(mask.shape == (1, 1, tokens, extent) and mask.is_cpu, "mask", mask)
