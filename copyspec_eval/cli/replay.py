@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import FixedLength
+from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.errors import DataError
 from copyspec_eval.reports.traces import Trace
@@ -45,7 +45,7 @@ def replay_turn(
     num_tokens = len(trace.answer_ids)
     if not num_tokens:
         raise DataError("a trace with an empty answer_ids cannot be replayed")
-    stop_rule = FixedLength(num_tokens, max(max_new_tokens, num_tokens))
+    stop_rule = StopRule(max(max_new_tokens, num_tokens), length=num_tokens)
     sequence = Sequence(trace.prompt_ids, stop_rule, earlier=earlier)
     sequence.start(drafter)
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.

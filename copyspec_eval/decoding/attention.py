@@ -8,11 +8,11 @@ query head, as the stock masked path does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,20 +27,8 @@ NAME = "copyspec"
 _HARMLESS = {"position_ids", "cache_position"}
 """Tensors that layers pass on and no attention reads."""
 
-_QUERY_ROWS = 8
-"""On a CPU, torch's query rows are padded to a multiple of this: other kernels, whose sums have
-another order, compute a few rows, or the row that is left over when blocks of 32 are full."""
-
-
 MaskedBlock = tuple[slice, slice, torch.Tensor]
 """Neighbouring rows of the cache, their tokens, and the mask of their folded queries."""
-
-
-class RowTokens(NamedTuple):
-    """Which tokens of a step are those of a row of the cache."""
-
-    row: int
-    tokens: slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class Step:
         key_positions: `[1, tokens, extent]`, int64, of the keys of each token's row; anything where
             none is visible.
         rows: `[tokens]`, int64, of the cache.
-        parts: the same by row; together they are all tokens.
+        parts: each row and its tokens; together they are all tokens.
         masked_blocks: what torch's kernel takes together, made once for all layers; by the mask's
             id, heads and key heads, with the mask itself, so that the id stays its own.
     """
@@ -65,7 +53,7 @@ class Step:
     positions: torch.Tensor
     key_positions: torch.Tensor
     rows: torch.Tensor
-    parts: tuple[RowTokens, ...]
+    parts: Sequence[tuple[int, slice]]
     masked_blocks: dict[tuple[int, int, int], tuple[torch.Tensor, list[MaskedBlock]]] = field(
         default_factory=dict
     )
@@ -201,8 +189,6 @@ def _attend(
     groups = heads // kv_heads
     # The query heads that share a key are stacked, as if they were more positions.
     folded = query.contiguous().view(rows, kv_heads, groups * width, dim)
-    padding = mask.shape[2] - groups * width
-    folded = F.pad(folded, (0, 0, 0, padding))
     if softcap is None and s_aux is None:
         output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
     else:
@@ -210,9 +196,7 @@ def _attend(
         if s_aux is not None:
             sinks = s_aux.reshape(1, kv_heads, groups, 1).expand(rows, -1, -1, width)
             sinks = sinks.reshape(rows, kv_heads, groups * width, 1)
-            sinks = F.pad(sinks, (0, 0, 0, padding))
         output = _explicit(folded, key, value, mask, scale, softcap, sinks)
-    output = output[:, :, : groups * width]
     return output.reshape(rows, heads, width, -1).transpose(1, 2).contiguous()
 
 
@@ -227,7 +211,7 @@ def _check_known(kwargs: dict[str, Any]) -> None:
 def _fold(
     mask: torch.Tensor, rows: slice, tokens: slice, heads: int, key: torch.Tensor
 ) -> torch.Tensor:
-    """The mask of one of `Step.blocks`: what to add to the scores of its folded, padded query."""
+    """The mask of one of `Step.blocks`: what to add to the scores of its folded query."""
     num_rows = rows.stop - rows.start
     # A mask that layers make of the values (Doge) has the rows of the keys.
     mask = mask[rows] if len(mask) > 1 else mask.expand(num_rows, -1, -1, -1)
@@ -238,16 +222,10 @@ def _fold(
     if mask.dtype == torch.bool:
         added = torch.zeros(mask.shape, dtype=key.dtype, device=mask.device)
         added.masked_fill_(~mask, -torch.inf)
-    width = mask.shape[2]
-    kv_heads = key.shape[1]
-    groups = heads // kv_heads
+    groups = heads // key.shape[1]
     if mask_heads == 1:
-        added = added.repeat(1, 1, groups, 1)
-    else:
-        added = added.reshape(num_rows, kv_heads, groups * width, extent)
-    if mask.device.type == "cpu":
-        added = F.pad(added, (0, 0, 0, -added.shape[2] % _QUERY_ROWS))
-    return added
+        return added.repeat(1, 1, groups, 1)
+    return added.reshape(num_rows, key.shape[1], groups * mask.shape[2], extent)
 
 
 def _explicit(

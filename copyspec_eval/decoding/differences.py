@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.model_cache import ModelCache
-from copyspec_eval.decoding.model_support import has_experts, input_device
+from copyspec_eval.decoding.model_support import has_experts, working_dtype
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Difference, first_difference
 
@@ -189,7 +189,7 @@ class Rescorer:
         errors = torch.stack([_errors(a, b, likeliest) for a, b in combinations([plain, *own], 2)])
         of_judged = torch.stack([_errors(judged, reading, likeliest) for reading in [plain, *own]])
         bounds = _bounds(self._model).to(errors) * plain.std()
-        resolved = _eps(self._model) * float(plain.abs().max())
+        resolved = torch.finfo(working_dtype(self._model)).eps * float(plain.abs().max())
         noise = max(float(errors[:, -1].max()), resolved)
         if has_experts(self._model):
             is_rounding = _is_rounding_of_experts(errors[:, 0], of_judged[:, 0], bounds[0])
@@ -231,17 +231,9 @@ def _errors(a: torch.Tensor, b: torch.Tensor, likeliest: torch.Tensor) -> torch.
 
 def _bounds(model: PreTrainedModel) -> torch.Tensor:
     """`MOST_ERROR` of `model`, in standard deviations of its logits."""
-    eps = _eps(model)
+    eps = torch.finfo(working_dtype(model)).eps
     if getattr(model, "is_quantized", False):
         eps = max(eps, _QUANTIZED_EPS)
     elif eps == torch.finfo(torch.float32).eps:
         eps *= _SINGLE
     return eps * torch.tensor(MOST_ERROR)
-
-
-def _eps(model: PreTrainedModel) -> float:
-    """That of the coarsest type on the way to a choice, which is made in float32."""
-    dtypes, kind = [model.dtype, torch.float32], input_device(model).type
-    if torch.is_autocast_enabled(kind):
-        dtypes.append(torch.get_autocast_dtype(kind))
-    return max(torch.finfo(dtype).eps for dtype in dtypes)

@@ -13,9 +13,8 @@ from copyspec_eval.decoding.choosing import StepLogits, TopTokens, top_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_cache import ModelCacheRunner
 from copyspec_eval.decoding.model_support import check_length
-from copyspec_eval.decoding.prefill import PREFILL_CHUNK
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.row_runner import RowRunner
+from copyspec_eval.decoding.row_runner import PREFILL_CHUNK, RowRunner
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
@@ -212,11 +211,10 @@ class Engine:
         drafts: list[Draft] = []
         for row, sequence in begun.items():
             sequence.start(self._make_drafter(), row, self._clock.elapsed)
-            draft = _NO_DRAFT
-            if self._runner.drafts_in_prefill:
-                draft = sequence.propose(self._thresholds)
+            draft = self._propose(sequence)
             self._runner.load(sequence)
-            if len(begun) > 1 and self._runner.fits_in_step(sequence, draft):
+            num_tokens = len(sequence.unread_ids) + len(draft.token_ids)
+            if self.packs and len(begun) > 1 and num_tokens <= self.widest:
                 together.append(sequence)
                 drafts.append(draft)
             else:
@@ -243,18 +241,19 @@ class Engine:
 
     def _draft(self, rows: Rows) -> list[Draft]:
         """What each row verifies next: its drafter's draft, else the draft model's."""
-        drafting = [
-            sequence if sequence and self._runner.can_draft(sequence) else None for sequence in rows
-        ]
-        drafts = [
-            sequence.propose(self._thresholds) if sequence else _NO_DRAFT for sequence in drafting
-        ]
+        drafts = [self._propose(sequence) for sequence in rows]
         if self._draft_model is not None:
+            drafting = [row if row and self._runner.can_draft(row) else None for row in rows]
             drafts = self._draft_model.propose(drafting, drafts)
         if self.packs:
             room = len(rows) * (self.widest - 1)
             drafts = allocate_draft_tokens(drafts, self._costs, room)
         return drafts
+
+    def _propose(self, sequence: Sequence | None) -> Draft:
+        if sequence is None or not self._runner.can_draft(sequence):
+            return _NO_DRAFT
+        return sequence.propose(self._thresholds)
 
     def _commit(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], step: StepLogits

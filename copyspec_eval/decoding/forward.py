@@ -89,17 +89,17 @@ def forward(
     return logits
 
 
-def step_parents(draft: Draft, num_before: int, width: int) -> list[int]:
-    """`Part.parents` of a draft behind `num_before` tokens, padded to `width`.
+def step_parents(draft: Draft, num_before: int, width: int) -> list[int] | None:
+    """`Part.parents` of a draft behind `num_before` tokens, padded to `width`; None for a chain.
 
     >>> step_parents(Draft((5, 6, 7), parents=(-1, 0, -1)), num_before=2, width=6)
     [-1, 0, 1, 2, 1, 4]
     """
     if draft.parents is None:
-        return list(range(-1, width - 1))
-    of_draft = [num_before + parent for parent in draft.parents]
-    padding = range(num_before + len(of_draft) - 1, width - 1)
-    return [*range(-1, num_before - 1), *of_draft, *padding]
+        return None
+    branches = [num_before + parent for parent in draft.parents]
+    padding = range(num_before + len(branches) - 1, width - 1)
+    return [*range(-1, num_before - 1), *branches, *padding]
 
 
 def _step(
@@ -120,11 +120,8 @@ def _step(
                 visible[tokens, inside] = ancestors
                 positions[tokens] = part.start + ancestors.sum(-1) - 1
                 key_positions[tokens, inside] = positions[tokens]
-    row_numbers = (part.row for part in parts)
-    row_tokens = tuple(map(attention.RowTokens, row_numbers, places))
-    return attention.Step(
-        visible[None, None], positions[None], key_positions[None], rows, row_tokens
-    )
+    by_row = [(part.row, tokens) for part, tokens in zip(parts, places, strict=True)]
+    return attention.Step(visible[None, None], positions[None], key_positions[None], rows, by_row)
 
 
 def _ancestors(parents: Sequence[int]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList, PreTrainedModel
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import FixedLength
+from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.types import Draft
 
 _NO_TOKEN = -1
@@ -41,9 +41,9 @@ class Given(Sequence):
         max_new_tokens: int | None = None,
         num_logits: int | None = None,
     ) -> None:
-        ending = FixedLength(len(answer_ids), max_new_tokens or len(answer_ids))
+        length = len(answer_ids)
         greedy = TokenChooser(LogitsProcessorList(), do_sample=False)
-        super().__init__(prompt_ids, ending, greedy)
+        super().__init__(prompt_ids, StopRule(max_new_tokens or length, length=length), greedy)
         self._answer_ids, self._drafts = answer_ids, drafts
         self.logits: deque[torch.Tensor] = deque(maxlen=num_logits)
 

@@ -133,8 +133,6 @@ class ModelCacheRunner:
 
     packs = False
     padding = 0
-    # A cache that is to be cropped is told so behind the prompt: of that it then keeps less.
-    drafts_in_prefill = False
 
     def __init__(self, model: PreTrainedModel, num_draft_tokens: int, kind: CacheKind) -> None:
         self._model = model
@@ -157,10 +155,6 @@ class ModelCacheRunner:
     def load(self, sequence: Sequence) -> None:
         """As of `RowRunner`: nothing is kept."""
 
-    def fits_in_step(self, sequence: Sequence, draft: Draft) -> bool:
-        """As of `RowRunner`: there is one row."""
-        return False
-
     def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
         """As of `RowRunner`: the whole prompt at once."""
         self._cache = self._before = ModelCache(self._model)
@@ -170,8 +164,12 @@ class ModelCacheRunner:
         return step
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """As of `RowRunner`: not where much was rejected, so that the cache catches up."""
-        return sequence.length - 1 - self._cache.num_read <= _MOST_UNREAD
+        """As of `RowRunner`: neither in a prefill nor after many rejected tokens.
+
+        The cache learns after the prompt that it will be cropped, so that it keeps less of that.
+        """
+        num_unread = sequence.length - 1 - self._cache.num_read
+        return sequence.num_forwards > 0 and num_unread <= _MOST_UNREAD
 
     def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
         """As of `RowRunner`, with what else is unread."""

@@ -116,6 +116,19 @@ def input_device(model: PreTrainedModel) -> torch.device:
     return torch.device(next(embeddings.parameters()).device if device is None else device)
 
 
+def working_dtype(model: PreTrainedModel) -> torch.dtype:
+    """The coarsest dtype on the way to a token's choice, which is made in float32.
+
+    Of the weights, of autocast, and of products at torch's precision; TF32 counts as float16.
+    """
+    products = {"highest": torch.float32, "high": torch.float16, "medium": torch.bfloat16}
+    dtypes = [model.dtype, products[torch.get_float32_matmul_precision()]]
+    device = input_device(model).type
+    if torch.is_autocast_enabled(device):
+        dtypes.append(torch.get_autocast_dtype(device))
+    return max(torch.float32, *dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+
+
 def _causal_lm_class(config: Any) -> Any:
     own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
     # A config whose class came with the model was loaded by someone who trusts its code.

@@ -13,20 +13,24 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import StepLogits
 from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.decoding.modules import engine_kernels
-from copyspec_eval.decoding.prefill import block_length, read_prompt
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Draft, ExactMode, Verdict
 
+PREFILL_CHUNK = 256
+"""Prompt tokens per forward of a prefill: bounds its mask, and never depends on a draft."""
+_REUSED_BLOCK = 16
+"""Tokens of a block of the prefix cache, where chunks may begin anywhere."""
+
 
 class RowRunner:
-    """Makes the forwards of a batch's rows; rejected tokens are simply written over.
+    """Makes the forwards of a batch's rows; later tokens overwrite rejected ones.
 
-    In a batch, rows are fed unlike numbers of tokens where our kernels serve the model; else all as
-    many as the longest. At a fixed width every row of every step has that many, and attends to
-    equally many keys throughout. There a prompt is read from the same places on, whatever was read
-    before, and without a draft; else its keys and values may be those of any earlier prompt or
-    answer.
+    Where our kernels serve the model, a step feeds each row its own number of tokens; elsewhere all
+    rows get as many as the longest. At a fixed width every row of every step has that many and
+    attends to equally many keys throughout. There a prefill carries no draft, and its chunks begin
+    at multiples of `PREFILL_CHUNK`, so only whole chunks of earlier prompts are used again;
+    elsewhere any earlier prompt or answer is.
 
     Args:
         model: a model that `trial.check_cache` accepts.
@@ -39,7 +43,6 @@ class RowRunner:
         widest: the most tokens of a row in a step.
         packs: whether the rows of a step may be of unlike widths.
         padding: the most tokens that follow a row's own in a step.
-        drafts_in_prefill: whether the forward that reads a prompt may carry a draft.
     """
 
     def __init__(
@@ -61,7 +64,6 @@ class RowRunner:
         self.packs = batch_size > 1 and not self._is_fixed and kernels.serve(model)
         is_padded = self._is_fixed or (batch_size > 1 and not self.packs)
         self.padding = self.widest - 1 if is_padded else 0
-        self.drafts_in_prefill = not self._is_fixed
 
     @contextmanager
     def running(
@@ -81,7 +83,8 @@ class RowRunner:
             with engine_kernels(self._model, exact=self._exact is not None) as weights:
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
-                    self._prefix_cache.begin(computed_by, block_length(self._is_fixed))
+                    block_length = PREFILL_CHUNK if self._is_fixed else _REUSED_BLOCK
+                    self._prefix_cache.begin(computed_by, block_length)
                 yield
         finally:
             self._cache = RowCache(0, 0)
@@ -94,28 +97,31 @@ class RowRunner:
                 sequence.prompt_ids[:-1], self._cache, sequence.row
             )
 
-    def fits_in_step(self, sequence: Sequence, draft: Draft) -> bool:
-        """Whether what is left of a prompt can be read in one forward with that of others."""
-        return self.packs and len(sequence.unread_ids) + len(draft.token_ids) <= self.widest
-
     def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
         """Read the prompt of one sequence into its row, or of several that fit in a step."""
         if len(sequences) > 1:
             step = self._feed(sequences, drafts, width=None)
         else:
-            [sequence], [draft] = sequences, drafts
-            start = sequence.num_reused_tokens
-            logits = read_prompt(
-                self._model, self._cache, sequence.row, sequence.prompt_ids, draft, start
-            )
-            step = StepLogits(logits, [slice(len(logits))])
+            step = self._read_in_chunks(sequences[0], drafts[0])
         for sequence in sequences:
             self._keep(sequence)
         return step
 
+    def _read_in_chunks(self, sequence: Sequence, draft: Draft) -> StepLogits:
+        """Read a prompt; the last chunk verifies the draft."""
+        row, prompt_ids = sequence.row, sequence.prompt_ids
+        *starts, last = range(sequence.num_reused_tokens, len(prompt_ids), PREFILL_CHUNK)
+        for start in starts:
+            chunk = Part(row, start, prompt_ids[start : start + PREFILL_CHUNK])
+            forward(self._model, self._cache, [chunk], None, 1)
+        ids = [*prompt_ids[last:], *draft.token_ids]
+        part = Part(row, last, ids, step_parents(draft, len(prompt_ids) - last, len(ids)))
+        keep = 1 + len(draft.token_ids)
+        return StepLogits(forward(self._model, self._cache, [part], None, keep), [slice(keep)])
+
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether a sequence's next step may carry a draft."""
-        return True
+        """Whether a sequence's next forward may carry a draft."""
+        return not self._is_fixed or sequence.num_forwards > 0
 
     def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
         """Feed each row its last token and its draft."""
@@ -143,9 +149,7 @@ class RowRunner:
             # Padding is a token like any other: the embedding of id 0 may hold anything.
             token_ids += token_ids[-1:] * ((width or 0) - len(token_ids))
             end += len(token_ids)
-            parents = None
-            if draft.parents:
-                parents = step_parents(draft, len(unread_ids), len(token_ids))
+            parents = step_parents(draft, len(unread_ids), len(token_ids))
             start = sequence.length - len(unread_ids) if sequence else 0
             parts.append(Part(sequence.row if sequence else row, start, token_ids, parents))
         extent = None

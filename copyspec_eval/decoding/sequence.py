@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from copyspec_eval.decoding.loops import looped_tokens
-from copyspec_eval.decoding.stopping import Ending
+from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
 from copyspec_eval.types import (
@@ -64,7 +64,7 @@ class Sequence:
     def __init__(
         self,
         prompt_ids: Iterable[int],
-        stop_rule: Ending,
+        stop_rule: StopRule,
         chooser: TokenChooser | None = None,
         earlier: abc.Sequence[abc.Sequence[int]] = (),
         on_commit: Callable[[list[int]], None] = lambda token_ids: None,

@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 from copyspec_eval.types import FinishReason
-
-
-class Ending(Protocol):
-    """What a sequence asks after every token.
-
-    Attributes:
-        max_new_tokens: the budget, which drafts keep to.
-    """
-
-    max_new_tokens: int
-
-    def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
-        """Why the output ends with its last token, or None if it continues."""
-        ...
 
 
 class StopRule:
@@ -30,10 +15,11 @@ class StopRule:
     looks at a fixed number of last tokens misses it.)
 
     Args:
-        max_new_tokens: the budget.
-        eos_ids: ids that end the output; they are kept as its last token.
+        max_new_tokens: the budget, which drafts keep to.
+        eos_ids: ids that end the output; they stay its last token.
         stop_strings: strings that end the output.
         decode: text of output ids, special tokens included.
+        length: ends the output after so many tokens of the budget; None for all of it.
     """
 
     def __init__(
@@ -42,10 +28,12 @@ class StopRule:
         eos_ids: Collection[int] = (),
         stop_strings: Sequence[str] = (),
         decode: Callable[[Sequence[int]], str] | None = None,
+        length: int | None = None,
     ) -> None:
         if stop_strings and decode is None:
             raise ValueError("stop strings need a decoder")
         self.max_new_tokens = max_new_tokens
+        self._length = max_new_tokens if length is None else length
         self._eos_ids = frozenset(eos_ids)
         self._stop_strings = tuple(stop_strings)
         self._decode = decode
@@ -60,7 +48,7 @@ class StopRule:
             return "eos"
         if self._stop_strings and self._completes_stop_string(output_ids):
             return "stop"
-        return "length" if len(output_ids) >= self.max_new_tokens else None
+        return "length" if len(output_ids) >= self._length else None
 
     def _completes_stop_string(self, output_ids: Sequence[int]) -> bool:
         assert self._decode is not None
@@ -71,15 +59,3 @@ class StopRule:
 
     def _contains_stop_string(self, text: str) -> bool:
         return any(stop in text for stop in self._stop_strings)
-
-
-class FixedLength(StopRule):
-    """Ends the output after a number of tokens, whatever is left of the budget."""
-
-    def __init__(self, num_tokens: int, max_new_tokens: int) -> None:
-        super().__init__(max_new_tokens)
-        self._num_tokens = num_tokens
-
-    def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
-        """As of `StopRule`."""
-        return "length" if len(output_ids) >= self._num_tokens else None

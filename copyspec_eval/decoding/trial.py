@@ -25,9 +25,9 @@ from copyspec_eval.decoding.model_support import (
     REMEDY,
     check_uncompiled,
     has_experts,
-    input_device,
     model_type,
     needs_model_cache,
+    working_dtype,
 )
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.errors import ModelError
@@ -206,7 +206,10 @@ class _Trial:
         """Refuse float32 logits `[positions, vocabulary]` that rounding does not explain."""
         scale = reference.std() + torch.finfo(torch.float32).tiny
         errors = (logits - reference).square().mean(-1).sqrt() / scale
-        dtype = _coarsest_dtype(self._model)
+        dtype = working_dtype(self._model)
+        # A last bit can turn a whole step of what is cut to 8 bits.
+        if getattr(self._model, "is_quantized", False):
+            dtype = torch.bfloat16
         flips = dtype != torch.float32 and has_experts(self._model)
         error, bound = errors.median() if flips else errors.max(), MOST_ROUNDING[dtype]
         if not error <= bound:
@@ -254,20 +257,3 @@ def short_windows(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for holder, name, window in found:
             setattr(holder, name, window)
-
-
-def _coarsest_dtype(model: PreTrainedModel) -> torch.dtype:
-    """Of those that the model computes in, of `MOST_ROUNDING`."""
-    device = input_device(model).type
-    # "high" is TF32, which resolves as much as float16.
-    of_products = {"highest": torch.float32, "high": torch.float16, "medium": torch.bfloat16}
-    dtypes = [model.dtype, of_products[torch.get_float32_matmul_precision()]]
-    if torch.is_autocast_enabled(device):
-        dtypes.append(torch.get_autocast_dtype(device))
-    if getattr(model, "is_quantized", False):
-        # A last bit can turn a whole step of what is cut to 8 bits.
-        dtypes.append(torch.bfloat16)
-    coarsest = max(torch.finfo(dtype).eps for dtype in dtypes)
-    return next(
-        (dtype for dtype in MOST_ROUNDING if torch.finfo(dtype).eps >= coarsest), torch.bfloat16
-    )

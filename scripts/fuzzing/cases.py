@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from copyspec_eval.decoding.prefill import PREFILL_CHUNK
+from copyspec_eval.decoding.row_runner import PREFILL_CHUNK
 from copyspec_eval.drafters.registry import DRAFTERS
 from copyspec_eval.types import DraftOptions
 from fuzzing.doubles import CHAINS, TREE

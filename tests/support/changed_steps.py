@@ -17,7 +17,13 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 def put_in_place(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -> None:
     """Have engines call this in place of `forward`, but for prompts."""
-    monkeypatch.setattr(row_runner, "forward", changed)
+
+    def either(model: Any, cache: Any, parts: Sequence[Part], *args: Any) -> torch.Tensor:
+        is_prompt = len(parts) == 1 and parts[0].start == 0
+        logits: torch.Tensor = (forward if is_prompt else changed)(model, cache, parts, *args)
+        return logits
+
+    monkeypatch.setattr(row_runner, "forward", either)
 
 
 def change_wide_steps(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:

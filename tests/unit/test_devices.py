@@ -37,7 +37,6 @@ from copyspec_eval.decoding import (
     draft_model,
     engine,
     forward,
-    prefill,
     row_runner,
 )
 from copyspec_eval.decoding.cache import RowCache
@@ -325,7 +324,6 @@ MIXES: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
     "tokens": ("exact", row_runner, "forward", ".to(input_device(model))", ""),
-    "a prompt": ("exact", prefill, "forward", ".to(input_device(model))", ""),
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
     "a draft model": ("draft model", draft_model, "forward", ".to(input_device(model))", ""),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,17 +14,15 @@ from transformers.pytorch_utils import Conv1D
 
 from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.modules import engine_kernels
-from copyspec_eval.decoding.modules.linear import PackedGroup, linear_layers, linear_siblings
+from copyspec_eval.decoding.modules.linear import PackedGroup, linear_layers
 
 pytestmark = pytest.mark.usefixtures("our_kernels")
 
 
 @contextmanager
-def packed(
-    model: torch.nn.Module, siblings: Sequence[Sequence[str]] = ()
-) -> Iterator[dict[torch.nn.Module, Any]]:
+def packed(model: torch.nn.Module) -> Iterator[dict[torch.nn.Module, Any]]:
     """Run it on packed weights."""
-    forwards = linear_layers(model, siblings)
+    forwards = linear_layers(model)
     for layer, forward in forwards.items():
         vars(layer)["forward"] = forward
     try:
@@ -124,14 +122,14 @@ class Siblings(torch.nn.Module):
     def __init__(self, bias: bool, dtype: torch.dtype) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.query = torch.nn.Linear(64, 48, bias=bias, dtype=dtype)
+        self.gate_proj = torch.nn.Linear(64, 48, bias=bias, dtype=dtype)
         self.other = torch.nn.Linear(64, 64, bias=bias, dtype=dtype)
-        self.key = torch.nn.Linear(64, 16, bias=bias, dtype=dtype)
+        self.up_proj = torch.nn.Linear(64, 16, bias=bias, dtype=dtype)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        query = self.query(hidden)
+        gate = self.gate_proj(hidden)
         other = self.other(hidden + 1)
-        return torch.cat([query, other, self.key(hidden)], -1)
+        return torch.cat([gate, other, self.up_proj(hidden)], -1)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -152,31 +150,28 @@ def test_layers_of_one_input_are_multiplied_as_one(
 
     monkeypatch.setattr(PackedGroup, "outputs", counting)
     with torch.inference_mode():
-        siblings = linear_siblings(model, lambda: model(inputs[0]))
-        assert siblings == [["query", "key"]]
         wanted = [model(hidden) for hidden in inputs]
-        with packed(model, siblings):
+        with packed(model):
             for hidden, right in zip(inputs, wanted, strict=True):
                 multiplied.clear()
                 torch.testing.assert_close(model(hidden), right)
                 assert sorted(multiplied) == [64, 64]
                 # Alone, in any order, and more than once.
-                for layer in (model.key, model.key, model.query, model.key):
+                for layer in (model.up_proj, model.up_proj, model.gate_proj, model.up_proj):
                     output = layer(hidden)
                     assert output.is_contiguous()
                     own = torch.nn.functional.linear(hidden, layer.weight, layer.bias)
                     torch.testing.assert_close(output, own)
-    assert linear_siblings(model, pytest.fail) == siblings, "looked at once"
 
 
 def test_siblings_that_gain_nothing_stay_as_they_are() -> None:
     model = Siblings(True, torch.float64)
-    with packed(model, siblings=[["query", "key"]]):
+    with packed(model):
         assert not any("forward" in vars(layer) for layer in model.children())
     mixed: Any = Siblings(True, torch.float32)
-    mixed.key.double()
-    with packed(mixed, siblings=[["query", "key"]]):
-        assert mixed.query.forward.group.num_layers == 1
+    mixed.up_proj.double()
+    with packed(mixed):
+        assert mixed.gate_proj.forward.group.num_layers == 1
 
 
 def test_weights_of_a_class_of_their_own_are_left_alone() -> None:

@@ -33,7 +33,7 @@ from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import Part
 from copyspec_eval.decoding.modules import engine_kernels
-from copyspec_eval.decoding.prefill import PREFILL_CHUNK
+from copyspec_eval.decoding.row_runner import PREFILL_CHUNK
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import check_cache

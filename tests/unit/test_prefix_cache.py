@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.prefill import PREFILL_CHUNK, grid_chunks
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.row_runner import PREFILL_CHUNK
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
@@ -133,17 +132,6 @@ def test_another_model_finds_nothing() -> None:
     assert prefix_cache.num_bytes == 0
 
 
-@given(st.integers(0, 900), st.integers(1, 900))
-def test_chunks_cover_what_is_to_be_read(start: int, length: int) -> None:
-    start = start // PREFILL_CHUNK * PREFILL_CHUNK
-    chunks = grid_chunks(start, start + length)
-    assert chunks[0][0] == start
-    assert chunks[-1][1] == start + length
-    assert all(0 < end - begin <= PREFILL_CHUNK for begin, end in chunks)
-    assert all(a[1] == b[0] for a, b in pairwise(chunks))
-    assert grid_chunks(0, start + length)[-len(chunks) :] == chunks, "the same as from the start"
-
-
 def ways_of(exact: ExactMode | None) -> dict[str, DrafterFactory]:
     options = WAYS if exact is None else EXACT_WAYS
     return {name: drafter_factory(of) for name, of in options.items()}
@@ -192,7 +180,7 @@ def test_every_drafter_gives_what_it_gives_without(
     dtype: torch.dtype, kind: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In exact mode every logit is the same bits; else, in float32, the tokens are the same."""
-    monkeypatch.setattr("copyspec_eval.decoding.prefill.PREFILL_CHUNK", 32)
+    monkeypatch.setattr("copyspec_eval.decoding.row_runner.PREFILL_CHUNK", 32)
     model = larger_model(dtype)
     exact = mode_of(model, batch_size, kind)
     is_fixed = exact is not None and exact.width is not None

@@ -155,7 +155,7 @@ def test_a_small_bias_of_wider_steps(monkeypatch: Patch) -> None:
 
     def biased(model: Any, cache: Any, parts: Any, *rest: Any) -> torch.Tensor:
         logits = forward(model, cache, parts, *rest)
-        return logits + bias if len(parts[0].token_ids) > 1 else logits
+        return logits + bias if parts[0].start and len(parts[0].token_ids) > 1 else logits
 
     monkeypatch.setattr(row_runner, "forward", biased)
     with pytest.raises(ModelError, match=f"{OTHER_LOGITS}.*in a step"):

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import attention, kernels
 from copyspec_eval.decoding.model_copy import weights_state
-from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.modules import experts
 from copyspec_eval.decoding.modules.alone import alone_forward
 from copyspec_eval.decoding.modules.elementwise import (
@@ -19,7 +18,7 @@ from copyspec_eval.decoding.modules.elementwise import (
     gated_forward,
     norm_forward,
 )
-from copyspec_eval.decoding.modules.linear import Forward, linear_layers, linear_siblings
+from copyspec_eval.decoding.modules.linear import Forward, linear_layers
 
 _forwards: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, dict[torch.nn.Module, Forward]]] = (
     WeakKeyDictionary()
@@ -74,7 +73,7 @@ def _current_forwards(model: PreTrainedModel, weights: Hashable) -> dict[torch.n
 def _make_forwards(model: PreTrainedModel) -> dict[torch.nn.Module, Forward]:
     if not kernels.serve(model):
         return {}
-    layers = linear_layers(model, linear_siblings(model, lambda: _forward_of_two(model)))
+    layers = linear_layers(model)
     forwards: dict[torch.nn.Module, Forward] = {**layers}
     for module in model.modules():
         if module in forwards or "forward" in vars(module):
@@ -88,9 +87,3 @@ def _make_forwards(model: PreTrainedModel) -> dict[torch.nn.Module, Forward]:
         if forward is not None:
             forwards[module] = forward
     return forwards
-
-
-def _forward_of_two(model: PreTrainedModel) -> None:
-    tokens = torch.zeros(1, 2, dtype=torch.long, device=input_device(model))
-    # Not the model's own attribute, which may count forwards.
-    type(model).forward(model, input_ids=tokens, use_cache=False)

@@ -1,23 +1,30 @@
 """Linear layers that read their weights at the speed of memory, on a CPU in bfloat16 and float32.
 
 A step takes about as long as reading the weights. torch reorders them in every call; here they are
-packed once, for our kernel. Layers that read the same input, e.g. those of
-query, key and value, are multiplied as one: every call takes time of its own.
+packed once, for our kernel. Layers that read the same input, e.g. those of query, key and value,
+are multiplied as one: every call takes time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from transformers.pytorch_utils import Conv1D
 
 from copyspec_eval.decoding import kernels
 
-_siblings: WeakKeyDictionary[torch.nn.Module, list[list[str]]] = WeakKeyDictionary()
+_SIBLINGS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("gate_proj", "up_proj"),
+    ("w1", "w3"),
+)
+"""Names of layers that read one input, in the order in which they run. If a model gives them
+different inputs, the results stay right, but each call computes the whole group."""
 
 Forward = Callable[..., Any]
 
@@ -60,52 +67,27 @@ class PackedLayer:
         return self.group.output(self.index, hidden)
 
 
-def linear_layers(
-    model: torch.nn.Module, siblings: Sequence[Sequence[str]]
-) -> dict[torch.nn.Module, PackedLayer]:
+def linear_layers(model: torch.nn.Module) -> dict[torch.nn.Module, PackedLayer]:
     """Forwards on packed weights, which take as much memory again as the layers' own.
 
-    Layers of `siblings`, as of `linear_siblings`, are multiplied as one.
+    Layers of a module that `_SIBLINGS` names together are multiplied as one.
     """
-    layers = {name: layer for name, layer in model.named_modules() if _gains(layer)}
-    groups = [list(names) for names in siblings if layers.keys() >= {*names}]
-    grouped = {name for names in groups for name in names}
-    groups += [[name] for name in layers if name not in grouped]
     packed: dict[torch.nn.Module, PackedLayer] = {}
-    for names in groups:
-        group = PackedGroup([layers[name] for name in names])
-        packed |= {layers[name]: PackedLayer(group, index) for index, name in enumerate(names)}
+    for module in model.modules():
+        layers = {name: child for name, child in module.named_children() if _gains(child)}
+        groups = [names for names in _SIBLINGS if layers.keys() >= {*names}]
+        groups = [names for names in groups if len({*map(_kind, map(layers.get, names))}) == 1]
+        grouped = {name for names in groups for name in names}
+        for names in [*groups, *((name,) for name in layers if name not in grouped)]:
+            group = PackedGroup([layers[name] for name in names])
+            packed |= {layers[name]: PackedLayer(group, at) for at, name in enumerate(names)}
     return packed
 
 
-@torch.inference_mode()
-def linear_siblings(model: torch.nn.Module, forward: Callable[[], object]) -> list[list[str]]:
-    """Names of a module's linear layers that read the same input, in the order in which they run.
-
-    Looked for once per model, at its inputs in a `forward` of anything.
-    """
-    if model not in _siblings:
-        inputs: dict[str, torch.Tensor] = {}
-        hooks = [
-            layer.register_forward_pre_hook(
-                lambda layer, given, name=name: inputs.update({name: given[0]})
-            )
-            for name, layer in model.named_modules()
-            if type(layer) in (torch.nn.Linear, Conv1D)
-        ]
-        try:
-            forward()
-        finally:
-            for hook in hooks:
-                hook.remove()
-        groups: dict[tuple[object, ...], list[str]] = {}
-        for name, given in inputs.items():
-            layer = model.get_submodule(name)
-            parent = name.rpartition(".")[0]
-            key = parent, id(given), type(layer), layer.bias is None, layer.weight.dtype
-            groups.setdefault(key, []).append(name)
-        _siblings[model] = [names for names in groups.values() if len(names) > 1]
-    return _siblings[model]
+def _kind(layer: Any) -> Hashable:
+    """What layers of one group have in common."""
+    matrix = _matrix(layer)
+    return matrix.dtype, matrix.shape[1], layer.bias is None
 
 
 def _gains(layer: Any) -> bool:
