@@ -54,13 +54,10 @@ class ProblemInstance(TurnInstance):
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
         settings = self._generation_kwargs
-        if self.chat_template is None:
-            stops = reference_prompts.completion_stops(self.benchmark)
-        elif self.is_reference:
-            stops = reference_prompts.chat_stops()
-        else:
+        if self.chat_template is not None:
             return self.prompt(), settings
-        return self.prompt(), settings | {"until": settings.get("until") or stops}
+        stops = settings.get("until") or reference_prompts.completion_stops(self.benchmark)
+        return self.prompt(), settings | {"until": stops}
 
     @arguments.setter
     def arguments(self, generation_kwargs: dict[str, Any]) -> None:
@@ -77,9 +74,17 @@ class ProblemInstance(TurnInstance):
 
     @property
     def raw_solution(self) -> str:
-        """The answer, after the code that it completes if it is a completion."""
+        """The answer, after the code that it completes if it is a completion.
+
+        Where the paper's code asks, nothing stops the model, and the text is cut afterwards.
+        """
         answer = str(self.resps[0] or "")
-        return answer if self.chat_template is not None else self._beginning + answer
+        if self.chat_template is None:
+            return self._beginning + answer
+        if not self.is_reference:
+            return answer
+        ends = [end for end in map(answer.find, reference_prompts.chat_stops()) if end >= 0]
+        return answer[: min(ends, default=None)]
 
     @property
     def _beginning(self) -> str:

@@ -29,6 +29,7 @@ _OTHERS = (
     *("until", "stop", "max_tokens", "max_completion_tokens", "n", "presence_penalty"),
     *("frequency_penalty", "reasoning_effort", "max_seq_lengths", "base", "method"),
     *("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "project", "name"),
+    "template",
 )
 
 

@@ -9,22 +9,27 @@ from datasets import Dataset
 
 from copyspec_eval import sources
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.harness.multiturn import MultiTurnTask
+from copyspec_eval.harness.fastchat_prompts import FastChatInstance, template_of_run
+from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 
 
 class QuestionFileTask(MultiTurnTask):
     """Conversations of a FastChat-style question file, `dataset_kwargs: {questions: FILE}`.
 
     FILE is one of `copyspec_eval.sources.FILES`, or a path: a YAML file of five lines makes a task
-    of any question file (docs/tasks.md).
+    of any question file (docs/tasks.md). With `prompts: fastchat`, FastChat's template renders the
+    prompts, as in the paper's code.
     """
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
-        name = dataset_kwargs.get("questions")
-        if not isinstance(name, str) or len(dataset_kwargs) > 1:
+        name, prompts = dataset_kwargs.get("questions"), dataset_kwargs.get("prompts")
+        is_known = dataset_kwargs.keys() <= {"questions", "prompts"}
+        if not isinstance(name, str) or not is_known or prompts not in (None, "fastchat"):
             raise OptionError(
-                f"{self.config.task}: dataset_kwargs {dataset_kwargs!r}; give questions: FILE alone"
+                f"{self.config.task}: dataset_kwargs {dataset_kwargs!r}; give questions: FILE, and "
+                "prompts: fastchat or nothing else"
             )
+        self._template = template_of_run(self.config.metadata or {}) if prompts else ""
         path = sources.locate(name) if name in sources.FILES else Path(name).expanduser()
         if not path.is_file():
             raise DataError(
@@ -32,3 +37,10 @@ class QuestionFileTask(MultiTurnTask):
                 f"one of {', '.join(file for file in sources.FILES if 'question' in file)}"
             )
         return [dict(question) for question in sources.read_questions(path)]
+
+    def new_request(self, *args: Any) -> TurnInstance:
+        if not self._template:
+            return super().new_request(*args)
+        request = FastChatInstance(*args)
+        request.template = self._template
+        return request

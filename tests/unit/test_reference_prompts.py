@@ -39,8 +39,8 @@ def fresh() -> Any:
         cache.cache_clear()
 
 
-def task_named(name: str) -> MultiTurnTask:
-    manager = TaskManager(include_path=str(tasks_dir()), include_defaults=False)
+def task_named(name: str, metadata: Any = None) -> MultiTurnTask:
+    manager = TaskManager(include_path=str(tasks_dir()), include_defaults=False, metadata=metadata)
     task: MultiTurnTask = manager.load([name])["tasks"][name]
     return task
 
@@ -75,24 +75,72 @@ def traces_of(path: Path, tokenizer: Any) -> list[list[tuple[str, str]]]:
     return list(by_document.values())[:DOCUMENTS]
 
 
+def test_prompts_are_those_of_recorded_answers(data_dir: Path, tokenizer: Any) -> None:
+    traces = data_dir / "traces" / "gsm8k_self_correction__qwen2.5-7b.jsonl"
+    recorded = traces_of(traces, tokenizer)
+    task = task_named("gsm8k_self_correction_paper")
+    asked = prompts_of(task, tokenizer, lambda doc, turn: recorded[doc][turn - 1][1])
+    assert asked == [[prompt for prompt, _ in turns] for turns in recorded]
+
+
+ANSWERS = (" An answer.\n", "It stops. ### Human: and goes on", "### at the beginning", "")
+
+
+def as_the_reference(template: str, questions: list[str], answers: list[str]) -> list[str]:
+    """The prompts of each turn, as `get_model_answers` of its gen_model_answer.py makes them."""
+    from fastchat.conversation import get_conv_template
+
+    conv, prompts = get_conv_template(template), []
+    for question, output in zip(questions, answers, strict=True):
+        conv.append_message(conv.roles[0], question)
+        conv.append_message(conv.roles[1], None)
+        prompts.append(conv.get_prompt())
+        if conv.stop_str and output.find(conv.stop_str) > 0:
+            output = output[: output.find(conv.stop_str)]
+        conv.update_last_message(output.strip())
+    return prompts
+
+
+@pytest.mark.parametrize("name", ["mt_bench_paper", "mt_redundant_paper"])
 @pytest.mark.parametrize(
-    ("task", "traces"),
+    ("metadata", "template", "begins"),
     [
-        ("mt_bench_paper", "mt_bench"),
-        ("mt_redundant_paper", "mt_redundant"),
-        ("gsm8k_self_correction_paper", "gsm8k_self_correction"),
+        (
+            {"pretrained": "Qwen/Qwen2.5-7B-Instruct"},
+            "qwen-7b-chat",
+            "<|im_start|>system\nYou are a",
+        ),
+        # The name in the reference's own command for Llama, whose FastChat knows no such model.
+        (
+            {"model": "llama3-8B-experiments-redundant-copy"},
+            "zero_shot",
+            "A chat between a curious",
+        ),
+        ({"pretrained": "some/model"}, "zero_shot", "A chat between a curious human"),
+        ({"pretrained": "some/model", "template": "vicuna_v1.1"}, "vicuna_v1.1", "A chat between"),
     ],
 )
-def test_prompts_are_those_of_recorded_answers(
-    data_dir: Path, tokenizer: Any, task: str, traces: str
+def test_conversations_are_those_of_fastchat(
+    data_dir: Path,
+    tokenizer: Any,
+    name: str,
+    metadata: dict[str, str],
+    template: str,
+    begins: str,
 ) -> None:
-    recorded = traces_of(data_dir / "traces" / f"{traces}__qwen2.5-7b.jsonl", tokenizer)
-    asked = prompts_of(task_named(task), tokenizer, lambda doc, turn: recorded[doc][turn - 1][1])
-    if task == "mt_redundant_paper":
-        # The answers were given before the published file had another name in this question.
-        assert asked[1][1].count("Dionysus") == recorded[1][1][0].count("Duck") == 1
-        asked[1][1] = asked[1][1].replace("Dionysus", "Duck")
-    assert asked == [[prompt for prompt, _ in turns] for turns in recorded]
+    task = task_named(name, metadata)
+    asked = prompts_of(task, tokenizer, lambda doc, turn: ANSWERS[(doc + turn) % len(ANSWERS)])
+    for number, prompts in enumerate(asked):
+        answers = [ANSWERS[(number + turn) % len(ANSWERS)] for turn in (1, 2)]
+        questions = task.user_turns(task.task_docs[number])
+        assert prompts == as_the_reference(template, questions, answers)
+        assert prompts[0].startswith(begins)
+    assert task.instances[0].args[1]["repetition_penalty"] == 1.0, "plain argmax"
+
+
+def test_a_template_that_fastchat_lacks_is_refused(data_dir: Path) -> None:
+    with pytest.raises(OptionError, match="FastChat has no template 'llama-4'; use one of"):
+        task_named("mt_bench_paper", {"template": "llama-4"})
 
 
 def function_of(data_dir: Path, file: str, name: str, names: dict[str, Any]) -> Any:
@@ -143,7 +191,6 @@ def test_summaries_are_asked_as_the_references_own_function_does(data_dir: Path)
 
 
 def test_problems_are_asked_as_evalplus_does(data_dir: Path, tokenizer: Any) -> None:
-    from evalplus.provider.base import DecoderBase
     from evalplus.provider.utility import EOS, make_raw_chat_prompt
 
     task = task_named("humaneval_evalplus_paper")
@@ -159,17 +206,26 @@ def test_problems_are_asked_as_evalplus_does(data_dir: Path, tokenizer: Any) -> 
         problem = doc["prompt"].strip() + "\n"
         assert prompt == make_raw_chat_prompt(problem, *prefixes, tokenizer)
         assert prompt.endswith("```python\n")
-    _, settings = task.instances[0].args
-    assert settings["until"] == [*EOS, "\n```\n"]
-    usual = inspect.signature(DecoderBase.__init__).parameters["max_new_tokens"].default
-    assert settings["max_gen_toks"] == usual
+    instance: Any = task.instances[0]
+    _, settings = instance.args
+    assert (settings["until"], settings["max_gen_toks"]) == ([], 1024), "the text is cut later"
+    for stop in (*EOS, "\n```\n"):
+        instance.resps = [f"    return 1{stop}more"]
+        assert instance.raw_solution == "    return 1"
 
 
-def test_a_server_that_takes_messages_is_refused(data_dir: Path) -> None:
-    task = task_named("humaneval_evalplus_paper")
-    messages: Any = lambda messages, add_generation_prompt: list(messages)  # noqa: E731
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("humaneval_evalplus_paper", "a chat server does not let anyone do"),
+        ("mt_bench_paper", "renders the whole prompt, which a chat server does not take"),
+    ],
+)
+def test_a_server_that_takes_messages_is_refused(data_dir: Path, name: str, message: str) -> None:
+    task = task_named(name)
+    messages: Any = lambda messages, **_: list(messages)  # noqa: E731
     task.build_all_requests(limit=1, apply_chat_template=True, chat_template=messages)
-    with pytest.raises(OptionError, match="a chat server does not let anyone do"):
+    with pytest.raises(OptionError, match=message):
         _ = task.instances[0].args
 
 
