@@ -1,4 +1,4 @@
-"""transformers' own door: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`.
+"""For transformers: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`.
 
 transformers does all of its preparation and hands over a decoding loop. This one decodes with
 drafts and gives what its own would: the same sequences, random numbers included.
@@ -7,7 +7,7 @@ drafts and gives what its own would: the same sequences, random numbers included
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.generation import REMEDIES, Streamer, put_to, python_options
+from copyspec_eval.api.generation import Streamer, put_to, python_options
 from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.model_copy import one_at_a_time
@@ -31,10 +31,11 @@ from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.session.settings import check_model_cache
 
-_READ = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
-"""What transformers prepares for the model that is heeded here."""
-_FOR_THE_FORWARD = {"cache_position", "logits_to_keep", "use_cache"}
-"""What it prepares for its own forwards."""
+_KNOWN = {
+    *("attention_mask", "position_ids", "past_key_values", "cache_params"),
+    # What transformers prepares for its own forwards.
+    *("cache_position", "logits_to_keep", "use_cache"),
+}
 
 
 def custom_generate(
@@ -55,8 +56,8 @@ def custom_generate(
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     """Decode as `model.generate` does, greedily or by sampling, with drafts.
 
-    It is handed to `generate`, never called: `model.generate(**inputs, custom_generate=
-    copyspec_eval.custom_generate, gamma=3)`.
+    Pass it to `generate`: `model.generate(**inputs, custom_generate=copyspec_eval.custom_generate,
+    gamma=3)`.
 
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
     torch's generator, unless rounding decides between two nearly equal logits: a forward of several
@@ -82,21 +83,17 @@ def custom_generate(
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(generation_config, name) and generation_config.return_dict_in_generate:
             raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
-    arguments = _arguments_of_generate()
+    # `generate` does not pass all of its arguments on to a callable.
+    caller = sys._getframe(1)
+    arguments = caller.f_locals if caller.f_code.co_name == "generate" else {}
     _check_inputs({**model_kwargs, "assistant_model": arguments.get("assistant_model")})
     prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
     _check_positions(model_kwargs.get("position_ids"), prompts)
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
-    options = python_options(
-        drafter,
-        gamma,
-        num_draft_tokens=num_draft_tokens,
-        store=store,
-        tree=tree,
-        recycle=recycle,
-    )
+    switches = {"store": store, "tree": tree, "recycle": recycle}
+    options = python_options(drafter, gamma, num_draft_tokens=num_draft_tokens, **switches)
     noise = Noise(len(prompts), input_ids.device) if generation_config.do_sample else None
     keeps = generation_config.return_dict_in_generate and bool(
         generation_config.output_scores or generation_config.output_logits
@@ -125,7 +122,7 @@ def custom_generate(
     with one_at_a_time(model):
         arm = Arm(options, drafter_factory(options))
         session = Session(model, None, [options], exact=False, rows=len(prompts))
-        check_model_cache(session.reason, exact=False, tree=tree, batch_size=1, remedies=REMEDIES)
+        check_model_cache(session.reason, [options], exact=False)
         engine = session.engine(arm, 1 if session.reason else len(prompts))
         outputs = [generation.token_ids for generation in engine.generate(requests)]
     if noise is not None:
@@ -137,7 +134,7 @@ def custom_generate(
 
 def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
     for name, value in model_kwargs.items():
-        if name not in _READ | _FOR_THE_FORWARD and value is not None:
+        if name not in _KNOWN and value is not None:
             raise RequestError(f"{name} is not read by copyspec; leave custom_generate out for it")
     for name in ("past_key_values", "cache_params"):
         cache = model_kwargs.get(name)
@@ -188,39 +185,28 @@ def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequen
         )
 
 
-def _arguments_of_generate() -> Mapping[str, Any]:
-    """Arguments of the `generate` that called; it does not pass all of them to a callable."""
-    caller = sys._getframe(2)
-    return caller.f_locals if caller.f_code.co_name == "generate" else {}
-
-
 def _output(
     input_ids: torch.Tensor,
     outputs: Sequence[tuple[int, ...]],
     processors: Sequence[RowProcessor],
     config: GenerationConfig,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
-    most = max(map(len, outputs))
+    lengths = list(map(len, outputs))
     token = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    rows = [[*output, *[token] * (most - len(output))] for output in outputs]
-    tokens = torch.tensor(rows, dtype=input_ids.dtype, device=input_ids.device)
+    tokens = pad_sequence(list(map(input_ids.new_tensor, outputs)), True, token)
     sequences = torch.cat([input_ids, tokens], dim=-1)
     if not config.return_dict_in_generate:
         return sequences
-    lengths = list(map(len, outputs))
+
+    def steps(rows: Iterable[list[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+        """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
+        return tuple(
+            pad_sequence([torch.stack(row[:n]) for row, n in zip(rows, lengths, strict=True)])
+        )
+
     output: Any = GenerateDecoderOnlyOutput
     return output(  # type: ignore[no-any-return]
         sequences=sequences,
-        scores=_steps([each.scores for each in processors], lengths, config.output_scores),
-        logits=_steps([each.logits for each in processors], lengths, config.output_logits),
+        scores=steps(each.scores for each in processors) if config.output_scores else None,
+        logits=steps(each.logits for each in processors) if config.output_logits else None,
     )
-
-
-def _steps(
-    rows: Sequence[list[torch.Tensor]], lengths: Sequence[int], is_asked: bool | None
-) -> tuple[torch.Tensor, ...] | None:
-    """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
-    if not is_asked:
-        return None
-    ended = [torch.stack(row[:length]) for row, length in zip(rows, lengths, strict=True)]
-    return tuple(pad_sequence(ended))

@@ -1,8 +1,8 @@
 """The settings, tasks and output folder of the running evaluation, which lm-eval hides from models.
 
-Importing this module wraps lm-eval's `simple_evaluate` and `evaluate`, so that their arguments are
-known here while they run, and what a model of ours was given is printed and written as `recorded`
-says. A model used by hand has none. Imports neither torch nor transformers.
+Importing this module wraps lm-eval's `simple_evaluate` and `evaluate`: their arguments are known
+here while they run, and those of our models are printed and written as `recorded` returns them. A
+model used by hand has none. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _SETTINGS = (
     *("system_instruction", "gen_kwargs", "random_seed", "numpy_random_seed"),
     *("torch_random_seed", "fewshot_random_seed"),
 )
-# Of a task's config: those that are settings of their own, and what differs with the model's.
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
 _NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
+"""Fields of a task's config that are recorded elsewhere, or differ with the model."""
 
 _CALLS: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("calls", default=None)
 """The arguments of lm-eval's functions that are running, by the function's name."""
 
 
 def output_folder() -> Path | None:
-    """The folder of lm-eval's `--output_path`, which it gives to its EvaluationTracker alone."""
+    """The folder of lm-eval's `--output_path`, which only its EvaluationTracker gets."""
     return _folder(_arguments("simple_evaluate").get("evaluation_tracker"))
 
 
@@ -84,24 +84,20 @@ def num_answers() -> int | None:
     call = _arguments("evaluate")
     if not call:
         return None
-    samples = call["samples"] or {}
-    return sum(
-        _num_answers(task, call["limit"], samples.get(name), call["lm"])
-        for name, task in _tasks().items()
-    )
-
-
-def _num_answers(task: Any, limit: float | None, samples: Any, lm: Any) -> int:
-    """Those of a task, whose requests are built for the documents of this rank alone."""
-    asked = [each for each in task.instances if each.request_type.startswith("generate_until")]
-    answers = sum(each.repeats or 1 for each in asked)
-    if lm.world_size == 1 or not asked:
-        return answers
-    # Looked at on several ranks alone: lm-eval may prepare the documents anew for it.
-    documents = len(set(samples)) if samples else len(task.eval_docs)
-    if limit and not samples:
-        documents = min(get_sample_size(task, limit), documents)
-    return answers // len({each.doc_id for each in asked}) * documents
+    total, all_samples = 0, call["samples"] or {}
+    for name, task in _tasks().items():
+        asked = [each for each in task.instances if each.request_type.startswith("generate_until")]
+        answers = sum(each.repeats or 1 for each in asked)
+        # These are of this rank's documents. Only several ranks need to know how many there are in
+        # all: lm-eval may prepare the documents anew for it.
+        if asked and call["lm"].world_size > 1:
+            samples, limit = all_samples.get(name), call["limit"]
+            documents = len(set(samples)) if samples else len(task.eval_docs)
+            if limit and not samples:
+                documents = min(get_sample_size(task, limit), documents)
+            answers = answers // len({each.doc_id for each in asked}) * documents
+        total += answers
+    return total
 
 
 def _tasks() -> dict[str, Any]:
@@ -115,12 +111,12 @@ def _tasks() -> dict[str, Any]:
 
 
 def _arguments(function: str) -> dict[str, Any]:
-    """Those of lm-eval's `function`, defaults included; empty if it does not run."""
+    """Those of lm-eval's `function`, with defaults; empty if it does not run."""
     return (_CALLS.get() or {}).get(function, {})
 
 
 def _prepare(call: dict[str, Any]) -> None:
-    """Have the arguments of `simple_evaluate` printed as they are recorded."""
+    """Have lm-eval print the arguments of `simple_evaluate` as they are recorded."""
     mask_logs()
     if isinstance(call["model"], str):
         call["model_args"] = with_environment(arguments_of(call["model_args"]))
@@ -131,7 +127,7 @@ def _prepare(call: dict[str, Any]) -> None:
 
 
 def _check_saving(tracker: Any, folder: Path) -> None:
-    """Have an evaluation fail if its files are not written whole; lm-eval only warns."""
+    """Fail if the evaluation's files are not written whole, where lm-eval only warns."""
     if "save_results_samples" in vars(tracker):
         return
     save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
@@ -152,13 +148,13 @@ def _check_saving(tracker: Any, folder: Path) -> None:
         except ValueError:
             whole = False
         if not whole:
-            raise DataError(f"{path}: was not written whole; free space there, and start again")
+            raise DataError(f"{path}: not written completely; free space there, and start again")
 
     tracker.save_results_aggregated, tracker.save_results_samples = results_saved, samples_saved
 
 
 def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    """What `simple_evaluate` returns, and lm-eval writes, without what is not recorded."""
+    """What `simple_evaluate` returns and lm-eval writes, without what is not recorded."""
     given = {**(call["metadata"] or {}), **arguments_of(call["model_args"])}
     for config in (results["config"], *results["configs"].values()):
         for name in ("model_args", "gen_kwargs", "generation_kwargs"):
@@ -183,7 +179,7 @@ def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_secrets(value: Any) -> Any:
-    """`value` with the strings in it changed where they have a secret, the others the same."""
+    """`value`, changed in place where a string in it has a secret."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, dict):
@@ -196,7 +192,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _wrap(function: Callable[..., Any]) -> None:
-    """Wrap a function of `lm_eval.evaluator`, there and where it was imported by name before."""
+    """Wrap a function of `lm_eval.evaluator`, there and wherever it was imported by name."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

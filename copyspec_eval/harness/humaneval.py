@@ -51,20 +51,15 @@ class ProblemInstance(TurnInstance):
     benchmark: Benchmark
     is_reference: bool
 
-    @property
-    def arguments(self) -> tuple[str, dict[str, Any]]:
-        settings = self._generation_kwargs
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()
         if self.chat_template is None:
             stops = reference_prompts.completion_stops(self.benchmark)
         elif self.is_reference:
             stops = reference_prompts.chat_stops()
         else:
-            return self.prompt(), settings
-        return self.prompt(), settings | {"until": settings.get("until") or stops}
-
-    @arguments.setter
-    def arguments(self, generation_kwargs: dict[str, Any]) -> None:
-        self._generation_kwargs = generation_kwargs
+            return settings
+        return settings | {"until": settings.get("until") or stops}
 
     def prompt(self) -> str:
         if self.chat_template is None:
@@ -77,7 +72,7 @@ class ProblemInstance(TurnInstance):
 
     @property
     def raw_solution(self) -> str:
-        """The answer, after the code that it completes if it is a completion."""
+        """The answer; if it is a completion, behind the code that it completes."""
         answer = str(self.resps[0] or "")
         return answer if self.chat_template is not None else self._beginning + answer
 
@@ -89,11 +84,11 @@ class ProblemInstance(TurnInstance):
 class EvalPlusTask(MultiTurnTask):
     """One turn: a problem. All answers are tested together, once the last is in.
 
-    `dataset_kwargs: {prompts: reference}` asks a chat as EvalPlus does, and so the paper's code.
+    `dataset_kwargs: {prompts: reference}` asks a chat as EvalPlus, and so the paper's code, does.
 
-    Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. The programs are
-    left in lm-eval's output folder, as `evalplus.evaluate --samples` reads them: `samples.jsonl`
-    as sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write
+    Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. lm-eval's output
+    folder gets the programs as `evalplus.evaluate --samples` reads them: `samples.jsonl` as
+    sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write
     `samples.rank1.jsonl` … Under `--predict_only` nothing is run or written.
     """
 
@@ -107,12 +102,7 @@ class EvalPlusTask(MultiTurnTask):
                 "pip install 'copyspec-eval[humaneval]'"
             )
         self._is_reference = reference_prompts.is_reference(dataset_kwargs)
-        folder = data_dir()
-        self._problems = (
-            _download(self.benchmark)
-            if folder is None
-            else read_problems(find_file(folder, self.benchmark))
-        )
+        self._problems = _problems(self.benchmark)
         return [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
@@ -157,16 +147,35 @@ class MbppTask(EvalPlusTask):
     benchmark = "mbpp"
 
 
-def find_file(folder: Path, benchmark: Benchmark) -> Path:
-    """The file in `folder/BENCHMARK`, that of EvalPlus before HumanEval's own."""
-    folder, names = folder / benchmark, _FILES[benchmark]
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise DataError(
-        f"{folder}: none of {', '.join(names)} is there; put a copy there, or "
-        f"unset {DATA_DIR_VARIABLE} to download it"
-    )
+def _problems(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
+    """The problems by `task_id`, from `$COPYSPEC_DATA_DIR`, else as EvalPlus downloads them."""
+    from evalplus.data import get_human_eval_plus, get_mbpp_plus
+    from evalplus.data.mbpp import mbpp_serialize_inputs
+
+    names, data = _FILES[benchmark], data_dir()
+    if data is not None:
+        folder = data / benchmark
+        for name in names:
+            if (folder / name).is_file():
+                return read_problems(folder / name)
+        raise DataError(
+            f"{folder}: none of {', '.join(names)} is there; put a copy there, or "
+            f"unset {DATA_DIR_VARIABLE} to download it"
+        )
+    try:
+        problems: dict[str, dict[str, Any]] = (
+            get_human_eval_plus() if benchmark == "humaneval" else get_mbpp_plus()
+        )
+    except OSError as error:
+        raise DataError(
+            f"cannot download {benchmark} ({error}); copy it to "
+            f"FOLDER/{benchmark}/{names[1]} and set {DATA_DIR_VARIABLE}=FOLDER"
+        ) from error
+    if benchmark == "mbpp":
+        for task_id, problem in problems.items():
+            for inputs in ("base_input", "plus_input"):
+                problem[inputs] = mbpp_serialize_inputs(task_id, problem[inputs])
+    return problems
 
 
 def read_problems(path: Path) -> dict[str, dict[str, Any]]:
@@ -198,24 +207,3 @@ def _rows(path: Path) -> Iterator[JsonLine]:
         raise DataError(
             f"{path}:{number}: not a JSON object ({error}); copy the file again"
         ) from error
-
-
-def _download(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
-    """The problems as EvalPlus itself downloads and keeps them, as they stand in its file."""
-    from evalplus.data import get_human_eval_plus, get_mbpp_plus
-    from evalplus.data.mbpp import mbpp_serialize_inputs
-
-    try:
-        problems: dict[str, dict[str, Any]] = (
-            get_human_eval_plus() if benchmark == "humaneval" else get_mbpp_plus()
-        )
-    except OSError as error:
-        raise DataError(
-            f"cannot download {benchmark} ({error}); copy it to "
-            f"FOLDER/{benchmark}/{_FILES[benchmark][1]} and set {DATA_DIR_VARIABLE}=FOLDER"
-        ) from error
-    if benchmark == "mbpp":
-        for task_id, problem in problems.items():
-            for inputs in ("base_input", "plus_input"):
-                problem[inputs] = mbpp_serialize_inputs(task_id, problem[inputs])
-    return problems

@@ -19,34 +19,21 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
 from copyspec_eval.decoding.paired import PairedAnswer
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.drafters.options import store_option, store_text
+from copyspec_eval.drafters.options import store_text
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import options
+from copyspec_eval.harness import options, requests
 from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.backends.hf import split_documents_over_ranks
 from copyspec_eval.harness.recorder import Answers, RunRecorder, check_output_folder
-from copyspec_eval.harness.requests import (
-    Prepared,
-    RequestBuilder,
-    check_earlier,
-    earlier_answers,
-    tokenised,
-)
+from copyspec_eval.harness.requests import Prepared
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.session import Arm, Session
-from copyspec_eval.session.settings import (
-    arms_of,
-    bytes_of,
-    check_bool,
-    check_model_cache,
-    draft_options,
-    lm_eval_drafter,
-)
+from copyspec_eval.session.settings import bytes_of, check_bool, check_model_cache, parse_arms
 from copyspec_eval.types import PAPER_DELTA, Generation
 
 report_errors_in_one_line()
@@ -117,65 +104,57 @@ class CopySpecLM(HFLM):
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
-        batch_size = kwargs.get("batch_size", 1)
         options.check_values(kwargs)
         check_output_folder()
         self._arguments = dict(kwargs)
         if arms is not None and drafter != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
-        shared = draft_options(
-            lm_eval_drafter(drafter),
+        shared = options.drafting(
+            drafter,
             gamma,
+            store,
             num_draft_tokens=num_draft_tokens,
-            store=store_option(store),
             tree=tree,
             recycle=recycle,
             draft_model=draft_model,
             delta=delta,
         )
-        self._options = arms_of(shared, arms)
-        tree = any(arm.tree for arm in self._options)
         self._exact = check_bool("exact", exact)
-        if tree and exact:
-            raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
+        self._options = parse_arms(shared, arms, exact=exact)
         self._paired = check_bool("paired", paired) or arms is not None
         self._prefix_bytes = bytes_of("prefix_cache", prefix_cache)
         self._store_paths = shared.store_paths
-        answers = earlier_answers(self._store_paths)
-        self._longest = max(map(longest_draft, self._options))
-        named = isinstance(pretrained, str)
-        if not named and not hasattr(pretrained, "config"):
-            raise OptionError(
-                f"pretrained={pretrained!r} is neither a model nor the name of one; pass a Hub "
-                "name, a folder, or a loaded model"
-            )
-        source: Any = model_path(pretrained) if named else pretrained
-        config = options.read_config(source, kwargs) if named else source.config
-        options.check_names(kwargs, config)
-        model_support.check_config(config)
-        self._check_model_cache = partial(
-            check_model_cache, exact=exact, tree=tree, batch_size=batch_size
-        )
-        self._check_model_cache(model_support.needs_model_cache(config))
-        for name in {each.draft_model for each in self._options if each.draft_model}:
-            tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
-            options.check_draft_model(name, tokenizer, kwargs)
-        # lm-eval's own default is "cuda", be there such a device or not.
-        device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        with options.loading(
-            "pretrained", pretrained, "check its files, and what you pass with it"
-        ):
-            super().__init__(source, device=device, **kwargs)
-        self.pretrained = pretrained  # the name, for people
-        split_documents_over_ranks(self)
-        if exact:
-            model_support.check_exact(self.model)
-        self._earlier = EarlierAnswers(tokenised(answers, self, self._store_paths))
-        self._builder = RequestBuilder(self, self._earlier)
+        answers = requests.earlier_answers(self._store_paths)
+        self._load(pretrained, kwargs)
+        self._earlier = EarlierAnswers(requests.tokenised(answers, self, self._store_paths))
+        self._builder = requests.RequestBuilder(self, self._earlier)
         self._recorders = [RunRecorder(self.rank, self.world_size) for _ in self._options]
         self._arms: list[Arm] = []
         self._session: Session | None = None
         self._warm = False
+
+    def _load(self, pretrained: Any, kwargs: dict[str, Any]) -> None:
+        """Load the model by lm-eval's `hf`, once nothing speaks against it."""
+        source = model_path(pretrained) if isinstance(pretrained, str) else pretrained
+        config: Any = options.checked_config(source, kwargs)
+        self._check_model_cache(
+            model_support.needs_model_cache(config), kwargs.get("batch_size", 1)
+        )
+        for name in self._draft_models:
+            named = source if isinstance(source, str) else config._name_or_path
+            options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
+        # lm-eval's default is "cuda", whether there is such a device or not.
+        device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
+        remedy = "check its files, and what you pass with it"
+        with options.loading("pretrained", pretrained, remedy):
+            super().__init__(source, device=device, **kwargs)
+        self.pretrained = pretrained  # the name, for people
+        split_documents_over_ranks(self)
+        if self._exact:
+            model_support.check_exact(self.model)
+
+    def _check_model_cache(self, reason: str, batch_size: object) -> None:
+        check_model_cache(reason, self._options, exact=self._exact, batch_size=batch_size)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer `requests`, longest prompt first; each answer is a `RecordedText`."""
@@ -183,12 +162,11 @@ class CopySpecLM(HFLM):
             return self._generate_until(Answers(self, requests, disable_tqdm))
 
     def _generate_until(self, answers: Answers) -> list[str]:
-        jobs = [
-            self._builder.build(instance, repeat) for (_, repeat), instance in answers.asked.items()
-        ]
-        # Of several ranks, one may well have been given documents that were not asked before.
-        if jobs and not self._warm and self.world_size == 1:
-            check_earlier(self._store_paths, jobs)
+        jobs = [self._builder.prepare(asked) for asked in answers.asked]
+        is_first = jobs and not self._warm
+        # One of several ranks may have been given only documents that were not asked before.
+        if is_first and self.world_size == 1:
+            requests.check_earlier(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         session = self.prepare()
         batch_size = self._batch_size(session, jobs)
@@ -202,17 +180,17 @@ class CopySpecLM(HFLM):
             costs = session.costs(arm.options, batch_size)
             recorder.begin(self._spec(session, arm, jobs, batch_size), costs)
 
-        def finish(index: int, generated: Sequence[PairedAnswer] | Generation) -> None:
-            each: Sequence[PairedAnswer | Generation] = (
+        def finish(index: int, generated: Generation | Sequence[PairedAnswer]) -> None:
+            by_arm: Sequence[PairedAnswer | Generation] = (
                 [generated] if isinstance(generated, Generation) else generated
             )
             texts = [
-                self._record(arm, recorder, jobs[index], generation)
-                for arm, recorder, generation in zip(self._arms, self._recorders, each, strict=True)
+                self._record(arm, recorder, jobs[index], answer)
+                for arm, recorder, answer in zip(self._arms, self._recorders, by_arm, strict=True)
             ]
             answers.add(jobs[index].asked, texts[0])
 
-        if jobs and not self._warm:
+        if is_first:
             engine.warm_up(sequences[0])
             self._warm = True
         with answers:
@@ -228,7 +206,7 @@ class CopySpecLM(HFLM):
         return super().chat_template(chat_template)  # type: ignore[no-any-return]
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's facts, and the run's figures; asked for on rank 0 when all answers are in."""
+        """lm-eval's facts and the run's figures; rank 0 is asked when all answers are in."""
         info: dict[str, Any] = super().get_model_info()
         first, *others = (recorder.report() for recorder in self._recorders)
         return info | {"copyspec": first | ({"other_arms": others} if others else {})}
@@ -245,7 +223,7 @@ class CopySpecLM(HFLM):
                 exact=self._exact,
                 rows=self._rows or 2,
             )
-        self._check_model_cache(session.reason)
+        self._check_model_cache(session.reason, self.batch_size)
         if session.reason:
             logger.warning("%s: %s", session.reason, _MODEL_CACHE)
             self._prefix_bytes = 0
@@ -254,15 +232,15 @@ class CopySpecLM(HFLM):
         return session
 
     def _load_arms(self) -> list[Arm]:
-        """The arms, with their draft models and empty prefix caches; the baseline has one, too."""
-        # One for each arm, or one would read nothing where the other had read it.
-        num_arms = len(self._options) + self._paired
-        each_cache = self._prefix_bytes // num_arms
-        caches = [PrefixCache(each_cache) if each_cache else None for _ in range(num_arms)]
+        """The arms with their draft models and empty prefix caches; so has the baseline."""
+        # Arms that shared a cache would find in it what another arm had read.
+        num_caches = len(self._options) + self._paired
+        num_bytes = self._prefix_bytes // num_caches
+        caches = [PrefixCache(num_bytes) if num_bytes else None for _ in range(num_caches)]
         self._baseline_cache = caches[-1]
         drafting = {
             name: options.load_draft_model(name, self.model.dtype, self.device, self._arguments)
-            for name in {each.draft_model for each in self._options if each.draft_model}
+            for name in self._draft_models
         }
         return [
             Arm(
@@ -273,6 +251,10 @@ class CopySpecLM(HFLM):
             )
             for each, cache in zip(self._options, caches, strict=False)
         ]
+
+    @property
+    def _draft_models(self) -> set[str]:
+        return {each.draft_model for each in self._options if each.draft_model}
 
     @property
     def _rows(self) -> int | None:
@@ -291,33 +273,33 @@ class CopySpecLM(HFLM):
             return self._rows
         if session.reason:
             return 1
-        width = 1 + min(self._longest, _USUAL_DRAFT)
+        width = 1 + min(max(map(longest_draft, self._options)), _USUAL_DRAFT)
         rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
 
     def _record(
-        self, arm: Arm, recorder: RunRecorder, job: Prepared, answered: PairedAnswer | Generation
+        self, arm: Arm, recorder: RunRecorder, job: Prepared, answer: PairedAnswer | Generation
     ) -> RecordedText:
-        baseline: BaselineTurn | None = None
-        if isinstance(answered, PairedAnswer):
-            plain, difference = answered.baseline.generation, answered.baseline.difference
+        baseline = None
+        if isinstance(answer, PairedAnswer):
+            plain, difference = answer.baseline.generation, answer.baseline.difference
             baseline = BaselineTurn(plain.counts, plain.token_ids, difference)
-            answered = answered.generation
+            answer = answer.generation
         return recorder.add(
             job.asked,
-            self._text(job, baseline.token_ids if baseline else answered.token_ids),
+            self._text(job, baseline.token_ids if baseline else answer.token_ids),
             TimedAnswer(
-                answered.counts,
-                answered.token_ids,
+                answer.counts,
+                answer.token_ids,
                 job.sequence.prompt_ids,
-                answered.attempts,
-                answered.spans,
+                answer.attempts,
+                answer.spans,
                 baseline,
             ),
             partial(self.tok_decode, skip_special_tokens=False),
             backend="copyspec",
             drafter=arm.options.label,
-            batch_size=answered.batch_size,
+            batch_size=answer.batch_size,
         )
 
     def _text(self, job: Prepared, answer_ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""What is recorded of a run's settings: the values of those that are declared, the names of others.
+"""What is recorded of a run's settings: the values of declared ones, the names of others.
 
 Imports neither torch nor transformers before a model of ours is asked for.
 """
@@ -22,7 +22,7 @@ from copyspec_eval.paths import lm_eval_models
 from copyspec_eval.redaction import NOT_RECORDED, looks_secret, masked
 
 VARIABLE = "COPYSPEC_MODEL_ARGS"
-"""More of `--model_args`, as a JSON object, for secrets: others can read a command line."""
+"""More `--model_args`, a JSON object, for secrets: others can read a command line."""
 
 # Settings of requests, chat templates, tasks, vLLM's drafts and loggers that no signature declares.
 _OTHERS = (
@@ -33,16 +33,16 @@ _OTHERS = (
 
 
 def is_ours(model: Any) -> bool:
-    """Whether lm-eval's `model`, a name or a loaded one, is of this package."""
+    """Whether lm-eval's `model`, named or loaded, is of this package."""
     if isinstance(model, str):
         return model in lm_eval_models().names
     return type(model).__module__.startswith("copyspec_eval.")
 
 
 def recorded(settings: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """`settings`, JSON values, as they are recorded; what is not is hidden from every text, too.
+    """`settings`, JSON values, as they are recorded; what is not is also hidden from every text.
 
-    `also` are names that are declared elsewhere, by the class or the config of a loaded model.
+    `also` are names that the class or the config of a loaded model declares.
     """
     if not settings:
         return {}
@@ -73,9 +73,9 @@ def _declared() -> frozenset[str]:
     from lm_eval.models.huggingface import HFLM
     from transformers import GenerationConfig
 
-    from copyspec_eval.harness.options import LOADING_OPTIONS, OWN_OPTIONS
+    from copyspec_eval.harness.options import LOADING_OPTIONS, OUR_OPTIONS
 
-    names = {*OWN_OPTIONS, *LOADING_OPTIONS, *_OTHERS}
+    names = {*OUR_OPTIONS, *LOADING_OPTIONS, *_OTHERS}
     names |= vars(GenerationConfig()).keys()  # type: ignore[no-untyped-call]
     names |= parameters(HFLM) | parameters(TemplateAPI) | parameters(EvaluationTracker)
     try:
@@ -89,8 +89,9 @@ def _declared() -> frozenset[str]:
     return frozenset({name for name in names if not looks_secret(name)} | {"think_end_token"})
 
 
-def parameters(model: type) -> set[str]:
-    return set(inspect.signature(model).parameters)
+def parameters(function: Any) -> set[str]:
+    """Their names, of a function or of a class's constructor."""
+    return set(inspect.signature(function).parameters)
 
 
 class Arguments(dict[str, Any]):
@@ -136,13 +137,13 @@ _command = ""
 
 
 def command() -> str:
-    """The `lm_eval` command of this process as it is recorded; "" where it was not that."""
+    """The `lm_eval` command of this process as it is recorded; "" if there is none."""
     return _command
 
 
 @functools.cache
 def watch_command() -> None:
-    """Have lm-eval's command line print a model of ours as it is recorded, and remember it."""
+    """Have lm-eval's command line print our models' arguments as they are recorded; remember it."""
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
     original = EvaluatorConfig.__init__
@@ -176,7 +177,6 @@ def _command_of(config: Any) -> str:
 
 
 def _in_words(value: Any) -> str:
-    """As it is typed."""
     if isinstance(value, Arguments):
         value = recorded(value)
         if any(isinstance(inner, dict | list) for inner in value.values()):

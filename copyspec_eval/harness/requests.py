@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
@@ -47,54 +46,48 @@ class Prepared:
     processors: list[str]
 
 
-class RequestBuilder:
+class RequestBuilder(SequenceBuilder):
     """Builds requests as `HFLM.generate_until` and `model.generate` would read them."""
 
     def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
+        def decode(token_ids: abc.Sequence[int]) -> str:
+            return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))
+
+        super().__init__(lm.tokenizer.pad_token_id, decode, [lm.eot_token_id])
         self._lm = lm
         self._earlier = earlier or EarlierAnswers()
-        self._builder = SequenceBuilder(
-            lm.tokenizer.pad_token_id,
-            lambda token_ids: str(lm.tok_decode(list(token_ids), skip_special_tokens=False)),
-            [lm.eot_token_id],
-        )
 
-    def build(self, instance: Instance, repeat: int) -> Prepared:
-        context, gen_kwargs = instance.args
-        task, number = instance.task_name or "", instance.doc_id
-        _check_whole(str(context), f"document {number} of {instance.task_name}: its prompt")
-        settings, until, max_gen_toks = self._read(gen_kwargs)
-        prompt_ids = self._encode(context, max_gen_toks)
+    def prepare(self, asked: Asked) -> Prepared:
+        instance, task = asked.instance, asked.instance.task_name or ""
+        _check_whole(asked.prompt, f"document {instance.doc_id} of {task}: its prompt")
+        settings, until, max_gen_toks = self._read(asked.settings)
+        prompt_ids = self._encode(asked.prompt, max_gen_toks)
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
-        document, turn = document_number(task, number), getattr(instance, "turn", 1)
-        sequence, processors = self._builder.build(
+        document = document_number(task, instance.doc_id)
+        sequence, processors = self.build(
             self._lm.model,
             prompt_ids,
             settings,
             max_gen_toks,
-            self._stops(until),
+            until,
             torch.initial_seed(),
             named="gen_kwargs ",
-            earlier=self._earlier.to(task, document, turn),
+            earlier=self._earlier.to(task, document, getattr(instance, "turn", 1)),
         )
-        return Prepared(
-            Asked(instance, repeat, context, gen_kwargs), until, sequence, _names(processors)
-        )
+        return Prepared(asked, until, sequence, _names(processors))
 
     def stop_rule(
-        self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
+        self, max_new_tokens: int, eos_token_id: int | list[int] | None, stops: abc.Sequence[str]
     ) -> StopRule:
-        return self._builder.stop_rule(max_gen_toks, eos_token_id, self._stops(until))
+        """As `SequenceBuilder`'s; the EOS text, which lm-eval adds, is known by its id."""
+        stops = [text for text in stops if text and text != self._eos_text]
+        return super().stop_rule(max_new_tokens, eos_token_id, stops)
 
-    def processors(self, gen_kwargs: dict[str, Any]) -> list[str]:
-        """Names of the logits processors that `model.generate` applies, in modes not served too."""
+    def processor_names(self, gen_kwargs: dict[str, Any]) -> list[str]:
+        """Of the logits processors of `model.generate`, also in modes that are not served."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
-        return _names(self._builder.processors(self._lm.model, settings, max_gen_toks))
-
-    def _stops(self, until: list[str]) -> list[str]:
-        """The EOS text among `until` is known by its id."""
-        return [text for text in until if text and text != self._eos_text]
+        return _names(self.processors(self._lm.model, settings, max_gen_toks))
 
     @property
     def _eos_text(self) -> str:
@@ -102,7 +95,12 @@ class RequestBuilder:
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
         """The settings of `model.generate`, the stop strings and the budget."""
-        _check_until(gen_kwargs)
+        given = gen_kwargs.get("until", [])
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise RequestError(f"until={given!r} is neither a text nor a list of texts")
+        for text in texts:
+            _check_whole(text, f"until={text!r}")
         try:
             settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
             settings["max_gen_toks"] = operator.index(settings["max_gen_toks"])
@@ -125,7 +123,7 @@ class RequestBuilder:
         ids, _ = self._lm.tok_batch_encode(
             [context], left_truncate_len=limit, truncation=self._lm.truncation
         )
-        # lm-eval warns of a truncation itself. An empty prompt still needs a token to start from.
+        # lm-eval warns of a truncation. An empty prompt still needs a token to start from.
         return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
 
 
@@ -137,15 +135,6 @@ def _check_whole(text: str, named: str) -> None:
             f"{named} has half a character ({error.object[error.start]!a}), which no tokenizer "
             "reads; correct it"
         ) from error
-
-
-def _check_until(gen_kwargs: abc.Mapping[str, Any]) -> None:
-    until = gen_kwargs.get("until", [])
-    texts = [until] if isinstance(until, str) else until
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise RequestError(f"until={until!r} is neither a text nor a list of texts")
-    for text in texts:
-        _check_whole(text, f"until={text!r}")
 
 
 def _names(processors: LogitsProcessorList) -> list[str]:

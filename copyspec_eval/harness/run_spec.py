@@ -33,9 +33,9 @@ def run_spec(
     """What `lm`, loaded, is asked to do in the evaluation under way.
 
     Args:
-        backend: lm-eval's name of it.
+        backend: lm-eval's name for it.
         model: name or folder of what it loaded, or the loaded object itself.
-        arguments: those that the user gave.
+        arguments: the user's.
         processors: names of logits processors by task, where they are known.
         drafting: how drafts are made; its names are left out of `model_args`.
     """
@@ -73,9 +73,9 @@ def _resolved(
 ) -> dict[str, Any]:
     """Every argument of the model's class: what it became in loading, was given, or its default."""
     defaults: dict[str, Any] = {}
-    for owner in reversed(type(lm).__mro__):
-        constructor = vars(owner).get("__init__")
-        if constructor is not None and owner is not object:
+    for each in reversed(type(lm).__mro__):
+        constructor = vars(each).get("__init__")
+        if constructor is not None and each is not object:
             parameters = inspect.signature(constructor).parameters.values()
             defaults |= {p.name: p.default for p in parameters if p.default is not p.empty}
     values = {**defaults, **arguments}
@@ -85,12 +85,12 @@ def _resolved(
             resolved = getattr(lm, name)
             if resolved is None or isinstance(resolved, str | int | float | torch.dtype):
                 values[name] = resolved
-    kept = {name: _plain(value) for name, value in sorted(values.items()) if name not in without}
-    return recorded(kept, {*defaults, *getattr(config, "__dict__", ())})
+    shown = {name: _plain(value) for name, value in sorted(values.items()) if name not in without}
+    return recorded(shown, {*defaults, *getattr(config, "__dict__", ())})
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value; of an object its own dictionary, or its type, never its address."""
+    """A JSON value; an object becomes its `to_dict`, or the name of its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.dtype | torch.device | Path):

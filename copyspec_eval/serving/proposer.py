@@ -39,10 +39,10 @@ class CopySpecProposer:
         vllm_config: vLLM's `VllmConfig`.
 
     Raises:
-        OptionError, DataError: as `drafters`; or `COPYSPEC_DRAFTING` names what is not there.
+        OptionError, DataError: as `drafters`; or `COPYSPEC_DRAFTING` names unknown settings.
 
     Attributes:
-        requests: those that were recognised.
+        requests: the recognised ones.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -53,7 +53,7 @@ class CopySpecProposer:
         self.restart()
 
     def restart(self, is_recording: bool = False) -> None:
-        """Forget all requests and their answers, but not what steps take; as for `Requests`."""
+        """Forget all requests and their answers, but not what steps take."""
         self.requests = Requests(drafters(self._options), self._max_length, is_recording)
         self._num_tokens = 0
         self._ended: float | None = None
@@ -68,7 +68,7 @@ class CopySpecProposer:
         token_ids_cpu: NDArray[numpy.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Draft tokens of each row; none for a row whose prompt is not read yet, or that is full.
+        """Draft tokens of each row; none while a row's prompt is being read, or if it is full.
 
         Args:
             sampled_token_ids: what the step has added to each row.
@@ -96,14 +96,14 @@ def drafters(options: DraftOptions) -> DrafterFactory:
     """A factory of the drafters of requests, as `drafter_factory`.
 
     Raises:
-        OptionError, DataError: vLLM cannot verify such drafts; an earlier run's answers are not
-            there, or have no token ids.
+        OptionError, DataError: vLLM cannot verify such drafts; an earlier run's answers are
+            missing, or have no token ids.
     """
     if options.tree or options.recycle:
-        raise OptionError("vLLM verifies chains alone; leave tree=true and recycle=true out")
+        raise OptionError("vLLM verifies only chains; leave tree=true and recycle=true out")
     if options.draft_model is not None:
         raise OptionError(
-            "draft_model=… is not for drafts inside vLLM, which has its own; leave it out"
+            "draft_model=… does not work inside vLLM, which has its own; leave it out"
         )
     answers = [answer.token_ids for answer in read_earlier(options.store_paths, [])]
     token_ids = [ids for ids in answers if ids is not None]

@@ -20,8 +20,7 @@ from copyspec_eval.errors import RequestError
 class SequenceBuilder:
     """Builds an engine's requests as `model.generate` would read them.
 
-    `decode` gives the text of token ids, special tokens included; `eos_ids` end an answer besides
-    those of its settings.
+    `decode` gives the text of token ids, special tokens included; `eos_ids` end every answer.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class SequenceBuilder:
         """A request, not begun, and its logits processors.
 
         `settings` are those of `GenerationConfig`, over the model's own; errors name them after
-        `named`. Every request gets its seed from the user's. `others` are as of `Sequence`.
+        `named`. The request's seed depends on the user's. `others` are those of `Sequence`.
         """
         try:
             config, unknown = self._prepared(model, settings)
@@ -77,17 +76,16 @@ class SequenceBuilder:
     def processors(
         self, model: PreTrainedModel, settings: Mapping[str, Any], max_new_tokens: int
     ) -> LogitsProcessorList:
-        """Those of `model.generate`, in modes that are not served as well."""
+        """Those of `model.generate`, also in modes that are not served."""
         return _processors(model, self._prepared(model, settings)[0], 1, max_new_tokens)
 
     def _prepared(
         self, model: Any, settings: Mapping[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
         """What `model.generate` makes of settings, and those that it does not know."""
-        prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
+        return model._prepare_generation_config(  # type: ignore[no-any-return]
             None, **settings, pad_token_id=self._pad_token_id
         )
-        return prepared
 
 
 def _processors(
@@ -96,10 +94,9 @@ def _processors(
     device = input_device(model)
     config.max_length = num_prompt_tokens + max_new_tokens
     model._prepare_special_tokens(config, True, device=device)
-    processors: LogitsProcessorList = model._get_logits_processor(
+    return model._get_logits_processor(  # type: ignore[no-any-return]
         config, input_ids_seq_length=num_prompt_tokens, device=device
     )
-    return processors
 
 
 def check_mode(config: GenerationConfig) -> None:

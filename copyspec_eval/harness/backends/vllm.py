@@ -13,23 +13,19 @@ from lm_eval.api.instance import Instance
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends.base import (
     Backend,
-    Rows,
     TimedAnswer,
     counts_by_source,
     finish_of,
-    takes,
     with_tokens,
 )
+from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.serving.requests import Drafted
 from copyspec_eval.types import Attempt, DraftSource, TurnCounts
 
 _TEMPERATURE = 1.0
 """vLLM's own, where a request has none."""
-
-
 _COPYING = {"custom_class", "ngram", "ngram_gpu", "suffix"}
-"""vLLM's speculative methods that copy. `suffix` copies from earlier answers, too, and does not
-tell them apart."""
+"""vLLM's speculative methods that copy; `suffix` does not report what is from earlier answers."""
 
 
 class VLLMBackend(Backend):
@@ -46,14 +42,14 @@ class VLLMBackend(Backend):
         if str(kwargs.get("data_parallel_size", 1)) != "1":
             raise OptionError(
                 f"data_parallel_size={kwargs['data_parallel_size']}: lm-eval would load the model "
-                "inside of what is timed; start `vllm serve` with it, and pass base="
+                "within the measured time; start `vllm serve` with it, and pass base="
                 "local-chat-completions"
             )
         kwargs.setdefault("disable_log_stats", False)
         if kwargs.get("speculative_config"):
             from vllm import EngineArgs
 
-            if takes(EngineArgs, "per_request_spec_decode_metrics"):
+            if "per_request_spec_decode_metrics" in parameters(EngineArgs):
                 kwargs.setdefault("per_request_spec_decode_metrics", "detailed")
         super().__init__(*args, **kwargs)
 
@@ -70,10 +66,14 @@ class VLLMBackend(Backend):
                 "with drafts; pass --gen_kwargs do_sample=false, or sample without drafts"
             )
 
-    def rows(self) -> Rows:
-        if self.batch_size != "auto":
-            return super().rows()
-        return Rows.refilled(self._vllm_config.scheduler_config.max_num_seqs)
+    @property
+    def refills(self) -> bool:  # type: ignore[override]
+        return bool(self.batch_size == "auto")
+
+    def rows(self) -> int:
+        if self.refills:
+            return int(self._vllm_config.scheduler_config.max_num_seqs)
+        return super().rows()
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
         return [self._timed_answer(output, len(group)) for output in self._outputs]
@@ -135,7 +135,7 @@ class VLLMBackend(Backend):
         )
 
     def _times(self, output: Any, num_rows: int) -> TurnCounts:
-        """From when vLLM has begun with a request, and not from when it was handed over."""
+        """Times from when vLLM began with the request, not from when it got it."""
         counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
         times = getattr(output, "metrics", None)
         if times is None:
@@ -193,11 +193,11 @@ def attempts(
     num_forwards: int,
     source: DraftSource,
 ) -> tuple[Attempt, ...]:
-    """The forwards of an answer that verified a draft, as vLLM counts drafted and accepted tokens.
+    """The forwards of an answer that verified a draft, from vLLM's counts of each.
 
-    It counts what it accepted before it cuts the answer at its end, so the last is cut here. Every
-    forward gives what was accepted and a token of the model's own; the last may give less. Where
-    `num_forwards` is too low, since not all are known, too little is cut.
+    vLLM counts what it accepted before it cuts the answer at its end, so the last count is cut
+    here. Every forward gives what was accepted and one more token; the last may give less. If
+    `num_forwards` is too low, because not all are known, too little is cut.
 
     >>> attempts([4, 5], [1, 5], num_tokens=5, num_forwards=3, source="context")[-1]
     Attempt(num_drafted=5, num_accepted=2, source='context')
@@ -211,6 +211,6 @@ def attempts(
 
 
 def method_source(config: Any) -> DraftSource | None:
-    """Where drafts come from by vLLM's `VllmConfig`; None if there are none."""
+    """Where the drafts of vLLM's `VllmConfig` come from; None without drafts."""
     method = getattr(getattr(config, "speculative_config", None), "method", None)
     return method and ("context" if method in _COPYING else "model")
