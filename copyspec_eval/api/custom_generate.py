@@ -21,7 +21,7 @@ from transformers import (
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from copyspec_eval.api.generation import Streamer, put_to, python_options
-from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
+from copyspec_eval.api.rows import CriteriaRule, MultinomialReplay, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
@@ -94,7 +94,9 @@ def custom_generate(
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
     switches = {"store": store, "tree": tree, "recycle": recycle}
     options = python_options(drafter, gamma, num_draft_tokens=num_draft_tokens, **switches)
-    noise = Noise(len(prompts), input_ids.device) if generation_config.do_sample else None
+    replay = None
+    if generation_config.do_sample:
+        replay = MultinomialReplay(len(prompts), input_ids.device)
     keeps = generation_config.return_dict_in_generate and bool(
         generation_config.output_scores or generation_config.output_logits
     )
@@ -113,7 +115,7 @@ def custom_generate(
             TokenChooser(
                 LogitsProcessorList([processors[row]] if logits_processor or keeps else []),
                 do_sample=False,
-                draw=noise.draw_for(row) if noise else None,
+                draw=replay.draw_for(row) if replay else None,
             ),
             on_commit=put_to(streamer),
         )
@@ -125,8 +127,8 @@ def custom_generate(
         check_model_cache(session.reason, [options], exact=False)
         engine = session.engine(arm, 1 if session.reason else len(prompts))
         outputs = [generation.token_ids for generation in engine.generate(requests)]
-    if noise is not None:
-        noise.rewind(max(map(len, outputs)))
+    if replay is not None:
+        replay.rewind(max(map(len, outputs)))
     if streamer is not None:
         streamer.end()
     return _output(input_ids, outputs, processors, generation_config)

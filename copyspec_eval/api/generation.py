@@ -171,19 +171,9 @@ def _answer(
     text = decode(generation.token_ids, skip_special_tokens=True)
     for stop in stops:
         text = text.partition(stop)[0]
-    prompt, whole_text, places = span_characters(
-        decode, request.prompt_ids, generation.token_ids, generation.spans
-    )
-    return Answer(
-        text=text,
-        token_ids=generation.token_ids,
-        spans=generation.spans,
-        counts=generation.counts,
-        attempts=generation.attempts,
-        prompt=prompt,
-        whole_text=whole_text,
-        span_characters=places,
-    )
+    token_ids, spans = generation.token_ids, generation.spans
+    texts = span_characters(decode, request.prompt_ids, token_ids, spans)
+    return Answer(text, token_ids, spans, generation.counts, generation.attempts, *texts)
 
 
 def _token_ids(
@@ -216,8 +206,7 @@ def _token_ids(
 
 
 def put_to(streamer: Streamer | None) -> Callable[[list[int]], None]:
-    def put(token_ids: list[int]) -> None:
-        if streamer is not None:
-            streamer.put(torch.tensor(token_ids))
-
-    return put
+    """What passes on committed tokens, or drops them without a streamer."""
+    if streamer is None:
+        return lambda token_ids: None
+    return lambda token_ids: streamer.put(torch.tensor(token_ids))

@@ -26,15 +26,10 @@ def replay_turn(
 ) -> ReplayedTurn:
     """Run the decoding loop on `trace`, with the recorded answer in place of the model.
 
-    Args:
-        trace: the prompt and the answer.
-        drafter: a drafter that has not begun.
-        thresholds: as for `Drafter.propose`; no draft is longer than their number.
-        max_new_tokens: the answer's budget in tokens, which drafters go by.
-        earlier: earlier runs' answers to the same request, the latest last.
-
-    Returns:
-        counts in which the prefill, which may carry a draft, is one forward.
+    `drafter` has not begun; `thresholds` are those of `Drafter.propose`, which also bound a draft's
+    length; `max_new_tokens` is the answer's budget in tokens; `earlier` has earlier runs' answers
+    to the same request, the latest last. The prefill counts as one forward, though it may carry a
+    draft.
 
     Raises:
         DataError: the trace has no answer tokens.

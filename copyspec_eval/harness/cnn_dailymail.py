@@ -13,7 +13,7 @@ from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from copyspec_eval.harness import reference_prompts
-from copyspec_eval.harness.multiturn import ChatTemplate, MultiTurnTask, TurnInstance
+from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.harness.public_data import read_test_split
 from copyspec_eval.scoring.cnn_dailymail import (
     UNSTEMMED,
@@ -60,13 +60,11 @@ class CnnDailyMailTask(MultiTurnTask):
             scores |= unstemmed_rouge(summary, doc["highlights"])
         return scores
 
-    def build_all_requests(
-        self, *, chat_template: ChatTemplate | None = None, **kwargs: Any
-    ) -> None:
+    def build_all_requests(self, **kwargs: Any) -> None:
         """As `MultiTurnTask`; then cut the ends of articles that do not fit the model's context."""
-        super().build_all_requests(chat_template=chat_template, **kwargs)
+        super().build_all_requests(**kwargs)
         # lm-eval shows a task this method of the model, and nothing else.
-        lm = getattr(chat_template, "__self__", None)
+        lm = getattr(kwargs.get("chat_template"), "__self__", None)
         # lm-eval does not know the context of a server's model: it says 2,048 tokens for all.
         if isinstance(lm, TemplateLM) and not isinstance(lm, TemplateAPI):
             for instance in self._instances:
@@ -74,10 +72,7 @@ class CnnDailyMailTask(MultiTurnTask):
 
 
 def cut_to_fit(instance: TurnInstance, lm: TemplateLM, prompt: str = PROMPT) -> None:
-    """Shorten the article, at its end and between words, until the prompt fits `lm`'s context.
-
-    The first word stays, whatever the room; lm-eval then cuts or refuses the prompt as any other.
-    """
+    """Cut words off the article's end until the prompt fits `lm`'s context; the first one stays."""
     _, settings = instance.args
     room = lm.max_length - normalize_gen_kwargs(settings, lm.max_gen_toks)["max_gen_toks"]
     article = instance.doc["article"]

@@ -40,43 +40,36 @@ report_errors_in_one_line()
 
 logger = logging.getLogger("lm_eval.copyspec")
 
-_AUTO_ROWS = 128
-"""Tokens per step up to which a step is bound by reading the weights (B x width)."""
+_AUTO_TOKENS = 128
+"""Tokens of a step, over all rows, up to which reading the weights bounds its time."""
 _USUAL_DRAFT = 15
-"""Tokens of a draft that is seldom longer, where it may be."""
-_MODEL_CACHE = (
-    "it is decoded with its own attention and cache, one request at a time, and nothing of earlier "
-    "prompts is reused (prefix_cache)"
-)
+"""Tokens of a draft; few are longer."""
 
 
 @register_model("copyspec")
 class CopySpecLM(HFLM):
-    """`hf` with CopySpec decoding.
-
-    Loading, chat templates, log-likelihoods and data parallelism are lm-eval's own.
+    """`hf` with CopySpec decoding; all but `generate_until` is lm-eval's.
 
     Args:
-        pretrained: as for `hf`: a Hub name, a folder, or a loaded model; or `copyspec-tiny`, the
-            embedded model, which is also taken if nothing is given.
-        drafter: name of a drafter; `none` decodes token by token. By default `suffix`, or the
-            paper's `copyspec` where its `gamma` is given.
+        pretrained: as for `hf`: a Hub name, a folder, or a loaded model; by default
+            `copyspec-tiny`, the embedded model.
+        drafter: `suffix`, the paper's `copyspec`, or `none`, which decodes token by token; by
+            default `suffix`, or `copyspec` where `gamma` is given.
         gamma: the paper's γ, how many trailing tokens must have occurred before.
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
-        store: copy from earlier answers of the run, too; or the folder of an earlier run, several
-            as a list or with `:` between them, whose answers are copied from as well.
+        store: also copy from earlier answers of the run; or the folder of an earlier run, several
+            as a list or with `:` between them, to copy from its answers too.
         tree: draft several continuations at once; needs `exact=false`.
         recycle: fill such trees with the runners-up of the model's own logits.
         draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
         delta: the paper's δ, how many tokens the draft model proposes at a time.
-        exact: every step has the bits of plain decoding, whatever was drafted, so that outputs are
-            those of plain decoding, bit for bit.
+        exact: whether outputs are those of plain decoding, bit for bit, whatever was drafted.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
         arms: several ways of drafting that answer every request in turn, as with `paired`, each
             with its own settings behind `+`: `none:copyspec+gamma=5:suffix+store`.
-        prefix_cache: the most host memory, in bytes or such as "2GB", for keys and values of
-            earlier prompts and answers, so that what begins alike is read once; 0 for none.
+        prefix_cache: the most host memory, in bytes or e.g. "2GB", for keys and values of earlier
+            prompts and answers, so that a shared beginning is read once; 0 for none.
         **kwargs: everything else that `hf` takes.
 
     Raises:
@@ -137,8 +130,11 @@ class CopySpecLM(HFLM):
         """Load the model by lm-eval's `hf`, once nothing speaks against it."""
         source = model_path(pretrained) if isinstance(pretrained, str) else pretrained
         config: Any = options.checked_config(source, kwargs)
-        self._check_model_cache(
-            model_support.needs_model_cache(config), kwargs.get("batch_size", 1)
+        check_model_cache(
+            model_support.needs_model_cache(config),
+            self._options,
+            exact=self._exact,
+            batch_size=kwargs.get("batch_size", 1),
         )
         for name in self._draft_models:
             named = source if isinstance(source, str) else config._name_or_path
@@ -152,9 +148,6 @@ class CopySpecLM(HFLM):
         split_documents_over_ranks(self)
         if self._exact:
             model_support.check_exact(self.model)
-
-    def _check_model_cache(self, reason: str, batch_size: object) -> None:
-        check_model_cache(reason, self._options, exact=self._exact, batch_size=batch_size)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer `requests`, longest prompt first; each answer is a `RecordedText`."""
@@ -212,7 +205,7 @@ class CopySpecLM(HFLM):
         return info | {"copyspec": first | ({"other_arms": others} if others else {})}
 
     def prepare(self) -> Session:
-        """The session of the model as it is now: an adapter may have been put into it since."""
+        """The session of the model as it is now, e.g. with an adapter that is new in it."""
         with self._autocast():
             if self._session and self._session.model is model_copy(self.model).model:
                 return self._session
@@ -223,9 +216,15 @@ class CopySpecLM(HFLM):
                 exact=self._exact,
                 rows=self._rows or 2,
             )
-        self._check_model_cache(session.reason, self.batch_size)
+        check_model_cache(
+            session.reason, self._options, exact=self._exact, batch_size=self.batch_size
+        )
         if session.reason:
-            logger.warning("%s: %s", session.reason, _MODEL_CACHE)
+            logger.warning(
+                "%s: it is decoded with its own attention and cache, one request at a time, and "
+                "nothing of earlier prompts is reused (prefix_cache)",
+                session.reason,
+            )
             self._prefix_bytes = 0
         self._session = session
         self._arms = self._arms or self._load_arms()
@@ -268,13 +267,13 @@ class CopySpecLM(HFLM):
         )
 
     def _batch_size(self, session: Session, jobs: list[Prepared]) -> int:
-        """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
+        """`--batch_size`; with `auto`, as many rows as are nearly free."""
         if self._rows:
             return self._rows
         if session.reason:
             return 1
         width = 1 + min(max(map(longest_draft, self._options)), _USUAL_DRAFT)
-        rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
+        rows = max(1, min(_AUTO_TOKENS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
 
     def _record(
@@ -303,7 +302,7 @@ class CopySpecLM(HFLM):
         )
 
     def _text(self, job: Prepared, answer_ids: Sequence[int]) -> str:
-        """The answer's text as `HFLM.generate_until` cuts it: thinking in front, stops behind."""
+        """The answer's text, cut as by `HFLM.generate_until`: without thinking and stops."""
         token_ids, marker = list(answer_ids), self.think_end_token
         if isinstance(marker, int) and marker in token_ids:
             token_ids = token_ids[len(token_ids) - token_ids[::-1].index(marker) :]

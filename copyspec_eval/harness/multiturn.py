@@ -52,10 +52,7 @@ def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> s
 
 
 class TurnInstance(Instance):
-    """The request for one turn of one document, counted from 1; `previous` is the turn before.
-
-    The chat template is bound when all requests are built; None renders plain text.
-    """
+    """The request for one turn of one document, counted from 1; `previous` is the turn before."""
 
     def __init__(
         self,
@@ -70,7 +67,7 @@ class TurnInstance(Instance):
         self.question = question
         self.previous = previous
         self.system = system
-        self.chat_template: ChatTemplate | None = None
+        self.chat_template: ChatTemplate | None = None  # set when all requests are built
         super().__init__(
             request_type="generate_until" if self.turn == 1 else f"generate_until_turn{self.turn}",
             doc=doc,
@@ -166,7 +163,7 @@ class MultiTurnTask(ConfigurableTask):
         return list(doc["turns"])
 
     def target(self, doc: dict[str, Any]) -> str:
-        """The reference answer, for lm-eval's samples; "" for none."""
+        """The reference answer, for lm-eval's samples."""
         return ""
 
     def score_names(self) -> dict[str, bool]:
@@ -197,29 +194,16 @@ class MultiTurnTask(ConfigurableTask):
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return self.target(doc)
 
-    def build_all_requests(
-        self,
-        *,
-        rank: int = 0,
-        system_instruction: str | None = None,
-        apply_chat_template: bool = False,
-        chat_template: ChatTemplate | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval's; then every request, even one of `--cache_requests`, gets the template."""
         if self._is_scored:
             self.check_scoring()
-        self._rank = rank
-        self._system_instruction = system_instruction
-        super().build_all_requests(
-            rank=rank,
-            system_instruction=system_instruction,
-            apply_chat_template=apply_chat_template,
-            chat_template=chat_template,
-            **kwargs,
-        )
+        self._rank = kwargs.get("rank", 0)
+        self._system_instruction = kwargs.get("system_instruction")
+        super().build_all_requests(**kwargs)
+        has_template = kwargs.get("apply_chat_template")
         for instance in self._instances:
-            instance.chat_template = chat_template if apply_chat_template else None
+            instance.chat_template = kwargs.get("chat_template") if has_template else None
 
     def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
         """Nothing: a `TurnInstance` renders its prompt."""

@@ -34,11 +34,7 @@ _INSTEAD = {
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One answer that lm-eval asked for, ready for the engine.
-
-    `until` are the stop strings that lm-eval cuts off the answer, EOS text included; `processors`
-    the names of the logits processors in force.
-    """
+    """An answer to give: its stop strings, EOS text included, and logits processors' names."""
 
     asked: Asked
     until: list[str]
@@ -151,19 +147,20 @@ def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
     for path in paths:
         place = Path(path).resolve()
         if output and output.resolve() in (place, place.parent):
-            raise OptionError(
-                f"store={path}: this run writes there itself; give it another --output_path"
-            )
+            raise OptionError(f"store={path}: this run writes there; give it another --output_path")
     return answers
 
 
 def tokenised(
     answers: abc.Iterable[EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
 ) -> abc.Iterator[tuple[earlier_runs.Asked, TokenIds]]:
-    """The `answers` in `paths`, in the tokens of `lm`."""
+    """The `answers` in `paths`, in the tokens of `lm`: the recorded ones if they mean the same."""
     vocabulary = int(lm.model.config.get_text_config().vocab_size)
     for answer in answers:
-        token_ids = _token_ids(answer, lm)
+        token_ids, is_trace = answer.token_ids, answer.whole_text is None
+        if token_ids is None or not (is_trace or _decoded(token_ids, lm) == answer.whole_text):
+            encoded: list[int] = lm.tok_encode(answer.text or "", add_special_tokens=False)
+            token_ids = [*encoded, lm.eot_token_id] if answer.has_eos else encoded
         if max(token_ids, default=0) >= vocabulary:
             raise OptionError(
                 f"store={store_text(paths)}: token {max(token_ids)} of document "
@@ -173,23 +170,12 @@ def tokenised(
 
 
 def check_earlier(paths: abc.Sequence[str], jobs: abc.Sequence[Prepared]) -> None:
-    """Refuse earlier runs, if there are any, that answered nothing of what is asked first."""
+    """Refuse earlier runs without an answer to what is asked first."""
     if paths and not any(job.sequence.earlier for job in jobs):
         raise OptionError(
             f"store={store_text(paths)}: no answer to a document of "
             f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
         )
-
-
-def _token_ids(answer: EarlierAnswer, lm: HFLM) -> TokenIds:
-    """Those of the record, if they mean the same to `lm`; else of the text."""
-    token_ids, text = answer.token_ids, answer.text
-    if token_ids is not None:
-        is_trace = answer.whole_text is None
-        if is_trace or _decoded(token_ids, lm) == answer.whole_text:
-            return token_ids
-    encoded: list[int] = lm.tok_encode(text or "", add_special_tokens=False)
-    return [*encoded, lm.eot_token_id] if answer.has_eos else encoded
 
 
 def _decoded(token_ids: TokenIds, lm: HFLM) -> str | None:

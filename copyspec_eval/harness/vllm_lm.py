@@ -18,12 +18,11 @@ from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.records import BaselineTurn
-from copyspec_eval.serving import proposer, worker
+from copyspec_eval.serving import proposer
 from copyspec_eval.serving.requests import Drafted
 from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
-_WORKER = f"{worker.__name__}.{worker.CopySpecWorker.__name__}"
 _MEMORY = 0.9
 """Of a GPU, as vLLM takes it by default."""
 _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
@@ -90,7 +89,7 @@ class CopySpecVLLM(TimedLM):
                 "model": proposer.NAME,
                 "num_speculative_tokens": num_draft_tokens,
             },
-            worker_extension_cls=_WORKER,
+            worker_extension_cls=proposer.WORKER,
             **kwargs,
         )
         self.base_name, self.drafter = "copyspec-vllm", drafting.label

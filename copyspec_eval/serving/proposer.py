@@ -22,12 +22,12 @@ from copyspec_eval.drafters.options import parse_draft_options, store_text
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
-from copyspec_eval.serving.requests import Requests, Row
+from copyspec_eval.serving.requests import Drafted, Requests, Row, TokenIds
 from copyspec_eval.serving.step_clock import StepClock
 from copyspec_eval.types import DraftOptions
 
 VARIABLE = "COPYSPEC_DRAFTING"
-NAME = f"{__name__}.CopySpecProposer"
+NAME, WORKER = f"{__name__}.CopySpecProposer", f"{__name__}.CopySpecWorker"
 NUM_DRAFT_TOKENS = 31
 """The longest draft, in tokens: vLLM keeps room for as many in every step."""
 
@@ -113,3 +113,22 @@ def drafters(options: DraftOptions) -> DrafterFactory:
             "--model copyspec or copyspec-vllm"
         )
     return drafter_factory(options, token_ids)
+
+
+class CopySpecWorker:
+    """Asks the proposer for `--model copyspec-vllm`; mixed into vLLM's own worker class by name."""
+
+    model_runner: Any
+
+    def copyspec_drafted(self, answers: list[tuple[TokenIds, TokenIds]]) -> list[Drafted] | None:
+        """As `Requests.take_drafted`; None but in the last pipeline stage, which has a proposer."""
+        return self._proposer.requests.take_drafted(answers) if self._proposer else None
+
+    def copyspec_restart(self) -> None:
+        """Forget all requests and answers, and record the next ones."""
+        if self._proposer:
+            self._proposer.restart(is_recording=True)
+
+    @property
+    def _proposer(self) -> CopySpecProposer | None:
+        return getattr(self.model_runner, "drafter", None)
