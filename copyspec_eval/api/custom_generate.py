@@ -29,7 +29,6 @@ from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
 from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session
-from copyspec_eval.session.settings import check_model_cache
 
 _KNOWN = {
     *("attention_mask", "position_ids", "past_key_values", "cache_params"),
@@ -93,7 +92,7 @@ def custom_generate(
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
     switches = {"store": store, "tree": tree, "recycle": recycle}
-    options = python_options(drafter, gamma, num_draft_tokens=num_draft_tokens, **switches)
+    options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
     replay = None
     if generation_config.do_sample:
         replay = MultinomialReplay(len(prompts), input_ids.device)
@@ -123,9 +122,9 @@ def custom_generate(
     ]
     with one_at_a_time(model):
         arm = Arm(options, drafter_factory(options))
-        session = Session(model, None, [options], exact=False, rows=len(prompts))
-        check_model_cache(session.reason, [options], exact=False)
-        engine = session.engine(arm, 1 if session.reason else len(prompts))
+        rows = len(prompts)
+        session = Session(model, None, [options], exact=False, rows=rows, needs_rows=False)
+        engine = session.engine(arm, 1 if session.reason else rows)
         outputs = [generation.token_ids for generation in engine.generate(requests)]
     if replay is not None:
         replay.rewind(max(map(len, outputs)))
@@ -148,29 +147,27 @@ def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
 
 def _prompts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:
     """Each row's tokens without the padding on their left."""
-    rows: list[list[int]] = input_ids.tolist()
-    if not rows or not rows[0]:
+    if not input_ids.numel():
         raise RequestError("input_ids are empty; copyspec begins with a prompt of at least a token")
     if mask is None:
-        return rows
+        return input_ids.tolist()
     if mask.shape != input_ids.shape:
         raise RequestError(
             f"attention_mask has the shape {tuple(mask.shape)}, and input_ids have "
             f"{tuple(input_ids.shape)}; pass a mask value for each token"
         )
-    prompts = []
-    for number, (row, values) in enumerate(zip(rows, mask.tolist(), strict=True)):
-        length = values.count(1)
-        if others := {*values} - {0, 1}:
-            raise RequestError(
-                f"attention_mask holds {others.pop()}; use 1 for a token and 0 for padding"
-            )
+    others = mask[(mask != 0) & (mask != 1)]
+    if others.numel():
+        raise RequestError(
+            f"attention_mask holds {others[0].item()}; use 1 for a token and 0 for padding"
+        )
+    is_token = mask.bool()
+    for number, length in enumerate(is_token.sum(-1).tolist()):
         if not length:
             raise RequestError(f"row {number} of attention_mask has no token; leave the row out")
-        if not all(values[-length:]):
+        if not is_token[number, -length:].all():
             raise RequestError("attention_mask has zeros behind a token; pad prompts on the left")
-        prompts.append(row[-length:])
-    return prompts
+    return [row[tokens].tolist() for row, tokens in zip(input_ids, is_token, strict=True)]
 
 
 def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequence[int]]) -> None:

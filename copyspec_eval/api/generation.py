@@ -16,12 +16,7 @@ from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model
-from copyspec_eval.session.settings import (
-    bytes_of,
-    check_model_cache,
-    draft_options,
-    parse_arms,
-)
+from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 from copyspec_eval.types import PAPER_DELTA, DraftOptions, Generation
 
@@ -108,6 +103,7 @@ def generate(
     options = python_options(
         drafter,
         gamma,
+        exact,
         num_draft_tokens=num_draft_tokens,
         store=store,
         tree=tree,
@@ -115,10 +111,9 @@ def generate(
         draft_model=None if draft_model is None else type(draft_model).__name__,
         delta=delta,
     )
-    parse_arms(options, exact=exact)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size={batch_size!r} is not a number of at least 1")
-    prefix_bytes = bytes_of("prefix_cache", prefix_cache)
+    prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
     stops = [stop] if isinstance(stop, str) else list(stop)
 
     def decode(token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -129,17 +124,14 @@ def generate(
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise RequestError(f"max_new_tokens={max_new_tokens!r} is not a number of at least 1")
     builder, on_commit = SequenceBuilder(tokenizer.pad_token_id, decode), put_to(streamer)
-    requests = []
-    for prompt_ids in _token_ids(tokenizer, prompts, max_new_tokens, model):
-        request, _ = builder.build(
-            model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit
-        )
-        requests.append(request)
+    requests = [
+        builder.build(model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit)
+        for prompt_ids in _token_ids(tokenizer, prompts, max_new_tokens, model)
+    ]
     if streamer is not None and len(requests) != 1:
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
     with one_at_a_time(model, draft_model):
         session = Session(model, tokenizer, [options], exact=exact, rows=batch_size)
-        check_model_cache(session.reason, [options], exact=exact, batch_size=batch_size)
         drafts = None
         if draft_model is not None:
             drafts = DraftModel(checked_draft_model(draft_model), delta)
@@ -157,12 +149,14 @@ def generate(
     ]
 
 
-def python_options(drafter: str | None, gamma: int | None, **others: Any) -> DraftOptions:
-    """As `draft_options`; `store` is a switch here."""
+def python_options(
+    drafter: str | None, gamma: int | None, exact: bool, **others: Any
+) -> DraftOptions:
+    """As `draft_options`, checked; `store` is a switch here."""
     options = draft_options(drafter, gamma, **others)
     if options.store_paths:
         raise OptionError(f"store={options.store!r} is neither True nor False")
-    return options
+    return parse_arms(options, exact=exact)[0]
 
 
 def _answer(
@@ -206,7 +200,6 @@ def _token_ids(
 
 
 def put_to(streamer: Streamer | None) -> Callable[[list[int]], None]:
-    """What passes on committed tokens, or drops them without a streamer."""
     if streamer is None:
         return lambda token_ids: None
     return lambda token_ids: streamer.put(torch.tensor(token_ids))

@@ -92,7 +92,6 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
-    """Answers, reordered documents and scores of two runs."""
     from copyspec_eval.reports import equivalence
 
     answers = equivalence.compare_answers(a, b)
@@ -107,7 +106,6 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Print runs' scores, speed and equality, and write them with a page for the browser."""
     from copyspec_eval.reports import files, leaderboard, leaderboard_forms, shards
 
     board = leaderboard.leaderboard(shards.read_runs(arguments.runs))
@@ -120,7 +118,6 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def merge(arguments: argparse.Namespace) -> None:
-    """Write shards of one run as that run."""
     from copyspec_eval.reports.shards import write_merged
 
     _print_notes(write_merged(arguments.runs, arguments.out))
@@ -128,7 +125,6 @@ def merge(arguments: argparse.Namespace) -> None:
 
 
 def exactness(arguments: argparse.Namespace) -> None:
-    """Print which ways of exact mode hold for a model on this machine."""
     from copyspec_eval.harness.exactness import exactness_lines
 
     given = {"dtype": arguments.dtype, "device": arguments.device}
@@ -138,7 +134,6 @@ def exactness(arguments: argparse.Namespace) -> None:
 
 
 def tiny(arguments: argparse.Namespace) -> None:
-    """Print the folder of the embedded model, for backends that do not know its name."""
     from copyspec_eval.paths import TINY, model_path
 
     print(model_path(TINY))
@@ -161,7 +156,6 @@ def judge(arguments: argparse.Namespace) -> int:
 
 
 def redundant(arguments: argparse.Namespace) -> int:
-    """Write a redundant variant of a question file; 1 if a question has none."""
     from copyspec_eval.paper.redundant import write_redundant
     from copyspec_eval.scoring.chat import ChatModel
     from copyspec_eval.sources import read_questions
@@ -175,7 +169,6 @@ def redundant(arguments: argparse.Namespace) -> int:
 
 
 def paper(arguments: argparse.Namespace) -> None:
-    """Make the runs of a table of the paper, and print it; or print their commands alone."""
     from copyspec_eval import journal
     from copyspec_eval.paper import running, tables
     from copyspec_eval.paper.plan import Request
@@ -195,7 +188,6 @@ def paper(arguments: argparse.Namespace) -> None:
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Write a run as FastChat's answer files, EvalPlus's samples, or its turns as parquet."""
     from copyspec_eval.reports import export, runs
 
     if arguments.format == "turns":

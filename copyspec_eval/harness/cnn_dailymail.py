@@ -7,7 +7,6 @@ import re
 from dataclasses import asdict, fields
 from typing import Any
 
-from datasets import Dataset
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.utils import normalize_gen_kwargs
@@ -38,7 +37,7 @@ class CnnDailyMailTask(MultiTurnTask):
     as that code takes it.
     """
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         self._is_reference = reference_prompts.is_reference(dataset_kwargs)
         self._prompt = reference_prompts.summary_prompt() if self._is_reference else PROMPT
         articles = read_test_split(_PUBLIC, _VERSION, "cnn_dailymail/*.jsonl", _FIELDS)

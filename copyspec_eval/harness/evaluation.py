@@ -7,6 +7,7 @@ model used by hand has none. Imports neither torch nor transformers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -23,8 +24,7 @@ from lm_eval.utils import sanitize_model_name
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.recorded import arguments as arguments_of
-from copyspec_eval.harness.recorded import is_ours, recorded, with_environment
+from copyspec_eval.harness.recorded import is_ours, parse_arguments, recorded, with_environment
 from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
 _SETTINGS = (
@@ -54,7 +54,7 @@ def evaluation_settings() -> dict[str, Any]:
     arguments = _arguments("simple_evaluate")
     settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
     if "gen_kwargs" in settings:
-        settings["gen_kwargs"] = recorded(arguments_of(settings["gen_kwargs"])) or None
+        settings["gen_kwargs"] = recorded(parse_arguments(settings["gen_kwargs"])) or None
     return settings
 
 
@@ -102,28 +102,14 @@ def num_answers() -> int | None:
 
 def _tasks() -> dict[str, Any]:
     given: dict[Any, Any] = _arguments("evaluate").get("task_dict", {})
-    if "tasks" in given:
-        return dict(given["tasks"])
     tasks: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in given.get("tasks", given).items():
         tasks |= value if isinstance(value, Mapping) else {name: value}
     return tasks
 
 
 def _arguments(function: str) -> dict[str, Any]:
-    """Those of lm-eval's `function`, with defaults; empty if it does not run."""
     return (_CALLS.get() or {}).get(function, {})
-
-
-def _prepare(call: dict[str, Any]) -> None:
-    """Have lm-eval print the arguments of `simple_evaluate` as they are recorded."""
-    mask_logs()
-    if isinstance(call["model"], str):
-        call["model_args"] = with_environment(arguments_of(call["model_args"]))
-    if call["gen_kwargs"]:
-        call["gen_kwargs"] = arguments_of(call["gen_kwargs"])
-    if folder := _folder(call["evaluation_tracker"]):
-        _check_saving(call["evaluation_tracker"], folder)
 
 
 def _check_saving(tracker: Any, folder: Path) -> None:
@@ -143,19 +129,16 @@ def _check_saving(tracker: Any, folder: Path) -> None:
 
     def check(name: str, is_whole: Callable[[bytes], bool]) -> None:
         path = next(folder.rglob(name), folder / name)
-        try:
-            whole = is_whole(journal.read(path))
-        except ValueError:
-            whole = False
-        if not whole:
-            raise DataError(f"{path}: not written completely; free space there, and start again")
+        with contextlib.suppress(ValueError):
+            if is_whole(journal.read(path)):
+                return
+        raise DataError(f"{path}: not written completely; free space there, and start again")
 
     tracker.save_results_aggregated, tracker.save_results_samples = results_saved, samples_saved
 
 
 def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    """What `simple_evaluate` returns and lm-eval writes, without what is not recorded."""
-    given = {**(call["metadata"] or {}), **arguments_of(call["model_args"])}
+    given = {**(call["metadata"] or {}), **parse_arguments(call["model_args"])}
     for config in (results["config"], *results["configs"].values()):
         for name in ("model_args", "gen_kwargs", "generation_kwargs"):
             if isinstance(settings := config.get(name), Mapping):
@@ -199,15 +182,23 @@ def _wrap(function: Callable[..., Any]) -> None:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        is_whole = function.__name__ == "simple_evaluate" and is_ours(call.arguments["model"])
+        given = call.arguments
+        is_whole = function.__name__ == "simple_evaluate" and is_ours(given["model"])
         if is_whole:
-            _prepare(call.arguments)
-        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: call.arguments})
+            mask_logs()
+            # lm-eval prints these, and they print as they are recorded.
+            if isinstance(given["model"], str):
+                given["model_args"] = with_environment(parse_arguments(given["model_args"]))
+            if given["gen_kwargs"]:
+                given["gen_kwargs"] = parse_arguments(given["gen_kwargs"])
+            if folder := _folder(given["evaluation_tracker"]):
+                _check_saving(given["evaluation_tracker"], folder)
+        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: given})
         try:
             results = function(*call.args, **call.kwargs)
         finally:
             _CALLS.reset(token)
-        return _clean(results, call.arguments) if is_whole and results else results
+        return _clean(results, given) if is_whole and results else results
 
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})

@@ -6,8 +6,6 @@ import logging
 from collections import Counter
 from typing import Any
 
-from datasets import Dataset
-
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
@@ -40,7 +38,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     the words of the paper's own code.
     """
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         is_reference = reference_prompts.is_reference(dataset_kwargs)
         self._prompts = reference_prompts.gsm8k_prompts() if is_reference else PROMPTS
         problems = []

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from datasets import Dataset
-
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness import reference_prompts
@@ -94,7 +92,7 @@ class EvalPlusTask(MultiTurnTask):
 
     benchmark: ClassVar[Benchmark]
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         """The problems without their tests, which fit no table."""
         if importlib.util.find_spec("evalplus") is None:
             raise OptionError(

@@ -25,7 +25,7 @@ from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_l
 from copyspec_eval.harness import options, requests
 from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.backends.hf import split_documents_over_ranks
-from copyspec_eval.harness.recorder import Answers, RunRecorder, check_output_folder
+from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, check_output_folder
 from copyspec_eval.harness.requests import Prepared
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
@@ -33,7 +33,7 @@ from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.session import Arm, Session
-from copyspec_eval.session.settings import bytes_of, check_bool, check_model_cache, parse_arms
+from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
 from copyspec_eval.types import PAPER_DELTA, Generation
 
 report_errors_in_one_line()
@@ -115,7 +115,7 @@ class CopySpecLM(HFLM):
         self._exact = check_bool("exact", exact)
         self._options = parse_arms(shared, arms, exact=exact)
         self._paired = check_bool("paired", paired) or arms is not None
-        self._prefix_bytes = bytes_of("prefix_cache", prefix_cache)
+        self._prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
         self._store_paths = shared.store_paths
         answers = requests.earlier_answers(self._store_paths)
         self._load(pretrained, kwargs)
@@ -127,7 +127,6 @@ class CopySpecLM(HFLM):
         self._warm = False
 
     def _load(self, pretrained: Any, kwargs: dict[str, Any]) -> None:
-        """Load the model by lm-eval's `hf`, once nothing speaks against it."""
         source = model_path(pretrained) if isinstance(pretrained, str) else pretrained
         config: Any = options.checked_config(source, kwargs)
         check_model_cache(
@@ -171,7 +170,7 @@ class CopySpecLM(HFLM):
         engine.check(sequences)
         for arm, recorder in zip(self._arms, self._recorders, strict=True):
             costs = session.costs(arm.options, batch_size)
-            recorder.begin(self._spec(session, arm, jobs, batch_size), costs)
+            recorder.begin(self._spec(session, arm, answers.asked, batch_size), costs)
 
         def finish(index: int, generated: Generation | Sequence[PairedAnswer]) -> None:
             by_arm: Sequence[PairedAnswer | Generation] = (
@@ -199,7 +198,6 @@ class CopySpecLM(HFLM):
         return super().chat_template(chat_template)  # type: ignore[no-any-return]
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's facts and the run's figures; rank 0 is asked when all answers are in."""
         info: dict[str, Any] = super().get_model_info()
         first, *others = (recorder.report() for recorder in self._recorders)
         return info | {"copyspec": first | ({"other_arms": others} if others else {})}
@@ -215,10 +213,8 @@ class CopySpecLM(HFLM):
                 self._options,
                 exact=self._exact,
                 rows=self._rows or 2,
+                needs_rows=self._rows is not None,
             )
-        check_model_cache(
-            session.reason, self._options, exact=self._exact, batch_size=self.batch_size
-        )
         if session.reason:
             logger.warning(
                 "%s: it is decoded with its own attention and cache, one request at a time, and "
@@ -312,10 +308,7 @@ class CopySpecLM(HFLM):
         before = marker if isinstance(marker, str) else None
         return str(postprocess_generated_text(text, stop=job.until, think_end_token=before))
 
-    def _spec(self, session: Session, arm: Arm, jobs: list[Prepared], batch_size: int) -> RunSpec:
-        processors: dict[str, set[str]] = {}
-        for job in jobs:
-            processors.setdefault(job.asked.instance.task_name or "", set()).update(job.processors)
+    def _spec(self, session: Session, arm: Arm, asked: list[Asked], batch_size: int) -> RunSpec:
         mode = session.mode(batch_size)
         is_ours = session.cache == "copyspec" and kernels.serve(self.model)
         settings = asdict(arm.options) | {
@@ -338,6 +331,7 @@ class CopySpecLM(HFLM):
             model=self.pretrained,
             arguments=self._arguments,
             batch_size=self.batch_size,
-            processors={task: sorted(names) for task, names in processors.items()},
+            asked=asked,
+            processors=lambda settings: sorted(set(self._builder.processor_names(settings))),
             drafting=settings,
         )

@@ -92,7 +92,6 @@ class TurnInstance(Instance):
         return render(self.messages(), self.chat_template)
 
     def messages(self) -> list[Message]:
-        """The conversation up to and with this turn's question."""
         question = {"role": "user", "content": self.question}
         if self.previous is None:
             system = [{"role": "system", "content": self.system}] if self.system else []
@@ -154,12 +153,11 @@ class MultiTurnTask(ConfigurableTask):
         self._rank = 0
         self._reported: set[str] = set()
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         """What is asked, of `dataset_kwargs` in the YAML file."""
         raise NotImplementedError
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        """The user's message in each turn of `doc`."""
         return list(doc["turns"])
 
     def target(self, doc: dict[str, Any]) -> str:
@@ -181,12 +179,10 @@ class MultiTurnTask(ConfigurableTask):
         return {}
 
     def new_request(self, *args: Any) -> TurnInstance:
-        """The request for one turn, with the arguments of `TurnInstance`."""
         return TurnInstance(*args)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        rows = self.documents(dict(dataset_kwargs or {}))
-        self.dataset = {"test": Dataset.from_list(rows) if isinstance(rows, list) else rows}
+        self.dataset = {"test": Dataset.from_list(self.documents(dict(dataset_kwargs or {})))}
 
     def doc_to_text(self, doc: dict[str, Any], doc_to_text: Any = None) -> str:
         return self.user_turns(doc)[0]
@@ -228,10 +224,22 @@ class MultiTurnTask(ConfigurableTask):
         return requests
 
     def apply_filters(self) -> None:
-        """As lm-eval's; then choose which figures to report, since all answers are in."""
+        """As lm-eval's; then choose which figures to report, since all answers are in.
+
+        lm-eval gathers the figures that rank 0 reports, which are those with a value, and stops on
+        a rank that lacks one. So the other ranks report all.
+        """
         super().apply_filters()
-        every = {_key(metric, turn + 1) for metric in METRICS for turn in range(self.num_turns)}
-        self._reported = every if self._rank else self._with_a_value()
+        by_turn: dict[int, list[Fields]] = {turn: [] for turn in range(1, self.num_turns + 1)}
+        for instance in self._instances:
+            by_turn[instance.turn].append(_fields(record_of(instance.resps[0])))
+        self._reported = {
+            _key(metric, turn)
+            for turn, answers in by_turn.items()
+            for metric in METRICS
+            if self._rank
+            or not math.isnan(_over(metric, (_parts(metric, fields) for fields in answers)))
+        }
         if self._is_scored:
             self.prepare_scores()
 
@@ -240,8 +248,8 @@ class MultiTurnTask(ConfigurableTask):
             return {"bypass": 999}  # lm-eval's own value under --predict_only
         texts = [str(answer or "") for answer in results]
         figures: dict[str, Any] = {}
-        for turn, answer in enumerate(results, start=1):
-            figures[f"answered_turn{turn}"] = float(bool(texts[turn - 1].strip()))
+        for turn, (answer, text) in enumerate(zip(results, texts, strict=True), start=1):
+            figures[f"answered_turn{turn}"] = float(bool(text.strip()))
             fields = _fields(record_of(answer))
             for metric in METRICS:
                 if _key(metric, turn) in self._reported:
@@ -251,22 +259,6 @@ class MultiTurnTask(ConfigurableTask):
     @property
     def _is_scored(self) -> bool:
         return "bypass" not in self._metric_fn_list
-
-    def _with_a_value(self) -> set[str]:
-        """Figures for which this rank's answers have a value.
-
-        lm-eval gathers rank 0's figures from all ranks, and stops on a rank that lacks one. So the
-        other ranks report every figure, and lm-eval ignores those that rank 0 does not report.
-        """
-        by_turn: dict[int, list[Fields]] = {}
-        for instance in self._instances:
-            by_turn.setdefault(instance.turn, []).append(_fields(record_of(instance.resps[0])))
-        return {
-            _key(metric, turn)
-            for turn, answers in by_turn.items()
-            for metric in METRICS
-            if not math.isnan(_over(metric, (_parts(metric, fields) for fields in answers)))
-        }
 
 
 def _key(metric: Metric, turn: int) -> str:

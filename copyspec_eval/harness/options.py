@@ -70,8 +70,8 @@ def check_values(options: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(rows)):
         raise OptionError(f"batch_size={rows!r} is neither a number of at least 1 nor auto")
     dtype = options.get("dtype") or "auto"
-    of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype != "auto" and not getattr(of_torch, "is_floating_point", False):
+    resolved = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype != "auto" and not getattr(resolved, "is_floating_point", False):
         raise OptionError(f"dtype={dtype!r}: use a torch dtype, e.g. bfloat16")
     if options.get("device") is not None:
         _check_device(options["device"])
@@ -118,7 +118,6 @@ def loading(option: str, value: object, remedy: str) -> Iterator[None]:
 
 
 def checked_config(pretrained: Any, options: Mapping[str, Any]) -> PretrainedConfig:
-    """The config of a model, named or loaded, that can be served with these options."""
     if isinstance(pretrained, str):
         config = _read_config(pretrained, options, "pretrained")
     elif hasattr(pretrained, "config"):
@@ -157,7 +156,6 @@ def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> 
 def load_draft_model(
     name: str, dtype: torch.dtype, device: torch.device, options: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """A draft model in the target's dtype and on its device."""
     auto: Any = AutoModelForCausalLM
     with loading("draft_model", name, "check its files"):
         loaded = auto.from_pretrained(model_path(name), dtype=dtype, **_access(options))
@@ -181,7 +179,6 @@ def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> Pr
 
 
 def _check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
-    """Refuse model arguments that nothing would read, or that cannot work."""
     ours_and_harness = {*OUR_OPTIONS, *_harness_options()} - _REFUSED.keys()
     for name, value in options.items():
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name
@@ -205,6 +202,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _harness_options() -> dict[str, Any]:
-    """The arguments of lm-eval's `hf` with their annotations."""
     parameters = inspect.signature(HFLM.__init__).parameters.values()
     return {p.name: p.annotation for p in parameters if p.name not in ("self", "kwargs")}

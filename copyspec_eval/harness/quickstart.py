@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from datasets import Dataset
-
 from copyspec_eval.harness.gsm8k import GSM8KSelfCorrectionTask
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import tasks_dir
@@ -21,7 +19,7 @@ class QuickstartTask(MultiTurnTask):
     Figures: `exact_turn{k}`, the share of right answers, ignoring spaces around them.
     """
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         path = tasks_dir() / FOLDER / f"{dataset_kwargs['documents']}.jsonl"
         return [row.fields for row in read_jsonl(path)]
 

@@ -33,7 +33,6 @@ _OTHERS = (
 
 
 def is_ours(model: Any) -> bool:
-    """Whether lm-eval's `model`, named or loaded, is of this package."""
     if isinstance(model, str):
         return model in lm_eval_models().names
     return type(model).__module__.startswith("copyspec_eval.")
@@ -90,7 +89,6 @@ def _declared() -> frozenset[str]:
 
 
 def parameters(function: Any) -> set[str]:
-    """Their names, of a function or of a class's constructor."""
     return set(inspect.signature(function).parameters)
 
 
@@ -104,14 +102,13 @@ class Arguments(dict[str, Any]):
         return Arguments({**self, **other})
 
 
-def arguments(given: Mapping[str, Any] | str | None) -> Arguments:
-    """lm-eval's `model_args` or `gen_kwargs`, parsed."""
+def parse_arguments(given: Mapping[str, Any] | str | None) -> Arguments:
     parsed = Arguments(given if isinstance(given, Mapping) else simple_parse_args_string(given))
     recorded(parsed)  # hides what is secret
     return parsed
 
 
-def of_environment() -> dict[str, Any]:
+def environment_arguments() -> dict[str, Any]:
     try:
         given = json.loads(os.environ.get(VARIABLE) or "{}")
     except (ValueError, RecursionError):
@@ -122,8 +119,7 @@ def of_environment() -> dict[str, Any]:
 
 
 def with_environment(given: Mapping[str, Any]) -> Arguments:
-    """Model arguments, and those of the environment over them."""
-    whole = arguments({**given, **of_environment()})
+    whole = parse_arguments({**given, **environment_arguments()})
     for name, value in whole.items():
         if value == NOT_RECORDED:
             raise OptionError(
@@ -158,13 +154,13 @@ def watch_command() -> None:
         for field in fields(config):
             value = getattr(config, field.name)
             if isinstance(value, dict) and field.name not in ("samples", "cache_requests"):
-                setattr(config, field.name, arguments(value))
-        _command = _command_of(config)
+                setattr(config, field.name, parse_arguments(value))
+        _command = _command_line(config)
 
     EvaluatorConfig.__init__ = init
 
 
-def _command_of(config: Any) -> str:
+def _command_line(config: Any) -> str:
     words, defaults = ["lm_eval"], type(config)()
     for field in fields(config):
         value = getattr(config, field.name)

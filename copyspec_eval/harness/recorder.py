@@ -65,10 +65,7 @@ def check_output_folder() -> None:
 
 
 class RunRecorder:
-    """Appends each turn's row to lm-eval's output folder, if any, and has it for the table.
-
-    A later evaluation with another `RunSpec` is another run.
-    """
+    """Records a run's rows, in lm-eval's output folder if any; another `RunSpec` is another run."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.run_id = provenance.new_run_id()
@@ -152,7 +149,6 @@ class RunRecorder:
         return rows
 
     def report(self) -> dict[str, Any]:
-        """The run's id, and its figures per task, turn and category; logs its table."""
         rows = self.all_rows()
         if rows:
             logger.info("figures of this run:\n%s", run_table(rows))
@@ -160,11 +156,7 @@ class RunRecorder:
 
 
 class Answers:
-    """The answers to one call of `generate_until`, with a bar that shows how fast they come.
-
-    Attributes:
-        asked: what to answer, each once.
-    """
+    """The answers to one call of `generate_until`, each `asked` once, with a bar of their speed."""
 
     def __init__(self, lm: Any, requests: Sequence[Instance], disable_bar: bool) -> None:
         self._cache: CacheHook = lm.cache_hook

@@ -71,7 +71,6 @@ def chat_stops() -> list[str]:
 
 
 def completion_stops(benchmark: str) -> list[str]:
-    """Where EvalPlus ends a completion of a problem of its `benchmark`, "humaneval" or "mbpp"."""
     from evalplus.provider.utility import EOS, extra_eos_for_direct_completion
 
     return [*EOS, *extra_eos_for_direct_completion(benchmark)]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections import abc
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
-from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
@@ -32,14 +30,12 @@ _INSTEAD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """An answer to give: its stop strings, EOS text included, and logits processors' names."""
+class Prepared(NamedTuple):
+    """An answer to give, and its stop strings, which include the EOS text."""
 
     asked: Asked
     until: list[str]
     sequence: Sequence
-    processors: list[str]
 
 
 class RequestBuilder(SequenceBuilder):
@@ -61,7 +57,7 @@ class RequestBuilder(SequenceBuilder):
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
         document = document_number(task, instance.doc_id)
-        sequence, processors = self.build(
+        sequence = self.build(
             self._lm.model,
             prompt_ids,
             settings,
@@ -71,7 +67,7 @@ class RequestBuilder(SequenceBuilder):
             named="gen_kwargs ",
             earlier=self._earlier.to(task, document, getattr(instance, "turn", 1)),
         )
-        return Prepared(asked, until, sequence, _names(processors))
+        return Prepared(asked, until, sequence)
 
     def stop_rule(
         self, max_new_tokens: int, eos_token_id: int | list[int] | None, stops: abc.Sequence[str]
@@ -83,14 +79,14 @@ class RequestBuilder(SequenceBuilder):
     def processor_names(self, gen_kwargs: dict[str, Any]) -> list[str]:
         """Of the logits processors of `model.generate`, also in modes that are not served."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
-        return _names(self.processors(self._lm.model, settings, max_gen_toks))
+        _, processors = self.prepared(self._lm.model, settings, 1, max_gen_toks, is_checked=False)
+        return [type(processor).__name__ for processor in processors]
 
     @property
     def _eos_text(self) -> str:
         return str(self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False))
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
-        """The settings of `model.generate`, the stop strings and the budget."""
         given = gen_kwargs.get("until", [])
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
@@ -131,10 +127,6 @@ def _check_whole(text: str, named: str) -> None:
             f"{named} has half a character ({error.object[error.start]!a}), which no tokenizer "
             "reads; correct it"
         ) from error
-
-
-def _names(processors: LogitsProcessorList) -> list[str]:
-    return [type(processor).__name__ for processor in processors]
 
 
 def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:

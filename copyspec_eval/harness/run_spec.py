@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from copyspec_eval import provenance
 from copyspec_eval.decoding.model_copy import weights_hash
 from copyspec_eval.harness.evaluation import evaluation_settings, task_settings
 from copyspec_eval.harness.recorded import recorded
+from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.redaction import masked
 
@@ -27,21 +28,19 @@ def run_spec(
     model: object,
     arguments: Mapping[str, Any],
     batch_size: int | str,
-    processors: Mapping[str, Collection[str] | None],
+    asked: Iterable[Asked],
+    processors: Callable[[dict[str, Any]], Collection[str] | None],
     drafting: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """What `lm`, loaded, is asked to do in the evaluation under way.
 
-    Args:
-        backend: lm-eval's name for it.
-        model: name or folder of what it loaded, or the loaded object itself.
-        arguments: the user's.
-        processors: names of logits processors by task, where they are known.
-        drafting: how drafts are made; its names are left out of `model_args`.
+    `model` is what it loaded, by name or not; `arguments` are the user's, without those in
+    `drafting`; `processors` names the logits processors of a request's settings, if known.
     """
     loaded = getattr(lm, "model", None)
     config = getattr(loaded, "config", None)
-    tasks = task_settings(set(processors))
+    requests = {each.instance.task_name or "": each.settings for each in asked}
+    tasks = task_settings(set(requests))
     return RunSpec(
         backend=backend,
         model=masked(model) if isinstance(model, str) else f"({type(loaded).__name__})",
@@ -61,8 +60,8 @@ def run_spec(
         evaluation=_plain(evaluation_settings()),
         tasks=_plain(
             {
-                task: tasks.get(task, {}) | {"logits_processors": names}
-                for task, names in processors.items()
+                task: tasks.get(task, {}) | {"logits_processors": processors(settings)}
+                for task, settings in requests.items()
             }
         ),
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from copyspec_eval import sources
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.multiturn import MultiTurnTask
@@ -15,11 +13,10 @@ from copyspec_eval.harness.multiturn import MultiTurnTask
 class QuestionFileTask(MultiTurnTask):
     """Conversations of a FastChat-style question file, `dataset_kwargs: {questions: FILE}`.
 
-    FILE is one of `copyspec_eval.sources.FILES`, or a path: a YAML file of five lines makes a task
-    of any question file (docs/tasks.md).
+    FILE is one of `copyspec_eval.sources.FILES`, or a path (docs/tasks.md).
     """
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         name = dataset_kwargs.get("questions")
         if not isinstance(name, str) or len(dataset_kwargs) > 1:
             raise OptionError(

@@ -148,14 +148,14 @@ class TimedLM(Backend):
         ]
 
     def _spec(self, jobs: list[Asked]) -> RunSpec:
-        settings = {job.instance.task_name or "": job.settings for job in jobs}
         spec = run_spec(
             self,
             backend=self.base_name,
             model=self._arguments.get("pretrained") or self._arguments.get("model"),
             arguments=self._arguments,
             batch_size=self._rows,
-            processors={task: self.processors(each) for task, each in settings.items()},
+            asked=jobs,
+            processors=self.processors,
             drafting=self.drafting,
         )
         return replace(spec, **self.loaded())

@@ -162,7 +162,6 @@ def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
 
 
 def _check_names(arguments: Iterable[str]) -> None:
-    """Refuse what neither we, nor lm-eval's `vllm`, nor vLLM take."""
     from lm_eval.models.vllm_causallms import VLLM
     from vllm import EngineArgs
 

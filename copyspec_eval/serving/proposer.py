@@ -33,16 +33,10 @@ NUM_DRAFT_TOKENS = 31
 
 
 class CopySpecProposer:
-    """What vLLM asks for drafts after every step.
-
-    Args:
-        vllm_config: vLLM's `VllmConfig`.
+    """What vLLM asks for drafts after every step; `requests` are the recognised ones.
 
     Raises:
         OptionError, DataError: as `drafters`; or `COPYSPEC_DRAFTING` names unknown settings.
-
-    Attributes:
-        requests: the recognised ones.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -53,7 +47,7 @@ class CopySpecProposer:
         self.restart()
 
     def restart(self, is_recording: bool = False) -> None:
-        """Forget all requests and their answers, but not what steps take."""
+        """Forget all requests and their answers, but not how long steps take."""
         self.requests = Requests(drafters(self._options), self._max_length, is_recording)
         self._num_tokens = 0
         self._ended: float | None = None

@@ -59,7 +59,6 @@ class Request:
                 sequence.commit(Draft(), [token_id].__getitem__)
 
     def propose(self, thresholds: Sequence[float]) -> list[int]:
-        """Draft tokens for the next step."""
         self.draft = self.sequence.propose(thresholds)
         return list(self.draft.token_ids)
 
@@ -80,10 +79,7 @@ class Request:
             sequence.drafter.observe(sequence.output_ids, Verdict(0, sequence.output_ids[-1]))
 
     def drafted(self, text: NDArray[numpy.int32], num_prompt_tokens: int) -> Drafted:
-        """What was drafted for the answer; `text` is the whole prompt and answer.
-
-        The first and last steps may be missing here, and tokens beyond the end may be left.
-        """
+        """What was drafted for the answer, up to its end; `text` is the whole prompt and answer."""
         sequence = self.sequence
         if len(text) > len(self.text):
             self.go_on(text)
@@ -104,15 +100,14 @@ class Request:
 
 
 class Requests:
-    """Which request is in which row.
+    """Which request is in which row: the one whose tokens the row extends, or a new one.
 
-    A row belongs to the request whose tokens it extends, or to a new one. Rows change places
-    between steps. A request in no row has ended or was left out, and may come back. The engine
-    drops the last draft of a preempted request; this cannot be noticed, so it counts as rejected.
+    Rows change places between steps. A request in no row has ended or was left out, and may come
+    back. The engine drops the last draft of a preempted request without notice, so that draft
+    counts as rejected.
 
-    When recording, requests in no row are remembered as `ended` until `take_drafted`. A server does
-    not record, or it would remember all that it ever answered: there, a request that comes back is
-    a new one whose prompt has the output so far, and drafts alike.
+    When recording, `ended` remembers requests in no row until `take_drafted`. A server must not, or
+    it would remember all answers: there, a request that comes back is new, and drafts alike.
 
     Attributes:
         running: the requests of the last step.
@@ -207,7 +202,6 @@ def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
 
 
 def _agree(text: NDArray[numpy.int32], other: NDArray[numpy.int32]) -> bool:
-    """Whether one is the beginning of the other."""
     length = min(len(text), len(other))
     # The last token is compared first, since texts that only begin alike seldom share it.
     return bool(text[length - 1] == other[length - 1]) and numpy.array_equal(

@@ -21,6 +21,7 @@ from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
 from copyspec_eval.errors import ModelError
+from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import DraftOptions, ExactMode
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Session:
         options: every way in which engines draft.
         exact: whether steps are exact.
         rows: the rows with which the model's cache is tried.
+        needs_rows: whether they have to decode side by side.
 
     Attributes:
         model: the copy that decodes.
@@ -67,6 +69,7 @@ class Session:
         *,
         exact: bool,
         rows: int,
+        needs_rows: bool = True,
     ) -> None:
         if model.training:
             raise ModelError("the model is in training mode; call model.eval() first")
@@ -84,6 +87,8 @@ class Session:
             ("cache", exact, rows),
             lambda: choose_cache(self.model, exact=exact, batch_size=rows),
         )
+        batch_size = rows if needs_rows else 1
+        check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
         self._tokenizer = tokenizer
         self._options = options
         self._exact = exact
@@ -144,7 +149,6 @@ class Session:
         return self._measured[key]  # type: ignore[no-any-return]
 
     def _longest(self, options: DraftOptions, batch_size: int) -> int:
-        """Tokens of the longest draft that a step holds."""
         mode, longest = self.mode(batch_size), longest_draft(options)
         most = mode.num_draft_tokens if mode else None
         return longest if most is None else min(longest, most)

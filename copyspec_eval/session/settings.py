@@ -109,7 +109,7 @@ def check_model_cache(
         )
 
 
-def bytes_of(name: str, value: object) -> int:
+def parse_bytes(name: str, value: object) -> int:
     """The bytes of a size: a number, or a text such as "2GB".
 
     Raises:

@@ -89,8 +89,7 @@ def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: 
     assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
     assert wanted != unpenalised
     [asked, *_] = Answers(ours, instances({}), disable_bar=True).asked
-    jobs = [ours._builder.prepare(asked)]
-    settings = ours._spec(ours.prepare(), ours._arms[0], jobs, 1).tasks["task"]
+    settings = ours._spec(ours.prepare(), ours._arms[0], [asked], 1).tasks["task"]
     assert settings["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
 
 

@@ -38,6 +38,7 @@ from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.recorder import Answers
 from copyspec_eval.records import record_of
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import CacheKind, Draft, DraftOptions, Generation, Verdict
@@ -352,8 +353,8 @@ def test_a_harness_model_gives_the_answers_of_hf(
     assert answers == stock.generate_until(instances(), disable_tqdm=True)
     records = [record_of(answer) for answer in answers]
     assert all(record and record.baseline and not record.baseline.difference for record in records)
-    jobs = [ours._builder.build(instances()[0], 0)]
-    spec = ours._spec(ours.prepare(), ours._arms[0], jobs, 1)
+    [asked, *_] = Answers(ours, instances(), disable_bar=True).asked
+    spec = ours._spec(ours.prepare(), ours._arms[0], [asked], 1)
     assert spec.drafting["cache"] == ours.prepare().cache != "copyspec"
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=False$"):

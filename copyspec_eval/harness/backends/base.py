@@ -125,7 +125,7 @@ def with_tokens(
     return TimedAnswer(counts, tuple(token_ids))
 
 
-def finish_of(reason: str | None, stop_reason: object) -> FinishReason | None:
+def finish_reason_from(reason: str | None, stop_reason: object) -> FinishReason | None:
     """vLLM reports "stop" for an EOS too, without a stop string."""
     if reason == "stop":
         return "stop" if isinstance(stop_reason, str) else "eos"
@@ -133,7 +133,6 @@ def finish_of(reason: str | None, stop_reason: object) -> FinishReason | None:
 
 
 def counts_by_source(attempts: Sequence[Attempt]) -> dict[DraftSource, DraftCounts]:
-    """The sums of drafts that have one source each."""
     sums: dict[DraftSource, DraftCounts] = {}
     for drafted, accepted, source in attempts:
         before = sums.get(source, DraftCounts())

@@ -21,7 +21,7 @@ from copyspec_eval.harness.backends.base import (
     Backend,
     TimedAnswer,
     counts_by_source,
-    finish_of,
+    finish_reason_from,
     is_one,
 )
 from copyspec_eval.harness.backends.vllm import attempts
@@ -74,7 +74,6 @@ class APIBackend(Backend):
         return list(map(without_secrets, texts)), timed  # a server may echo them
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
-        """With the server's counts, which are those of a whole call."""
         counts = TurnCounts(seconds=seconds / len(group), latency_seconds=seconds)
         by_context: defaultdict[Any, list[_Call]] = defaultdict(list)
         for call in self._calls:
@@ -135,7 +134,7 @@ def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> TimedAnswe
         num_reused_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         num_tokens=num_tokens,
         drafts=counts_by_source(made) or None,
-        finish_reason=finish_of(reason, choice.get("stop_reason")),
+        finish_reason=finish_reason_from(reason, choice.get("stop_reason")),
     )
     if call.started is not None and call.ended is not None:
         counts = replace(counts, latency_seconds=call.ended - call.started)

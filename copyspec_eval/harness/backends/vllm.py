@@ -15,7 +15,7 @@ from copyspec_eval.harness.backends.base import (
     Backend,
     TimedAnswer,
     counts_by_source,
-    finish_of,
+    finish_reason_from,
     with_tokens,
 )
 from copyspec_eval.harness.recorded import parameters
@@ -59,8 +59,7 @@ class VLLMBackend(Backend):
         if not method_source(config) or config.device_config.device_type != "cpu":
             return
         settings, *_ = self.modify_gen_kwargs(gen_kwargs)
-        temperature = settings.get("temperature", _TEMPERATURE)
-        if temperature:
+        if temperature := settings.get("temperature", _TEMPERATURE):
             raise OptionError(
                 f"temperature={temperature}: on a CPU, vLLM's answers are garbage if it samples "
                 "with drafts; pass --gen_kwargs do_sample=false, or sample without drafts"
@@ -108,12 +107,19 @@ class VLLMBackend(Backend):
         return getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
 
     def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
-        answer = output.outputs[0]
+        answer, times = output.outputs[0], getattr(output, "metrics", None)
+        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
+        if times is not None:  # from when vLLM began with the request, not from when it got it
+            counts = replace(counts, latency_seconds=times.last_token_ts - times.scheduled_ts)
+        if times is not None and num_rows == 1:
+            prefill = times.first_token_ts - times.scheduled_ts
+            decode = self._seconds - prefill
+            counts = replace(counts, prefill_seconds=prefill, decode_seconds=decode)
         timed = with_tokens(
-            self._times(output, num_rows),
+            counts,
             len(output.prompt_token_ids),
             answer.token_ids,
-            finish_of(answer.finish_reason, answer.stop_reason),
+            finish_reason_from(answer.finish_reason, answer.stop_reason),
         )
         forwards = self._forwards.get(getattr(output, "request_id", ""))
         if forwards is None:
@@ -133,18 +139,6 @@ class VLLMBackend(Backend):
             attempts=tuple(made),
             spans=tuple(spans),
         )
-
-    def _times(self, output: Any, num_rows: int) -> TurnCounts:
-        """Times from when vLLM began with the request, not from when it got it."""
-        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
-        times = getattr(output, "metrics", None)
-        if times is None:
-            return counts
-        counts = replace(counts, latency_seconds=times.last_token_ts - times.scheduled_ts)
-        if num_rows > 1:
-            return counts
-        prefill = times.first_token_ts - times.scheduled_ts
-        return replace(counts, prefill_seconds=prefill, decode_seconds=self._seconds - prefill)
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         with watched(getattr(self.model, "llm_engine", None)) as forwards:
@@ -166,14 +160,14 @@ def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
         return
 
     def noted(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        # An aborted request may still be given tokens, and none of them is in its answer.
+        # An aborted request may still get tokens that are not in its answer.
         states = {
             each.request_id: processor.request_states.get(each.request_id) for each in outputs
         }
         processed = process(outputs, *args, **kwargs)
         for output in outputs:
             state = states[output.request_id]
-            # What follows a stop string has been taken away by now.
+            # Without what follows a stop string.
             if state is not None and output.new_token_ids:
                 name = getattr(state, "external_req_id", output.request_id)
                 num_tokens.setdefault(name, []).append(len(output.new_token_ids))
