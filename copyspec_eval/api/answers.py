@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 
 from copyspec_eval.records import SpanCharacters
 from copyspec_eval.reports.segments import segments
-from copyspec_eval.types import (
-    COPIED,
-    Attempt,
-    CopyOrigin,
-    FinishReason,
-    Span,
-    TurnCounts,
-)
+from copyspec_eval.types import COPIED, Attempt, CopyOrigin, FinishReason, Span, TurnCounts
 
 _MARK = "background:rgba(255,176,0,.35);border-radius:3px"
 _LONGEST_SOURCE = 60
@@ -54,12 +47,12 @@ class Answer:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens by the seconds that this answer took, its prefill included."""
+        """Tokens per second of this answer, with its prefill."""
         return len(self.token_ids) / (self.counts.seconds or float("nan"))
 
     @property
     def tokens_per_forward(self) -> float:
-        """Tokens by forwards of the model, the prefill counted as one; 1 without drafts."""
+        """Tokens per forward, of which the prefill is one; 1 without drafts."""
         return len(self.token_ids) / (self.counts.num_forwards or 1)
 
     @property

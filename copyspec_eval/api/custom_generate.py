@@ -1,4 +1,4 @@
-"""transformers' own door: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`.
+"""For transformers: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`.
 
 transformers does all of its preparation and hands over a decoding loop. This one decodes with
 drafts and gives what its own would: the same sequences, random numbers included.
@@ -7,7 +7,7 @@ drafts and gives what its own would: the same sequences, random numbers included
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.generation import REMEDIES, Streamer, put_to, python_options
-from copyspec_eval.api.rows import CriteriaRule, Noise, RowProcessor
+from copyspec_eval.api.generation import Streamer, put_to, python_options
+from copyspec_eval.api.rows import CriteriaRule, MultinomialReplay, RowProcessor
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
@@ -29,12 +29,12 @@ from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
 from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session
-from copyspec_eval.session.settings import check_model_cache
 
-_READ = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
-"""What transformers prepares for the model that is heeded here."""
-_FOR_THE_FORWARD = {"cache_position", "logits_to_keep", "use_cache"}
-"""What it prepares for its own forwards."""
+_KNOWN = {
+    *("attention_mask", "position_ids", "past_key_values", "cache_params"),
+    # What transformers prepares for its own forwards.
+    *("cache_position", "logits_to_keep", "use_cache"),
+}
 
 
 def custom_generate(
@@ -55,8 +55,8 @@ def custom_generate(
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     """Decode as `model.generate` does, greedily or by sampling, with drafts.
 
-    It is handed to `generate`, never called: `model.generate(**inputs, custom_generate=
-    copyspec_eval.custom_generate, gamma=3)`.
+    Pass it to `generate`: `model.generate(**inputs, custom_generate=copyspec_eval.custom_generate,
+    gamma=3)`.
 
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
     torch's generator, unless rounding decides between two nearly equal logits: a forward of several
@@ -82,22 +82,20 @@ def custom_generate(
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(generation_config, name) and generation_config.return_dict_in_generate:
             raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
-    arguments = _arguments_of_generate()
+    # `generate` does not pass all of its arguments on to a callable.
+    caller = sys._getframe(1)
+    arguments = caller.f_locals if caller.f_code.co_name == "generate" else {}
     _check_inputs({**model_kwargs, "assistant_model": arguments.get("assistant_model")})
     prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
     _check_positions(model_kwargs.get("position_ids"), prompts)
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
-    options = python_options(
-        drafter,
-        gamma,
-        num_draft_tokens=num_draft_tokens,
-        store=store,
-        tree=tree,
-        recycle=recycle,
-    )
-    noise = Noise(len(prompts), input_ids.device) if generation_config.do_sample else None
+    switches = {"store": store, "tree": tree, "recycle": recycle}
+    options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
+    replay = None
+    if generation_config.do_sample:
+        replay = MultinomialReplay(len(prompts), input_ids.device)
     keeps = generation_config.return_dict_in_generate and bool(
         generation_config.output_scores or generation_config.output_logits
     )
@@ -116,7 +114,7 @@ def custom_generate(
             TokenChooser(
                 LogitsProcessorList([processors[row]] if logits_processor or keeps else []),
                 do_sample=False,
-                draw=noise.draw_for(row) if noise else None,
+                draw=replay.draw_for(row) if replay else None,
             ),
             on_commit=put_to(streamer),
         )
@@ -124,12 +122,12 @@ def custom_generate(
     ]
     with one_at_a_time(model):
         arm = Arm(options, drafter_factory(options))
-        session = Session(model, None, [options], exact=False, rows=len(prompts))
-        check_model_cache(session.reason, exact=False, tree=tree, batch_size=1, remedies=REMEDIES)
-        engine = session.engine(arm, 1 if session.reason else len(prompts))
+        rows = len(prompts)
+        session = Session(model, None, [options], exact=False, rows=rows, needs_rows=False)
+        engine = session.engine(arm, 1 if session.reason else rows)
         outputs = [generation.token_ids for generation in engine.generate(requests)]
-    if noise is not None:
-        noise.rewind(max(map(len, outputs)))
+    if replay is not None:
+        replay.rewind(max(map(len, outputs)))
     if streamer is not None:
         streamer.end()
     return _output(input_ids, outputs, processors, generation_config)
@@ -137,7 +135,7 @@ def custom_generate(
 
 def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
     for name, value in model_kwargs.items():
-        if name not in _READ | _FOR_THE_FORWARD and value is not None:
+        if name not in _KNOWN and value is not None:
             raise RequestError(f"{name} is not read by copyspec; leave custom_generate out for it")
     for name in ("past_key_values", "cache_params"):
         cache = model_kwargs.get(name)
@@ -149,29 +147,27 @@ def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
 
 def _prompts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:
     """Each row's tokens without the padding on their left."""
-    rows: list[list[int]] = input_ids.tolist()
-    if not rows or not rows[0]:
+    if not input_ids.numel():
         raise RequestError("input_ids are empty; copyspec begins with a prompt of at least a token")
     if mask is None:
-        return rows
+        return input_ids.tolist()
     if mask.shape != input_ids.shape:
         raise RequestError(
             f"attention_mask has the shape {tuple(mask.shape)}, and input_ids have "
             f"{tuple(input_ids.shape)}; pass a mask value for each token"
         )
-    prompts = []
-    for number, (row, values) in enumerate(zip(rows, mask.tolist(), strict=True)):
-        length = values.count(1)
-        if others := {*values} - {0, 1}:
-            raise RequestError(
-                f"attention_mask holds {others.pop()}; use 1 for a token and 0 for padding"
-            )
+    others = mask[(mask != 0) & (mask != 1)]
+    if others.numel():
+        raise RequestError(
+            f"attention_mask holds {others[0].item()}; use 1 for a token and 0 for padding"
+        )
+    is_token = mask.bool()
+    for number, length in enumerate(is_token.sum(-1).tolist()):
         if not length:
             raise RequestError(f"row {number} of attention_mask has no token; leave the row out")
-        if not all(values[-length:]):
+        if not is_token[number, -length:].all():
             raise RequestError("attention_mask has zeros behind a token; pad prompts on the left")
-        prompts.append(row[-length:])
-    return prompts
+    return [row[tokens].tolist() for row, tokens in zip(input_ids, is_token, strict=True)]
 
 
 def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequence[int]]) -> None:
@@ -188,39 +184,28 @@ def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequen
         )
 
 
-def _arguments_of_generate() -> Mapping[str, Any]:
-    """Arguments of the `generate` that called; it does not pass all of them to a callable."""
-    caller = sys._getframe(2)
-    return caller.f_locals if caller.f_code.co_name == "generate" else {}
-
-
 def _output(
     input_ids: torch.Tensor,
     outputs: Sequence[tuple[int, ...]],
     processors: Sequence[RowProcessor],
     config: GenerationConfig,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
-    most = max(map(len, outputs))
+    lengths = list(map(len, outputs))
     token = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    rows = [[*output, *[token] * (most - len(output))] for output in outputs]
-    tokens = torch.tensor(rows, dtype=input_ids.dtype, device=input_ids.device)
+    tokens = pad_sequence(list(map(input_ids.new_tensor, outputs)), True, token)
     sequences = torch.cat([input_ids, tokens], dim=-1)
     if not config.return_dict_in_generate:
         return sequences
-    lengths = list(map(len, outputs))
+
+    def steps(rows: Iterable[list[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+        """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
+        return tuple(
+            pad_sequence([torch.stack(row[:n]) for row, n in zip(rows, lengths, strict=True)])
+        )
+
     output: Any = GenerateDecoderOnlyOutput
     return output(  # type: ignore[no-any-return]
         sequences=sequences,
-        scores=_steps([each.scores for each in processors], lengths, config.output_scores),
-        logits=_steps([each.logits for each in processors], lengths, config.output_logits),
+        scores=steps(each.scores for each in processors) if config.output_scores else None,
+        logits=steps(each.logits for each in processors) if config.output_logits else None,
     )
-
-
-def _steps(
-    rows: Sequence[list[torch.Tensor]], lengths: Sequence[int], is_asked: bool | None
-) -> tuple[torch.Tensor, ...] | None:
-    """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
-    if not is_asked:
-        return None
-    ended = [torch.stack(row[:length]) for row, length in zip(rows, lengths, strict=True)]
-    return tuple(pad_sequence(ended))

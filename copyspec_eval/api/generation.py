@@ -16,7 +16,7 @@ from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model
-from copyspec_eval.session.settings import bytes_of, check_model_cache, draft_options
+from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 from copyspec_eval.types import PAPER_DELTA, DraftOptions, Generation
 
@@ -31,11 +31,9 @@ _INSTEAD = {
     "stop_strings": "stop",
 }
 
-REMEDIES = ("exact=False", "tree=False", "batch_size=1")
-
 
 class Streamer(Protocol):
-    """What transformers calls a streamer, such as its `TextStreamer`."""
+    """transformers' interface of e.g. its `TextStreamer`."""
 
     def put(self, value: torch.Tensor) -> None: ...
     def end(self) -> None: ...
@@ -65,22 +63,22 @@ def generate(
 ) -> list[Answer]:
     """Answer prompts with a loaded model, greedily or by sampling, as its own settings say.
 
-    The first call for a model tries its cache and measures its steps, which takes seconds; what was
-    found is kept for the next ones as long as the model's weights stay what they are.
+    The first call for a model tries its cache and measures its steps, which takes seconds. Later
+    calls reuse the results as long as the model's weights stay the same.
 
     Args:
         model: a decoder-only model of transformers, loaded and in evaluation mode.
         tokenizer: the model's.
-        prompts: a text, which is read as it is; a conversation, a list of messages such as
-            `{"role": "user", "content": "…"}`, which gets the tokenizer's chat template; or a list
-            of such prompts.
+        prompts: a text, which is read as it is; a conversation, i.e. a list of messages such as
+            `{"role": "user", "content": "…"}`, to which the tokenizer's chat template is applied;
+            or a list of such prompts.
         max_new_tokens: the most tokens of an answer.
         stop: a text, or several, that end an answer and are cut off its `text`.
         drafter: `suffix`, `copyspec` (the paper's rule) or `none`; by default `suffix`, or
             `copyspec` where `gamma` is given.
         gamma: the paper's γ: how many trailing tokens must have occurred before.
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
-        store: whether to copy from the call's earlier answers, too.
+        store: also copy from the call's earlier answers.
         tree: draft several continuations at once; needs `exact=False`.
         recycle: fill such trees with the runners-up of the model's own logits.
         draft_model: a smaller loaded model of the same tokenizer, which drafts where the drafter
@@ -88,10 +86,10 @@ def generate(
         delta: how many tokens the draft model proposes at a time.
         exact: whether the tokens are those of plain decoding, bit for bit, whatever was drafted.
         batch_size: prompts answered side by side.
-        prefix_cache: the most memory, in bytes or such as "2GB", for keys and values of earlier
-            prompts and answers, so that a conversation goes on where it was; 0 for none.
+        prefix_cache: the most memory, in bytes or e.g. "2GB", for keys and values of earlier
+            prompts and answers, which a longer prompt then reuses; 0 for none.
         seed: of the random numbers, if the answers are sampled.
-        streamer: gets a single prompt's tokens as they come, such as transformers' `TextStreamer`.
+        streamer: gets a single prompt's tokens as they come, e.g. transformers' `TextStreamer`.
         **settings: of transformers' `GenerationConfig`, over the model's own: `do_sample`,
             `temperature`, `repetition_penalty`, …
 
@@ -105,6 +103,7 @@ def generate(
     options = python_options(
         drafter,
         gamma,
+        exact,
         num_draft_tokens=num_draft_tokens,
         store=store,
         tree=tree,
@@ -112,38 +111,32 @@ def generate(
         draft_model=None if draft_model is None else type(draft_model).__name__,
         delta=delta,
     )
-    if tree and exact:
-        raise OptionError("tree=True gives other bits than a chain; pass exact=False with it")
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size={batch_size!r} is not a number of at least 1")
-    prefix_bytes = bytes_of("prefix_cache", prefix_cache)
+    prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
     stops = [stop] if isinstance(stop, str) else list(stop)
 
     def decode(token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return str(tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    _check_settings(settings, max_new_tokens)
+    for name in settings.keys() & _INSTEAD.keys():
+        raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise RequestError(f"max_new_tokens={max_new_tokens!r} is not a number of at least 1")
     builder, on_commit = SequenceBuilder(tokenizer.pad_token_id, decode), put_to(streamer)
-    requests = []
-    for prompt_ids in _token_ids(tokenizer, prompts):
-        _check_room(model, len(prompt_ids), max_new_tokens)
-        request, _ = builder.build(
-            model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit
-        )
-        requests.append(request)
+    requests = [
+        builder.build(model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit)
+        for prompt_ids in _token_ids(tokenizer, prompts, max_new_tokens, model)
+    ]
     if streamer is not None and len(requests) != 1:
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
     with one_at_a_time(model, draft_model):
-        make_drafter = drafter_factory(options)
         session = Session(model, tokenizer, [options], exact=exact, rows=batch_size)
-        check_model_cache(
-            session.reason, exact=exact, tree=tree, batch_size=batch_size, remedies=REMEDIES
-        )
         drafts = None
         if draft_model is not None:
             drafts = DraftModel(checked_draft_model(draft_model), delta)
-        prefixes = session.prefix_cache(prefix_bytes)
-        engine = session.engine(Arm(options, make_drafter, prefixes, drafts), batch_size)
+        arm = Arm(options, drafter_factory(options), session.prefix_cache(prefix_bytes), drafts)
+        engine = session.engine(arm, batch_size)
         engine.check(requests)
         if streamer is not None:
             streamer.put(torch.tensor([requests[0].prompt_ids]))
@@ -156,28 +149,14 @@ def generate(
     ]
 
 
-def python_options(drafter: str | None, gamma: int | None, **others: Any) -> DraftOptions:
-    """As `draft_options`; `store` is a switch here."""
+def python_options(
+    drafter: str | None, gamma: int | None, exact: bool, **others: Any
+) -> DraftOptions:
+    """As `draft_options`, checked; `store` is a switch here."""
     options = draft_options(drafter, gamma, **others)
     if options.store_paths:
         raise OptionError(f"store={options.store!r} is neither True nor False")
-    return options
-
-
-def _check_settings(settings: Mapping[str, Any], max_new_tokens: object) -> None:
-    for name in settings.keys() & _INSTEAD.keys():
-        raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise RequestError(f"max_new_tokens={max_new_tokens!r} is not a number of at least 1")
-
-
-def _check_room(model: PreTrainedModel, num_prompt_tokens: int, max_new_tokens: int) -> None:
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if most is not None and num_prompt_tokens + max_new_tokens > most:
-        raise RequestError(
-            f"a prompt of {num_prompt_tokens} tokens and max_new_tokens={max_new_tokens} are over "
-            f"the model's {most} positions; shorten one of them"
-        )
+    return parse_arms(options, exact=exact)[0]
 
 
 def _answer(
@@ -186,44 +165,41 @@ def _answer(
     text = decode(generation.token_ids, skip_special_tokens=True)
     for stop in stops:
         text = text.partition(stop)[0]
-    prompt, whole_text, places = span_characters(
-        decode, request.prompt_ids, generation.token_ids, generation.spans
-    )
-    return Answer(
-        text=text,
-        token_ids=generation.token_ids,
-        spans=generation.spans,
-        counts=generation.counts,
-        attempts=generation.attempts,
-        prompt=prompt,
-        whole_text=whole_text,
-        span_characters=places,
-    )
+    token_ids, spans = generation.token_ids, generation.spans
+    texts = span_characters(decode, request.prompt_ids, token_ids, spans)
+    return Answer(text, token_ids, spans, generation.counts, generation.attempts, *texts)
 
 
 def _token_ids(
-    tokenizer: PreTrainedTokenizerBase, prompts: Prompt | Sequence[Prompt]
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Prompt | Sequence[Prompt],
+    max_new_tokens: int,
+    model: PreTrainedModel,
 ) -> Iterator[list[int]]:
-    one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping))
-    for number, prompt in enumerate([prompts] if one else prompts):
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    is_one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping))
+    for number, prompt in enumerate([prompts] if is_one else prompts):
         text: Any = prompt
-        if not isinstance(prompt, str):
+        is_text = isinstance(prompt, str)
+        if not is_text:
             if not getattr(tokenizer, "chat_template", None):
                 raise OptionError("the tokenizer has no chat template; pass texts, not messages")
             messages: Any = list(prompt)
             text = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
-        special = isinstance(prompt, str)
-        token_ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
+        token_ids: list[int] = tokenizer(text, add_special_tokens=is_text)["input_ids"]
         if not token_ids:
             raise RequestError(f"prompt {number} is empty; a model needs a token to go on from")
+        if most is not None and len(token_ids) + max_new_tokens > most:
+            raise RequestError(
+                f"a prompt of {len(token_ids)} tokens and max_new_tokens={max_new_tokens} exceed "
+                f"the model's {most} positions; shorten one of them"
+            )
         yield token_ids
 
 
 def put_to(streamer: Streamer | None) -> Callable[[list[int]], None]:
-    def put(token_ids: list[int]) -> None:
-        if streamer is not None:
-            streamer.put(torch.tensor(token_ids))
-
-    return put
+    if streamer is None:
+        return lambda token_ids: None
+    return lambda token_ids: streamer.put(torch.tensor(token_ids))

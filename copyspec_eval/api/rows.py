@@ -18,10 +18,10 @@ class RowProcessor(LogitsProcessor):
     """A batch's processors, for the tokens of one row.
 
     Args:
-        processors: as transformers applies them to the batch; some go by the row's number.
-        padding: `[rows, tokens]`, what stands before the row's prompt, which they see as well.
-        row: which row this is.
-        keeps: whether to keep `logits` and `scores`, `[vocabulary]` of each choice.
+        processors: as transformers applies them to the batch; some depend on the row's number.
+        padding: `[rows, tokens]` before the row's prompt, which they read too.
+        row: the row's number.
+        keeps: whether to collect `logits` and `scores`, `[vocabulary]` of each choice.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RowProcessor(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores `[1, vocabulary]` after `input_ids`, `[1, tokens]`, of the row."""
         num_rows = len(self._padding)
-        # Repeated, for they may write into what they are given.
+        # Repeated, because a processor may write into its input.
         input_ids = torch.cat(
             [self._padding, input_ids.to(self._padding.device).expand(num_rows, -1)], dim=-1
         )
@@ -50,16 +50,16 @@ class RowProcessor(LogitsProcessor):
 
 
 class CriteriaRule(StopRule):
-    """When a row's output ends, by transformers' criteria, a longest length among them.
+    """When a row's output ends, by transformers' criteria, which include a longest length.
 
     Args:
         criteria: of the batch.
         input_ids: `[rows, tokens]`, prompts with their padding.
-        scores: `[vocabulary]` of each choice, which grows; None if criteria are not given scores.
+        scores: `[vocabulary]` of each choice so far, a growing list; None if none are wanted.
 
     Raises:
-        RequestError: nothing limits the length, or there are other criteria and several rows: plain
-            `generate` may go on with a row that has ended, until all have.
+        RequestError: nothing limits the length; or there are other criteria and several rows, where
+            plain `generate` may continue a row that has ended until all have.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class CriteriaRule(StopRule):
         return "stop" if ends else super().reason(output_ids)
 
 
-class Noise:
+class MultinomialReplay:
     """The random numbers that `torch.multinomial` would take from torch's generator, step by step.
 
-    It draws one token of each row's probabilities as the argmax of probability / noise, the noise
-    being exponentially distributed, `[rows, vocabulary]` a step. Rows that are at unlike steps get
-    the same numbers so. (`multinomial_out` in ATen's Distributions.cpp.)
+    It draws a token as the argmax of probability / noise. The noise is exponentially distributed,
+    `[rows, vocabulary]` a step, so rows at different steps still get their step's numbers.
+    Source: `multinomial_out` in ATen's Distributions.cpp.
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
@@ -114,35 +114,24 @@ class Noise:
         self._device = device
         self._steps: list[dict[int, torch.Tensor]] = []
         self._states: list[torch.Tensor] = []
+        is_cpu = device.type == "cpu"
+        self._random: Any = torch if is_cpu else torch.get_device_module(device)
+        self._place = () if is_cpu else (device,)
 
     def draw_for(self, row: int) -> Callable[[torch.Tensor, int], int]:
         """Draws a token of a row from its scores, `[vocabulary]`, at a position of the output."""
 
         def draw(scores: torch.Tensor, position: int) -> int:
             while len(self._steps) <= position:
-                self._draw_step(len(scores))
+                self._states.append(self._random.get_rng_state(*self._place))
+                noise = torch.empty(self._num_rows, len(scores), device=self._device)
+                self._steps.append(dict(enumerate(noise.exponential_(1))))
             probabilities = scores.to(self._device).softmax(-1)
             return int((probabilities / self._steps[position].pop(row)).argmax())
 
         return draw
 
     def rewind(self, num_steps: int) -> None:
-        """Leave torch's generator as after that many steps; some may have been drawn beyond."""
+        """Leave torch's generator as after that many steps, if there were more."""
         if num_steps < len(self._states):
-            self._set_state(self._states[num_steps])
-
-    def _draw_step(self, vocabulary: int) -> None:
-        self._states.append(self._state())
-        noise = torch.empty(self._num_rows, vocabulary, device=self._device).exponential_(1)
-        self._steps.append(dict(enumerate(noise)))
-
-    def _state(self) -> torch.Tensor:
-        if self._device.type == "cpu":
-            return torch.get_rng_state()
-        return torch.get_device_module(self._device).get_rng_state(self._device)  # type: ignore[no-any-return]
-
-    def _set_state(self, state: torch.Tensor) -> None:
-        if self._device.type == "cpu":
-            torch.set_rng_state(state)
-        else:
-            torch.get_device_module(self._device).set_rng_state(state, self._device)
+            self._random.set_rng_state(self._states[num_steps], *self._place)

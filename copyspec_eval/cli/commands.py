@@ -1,6 +1,6 @@
-"""What each command does: functions of the parsed arguments, which return the exit code or None.
+"""What each command does with its parsed arguments; each returns an exit code, or None for 0.
 
-A new command is a function here and its arguments in `parser`.
+A new command is a function here, and its arguments in `parser` under the same name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Hand everything after `run` to lm-eval's command line, our model and tasks registered."""
+    """Hand everything after `run` to lm-eval's command line, with our models and tasks."""
     from copyspec_eval.harness import autoload
 
     autoload.register_model()
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def replay(arguments: argparse.Namespace) -> None:
-    """Print what a drafter makes of recorded answers: forwards, copied share, and so on."""
+    """Print a drafter's figures on recorded answers: forwards, copied share, and so on."""
     from copyspec_eval.cli.replay import replay_turn
     from copyspec_eval.drafters.options import parse_draft_options
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft
@@ -44,10 +44,12 @@ def replay(arguments: argparse.Namespace) -> None:
     from copyspec_eval.reports.traces import Trace, read_traces
 
     if not 0 <= arguments.token_cost < math.inf:
-        raise OptionError(f"--token-cost {arguments.token_cost} is no cost; usual is 0.01")
+        raise OptionError(
+            f"--token-cost must be at least 0, got {arguments.token_cost} (default: 0.01)"
+        )
     options = parse_draft_options(arguments.drafter_args, arguments.drafter)
     if options.recycle:
-        raise OptionError("recycle=true is of a model's logits, which no trace has; leave it out")
+        raise OptionError("recycle=true needs a model's logits, which no trace has; leave it out")
     drafter_factory(options)  # refuses a drafter without a store before one is read
     traces: Iterable[Trace] = read_traces(arguments.traces)
     earlier = earlier_runs.EarlierAnswers()
@@ -90,7 +92,6 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
-    """Answers, reordered documents and scores of two runs."""
     from copyspec_eval.reports import equivalence
 
     answers = equivalence.compare_answers(a, b)
@@ -105,7 +106,6 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Print runs' scores, speed and equality, and write them with a page for the browser."""
     from copyspec_eval.reports import files, leaderboard, leaderboard_forms, shards
 
     board = leaderboard.leaderboard(shards.read_runs(arguments.runs))
@@ -118,7 +118,6 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def merge(arguments: argparse.Namespace) -> None:
-    """Write shards of one run as that run."""
     from copyspec_eval.reports.shards import write_merged
 
     _print_notes(write_merged(arguments.runs, arguments.out))
@@ -126,7 +125,6 @@ def merge(arguments: argparse.Namespace) -> None:
 
 
 def exactness(arguments: argparse.Namespace) -> None:
-    """Print which ways of exact mode hold for a model on this machine."""
     from copyspec_eval.harness.exactness import exactness_lines
 
     given = {"dtype": arguments.dtype, "device": arguments.device}
@@ -136,7 +134,6 @@ def exactness(arguments: argparse.Namespace) -> None:
 
 
 def tiny(arguments: argparse.Namespace) -> None:
-    """Print the folder of the embedded model, for backends that do not know its name."""
     from copyspec_eval.paths import TINY, model_path
 
     print(model_path(TINY))
@@ -152,14 +149,13 @@ def judge(arguments: argparse.Namespace) -> int:
     if arguments.against:
         pairs = judged.judge_two_runs(run, runs.read_run(arguments.against), rater, *how)
         _show(judged.verdicts_table(pairs))
-        return int(any(result.reasons for result in pairs.values()))
+        return int(any(pair.reasons for pair in pairs.values()))
     results = judged.judge_run(run, rater, *how)
     _show(judged.ratings_table(results))
     return int(any(result.reasons for result in results.values()))
 
 
 def redundant(arguments: argparse.Namespace) -> int:
-    """Write a redundant variant of a question file; 1 if a question has none."""
     from copyspec_eval.paper.redundant import write_redundant
     from copyspec_eval.scoring.chat import ChatModel
     from copyspec_eval.sources import read_questions
@@ -173,21 +169,14 @@ def redundant(arguments: argparse.Namespace) -> int:
 
 
 def paper(arguments: argparse.Namespace) -> None:
-    """Make the runs of a table of the paper, and print it; or print their commands alone."""
     from copyspec_eval import journal
     from copyspec_eval.paper import running, tables
     from copyspec_eval.paper.plan import Request
 
     model_args, secrets = running.arguments(arguments.model_args)
-    request = Request(
-        model=arguments.model,
-        out=arguments.out,
-        limit=arguments.limit,
-        draft_model=arguments.draft_model,
-        model_args=model_args,
-        batch_size=arguments.batch_size,
-        secrets=secrets,
-    )
+    names = ("model", "out", "limit", "draft_model", "batch_size")
+    given = {name: getattr(arguments, name) for name in names}
+    request = Request(**given, model_args=model_args, secrets=secrets)
     table = tables.table_named(arguments.table, request)
     if arguments.plan:
         _show(tables.planned(table, request, arguments.tokens_per_second))
@@ -198,26 +187,17 @@ def paper(arguments: argparse.Namespace) -> None:
     _show(text)
 
 
-def export_fastchat(arguments: argparse.Namespace) -> None:
-    """Write a run's conversations as FastChat's answer files."""
+def export(arguments: argparse.Namespace) -> None:
     from copyspec_eval.reports import export, runs
 
-    for path in export.write_fastchat(runs.read_run(arguments.run), arguments.out):
+    if arguments.format == "turns":
+        written = [export.write_turns(arguments.run, arguments.out / "turns.parquet")]
+    elif arguments.format == "evalplus":
+        written = [export.write_evalplus(runs.read_run(arguments.run), arguments.out)]
+    else:
+        written = export.write_fastchat(runs.read_run(arguments.run), arguments.out)
+    for path in written:
         _show(path)
-
-
-def export_evalplus(arguments: argparse.Namespace) -> None:
-    """Write a run's programs as EvalPlus's samples."""
-    from copyspec_eval.reports import export, runs
-
-    _show(export.write_evalplus(runs.read_run(arguments.run), arguments.out))
-
-
-def export_turns(arguments: argparse.Namespace) -> None:
-    """Write a run's turns, counts and settings as parquet."""
-    from copyspec_eval.reports import export
-
-    _show(export.write_turns(arguments.run, arguments.out / "turns.parquet"))
 
 
 def _print_notes(notes: Iterable[str]) -> None:

@@ -6,9 +6,7 @@ the counts are exactly those of a real run.
 
 from __future__ import annotations
 
-import functools
 from collections import abc
-from collections.abc import Iterator
 from dataclasses import replace
 
 from copyspec_eval.decoding.sequence import Sequence
@@ -26,18 +24,12 @@ def replay_turn(
     max_new_tokens: int = 1024,
     earlier: abc.Sequence[abc.Sequence[int]] = (),
 ) -> ReplayedTurn:
-    """Run the decoding loop on `trace`, the recorded answer standing in for the model.
+    """Run the decoding loop on `trace`, with the recorded answer in place of the model.
 
-    Args:
-        trace: the prompt and the answer.
-        drafter: a drafter that has not begun.
-        thresholds: as for `Drafter.propose`; their number also bounds a draft's length.
-        max_new_tokens: the budget that the answer was generated under; drafters look at what is
-            left of it.
-        earlier: answers of earlier runs to the same request, the latest last.
-
-    Returns:
-        counts in which the prefill, which may carry a draft, is one forward.
+    `drafter` has not begun; `thresholds` are those of `Drafter.propose`, which also bound a draft's
+    length; `max_new_tokens` is the answer's budget in tokens; `earlier` has earlier runs' answers
+    to the same request, the latest last. The prefill counts as one forward, though it may carry a
+    draft.
 
     Raises:
         DataError: the trace has no answer tokens.
@@ -50,15 +42,15 @@ def replay_turn(
     sequence.start(drafter)
     # A draft may run past the end, where -1 stands for "nothing follows" and equals no token.
     padded = (*trace.answer_ids, -1)
+
+    def choose(_: int) -> int:
+        return next(continuation)
+
     while sequence.finish_reason is None:
         # Read once for each token on the way, whichever branch it is on.
         continuation = iter(padded[len(sequence.output_ids) :])
         draft = sequence.propose(thresholds)
-        sequence.commit(draft, functools.partial(_next_of, continuation))
+        sequence.commit(draft, choose)
     # A trace does not tell what ended it.
     counts = replace(sequence.counts(), finish_reason=None, num_looped_tokens=None)
     return ReplayedTurn(trace.category, trace.turn, counts)
-
-
-def _next_of(continuation: Iterator[int], _: int) -> int:
-    return next(continuation)

@@ -30,16 +30,14 @@ def register_model() -> None:
 def register_tasks() -> None:
     """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
 
-    `--tasks` then loads tasks of our classes, so that wrong data is reported before a model loads.
+    `--tasks` then loads tasks of our classes at once, so that wrong data is reported before a model
+    loads.
     """
     from lm_eval.tasks import _yaml_loader
     from lm_eval.tasks.manager import TaskManager
 
-    original, match, load_yaml = (
-        TaskManager.__init__,
-        TaskManager.match_tasks,
-        _yaml_loader.load_yaml,
-    )
+    original, match = TaskManager.__init__, TaskManager.match_tasks
+    load_yaml = _yaml_loader.load_yaml
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -58,7 +56,7 @@ def register_tasks() -> None:
 
     @functools.wraps(load_yaml)
     def load_and_check(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        # What a file includes, which is loaded by the same name, need not be whole.
+        # An included file, which is loaded by the same name, need not be whole.
         _yaml_loader.load_yaml = load_yaml
         try:
             config: dict[str, Any] = load_yaml(*args, **kwargs)
@@ -79,34 +77,28 @@ def watch_evaluations() -> None:
 
 
 def watch_command() -> None:
-    """Have lm-eval's command line print the arguments of our models as they are recorded."""
-    from copyspec_eval.harness.recorded import watch_command
+    from copyspec_eval.harness import recorded
 
-    watch_command()
+    recorded.watch_command()
 
 
 def _has_our_class(path: Any) -> bool:
-    if not path:
-        return False
-    if tasks_dir() in Path(path).parents:
-        return True
     try:
-        return "!function copyspec_eval." in Path(path).read_text(encoding="utf-8")
+        return bool(path) and (
+            tasks_dir() in Path(path).parents
+            or "!function copyspec_eval." in Path(path).read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):  # lm-eval says what is wrong with it
         return False
 
 
 def _with_our_tasks(include_path: Any) -> Any:
     """`include_path` with our folder in front, unless lm-eval or the user has it already."""
-    given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
-    paths = [Path(path) for path in given if path]
-    ours = tasks_dir()
-    return include_path if ours in paths or ours in _plugin_paths() else [ours, *paths]
-
-
-def _plugin_paths() -> list[Path]:
-    """Task folders that lm-eval finds by entry points; none in the releases that do not look."""
     from lm_eval.tasks import manager
 
+    given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
+    paths = [Path(path) for path in given if path]
+    # Only newer releases of lm-eval find task folders by entry points.
     discover = getattr(manager, "discover_plugin_task_paths", list)
-    return [Path(path) for path in discover()]
+    ours = tasks_dir()
+    return include_path if ours in [*paths, *map(Path, discover())] else [ours, *paths]

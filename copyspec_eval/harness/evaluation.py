@@ -1,12 +1,13 @@
 """The settings, tasks and output folder of the running evaluation, which lm-eval hides from models.
 
-Importing this module wraps lm-eval's `simple_evaluate` and `evaluate`, so that their arguments are
-known here while they run, and what a model of ours was given is printed and written as `recorded`
-says. A model used by hand has none. Imports neither torch nor transformers.
+Importing this module wraps lm-eval's `simple_evaluate` and `evaluate`: their arguments are known
+here while they run, and those of our models are printed and written as `recorded` returns them. A
+model used by hand has none. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -23,8 +24,7 @@ from lm_eval.utils import sanitize_model_name
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.recorded import arguments as arguments_of
-from copyspec_eval.harness.recorded import is_ours, recorded, with_environment
+from copyspec_eval.harness.recorded import is_ours, parse_arguments, recorded, with_environment
 from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
 _SETTINGS = (
@@ -32,16 +32,16 @@ _SETTINGS = (
     *("system_instruction", "gen_kwargs", "random_seed", "numpy_random_seed"),
     *("torch_random_seed", "fewshot_random_seed"),
 )
-# Of a task's config: those that are settings of their own, and what differs with the model's.
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
 _NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
+"""Fields of a task's config that are recorded elsewhere, or differ with the model."""
 
 _CALLS: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("calls", default=None)
 """The arguments of lm-eval's functions that are running, by the function's name."""
 
 
 def output_folder() -> Path | None:
-    """The folder of lm-eval's `--output_path`, which it gives to its EvaluationTracker alone."""
+    """The folder of lm-eval's `--output_path`, which only its EvaluationTracker gets."""
     return _folder(_arguments("simple_evaluate").get("evaluation_tracker"))
 
 
@@ -54,7 +54,7 @@ def evaluation_settings() -> dict[str, Any]:
     arguments = _arguments("simple_evaluate")
     settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
     if "gen_kwargs" in settings:
-        settings["gen_kwargs"] = recorded(arguments_of(settings["gen_kwargs"])) or None
+        settings["gen_kwargs"] = recorded(parse_arguments(settings["gen_kwargs"])) or None
     return settings
 
 
@@ -84,54 +84,36 @@ def num_answers() -> int | None:
     call = _arguments("evaluate")
     if not call:
         return None
-    samples = call["samples"] or {}
-    return sum(
-        _num_answers(task, call["limit"], samples.get(name), call["lm"])
-        for name, task in _tasks().items()
-    )
-
-
-def _num_answers(task: Any, limit: float | None, samples: Any, lm: Any) -> int:
-    """Those of a task, whose requests are built for the documents of this rank alone."""
-    asked = [each for each in task.instances if each.request_type.startswith("generate_until")]
-    answers = sum(each.repeats or 1 for each in asked)
-    if lm.world_size == 1 or not asked:
-        return answers
-    # Looked at on several ranks alone: lm-eval may prepare the documents anew for it.
-    documents = len(set(samples)) if samples else len(task.eval_docs)
-    if limit and not samples:
-        documents = min(get_sample_size(task, limit), documents)
-    return answers // len({each.doc_id for each in asked}) * documents
+    total, all_samples = 0, call["samples"] or {}
+    for name, task in _tasks().items():
+        asked = [each for each in task.instances if each.request_type.startswith("generate_until")]
+        answers = sum(each.repeats or 1 for each in asked)
+        # These are of this rank's documents. Only several ranks need to know how many there are in
+        # all: lm-eval may prepare the documents anew for it.
+        if asked and call["lm"].world_size > 1:
+            samples, limit = all_samples.get(name), call["limit"]
+            documents = len(set(samples)) if samples else len(task.eval_docs)
+            if limit and not samples:
+                documents = min(get_sample_size(task, limit), documents)
+            answers = answers // len({each.doc_id for each in asked}) * documents
+        total += answers
+    return total
 
 
 def _tasks() -> dict[str, Any]:
     given: dict[Any, Any] = _arguments("evaluate").get("task_dict", {})
-    if "tasks" in given:
-        return dict(given["tasks"])
     tasks: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in given.get("tasks", given).items():
         tasks |= value if isinstance(value, Mapping) else {name: value}
     return tasks
 
 
 def _arguments(function: str) -> dict[str, Any]:
-    """Those of lm-eval's `function`, defaults included; empty if it does not run."""
     return (_CALLS.get() or {}).get(function, {})
 
 
-def _prepare(call: dict[str, Any]) -> None:
-    """Have the arguments of `simple_evaluate` printed as they are recorded."""
-    mask_logs()
-    if isinstance(call["model"], str):
-        call["model_args"] = with_environment(arguments_of(call["model_args"]))
-    if call["gen_kwargs"]:
-        call["gen_kwargs"] = arguments_of(call["gen_kwargs"])
-    if folder := _folder(call["evaluation_tracker"]):
-        _check_saving(call["evaluation_tracker"], folder)
-
-
 def _check_saving(tracker: Any, folder: Path) -> None:
-    """Have an evaluation fail if its files are not written whole; lm-eval only warns."""
+    """Fail if the evaluation's files are not written whole, where lm-eval only warns."""
     if "save_results_samples" in vars(tracker):
         return
     save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
@@ -147,19 +129,16 @@ def _check_saving(tracker: Any, folder: Path) -> None:
 
     def check(name: str, is_whole: Callable[[bytes], bool]) -> None:
         path = next(folder.rglob(name), folder / name)
-        try:
-            whole = is_whole(journal.read(path))
-        except ValueError:
-            whole = False
-        if not whole:
-            raise DataError(f"{path}: was not written whole; free space there, and start again")
+        with contextlib.suppress(ValueError):
+            if is_whole(journal.read(path)):
+                return
+        raise DataError(f"{path}: not written completely; free space there, and start again")
 
     tracker.save_results_aggregated, tracker.save_results_samples = results_saved, samples_saved
 
 
 def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    """What `simple_evaluate` returns, and lm-eval writes, without what is not recorded."""
-    given = {**(call["metadata"] or {}), **arguments_of(call["model_args"])}
+    given = {**(call["metadata"] or {}), **parse_arguments(call["model_args"])}
     for config in (results["config"], *results["configs"].values()):
         for name in ("model_args", "gen_kwargs", "generation_kwargs"):
             if isinstance(settings := config.get(name), Mapping):
@@ -183,7 +162,7 @@ def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_secrets(value: Any) -> Any:
-    """`value` with the strings in it changed where they have a secret, the others the same."""
+    """`value`, changed in place where a string in it has a secret."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, dict):
@@ -196,22 +175,30 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _wrap(function: Callable[..., Any]) -> None:
-    """Wrap a function of `lm_eval.evaluator`, there and where it was imported by name before."""
+    """Wrap a function of `lm_eval.evaluator`, there and wherever it was imported by name."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        is_whole = function.__name__ == "simple_evaluate" and is_ours(call.arguments["model"])
+        given = call.arguments
+        is_whole = function.__name__ == "simple_evaluate" and is_ours(given["model"])
         if is_whole:
-            _prepare(call.arguments)
-        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: call.arguments})
+            mask_logs()
+            # lm-eval prints these, and they print as they are recorded.
+            if isinstance(given["model"], str):
+                given["model_args"] = with_environment(parse_arguments(given["model_args"]))
+            if given["gen_kwargs"]:
+                given["gen_kwargs"] = parse_arguments(given["gen_kwargs"])
+            if folder := _folder(given["evaluation_tracker"]):
+                _check_saving(given["evaluation_tracker"], folder)
+        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: given})
         try:
             results = function(*call.args, **call.kwargs)
         finally:
             _CALLS.reset(token)
-        return _clean(results, call.arguments) if is_whole and results else results
+        return _clean(results, given) if is_whole and results else results
 
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})

@@ -6,15 +6,12 @@ import logging
 from collections import Counter
 from typing import Any
 
-from datasets import Dataset, load_dataset
-
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
-from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
+from copyspec_eval.harness.public_data import read_test_split
 from copyspec_eval.sandbox import choice, programs
 from copyspec_eval.scoring import gsm8k
-from copyspec_eval.sources import JsonLine, read_jsonl
 
 logger = logging.getLogger("lm_eval.copyspec")
 
@@ -37,15 +34,23 @@ SCORED_TURNS = (1, 3)
 class GSM8KSelfCorrectionTask(MultiTurnTask):
     """Three turns per problem; the programs of the first and the last one are run and compared.
 
-    `dataset_kwargs: {prompts: reference}` asks in the words of the paper's own code.
-
-    All programs of a run are run together, side by side, once the last answer is in.
+    All run side by side once the last answer is in. `dataset_kwargs: {prompts: reference}` asks in
+    the words of the paper's own code.
     """
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         is_reference = reference_prompts.is_reference(dataset_kwargs)
         self._prompts = reference_prompts.gsm8k_prompts() if is_reference else PROMPTS
-        return [_problem(row) for row in _rows()]
+        problems = []
+        for where, row in read_test_split(SOURCE, "main", LOCAL_FILE, ("question", "answer")):
+            try:
+                gsm8k.gold_number(row["answer"])
+            except ValueError as error:
+                raise DataError(
+                    f"{where}: answer does not end in #### and a number; copy the file again"
+                ) from error
+            problems.append(row)
+        return problems
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return [prompt.replace("{question}", doc["question"]) for prompt in self._prompts]
@@ -54,8 +59,8 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
         return str(gsm8k.gold_number(doc["answer"]))
 
     def score_names(self) -> dict[str, bool]:
-        shares = {"acc_turn1": True, "acc_turn3": True}
-        return super().score_names() | shares | {"right_to_wrong": False, "wrong_to_right": True}
+        higher_is_better = {"acc_turn1": True, "acc_turn3": True, "wrong_to_right": True}
+        return super().score_names() | higher_is_better | {"right_to_wrong": False}
 
     def check_scoring(self) -> None:
         choice.level()
@@ -67,8 +72,8 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
             if instance.turn in SCORED_TURNS
             for answer in instance.filtered_resps.values()
         ]
-        found = (gsm8k.extract_program(answer) for _, answer in answers)
-        sources = [source for source in found if source is not None]
+        extracted = [gsm8k.extract_program(answer) for _, answer in answers]
+        sources = [source for source in extracted if source is not None]
         self._outcomes = dict(zip(sources, programs.run_all(sources), strict=True))
         verdicts = {turn: Counter[str]() for turn in SCORED_TURNS}
         for instance, answer in answers:
@@ -78,9 +83,8 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
             logger.info("programs of turn %d: %s", turn, listed)
 
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
-        first, last = (
-            self._verdict(doc, answers[turn - 1]) == gsm8k.RIGHT for turn in SCORED_TURNS
-        )
+        verdicts = (self._verdict(doc, answers[turn - 1]) for turn in SCORED_TURNS)
+        first, last = (verdict == gsm8k.RIGHT for verdict in verdicts)
         return super().score(doc, answers) | {
             "acc_turn1": float(first),
             "acc_turn3": float(last),
@@ -92,45 +96,3 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
         program = gsm8k.extract_program(answer)
         outcome = None if program is None else self._outcomes[program]
         return gsm8k.verdict(outcome, gsm8k.gold_number(doc["answer"]))
-
-
-def _rows() -> list[JsonLine]:
-    folder = data_dir()
-    if folder is None:
-        return [
-            JsonLine(f"{SOURCE}:{number}", fields) for number, fields in enumerate(_downloaded(), 1)
-        ]
-    path = folder / LOCAL_FILE
-    if not path.is_file():
-        raise DataError(
-            f"{path}: no such file; put a copy there, or unset {DATA_DIR_VARIABLE} to download it"
-        )
-    return list(read_jsonl(path))
-
-
-def _downloaded() -> Any:
-    try:
-        return load_dataset(SOURCE, "main", split="test")
-    except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"cannot load {SOURCE} ({reason}); "
-            f"copy it to FOLDER/{LOCAL_FILE} and set {DATA_DIR_VARIABLE}=FOLDER"
-        ) from error
-
-
-def _problem(row: JsonLine) -> dict[str, Any]:
-    where, fields = row
-    problem: dict[str, Any] = {}
-    for name in ("question", "answer"):
-        text = fields.get(name)
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{where}: {name} is {text!r}; give a text")
-        problem[name] = text
-    try:
-        gsm8k.gold_number(problem["answer"])
-    except ValueError as error:
-        raise DataError(
-            f"{where}: answer does not end in #### and a number; copy the file again"
-        ) from error
-    return problem

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from datasets import Dataset
-
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness import reference_prompts
@@ -51,17 +49,12 @@ class ProblemInstance(TurnInstance):
     benchmark: Benchmark
     is_reference: bool
 
-    @property
-    def arguments(self) -> tuple[str, dict[str, Any]]:
-        settings = self._generation_kwargs
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()
         if self.chat_template is not None:
-            return self.prompt(), settings
+            return settings
         stops = settings.get("until") or reference_prompts.completion_stops(self.benchmark)
-        return self.prompt(), settings | {"until": stops}
-
-    @arguments.setter
-    def arguments(self, generation_kwargs: dict[str, Any]) -> None:
-        self._generation_kwargs = generation_kwargs
+        return settings | {"until": stops}
 
     def prompt(self) -> str:
         if self.chat_template is None:
@@ -74,7 +67,7 @@ class ProblemInstance(TurnInstance):
 
     @property
     def raw_solution(self) -> str:
-        """The answer, after the code that it completes if it is a completion.
+        """The answer; if it is a completion, behind the code that it completes.
 
         Where the paper's code asks, nothing stops the model, and the text is cut afterwards.
         """
@@ -94,17 +87,17 @@ class ProblemInstance(TurnInstance):
 class EvalPlusTask(MultiTurnTask):
     """One turn: a problem. All answers are tested together, once the last is in.
 
-    `dataset_kwargs: {prompts: reference}` asks a chat as EvalPlus does, and so the paper's code.
+    `dataset_kwargs: {prompts: reference}` asks a chat as EvalPlus, and so the paper's code, does.
 
-    Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. The programs are
-    left in lm-eval's output folder, as `evalplus.evaluate --samples` reads them: `samples.jsonl`
-    as sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write
+    Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. lm-eval's output
+    folder gets the programs as `evalplus.evaluate --samples` reads them: `samples.jsonl` as
+    sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write
     `samples.rank1.jsonl` … Under `--predict_only` nothing is run or written.
     """
 
     benchmark: ClassVar[Benchmark]
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         """The problems without their tests, which fit no table."""
         if importlib.util.find_spec("evalplus") is None:
             raise OptionError(
@@ -112,12 +105,7 @@ class EvalPlusTask(MultiTurnTask):
                 "pip install 'copyspec-eval[humaneval]'"
             )
         self._is_reference = reference_prompts.is_reference(dataset_kwargs)
-        folder = data_dir()
-        self._problems = (
-            _download(self.benchmark)
-            if folder is None
-            else read_problems(find_file(folder, self.benchmark))
-        )
+        self._problems = _problems(self.benchmark)
         return [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
@@ -162,16 +150,35 @@ class MbppTask(EvalPlusTask):
     benchmark = "mbpp"
 
 
-def find_file(folder: Path, benchmark: Benchmark) -> Path:
-    """The file in `folder/BENCHMARK`, that of EvalPlus before HumanEval's own."""
-    folder, names = folder / benchmark, _FILES[benchmark]
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise DataError(
-        f"{folder}: none of {', '.join(names)} is there; put a copy there, or "
-        f"unset {DATA_DIR_VARIABLE} to download it"
-    )
+def _problems(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
+    """The problems by `task_id`, from `$COPYSPEC_DATA_DIR`, else as EvalPlus downloads them."""
+    from evalplus.data import get_human_eval_plus, get_mbpp_plus
+    from evalplus.data.mbpp import mbpp_serialize_inputs
+
+    names, data = _FILES[benchmark], data_dir()
+    if data is not None:
+        folder = data / benchmark
+        for name in names:
+            if (folder / name).is_file():
+                return read_problems(folder / name)
+        raise DataError(
+            f"{folder}: none of {', '.join(names)} is there; put a copy there, or "
+            f"unset {DATA_DIR_VARIABLE} to download it"
+        )
+    try:
+        problems: dict[str, dict[str, Any]] = (
+            get_human_eval_plus() if benchmark == "humaneval" else get_mbpp_plus()
+        )
+    except OSError as error:
+        raise DataError(
+            f"cannot download {benchmark} ({error}); copy it to "
+            f"FOLDER/{benchmark}/{names[1]} and set {DATA_DIR_VARIABLE}=FOLDER"
+        ) from error
+    if benchmark == "mbpp":
+        for task_id, problem in problems.items():
+            for inputs in ("base_input", "plus_input"):
+                problem[inputs] = mbpp_serialize_inputs(task_id, problem[inputs])
+    return problems
 
 
 def read_problems(path: Path) -> dict[str, dict[str, Any]]:
@@ -203,24 +210,3 @@ def _rows(path: Path) -> Iterator[JsonLine]:
         raise DataError(
             f"{path}:{number}: not a JSON object ({error}); copy the file again"
         ) from error
-
-
-def _download(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
-    """The problems as EvalPlus itself downloads and keeps them, as they stand in its file."""
-    from evalplus.data import get_human_eval_plus, get_mbpp_plus
-    from evalplus.data.mbpp import mbpp_serialize_inputs
-
-    try:
-        problems: dict[str, dict[str, Any]] = (
-            get_human_eval_plus() if benchmark == "humaneval" else get_mbpp_plus()
-        )
-    except OSError as error:
-        raise DataError(
-            f"cannot download {benchmark} ({error}); copy it to "
-            f"FOLDER/{benchmark}/{_FILES[benchmark][1]} and set {DATA_DIR_VARIABLE}=FOLDER"
-        ) from error
-    if benchmark == "mbpp":
-        for task_id, problem in problems.items():
-            for inputs in ("base_input", "plus_input"):
-                problem[inputs] = mbpp_serialize_inputs(task_id, problem[inputs])
-    return problems

@@ -19,77 +19,57 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
 from copyspec_eval.decoding.paired import PairedAnswer
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.drafters.options import store_option, store_text
+from copyspec_eval.drafters.options import store_text
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import options
+from copyspec_eval.harness import options, requests
 from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.backends.hf import split_documents_over_ranks
-from copyspec_eval.harness.recorder import Answers, RunRecorder, check_output_folder
-from copyspec_eval.harness.requests import (
-    Prepared,
-    RequestBuilder,
-    check_earlier,
-    earlier_answers,
-    tokenised,
-)
+from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, check_output_folder
+from copyspec_eval.harness.requests import Prepared
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.session import Arm, Session
-from copyspec_eval.session.settings import (
-    arms_of,
-    bytes_of,
-    check_bool,
-    check_model_cache,
-    draft_options,
-    lm_eval_drafter,
-)
+from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
 from copyspec_eval.types import PAPER_DELTA, Generation
 
 report_errors_in_one_line()
 
 logger = logging.getLogger("lm_eval.copyspec")
 
-_AUTO_ROWS = 128
-"""Tokens per step up to which a step is bound by reading the weights (B x width)."""
+_AUTO_TOKENS = 128
+"""Tokens of a step, over all rows, up to which reading the weights bounds its time."""
 _USUAL_DRAFT = 15
-"""Tokens of a draft that is seldom longer, where it may be."""
-_MODEL_CACHE = (
-    "it is decoded with its own attention and cache, one request at a time, and nothing of earlier "
-    "prompts is reused (prefix_cache)"
-)
+"""Tokens of a draft; few are longer."""
 
 
 @register_model("copyspec")
 class CopySpecLM(HFLM):
-    """`hf` with CopySpec decoding.
-
-    Loading, chat templates, log-likelihoods and data parallelism are lm-eval's own.
+    """`hf` with CopySpec decoding; all but `generate_until` is lm-eval's.
 
     Args:
-        pretrained: as for `hf`: a Hub name, a folder, or a loaded model; or `copyspec-tiny`, the
-            embedded model, which is also taken if nothing is given.
-        drafter: name of a drafter; `none` decodes token by token. By default `suffix`, or the
-            paper's `copyspec` where its `gamma` is given.
+        pretrained: as for `hf`: a Hub name, a folder, or a loaded model; by default
+            `copyspec-tiny`, the embedded model.
+        drafter: `suffix`, the paper's `copyspec`, or `none`, which decodes token by token; by
+            default `suffix`, or `copyspec` where `gamma` is given.
         gamma: the paper's γ, how many trailing tokens must have occurred before.
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
-        store: copy from earlier answers of the run, too; or the folder of an earlier run, several
-            as a list or with `:` between them, whose answers are copied from as well.
+        store: also copy from earlier answers of the run; or the folder of an earlier run, several
+            as a list or with `:` between them, to copy from its answers too.
         tree: draft several continuations at once; needs `exact=false`.
         recycle: fill such trees with the runners-up of the model's own logits.
         draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
         delta: the paper's δ, how many tokens the draft model proposes at a time.
-        exact: every step has the bits of plain decoding, whatever was drafted, so that outputs are
-            those of plain decoding, bit for bit.
+        exact: whether outputs are those of plain decoding, bit for bit, whatever was drafted.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
         arms: several ways of drafting that answer every request in turn, as with `paired`, each
             with its own settings behind `+`: `none:copyspec+gamma=5:suffix+store`.
-        prefix_cache: the most host memory, in bytes or such as "2GB", for keys and values of
-            earlier prompts and answers, so that what begins alike is read once; 0 for none.
+        prefix_cache: the most host memory, in bytes or e.g. "2GB", for keys and values of earlier
+            prompts and answers, so that a shared beginning is read once; 0 for none.
         **kwargs: everything else that `hf` takes.
 
     Raises:
@@ -117,65 +97,56 @@ class CopySpecLM(HFLM):
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
-        batch_size = kwargs.get("batch_size", 1)
         options.check_values(kwargs)
         check_output_folder()
         self._arguments = dict(kwargs)
         if arms is not None and drafter != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
-        shared = draft_options(
-            lm_eval_drafter(drafter),
+        shared = options.drafting(
+            drafter,
             gamma,
+            store,
             num_draft_tokens=num_draft_tokens,
-            store=store_option(store),
             tree=tree,
             recycle=recycle,
             draft_model=draft_model,
             delta=delta,
         )
-        self._options = arms_of(shared, arms)
-        tree = any(arm.tree for arm in self._options)
         self._exact = check_bool("exact", exact)
-        if tree and exact:
-            raise OptionError("tree=true gives other bits than a chain; pass exact=false with it")
+        self._options = parse_arms(shared, arms, exact=exact)
         self._paired = check_bool("paired", paired) or arms is not None
-        self._prefix_bytes = bytes_of("prefix_cache", prefix_cache)
+        self._prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
         self._store_paths = shared.store_paths
-        answers = earlier_answers(self._store_paths)
-        self._longest = max(map(longest_draft, self._options))
-        named = isinstance(pretrained, str)
-        if not named and not hasattr(pretrained, "config"):
-            raise OptionError(
-                f"pretrained={pretrained!r} is neither a model nor the name of one; pass a Hub "
-                "name, a folder, or a loaded model"
-            )
-        source: Any = model_path(pretrained) if named else pretrained
-        config = options.read_config(source, kwargs) if named else source.config
-        options.check_names(kwargs, config)
-        model_support.check_config(config)
-        self._check_model_cache = partial(
-            check_model_cache, exact=exact, tree=tree, batch_size=batch_size
-        )
-        self._check_model_cache(model_support.needs_model_cache(config))
-        for name in {each.draft_model for each in self._options if each.draft_model}:
-            tokenizer = source if named else kwargs.get("tokenizer") or config._name_or_path
-            options.check_draft_model(name, tokenizer, kwargs)
-        # lm-eval's own default is "cuda", be there such a device or not.
-        device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        with options.loading(
-            "pretrained", pretrained, "check its files, and what you pass with it"
-        ):
-            super().__init__(source, device=device, **kwargs)
-        self.pretrained = pretrained  # the name, for people
-        split_documents_over_ranks(self)
-        if exact:
-            model_support.check_exact(self.model)
-        self._earlier = EarlierAnswers(tokenised(answers, self, self._store_paths))
-        self._builder = RequestBuilder(self, self._earlier)
+        answers = requests.earlier_answers(self._store_paths)
+        self._load(pretrained, kwargs)
+        self._earlier = EarlierAnswers(requests.tokenised(answers, self, self._store_paths))
+        self._builder = requests.RequestBuilder(self, self._earlier)
         self._recorders = [RunRecorder(self.rank, self.world_size) for _ in self._options]
         self._arms: list[Arm] = []
         self._session: Session | None = None
         self._warm = False
+
+    def _load(self, pretrained: Any, kwargs: dict[str, Any]) -> None:
+        source = model_path(pretrained) if isinstance(pretrained, str) else pretrained
+        config: Any = options.checked_config(source, kwargs)
+        check_model_cache(
+            model_support.needs_model_cache(config),
+            self._options,
+            exact=self._exact,
+            batch_size=kwargs.get("batch_size", 1),
+        )
+        for name in self._draft_models:
+            named = source if isinstance(source, str) else config._name_or_path
+            options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
+        # lm-eval's default is "cuda", whether there is such a device or not.
+        device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
+        remedy = "check its files, and what you pass with it"
+        with options.loading("pretrained", pretrained, remedy):
+            super().__init__(source, device=device, **kwargs)
+        self.pretrained = pretrained  # the name, for people
+        split_documents_over_ranks(self)
+        if self._exact:
+            model_support.check_exact(self.model)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer `requests`, longest prompt first; each answer is a `RecordedText`."""
@@ -183,12 +154,11 @@ class CopySpecLM(HFLM):
             return self._generate_until(Answers(self, requests, disable_tqdm))
 
     def _generate_until(self, answers: Answers) -> list[str]:
-        jobs = [
-            self._builder.build(instance, repeat) for (_, repeat), instance in answers.asked.items()
-        ]
-        # Of several ranks, one may well have been given documents that were not asked before.
-        if jobs and not self._warm and self.world_size == 1:
-            check_earlier(self._store_paths, jobs)
+        jobs = [self._builder.prepare(asked) for asked in answers.asked]
+        is_first = jobs and not self._warm
+        # One of several ranks may have been given only documents that were not asked before.
+        if is_first and self.world_size == 1:
+            requests.check_earlier(self._store_paths, jobs)
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         session = self.prepare()
         batch_size = self._batch_size(session, jobs)
@@ -200,19 +170,19 @@ class CopySpecLM(HFLM):
         engine.check(sequences)
         for arm, recorder in zip(self._arms, self._recorders, strict=True):
             costs = session.costs(arm.options, batch_size)
-            recorder.begin(self._spec(session, arm, jobs, batch_size), costs)
+            recorder.begin(self._spec(session, arm, answers.asked, batch_size), costs)
 
-        def finish(index: int, generated: Sequence[PairedAnswer] | Generation) -> None:
-            each: Sequence[PairedAnswer | Generation] = (
+        def finish(index: int, generated: Generation | Sequence[PairedAnswer]) -> None:
+            by_arm: Sequence[PairedAnswer | Generation] = (
                 [generated] if isinstance(generated, Generation) else generated
             )
             texts = [
-                self._record(arm, recorder, jobs[index], generation)
-                for arm, recorder, generation in zip(self._arms, self._recorders, each, strict=True)
+                self._record(arm, recorder, jobs[index], answer)
+                for arm, recorder, answer in zip(self._arms, self._recorders, by_arm, strict=True)
             ]
             answers.add(jobs[index].asked, texts[0])
 
-        if jobs and not self._warm:
+        if is_first:
             engine.warm_up(sequences[0])
             self._warm = True
         with answers:
@@ -228,13 +198,12 @@ class CopySpecLM(HFLM):
         return super().chat_template(chat_template)  # type: ignore[no-any-return]
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's facts, and the run's figures; asked for on rank 0 when all answers are in."""
         info: dict[str, Any] = super().get_model_info()
         first, *others = (recorder.report() for recorder in self._recorders)
         return info | {"copyspec": first | ({"other_arms": others} if others else {})}
 
     def prepare(self) -> Session:
-        """The session of the model as it is now: an adapter may have been put into it since."""
+        """The session of the model as it is now, e.g. with an adapter that is new in it."""
         with self._autocast():
             if self._session and self._session.model is model_copy(self.model).model:
                 return self._session
@@ -244,25 +213,29 @@ class CopySpecLM(HFLM):
                 self._options,
                 exact=self._exact,
                 rows=self._rows or 2,
+                needs_rows=self._rows is not None,
             )
-        self._check_model_cache(session.reason)
         if session.reason:
-            logger.warning("%s: %s", session.reason, _MODEL_CACHE)
+            logger.warning(
+                "%s: it is decoded with its own attention and cache, one request at a time, and "
+                "nothing of earlier prompts is reused (prefix_cache)",
+                session.reason,
+            )
             self._prefix_bytes = 0
         self._session = session
         self._arms = self._arms or self._load_arms()
         return session
 
     def _load_arms(self) -> list[Arm]:
-        """The arms, with their draft models and empty prefix caches; the baseline has one, too."""
-        # One for each arm, or one would read nothing where the other had read it.
-        num_arms = len(self._options) + self._paired
-        each_cache = self._prefix_bytes // num_arms
-        caches = [PrefixCache(each_cache) if each_cache else None for _ in range(num_arms)]
+        """The arms with their draft models and empty prefix caches; so has the baseline."""
+        # Arms that shared a cache would find in it what another arm had read.
+        num_caches = len(self._options) + self._paired
+        num_bytes = self._prefix_bytes // num_caches
+        caches = [PrefixCache(num_bytes) if num_bytes else None for _ in range(num_caches)]
         self._baseline_cache = caches[-1]
         drafting = {
             name: options.load_draft_model(name, self.model.dtype, self.device, self._arguments)
-            for name in {each.draft_model for each in self._options if each.draft_model}
+            for name in self._draft_models
         }
         return [
             Arm(
@@ -273,6 +246,10 @@ class CopySpecLM(HFLM):
             )
             for each, cache in zip(self._options, caches, strict=False)
         ]
+
+    @property
+    def _draft_models(self) -> set[str]:
+        return {each.draft_model for each in self._options if each.draft_model}
 
     @property
     def _rows(self) -> int | None:
@@ -286,42 +263,42 @@ class CopySpecLM(HFLM):
         )
 
     def _batch_size(self, session: Session, jobs: list[Prepared]) -> int:
-        """`--batch_size`; `auto` fills a step up to where rows stop being nearly free."""
+        """`--batch_size`; with `auto`, as many rows as are nearly free."""
         if self._rows:
             return self._rows
         if session.reason:
             return 1
-        width = 1 + min(self._longest, _USUAL_DRAFT)
-        rows = max(1, min(_AUTO_ROWS // width, len(jobs)))
+        width = 1 + min(max(map(longest_draft, self._options)), _USUAL_DRAFT)
+        rows = max(1, min(_AUTO_TOKENS // width, len(jobs)))
         return 1 << (rows.bit_length() - 1)
 
     def _record(
-        self, arm: Arm, recorder: RunRecorder, job: Prepared, answered: PairedAnswer | Generation
+        self, arm: Arm, recorder: RunRecorder, job: Prepared, answer: PairedAnswer | Generation
     ) -> RecordedText:
-        baseline: BaselineTurn | None = None
-        if isinstance(answered, PairedAnswer):
-            plain, difference = answered.baseline.generation, answered.baseline.difference
+        baseline = None
+        if isinstance(answer, PairedAnswer):
+            plain, difference = answer.baseline.generation, answer.baseline.difference
             baseline = BaselineTurn(plain.counts, plain.token_ids, difference)
-            answered = answered.generation
+            answer = answer.generation
         return recorder.add(
             job.asked,
-            self._text(job, baseline.token_ids if baseline else answered.token_ids),
+            self._text(job, baseline.token_ids if baseline else answer.token_ids),
             TimedAnswer(
-                answered.counts,
-                answered.token_ids,
+                answer.counts,
+                answer.token_ids,
                 job.sequence.prompt_ids,
-                answered.attempts,
-                answered.spans,
+                answer.attempts,
+                answer.spans,
                 baseline,
             ),
             partial(self.tok_decode, skip_special_tokens=False),
             backend="copyspec",
             drafter=arm.options.label,
-            batch_size=answered.batch_size,
+            batch_size=answer.batch_size,
         )
 
     def _text(self, job: Prepared, answer_ids: Sequence[int]) -> str:
-        """The answer's text as `HFLM.generate_until` cuts it: thinking in front, stops behind."""
+        """The answer's text, cut as by `HFLM.generate_until`: without thinking and stops."""
         token_ids, marker = list(answer_ids), self.think_end_token
         if isinstance(marker, int) and marker in token_ids:
             token_ids = token_ids[len(token_ids) - token_ids[::-1].index(marker) :]
@@ -331,10 +308,7 @@ class CopySpecLM(HFLM):
         before = marker if isinstance(marker, str) else None
         return str(postprocess_generated_text(text, stop=job.until, think_end_token=before))
 
-    def _spec(self, session: Session, arm: Arm, jobs: list[Prepared], batch_size: int) -> RunSpec:
-        processors: dict[str, set[str]] = {}
-        for job in jobs:
-            processors.setdefault(job.asked.instance.task_name or "", set()).update(job.processors)
+    def _spec(self, session: Session, arm: Arm, asked: list[Asked], batch_size: int) -> RunSpec:
         mode = session.mode(batch_size)
         is_ours = session.cache == "copyspec" and kernels.serve(self.model)
         settings = asdict(arm.options) | {
@@ -357,6 +331,7 @@ class CopySpecLM(HFLM):
             model=self.pretrained,
             arguments=self._arguments,
             batch_size=self.batch_size,
-            processors={task: sorted(names) for task, names in processors.items()},
+            asked=asked,
+            processors=lambda settings: sorted(set(self._builder.processor_names(settings))),
             drafting=settings,
         )

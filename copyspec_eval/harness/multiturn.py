@@ -1,9 +1,9 @@
 """Conversations in lm-eval: one request per document and turn, whatever the backend.
 
-lm-eval runs its requests type by type. Turn 1 is the type `generate_until`, turn k
-`generate_until_turn{k}`, a method that importing this module adds to lm-eval's model classes: so
-turn 1 of all documents is asked, then turn 2 of all documents, and so on. A `TurnInstance` renders
-its prompt from the earlier answers at the moment the model reads it.
+lm-eval runs its requests type by type. Turn 1 has the type `generate_until`, turn k
+`generate_until_turn{k}`, a method that importing this module adds to lm-eval's model classes. So
+lm-eval asks turn 1 of all documents, then turn 2 of all documents, and so on. A `TurnInstance`
+renders its prompt from the earlier answers when the model reads it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ Fields = dict[str, Any]
 
 
 def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> str:
-    r"""The prompt for the assistant's next message.
+    r"""The prompt for the assistant's next message; plain text without a chat template.
 
-    Without a chat template it is plain text. The answers are put in as they were generated, so that
-    each turn's prompt begins with the prompt and the answer before it.
+    Answers go in as they were generated, so each prompt begins with the last prompt and answer.
 
     >>> chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " Yes?"}]
     >>> render([*chat, {"role": "user", "content": "Bye"}], None)
@@ -53,10 +52,7 @@ def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> s
 
 
 class TurnInstance(Instance):
-    """The request for one turn of one document, counted from 1; `previous` is the turn before.
-
-    The chat template is bound when all requests are built; None renders plain text.
-    """
+    """The request for one turn of one document, counted from 1; `previous` is the turn before."""
 
     def __init__(
         self,
@@ -71,7 +67,7 @@ class TurnInstance(Instance):
         self.question = question
         self.previous = previous
         self.system = system
-        self.chat_template: ChatTemplate | None = None
+        self.chat_template: ChatTemplate | None = None  # set when all requests are built
         super().__init__(
             request_type="generate_until" if self.turn == 1 else f"generate_until_turn{self.turn}",
             doc=doc,
@@ -83,43 +79,44 @@ class TurnInstance(Instance):
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
         """Prompt and generation settings, readable once the turn before is answered."""
-        return self.prompt(), self._generation_kwargs
+        return self.prompt(), self.settings()
 
     @arguments.setter
     def arguments(self, generation_kwargs: dict[str, Any]) -> None:
         self._generation_kwargs = generation_kwargs
 
+    def settings(self) -> dict[str, Any]:
+        return self._generation_kwargs
+
     def prompt(self) -> str:
         return render(self.messages(), self.chat_template)
 
     def messages(self) -> list[Message]:
-        """The conversation up to and with this turn's question."""
         question = {"role": "user", "content": self.question}
         if self.previous is None:
             system = [{"role": "system", "content": self.system}] if self.system else []
             return [*system, question]
         # Padding for data parallelism may answer a request twice; the first answer counts.
-        answer = self.previous.resps[0]
-        text = "" if answer is None else str(answer)
+        text = str(self.previous.resps[0] or "")
         return [*self.previous.messages(), {"role": "assistant", "content": text}, question]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the chat template: it is a model's, and bound anew to cached requests."""
+        """Leave out the chat template, which cached requests get from the model anew."""
         return self.__dict__ | {"chat_template": None}
 
 
 class MultiTurnTask(ConfigurableTask):
     """A task whose documents are conversations.
 
-    A subclass says what is asked in `documents` and `user_turns`, and what the answers are worth in
-    `score_names` and `score`; lm-eval's own methods are written here alone.
+    A subclass has `documents` and `user_turns` for what is asked, and `score_names` and `score` for
+    what the answers are worth. Only this class overrides lm-eval's own methods.
 
     Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; the
     subclass's scores; and, of answers that carry a `TurnRecord`, each of `METRICS` as
     `{name}_turn{k}`: per document what it contributes, over the task what the metric makes of that.
 
-    A figure is left out where it has no value: all of `METRICS` for another backend, the timed ones
-    when every answer came from lm-eval's cache, those of pairs when the run was not paired,
+    A figure without a value is left out: all of `METRICS` for another backend, the timed ones when
+    every answer came from lm-eval's cache, those of pairs when the run was not paired,
     `accepted_per_attempt` when nothing was copied. Rank 0 decides for the run.
 
     Raises:
@@ -128,12 +125,17 @@ class MultiTurnTask(ConfigurableTask):
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        # lm-eval leaves in the key that named this class; it would add metrics of its own, and take
-        # --num_fewshot where the file gives no number.
+        # lm-eval leaves in the key that named this class. Without the others it would add metrics
+        # of its own, and take --num_fewshot where the file gives no number.
         given = {key: value for key, value in config.items() if key != "class"}
-        config = {"metric_list": [], "num_fewshot": 0} | given
-        super().__init__(config=config)
-        self._check_config()
+        super().__init__(config={"metric_list": [], "num_fewshot": 0} | given)
+        for name, only in (("repeats", 1), ("num_fewshot", 0), ("gen_prefix", None)):
+            value = self.get_config(name)
+            if value != only and value is not None:
+                raise OptionError(
+                    f"{self.task_name}: {name}: {value!r} is not possible with turns; "
+                    "remove it from the task's YAML file"
+                )
         self.num_turns = len(self.user_turns(self.task_docs[0]))
         if not 1 <= self.num_turns <= MAX_TURNS:
             raise DataError(
@@ -151,16 +153,15 @@ class MultiTurnTask(ConfigurableTask):
         self._rank = 0
         self._reported: set[str] = set()
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         """What is asked, of `dataset_kwargs` in the YAML file."""
         raise NotImplementedError
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        """The user's message in each turn of `doc`."""
         return list(doc["turns"])
 
     def target(self, doc: dict[str, Any]) -> str:
-        """The reference answer, for lm-eval's samples; "" for none."""
+        """The reference answer, for lm-eval's samples."""
         return ""
 
     def score_names(self) -> dict[str, bool]:
@@ -178,12 +179,10 @@ class MultiTurnTask(ConfigurableTask):
         return {}
 
     def new_request(self, *args: Any) -> TurnInstance:
-        """The request for one turn; the arguments are those of `TurnInstance`."""
         return TurnInstance(*args)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        rows = self.documents(dict(dataset_kwargs or {}))
-        self.dataset = {"test": Dataset.from_list(rows) if isinstance(rows, list) else rows}
+        self.dataset = {"test": Dataset.from_list(self.documents(dict(dataset_kwargs or {})))}
 
     def doc_to_text(self, doc: dict[str, Any], doc_to_text: Any = None) -> str:
         return self.user_turns(doc)[0]
@@ -191,32 +190,19 @@ class MultiTurnTask(ConfigurableTask):
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return self.target(doc)
 
-    def build_all_requests(
-        self,
-        *,
-        rank: int = 0,
-        system_instruction: str | None = None,
-        apply_chat_template: bool = False,
-        chat_template: ChatTemplate | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """As lm-eval's; then give every request, also one of `--cache_requests`, the template."""
+    def build_all_requests(self, **kwargs: Any) -> None:
+        """As lm-eval's; then every request, even one of `--cache_requests`, gets the template."""
         if self._is_scored:
             self.check_scoring()
-        self._rank = rank
-        self._system_instruction = system_instruction
-        super().build_all_requests(
-            rank=rank,
-            system_instruction=system_instruction,
-            apply_chat_template=apply_chat_template,
-            chat_template=chat_template,
-            **kwargs,
-        )
+        self._rank = kwargs.get("rank", 0)
+        self._system_instruction = kwargs.get("system_instruction")
+        super().build_all_requests(**kwargs)
+        has_template = kwargs.get("apply_chat_template")
         for instance in self._instances:
-            instance.chat_template = chat_template if apply_chat_template else None
+            instance.chat_template = kwargs.get("chat_template") if has_template else None
 
     def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
-        """Nothing: a `TurnInstance` renders its own prompt, that of turn 1 too."""
+        """Nothing: a `TurnInstance` renders its prompt."""
         return ""
 
     def construct_requests(
@@ -238,10 +224,22 @@ class MultiTurnTask(ConfigurableTask):
         return requests
 
     def apply_filters(self) -> None:
-        """As lm-eval's; all answers are in by then, so choose which figures to report."""
+        """As lm-eval's; then choose which figures to report, since all answers are in.
+
+        lm-eval gathers the figures that rank 0 reports, which are those with a value, and stops on
+        a rank that lacks one. So the other ranks report all.
+        """
         super().apply_filters()
-        every = {_key(metric, turn + 1) for metric in METRICS for turn in range(self.num_turns)}
-        self._reported = every if self._rank else self._with_a_value()
+        by_turn: dict[int, list[Fields]] = {turn: [] for turn in range(1, self.num_turns + 1)}
+        for instance in self._instances:
+            by_turn[instance.turn].append(_fields(record_of(instance.resps[0])))
+        self._reported = {
+            _key(metric, turn)
+            for turn, answers in by_turn.items()
+            for metric in METRICS
+            if self._rank
+            or not math.isnan(_over(metric, (_parts(metric, fields) for fields in answers)))
+        }
         if self._is_scored:
             self.prepare_scores()
 
@@ -250,8 +248,8 @@ class MultiTurnTask(ConfigurableTask):
             return {"bypass": 999}  # lm-eval's own value under --predict_only
         texts = [str(answer or "") for answer in results]
         figures: dict[str, Any] = {}
-        for turn, answer in enumerate(results, start=1):
-            figures[f"answered_turn{turn}"] = float(bool(texts[turn - 1].strip()))
+        for turn, (answer, text) in enumerate(zip(results, texts, strict=True), start=1):
+            figures[f"answered_turn{turn}"] = float(bool(text.strip()))
             fields = _fields(record_of(answer))
             for metric in METRICS:
                 if _key(metric, turn) in self._reported:
@@ -262,41 +260,14 @@ class MultiTurnTask(ConfigurableTask):
     def _is_scored(self) -> bool:
         return "bypass" not in self._metric_fn_list
 
-    def _with_a_value(self) -> set[str]:
-        """Figures that this rank's answers have a value for.
-
-        lm-eval gathers rank 0's figures from all ranks, and stops on a rank that lacks one. So the
-        other ranks report every figure, and those that rank 0 does not report go unread.
-        """
-        by_turn: dict[int, list[Fields]] = {}
-        for instance in self._instances:
-            by_turn.setdefault(instance.turn, []).append(_fields(record_of(instance.resps[0])))
-        return {
-            _key(metric, turn)
-            for turn, answers in by_turn.items()
-            for metric in METRICS
-            if not math.isnan(_over(metric, (_parts(metric, fields) for fields in answers)))
-        }
-
-    def _check_config(self) -> None:
-        for name, only in (("repeats", 1), ("num_fewshot", 0), ("gen_prefix", None)):
-            value = self.get_config(name)
-            if value != only and value is not None:
-                raise OptionError(
-                    f"{self.task_name}: {name}: {value!r} is not possible with turns; "
-                    "remove it from the task's YAML file"
-                )
-
 
 def _key(metric: Metric, turn: int) -> str:
     return f"{metric.name}_turn{turn}"
 
 
 def _fields(record: TurnRecord | None) -> Fields:
-    """A turn's columns; an answer from lm-eval's cache was measured by an earlier run."""
-    if record is None:
-        return {}
-    return columns(record) | {"measured": is_of_this_process(record.run_id)}
+    """A turn's columns; an earlier run measured an answer from lm-eval's cache."""
+    return columns(record) | {"measured": is_of_this_process(record.run_id)} if record else {}
 
 
 def _parts(metric: Metric, fields: Fields) -> tuple[Any, ...] | None:
@@ -316,5 +287,5 @@ def _generate_until(self: Any, requests: list[Instance]) -> list[str]:
 
 
 for turn in range(2, MAX_TURNS + 1):
-    for owner in (LM, CachingLM):
-        setattr(owner, f"generate_until_turn{turn}", _generate_until)
+    for kind in (LM, CachingLM):
+        setattr(kind, f"generate_until_turn{turn}", _generate_until)

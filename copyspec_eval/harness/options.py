@@ -21,13 +21,14 @@ from transformers import (
 )
 
 from copyspec_eval.decoding.model_support import check_config, needs_model_cache
+from copyspec_eval.drafters.options import store_option
 from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
 from copyspec_eval.paths import model_path
 from copyspec_eval.session.session import checked_draft_model
-from copyspec_eval.session.settings import check_bool
+from copyspec_eval.session.settings import check_bool, draft_options
 from copyspec_eval.types import DraftOptions
 
-OWN_OPTIONS = (
+OUR_OPTIONS = (
     *(field.name for field in fields(DraftOptions)),
     *("exact", "paired", "arms", "prefix_cache"),
 )
@@ -38,8 +39,9 @@ LOADING_OPTIONS = {
     *("key_mapping", "local_files_only", "low_cpu_mem_usage", "proxies", "token", "torch_dtype"),
     *("use_safetensors", "variant"),
 }
-
-_OF_SEVERAL_DEVICES = ("device_map", "max_memory_per_gpu", "max_cpu_memory")
+_ACCESS_OPTIONS = ("trust_remote_code", "cache_dir", "token")
+"""Those that hold for every model, the draft model too."""
+_PARALLEL_OPTIONS = ("device_map", "max_memory_per_gpu", "max_cpu_memory")
 
 _NOT_QUANTIZED = "would quantize nothing; pass the name or folder of a checkpoint saved quantized"
 _REFUSED = {
@@ -55,16 +57,22 @@ _REFUSED = {
 }
 
 
+def drafting(drafter: str | None, gamma: int | None, store: object, **others: Any) -> DraftOptions:
+    """How to draft, from `model_args`: lm-eval reads the word "none" as None."""
+    chosen = "none" if drafter is None else drafter or None
+    return draft_options(chosen, gamma, store=store_option(store), **others)
+
+
 def check_values(options: Mapping[str, Any]) -> None:
-    """Refuse what lm-eval would take and fail with, or be silent about."""
-    # lm-eval takes auto:N too, to look for the size anew N times; ours needs no search.
+    """Refuse what lm-eval would take and then fail with, or ignore."""
+    # lm-eval searches for the size of auto:N N times; ours needs no search.
     rows = options.get("batch_size", 1)
     if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(rows)):
         raise OptionError(f"batch_size={rows!r} is neither a number of at least 1 nor auto")
     dtype = options.get("dtype") or "auto"
-    of_torch = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype != "auto" and not getattr(of_torch, "is_floating_point", False):
-        raise OptionError(f"dtype={dtype!r} is no dtype of torch; pass such as bfloat16")
+    resolved = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype != "auto" and not getattr(resolved, "is_floating_point", False):
+        raise OptionError(f"dtype={dtype!r}: use a torch dtype, e.g. bfloat16")
     if options.get("device") is not None:
         _check_device(options["device"])
     max_length = options.get("max_length")
@@ -75,7 +83,7 @@ def check_values(options: Mapping[str, Any]) -> None:
             check_bool(name, options[name])
     if options.get("peft") and find_spec("peft") is None:
         raise OptionError("peft=… needs the package peft; pip install peft")
-    for name in _OF_SEVERAL_DEVICES:
+    for name in _PARALLEL_OPTIONS:
         if options.get(name) is not None and options.get("parallelize", False) is False:
             raise OptionError(f"{name}={options[name]!r} is not read without parallelize=True")
 
@@ -88,62 +96,53 @@ def _check_device(name: object) -> None:
             return
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise OptionError(
-            f"device={str(name)!r} is not there ({_first_line(error)}); pass such as cpu"
+            f"device={str(name)!r} is not available ({_first_line(error)}); use e.g. cpu"
         ) from error
-    # Not tried, for every rank would take memory of the first. Where there are none, lm-eval's own
+    # A CUDA device is not tried: every rank would take memory of the first. Without any, lm-eval's
     # default is cuda:0 all the same.
     count = torch.cuda.device_count()
     if max(count, 1) <= (device.index or 0):
-        raise OptionError(
-            f"device={str(name)!r} is not there; CUDA devices: {count}; pass another, such as cpu"
-        )
+        raise OptionError(f"device={str(name)!r} is not available: CUDA devices: {count}")
 
 
 @contextmanager
-def loading(named: str, value: object, remedy: str) -> Iterator[None]:
-    """Make one line, a ModelError, of whatever fails within it."""
+def loading(option: str, value: object, remedy: str) -> Iterator[None]:
+    """Turn whatever fails within into a ModelError of one line."""
     try:
         yield
     except CopySpecError:
         raise
     except Exception as error:
-        raise ModelError(
-            f"{named}={value!r} cannot be loaded: {_first_line(error)} ({remedy})"
-        ) from error
+        reason = f"{option}={value!r} cannot be loaded: {_first_line(error)}"
+        raise ModelError(f"{reason} ({remedy})") from error
 
 
-def of_access(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those model arguments that hold for any model that is loaded beside the target."""
-    return {
-        key: options[key] for key in ("trust_remote_code", "cache_dir", "token") if key in options
-    }
-
-
-def read_config(
-    pretrained: str, options: Mapping[str, Any], named: str = "pretrained"
-) -> PretrainedConfig:
-    """The config of the model in the argument `named`, without its weights."""
-    keys = ("revision", "subfolder", "gguf_file", "cache_dir", "token")
-    chosen = {key: options[key] for key in keys if options.get(key)}
-    # Where nothing is said about code of the model's own, transformers asks at the keyboard.
-    chosen["trust_remote_code"] = bool(options.get("trust_remote_code"))
-    remedy = "pass a Hub name or a folder with config.json"
-    with loading(named, pretrained, f"{remedy}; trust_remote_code=True runs code that is with it"):
-        config: PretrainedConfig = AutoConfig.from_pretrained(pretrained, **chosen)
+def checked_config(pretrained: Any, options: Mapping[str, Any]) -> PretrainedConfig:
+    if isinstance(pretrained, str):
+        config = _read_config(pretrained, options, "pretrained")
+    elif hasattr(pretrained, "config"):
+        config = pretrained.config
+    else:
+        raise OptionError(
+            f"pretrained={pretrained!r} is neither a model nor the name of one; pass a Hub name, "
+            "a folder, or a loaded model"
+        )
+    _check_names(options, config)
+    check_config(config)
     return config
 
 
 def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> None:
-    """Refuse a draft model, before its weights are loaded, for a target's tokenizer and options."""
-    config = read_config(model_path(name), of_access(options), "draft_model")
+    """Refuse a draft model that does not fit the target's tokenizer, before loading its weights."""
+    access = _access(options)
+    config = _read_config(model_path(name), access, "draft_model")
     check_config(config)
     if reason := needs_model_cache(config):
         raise ModelError(f"draft_model={name!r}: {reason}; pass another one")
     vocabularies = []
     for each in (options.get("tokenizer") or tokenizer, model_path(name)):
         with loading("tokenizer", each, "it is needed to compare its tokens with the other's"):
-            loaded = AutoTokenizer.from_pretrained(each, **of_access(options))
-            vocabularies.append(loaded.get_vocab())
+            vocabularies.append(AutoTokenizer.from_pretrained(each, **access).get_vocab())
     target, draft = vocabularies
     if target != draft:
         different = sum(draft.get(token) != index for token, index in target.items())
@@ -157,17 +156,30 @@ def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> 
 def load_draft_model(
     name: str, dtype: torch.dtype, device: torch.device, options: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """A draft model in the target's dtype and on its device."""
     auto: Any = AutoModelForCausalLM
     with loading("draft_model", name, "check its files"):
-        loaded = auto.from_pretrained(model_path(name), dtype=dtype, **of_access(options))
+        loaded = auto.from_pretrained(model_path(name), dtype=dtype, **_access(options))
         model: PreTrainedModel = loaded.to(device).eval()
     return checked_draft_model(model)
 
 
-def check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
-    """Refuse model arguments that nothing would read, or that cannot work."""
-    ours_and_harness = {*OWN_OPTIONS, *_harness_options()} - _REFUSED.keys()
+def _access(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _ACCESS_OPTIONS if name in options}
+
+
+def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> PretrainedConfig:
+    names = ("revision", "subfolder", "gguf_file", "cache_dir", "token")
+    chosen = {name: options[name] for name in names if options.get(name)}
+    # Without a value, transformers asks at the keyboard whether to run a model's code.
+    chosen["trust_remote_code"] = bool(options.get("trust_remote_code"))
+    remedy = "pass a Hub name or a folder with config.json"
+    with loading(option, pretrained, f"{remedy}; trust_remote_code=True runs code that is with it"):
+        config: PretrainedConfig = AutoConfig.from_pretrained(pretrained, **chosen)
+    return config
+
+
+def _check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
+    ours_and_harness = {*OUR_OPTIONS, *_harness_options()} - _REFUSED.keys()
     for name, value in options.items():
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name
         if refused in _REFUSED:
@@ -190,7 +202,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _harness_options() -> dict[str, Any]:
-    """The arguments of lm-eval's `hf`, each with what it is annotated to be."""
     parameters = inspect.signature(HFLM.__init__).parameters.values()
-    named = {p.name: p.annotation for p in parameters if p.kind is not p.VAR_KEYWORD}
-    return {name: kind for name, kind in named.items() if name != "self"}
+    return {p.name: p.annotation for p in parameters if p.name not in ("self", "kwargs")}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from datasets import Dataset
-
 from copyspec_eval.harness.gsm8k import GSM8KSelfCorrectionTask
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import tasks_dir
@@ -18,15 +16,15 @@ FOLDER = "copyspec_quickstart"
 class QuickstartTask(MultiTurnTask):
     """Documents with `turns` and the right `answers`, `dataset_kwargs: {documents: NAME}`.
 
-    Figures: `exact_turn{k}`, the share of answers that are the right one, spaces around it apart.
+    Figures: `exact_turn{k}`, the share of right answers, ignoring spaces around them.
     """
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         path = tasks_dir() / FOLDER / f"{dataset_kwargs['documents']}.jsonl"
         return [row.fields for row in read_jsonl(path)]
 
-    def user_turns(self, doc: dict[str, Any]) -> list[str]:
-        return list(doc["turns"])
+    # Also before GSM8K's, which asks in its own words.
+    user_turns = MultiTurnTask.user_turns
 
     def target(self, doc: dict[str, Any]) -> str:
         return str(doc["answers"][-1])
@@ -43,11 +41,11 @@ class QuickstartTask(MultiTurnTask):
 
 
 class QuickstartSelfCorrectionTask(QuickstartTask, GSM8KSelfCorrectionTask):
-    """Three turns, whose programs are run besides, as GSM8K's are."""
+    """Three turns, with programs that run as GSM8K's do."""
 
 
 class QuickstartExtractiveTask(QuickstartTask):
-    """One turn; besides, the share of the sentences that stand in the article word for word."""
+    """One turn; also the share of sentences that are in the article word for word."""
 
     def score_names(self) -> dict[str, bool]:
         return super().score_names() | {"verbatim": True}

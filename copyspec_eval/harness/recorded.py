@@ -1,4 +1,4 @@
-"""What is recorded of a run's settings: the values of those that are declared, the names of others.
+"""What is recorded of a run's settings: the values of declared ones, the names of others.
 
 Imports neither torch nor transformers before a model of ours is asked for.
 """
@@ -22,7 +22,7 @@ from copyspec_eval.paths import lm_eval_models
 from copyspec_eval.redaction import NOT_RECORDED, looks_secret, masked
 
 VARIABLE = "COPYSPEC_MODEL_ARGS"
-"""More of `--model_args`, as a JSON object, for secrets: others can read a command line."""
+"""More `--model_args`, a JSON object, for secrets: others can read a command line."""
 
 # Settings of requests, chat templates, tasks, vLLM's drafts and loggers that no signature declares.
 _OTHERS = (
@@ -34,16 +34,15 @@ _OTHERS = (
 
 
 def is_ours(model: Any) -> bool:
-    """Whether lm-eval's `model`, a name or a loaded one, is of this package."""
     if isinstance(model, str):
         return model in lm_eval_models().names
     return type(model).__module__.startswith("copyspec_eval.")
 
 
 def recorded(settings: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """`settings`, JSON values, as they are recorded; what is not is hidden from every text, too.
+    """`settings`, JSON values, as they are recorded; what is not is also hidden from every text.
 
-    `also` are names that are declared elsewhere, by the class or the config of a loaded model.
+    `also` are names that the class or the config of a loaded model declares.
     """
     if not settings:
         return {}
@@ -74,9 +73,9 @@ def _declared() -> frozenset[str]:
     from lm_eval.models.huggingface import HFLM
     from transformers import GenerationConfig
 
-    from copyspec_eval.harness.options import LOADING_OPTIONS, OWN_OPTIONS
+    from copyspec_eval.harness.options import LOADING_OPTIONS, OUR_OPTIONS
 
-    names = {*OWN_OPTIONS, *LOADING_OPTIONS, *_OTHERS}
+    names = {*OUR_OPTIONS, *LOADING_OPTIONS, *_OTHERS}
     names |= vars(GenerationConfig()).keys()  # type: ignore[no-untyped-call]
     names |= parameters(HFLM) | parameters(TemplateAPI) | parameters(EvaluationTracker)
     try:
@@ -90,8 +89,8 @@ def _declared() -> frozenset[str]:
     return frozenset({name for name in names if not looks_secret(name)} | {"think_end_token"})
 
 
-def parameters(model: type) -> set[str]:
-    return set(inspect.signature(model).parameters)
+def parameters(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters)
 
 
 class Arguments(dict[str, Any]):
@@ -104,14 +103,13 @@ class Arguments(dict[str, Any]):
         return Arguments({**self, **other})
 
 
-def arguments(given: Mapping[str, Any] | str | None) -> Arguments:
-    """lm-eval's `model_args` or `gen_kwargs`, parsed."""
+def parse_arguments(given: Mapping[str, Any] | str | None) -> Arguments:
     parsed = Arguments(given if isinstance(given, Mapping) else simple_parse_args_string(given))
     recorded(parsed)  # hides what is secret
     return parsed
 
 
-def of_environment() -> dict[str, Any]:
+def environment_arguments() -> dict[str, Any]:
     try:
         given = json.loads(os.environ.get(VARIABLE) or "{}")
     except (ValueError, RecursionError):
@@ -122,8 +120,7 @@ def of_environment() -> dict[str, Any]:
 
 
 def with_environment(given: Mapping[str, Any]) -> Arguments:
-    """Model arguments, and those of the environment over them."""
-    whole = arguments({**given, **of_environment()})
+    whole = parse_arguments({**given, **environment_arguments()})
     for name, value in whole.items():
         if value == NOT_RECORDED:
             raise OptionError(
@@ -137,13 +134,13 @@ _command = ""
 
 
 def command() -> str:
-    """The `lm_eval` command of this process as it is recorded; "" where it was not that."""
+    """The `lm_eval` command of this process as it is recorded; "" if there is none."""
     return _command
 
 
 @functools.cache
 def watch_command() -> None:
-    """Have lm-eval's command line print a model of ours as it is recorded, and remember it."""
+    """Have lm-eval's command line print our models' arguments as they are recorded; remember it."""
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
     original = EvaluatorConfig.__init__
@@ -158,13 +155,13 @@ def watch_command() -> None:
         for field in fields(config):
             value = getattr(config, field.name)
             if isinstance(value, dict) and field.name not in ("samples", "cache_requests"):
-                setattr(config, field.name, arguments(value))
-        _command = _command_of(config)
+                setattr(config, field.name, parse_arguments(value))
+        _command = _command_line(config)
 
     EvaluatorConfig.__init__ = init
 
 
-def _command_of(config: Any) -> str:
+def _command_line(config: Any) -> str:
     words, defaults = ["lm_eval"], type(config)()
     for field in fields(config):
         value = getattr(config, field.name)
@@ -177,7 +174,6 @@ def _command_of(config: Any) -> str:
 
 
 def _in_words(value: Any) -> str:
-    """As it is typed."""
     if isinstance(value, Arguments):
         value = recorded(value)
         if any(isinstance(inner, dict | list) for inner in value.values()):

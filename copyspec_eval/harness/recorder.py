@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 import sys
@@ -34,12 +35,13 @@ from copyspec_eval.session.span_characters import span_characters
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
 
-_SHOWN = ("tokens_per_second", "copied_share", "speedup", "diverged")
-"""Figures on the bar: those of sums, so that nothing else has to be remembered."""
+_NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
+_SHOWN = [metric for metric in METRICS if metric.name in _NAMES]
+"""Figures on the bar; each needs nothing but sums."""
 
 
 class Asked(NamedTuple):
-    """One answer that lm-eval asked for: which repeat of an instance, its prompt and settings."""
+    """One answer that lm-eval asked for: a repeat of an instance, its prompt and settings."""
 
     instance: Instance
     repeat: int
@@ -48,7 +50,7 @@ class Asked(NamedTuple):
 
 
 def check_output_folder() -> None:
-    """Refuse an output folder that cannot be written, before a model is loaded; none is made."""
+    """Refuse an output folder that cannot be written, without making it."""
     folder = output_folder()
     if folder is None:
         return
@@ -63,10 +65,7 @@ def check_output_folder() -> None:
 
 
 class RunRecorder:
-    """Appends each turn's row to lm-eval's output folder, if any, and keeps it for the table.
-
-    One recorder per model object; a later evaluation with another `RunSpec` is another run.
-    """
+    """Records a run's rows, in lm-eval's output folder if any; another `RunSpec` is another run."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.run_id = provenance.new_run_id()
@@ -77,7 +76,7 @@ class RunRecorder:
         self._spec: RunSpec | None = None
 
     def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
-        """Write the manifest of the evaluation under way; a later call of it adds its tasks."""
+        """Write the manifest of the evaluation under way; a later call adds its tasks to it."""
         folder, earlier = output_folder(), self._spec
         if earlier is not None:
             if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):
@@ -98,9 +97,9 @@ class RunRecorder:
         decode: Callable[[Sequence[int]], str] | None = None,
         **settings: Any,
     ) -> RecordedText:
-        """Record an answer: keep its row, and append it to the file if there is one.
+        """Record an answer, and append its row to the file if there is one.
 
-        With `decode`, text of tokens, the places of what was copied are recorded as characters.
+        With `decode`, the text of tokens, the row also has the characters of what was copied.
         `settings` are further fields of `TurnRecord`.
         """
         prompt, whole_text = asked.prompt, text
@@ -109,10 +108,20 @@ class RunRecorder:
             prompt, whole_text, places = span_characters(
                 decode, answer.prompt_ids, answer.token_ids or (), answer.spans
             )
+        instance, task = asked.instance, asked.instance.task_name or ""
+        document = document_number(task, instance.doc_id)
+        category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
+        generation = sorted(recorded(asked.settings).items())
         row = TurnRecord(
             run_id=self.run_id,
             rank=self._rank,
-            **_request_fields(asked),
+            task=task,
+            doc_id=-1 if document is None else document,
+            turn=getattr(instance, "turn", 1),
+            repeat=asked.repeat,
+            category=str(category),
+            prompt_sha256=hashlib.sha256(asked.prompt.encode()).hexdigest(),
+            generation=", ".join(f"{k}={v}" for k, v in generation if k != "until"),
             prompt=prompt,
             counts=answer.counts,
             attempts=answer.attempts,
@@ -130,60 +139,43 @@ class RunRecorder:
         return RecordedText(text, row)
 
     def all_rows(self) -> list[TurnRecord]:
-        """The run's rows of all ranks, as far as they went to a folder; else this rank's."""
-        if self._folder is None:
-            return self.rows
-        others = set(range(self._world_size)) - {self._rank}
-        files = [records.records_file(self._folder, rank) for rank in sorted(others)]
-        of_others = [row for file in files if file.exists() for row in records.read(file, [])]
-        return self.rows + [row for row in of_others if row.run_id == self.run_id]
+        """The run's rows of all ranks if they went to a folder; else this rank's."""
+        rows = list(self.rows)
+        if self._folder is not None:
+            for rank in set(range(self._world_size)) - {self._rank}:
+                file = records.records_file(self._folder, rank)
+                others = records.read(file, []) if file.exists() else []
+                rows += [row for row in others if row.run_id == self.run_id]
+        return rows
 
     def report(self) -> dict[str, Any]:
-        """Log the table of the run; its id, and its figures per task, turn and category."""
         rows = self.all_rows()
         if rows:
             logger.info("figures of this run:\n%s", run_table(rows))
         return {"run_id": self.run_id, "figures": run_figures(rows)}
 
 
-def _request_fields(asked: Asked) -> dict[str, Any]:
-    instance = asked.instance
-    category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
-    task = instance.task_name or ""
-    document = document_number(task, instance.doc_id)
-    return {
-        "task": task,
-        "doc_id": -1 if document is None else document,
-        "turn": getattr(instance, "turn", 1),
-        "repeat": asked.repeat,
-        "category": str(category),
-        "prompt_sha256": hashlib.sha256(asked.prompt.encode()).hexdigest(),
-        "generation": ", ".join(
-            f"{name}={value}"
-            for name, value in sorted(recorded(asked.settings).items())
-            if name != "until"
-        ),
-    }
-
-
 class Answers:
-    """The answers to one call of `generate_until`, with a bar that shows how fast they come.
-
-    Attributes:
-        asked: what to answer, each once: the instance, by its id and the repeat.
-    """
+    """The answers to one call of `generate_until`, each `asked` once, with a bar of their speed."""
 
     def __init__(self, lm: Any, requests: Sequence[Instance], disable_bar: bool) -> None:
         self._cache: CacheHook = lm.cache_hook
         self._disable_bar = disable_bar or lm.rank != 0
-        # lm-eval lists an instance `repeats` times, and the last one once more for each document
-        # that other ranks have over; the latter get an answer that is there already.
+        # lm-eval lists an instance `repeats` times, and the last one again for each document that
+        # other ranks have more; these get the answer that is there.
         times: Counter[int] = Counter()
-        self._keys = []
+        self._keys: list[tuple[int, int]] = []
+        asked: dict[tuple[int, int], Asked] = {}
         for request in requests:
-            self._keys.append((id(request), times[id(request)] % (request.repeats or 1)))
+            key = id(request), times[id(request)] % (request.repeats or 1)
+            if key not in asked:
+                prompt, settings, *_ = request.args
+                if not isinstance(prompt, str):  # a chat API's messages
+                    prompt = json.dumps(prompt, ensure_ascii=False)
+                asked[key] = Asked(request, key[1], prompt, settings)
+            self._keys.append(key)
             times[id(request)] += 1
-        self.asked = dict(zip(self._keys, requests, strict=True))
+        self.asked = list(asked.values())
         self._texts: dict[tuple[int, int], RecordedText] = {}
         self._sums: Counter[str] = Counter()
 
@@ -197,7 +189,7 @@ class Answers:
         self._bar.close()
 
     def add(self, asked: Asked, text: RecordedText) -> None:
-        """One more answer; lm-eval's `--use_cache` gets it on the disk: a kill must not lose it."""
+        """One more answer; lm-eval's `--use_cache` writes it at once, so that no kill loses it."""
         self._texts[id(asked.instance), asked.repeat] = text
         self._cache.add_partial("generate_until", asked.instance.args, text)
         if self._cache.dbdict is not None:
@@ -205,11 +197,10 @@ class Answers:
         self._show(columns(text.record))
 
     def _show(self, fields: dict[str, Any]) -> None:
-        metrics = [metric for metric in METRICS if metric.name in _SHOWN]
-        names = {name for metric in metrics for name in metric.columns}
+        names = {name for metric in _SHOWN for name in metric.columns}
         self._sums.update({name: fields[name] for name in names if fields[name] is not None})
         shown = {}
-        for metric in metrics:
+        for metric in _SHOWN:
             values = [self._sums.get(name, math.nan) for name in metric.columns]
             figure = metric.over(numpy.array([values]), numpy.arange(1))
             if not math.isnan(figure):

@@ -1,9 +1,9 @@
 """The prompts of the paper's own evaluation, for tasks with `prompts: reference`.
 
-Those of GSM8K and CNN/DailyMail stand in the paper's scripts, as constants within functions, so
-they are taken out of the syntax tree of the published files: nothing of these is run. HumanEval and
-MBPP were asked through EvalPlus, whose prompts are taken from its installed package in the same
-way. MT-Bench's and MT-Redundant's questions are the same files here and there.
+Those of GSM8K and CNN/DailyMail are constants within functions of the paper's scripts, and come
+from the syntax tree of the published files, which are never run. The paper asked HumanEval and MBPP
+through EvalPlus, whose prompts come from its installed package in the same way. MT-Bench and
+MT-Redundant have the same question files here and there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ GSM8K_FILE, CNN_DAILYMAIL_FILE = "reference/cp_gsm.py", "reference/evaluate_cnn.
 
 
 def is_reference(dataset_kwargs: Mapping[str, Any]) -> bool:
-    """Whose prompts a task asks in: `prompts` in its `dataset_kwargs`, by default ours."""
+    """Whether a task's `dataset_kwargs` choose the paper's prompts; by default they are ours."""
     chosen = dataset_kwargs.get("prompts", "ours")
     if chosen not in ("ours", "reference"):
         raise unknown_option("value of prompts", str(chosen), ("ours", "reference"))
@@ -32,19 +32,24 @@ def is_reference(dataset_kwargs: Mapping[str, Any]) -> bool:
 
 @functools.cache
 def gsm8k_prompts() -> tuple[str, ...]:
-    """The user's messages of the three rounds, with `{question}` where the problem stands."""
+    """The user's messages of the three rounds, with `{question}` for the problem."""
     function = _function(read_as_published(GSM8K_FILE), GSM8K_FILE, "multi_round_program")
     assigned = _assigned(ast.walk(function), ast.JoinedStr)
-    contents = [
-        assigned[content.id] if isinstance(content, ast.Name) else content
-        for content in _contents_of_users(function)
-    ]
-    return tuple(_text(content, {"input_question": "question"}) for content in contents)
+    dictionaries = [node for node in ast.walk(function) if isinstance(node, ast.Dict)]
+    prompts = []
+    for node in sorted(dictionaries, key=lambda node: node.lineno):
+        keys = (getattr(key, "value", None) for key in node.keys)
+        fields = dict(zip(keys, node.values, strict=True))
+        if getattr(fields.get("role"), "value", None) == "user":
+            content = fields["content"]
+            prompt = assigned[content.id] if isinstance(content, ast.Name) else content
+            prompts.append(_text(prompt, {"input_question": "question"}))
+    return tuple(prompts)
 
 
 @functools.cache
 def summary_prompt() -> str:
-    """The user's message, with `{article}` where the article stands."""
+    """The user's message, with `{article}` for the article."""
     source = read_as_published(CNN_DAILYMAIL_FILE)
     function = _function(source, CNN_DAILYMAIL_FILE, "extractive_prompt")
     [returned] = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
@@ -66,7 +71,6 @@ def chat_stops() -> list[str]:
 
 
 def completion_stops(benchmark: str) -> list[str]:
-    """Where EvalPlus ends a completion of a problem of its `benchmark`, "humaneval" or "mbpp"."""
     from evalplus.provider.utility import EOS, extra_eos_for_direct_completion
 
     return [*EOS, *extra_eos_for_direct_completion(benchmark)]
@@ -74,12 +78,12 @@ def completion_stops(benchmark: str) -> list[str]:
 
 @functools.cache
 def evalplus_prefixes() -> tuple[str, str]:
-    """What EvalPlus says before the problem, and how it begins the answer for the model."""
+    """EvalPlus's text before the problem, and its beginning of the model's answer."""
     place = importlib.util.find_spec("evalplus.codegen")
     name = "evalplus/codegen.py"
     source = Path(place.origin).read_text(encoding="utf-8") if place and place.origin else ""
     function = _function(source, name, "run_codegen")
-    # Later ones, within branches, are of other benchmarks.
+    # Later ones, within branches, belong to other benchmarks.
     texts = _assigned(function.body, ast.expr)
     try:
         return _text(texts["instruction_prefix"]), _text(texts["response_prefix"])
@@ -91,7 +95,7 @@ def evalplus_prefixes() -> tuple[str, str]:
 
 
 class _Template(NamedTuple):
-    """What EvalPlus asks of a tokenizer, by lm-eval's chat template."""
+    """EvalPlus's tokenizer, in front of lm-eval's chat template."""
 
     chat_template: ChatTemplate
     system: str
@@ -101,8 +105,8 @@ class _Template(NamedTuple):
         rendered = self.chat_template([*system, *messages], add_generation_prompt=False)
         if not isinstance(rendered, str):
             raise OptionError(
-                "prompts of EvalPlus begin the answer, which a chat server does not let anyone do; "
-                "take a backend that renders the chat template itself, or the task without _paper"
+                "prompts of EvalPlus begin the answer, which no chat server allows; use a backend "
+                "that renders the chat template itself, or the task without _paper"
             )
         return rendered
 
@@ -115,7 +119,6 @@ def _function(source: str, file: str, name: str) -> ast.FunctionDef:
 
 
 def _assigned(nodes: Iterable[ast.AST], kind: type[ast.expr]) -> dict[str, ast.expr]:
-    """The values of this kind that `nodes` assign, by name."""
     return {
         node.targets[0].id: node.value
         for node in nodes
@@ -125,22 +128,8 @@ def _assigned(nodes: Iterable[ast.AST], kind: type[ast.expr]) -> dict[str, ast.e
     }
 
 
-def _contents_of_users(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    """The contents of the messages of role user, in the order in which they stand."""
-    dictionaries = [node for node in ast.walk(function) if isinstance(node, ast.Dict)]
-    for node in sorted(dictionaries, key=lambda node: node.lineno):
-        fields = {
-            key.value: value
-            for key, value in zip(node.keys, node.values, strict=True)
-            if isinstance(key, ast.Constant)
-        }
-        role = fields.get("role")
-        if isinstance(role, ast.Constant) and role.value == "user":
-            yield fields["content"]
-
-
 def _text(node: ast.expr | None, fields: Mapping[str, str] | None = None) -> str:
-    """The text of a literal; the variables in an f-string become fields of these names."""
+    """A literal's text; `fields` renames the variables in an f-string."""
     match node:
         case ast.Constant(value=str(text)):
             return text

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections import abc
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
-from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
@@ -33,76 +30,69 @@ _INSTEAD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One answer that lm-eval asked for, ready for the engine.
-
-    `until` are the stop strings that lm-eval cuts off the answer, EOS text included; `processors`
-    the names of the logits processors in force.
-    """
+class Prepared(NamedTuple):
+    """An answer to give, and its stop strings, which include the EOS text."""
 
     asked: Asked
     until: list[str]
     sequence: Sequence
-    processors: list[str]
 
 
-class RequestBuilder:
+class RequestBuilder(SequenceBuilder):
     """Builds requests as `HFLM.generate_until` and `model.generate` would read them."""
 
     def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
+        def decode(token_ids: abc.Sequence[int]) -> str:
+            return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))
+
+        super().__init__(lm.tokenizer.pad_token_id, decode, [lm.eot_token_id])
         self._lm = lm
         self._earlier = earlier or EarlierAnswers()
-        self._builder = SequenceBuilder(
-            lm.tokenizer.pad_token_id,
-            lambda token_ids: str(lm.tok_decode(list(token_ids), skip_special_tokens=False)),
-            [lm.eot_token_id],
-        )
 
-    def build(self, instance: Instance, repeat: int) -> Prepared:
-        context, gen_kwargs = instance.args
-        task, number = instance.task_name or "", instance.doc_id
-        _check_whole(str(context), f"document {number} of {instance.task_name}: its prompt")
-        settings, until, max_gen_toks = self._read(gen_kwargs)
-        prompt_ids = self._encode(context, max_gen_toks)
+    def prepare(self, asked: Asked) -> Prepared:
+        instance, task = asked.instance, asked.instance.task_name or ""
+        _check_whole(asked.prompt, f"document {instance.doc_id} of {task}: its prompt")
+        settings, until, max_gen_toks = self._read(asked.settings)
+        prompt_ids = self._encode(asked.prompt, max_gen_toks)
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
-        document, turn = document_number(task, number), getattr(instance, "turn", 1)
-        sequence, processors = self._builder.build(
+        document = document_number(task, instance.doc_id)
+        sequence = self.build(
             self._lm.model,
             prompt_ids,
             settings,
             max_gen_toks,
-            self._stops(until),
+            until,
             torch.initial_seed(),
             named="gen_kwargs ",
-            earlier=self._earlier.to(task, document, turn),
+            earlier=self._earlier.to(task, document, getattr(instance, "turn", 1)),
         )
-        return Prepared(
-            Asked(instance, repeat, context, gen_kwargs), until, sequence, _names(processors)
-        )
+        return Prepared(asked, until, sequence)
 
     def stop_rule(
-        self, until: list[str], max_gen_toks: int, eos_token_id: int | list[int] | None
+        self, max_new_tokens: int, eos_token_id: int | list[int] | None, stops: abc.Sequence[str]
     ) -> StopRule:
-        return self._builder.stop_rule(max_gen_toks, eos_token_id, self._stops(until))
+        """As `SequenceBuilder`'s; the EOS text, which lm-eval adds, is known by its id."""
+        stops = [text for text in stops if text and text != self._eos_text]
+        return super().stop_rule(max_new_tokens, eos_token_id, stops)
 
-    def processors(self, gen_kwargs: dict[str, Any]) -> list[str]:
-        """Names of the logits processors that `model.generate` applies, in modes not served too."""
+    def processor_names(self, gen_kwargs: dict[str, Any]) -> list[str]:
+        """Of the logits processors of `model.generate`, also in modes that are not served."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
-        return _names(self._builder.processors(self._lm.model, settings, max_gen_toks))
-
-    def _stops(self, until: list[str]) -> list[str]:
-        """The EOS text among `until` is known by its id."""
-        return [text for text in until if text and text != self._eos_text]
+        _, processors = self.prepared(self._lm.model, settings, 1, max_gen_toks, is_checked=False)
+        return [type(processor).__name__ for processor in processors]
 
     @property
     def _eos_text(self) -> str:
         return str(self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False))
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
-        """The settings of `model.generate`, the stop strings and the budget."""
-        _check_until(gen_kwargs)
+        given = gen_kwargs.get("until", [])
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise RequestError(f"until={given!r} is neither a text nor a list of texts")
+        for text in texts:
+            _check_whole(text, f"until={text!r}")
         try:
             settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
             settings["max_gen_toks"] = operator.index(settings["max_gen_toks"])
@@ -125,7 +115,7 @@ class RequestBuilder:
         ids, _ = self._lm.tok_batch_encode(
             [context], left_truncate_len=limit, truncation=self._lm.truncation
         )
-        # lm-eval warns of a truncation itself. An empty prompt still needs a token to start from.
+        # lm-eval warns of a truncation. An empty prompt still needs a token to start from.
         return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
 
 
@@ -139,19 +129,6 @@ def _check_whole(text: str, named: str) -> None:
         ) from error
 
 
-def _check_until(gen_kwargs: abc.Mapping[str, Any]) -> None:
-    until = gen_kwargs.get("until", [])
-    texts = [until] if isinstance(until, str) else until
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise RequestError(f"until={until!r} is neither a text nor a list of texts")
-    for text in texts:
-        _check_whole(text, f"until={text!r}")
-
-
-def _names(processors: LogitsProcessorList) -> list[str]:
-    return [type(processor).__name__ for processor in processors]
-
-
 def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
     """The answers in `paths`; refuses a folder that the run under way writes to."""
     notes: list[str] = []
@@ -162,19 +139,20 @@ def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
     for path in paths:
         place = Path(path).resolve()
         if output and output.resolve() in (place, place.parent):
-            raise OptionError(
-                f"store={path}: this run writes there itself; give it another --output_path"
-            )
+            raise OptionError(f"store={path}: this run writes there; give it another --output_path")
     return answers
 
 
 def tokenised(
     answers: abc.Iterable[EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
 ) -> abc.Iterator[tuple[earlier_runs.Asked, TokenIds]]:
-    """The `answers` in `paths`, in the tokens of `lm`."""
+    """The `answers` in `paths`, in the tokens of `lm`: the recorded ones if they mean the same."""
     vocabulary = int(lm.model.config.get_text_config().vocab_size)
     for answer in answers:
-        token_ids = _token_ids(answer, lm)
+        token_ids, is_trace = answer.token_ids, answer.whole_text is None
+        if token_ids is None or not (is_trace or _decoded(token_ids, lm) == answer.whole_text):
+            encoded: list[int] = lm.tok_encode(answer.text or "", add_special_tokens=False)
+            token_ids = [*encoded, lm.eot_token_id] if answer.has_eos else encoded
         if max(token_ids, default=0) >= vocabulary:
             raise OptionError(
                 f"store={store_text(paths)}: token {max(token_ids)} of document "
@@ -184,23 +162,12 @@ def tokenised(
 
 
 def check_earlier(paths: abc.Sequence[str], jobs: abc.Sequence[Prepared]) -> None:
-    """Refuse earlier runs, if there are any, that answered nothing of what is asked first."""
+    """Refuse earlier runs without an answer to what is asked first."""
     if paths and not any(job.sequence.earlier for job in jobs):
         raise OptionError(
             f"store={store_text(paths)}: no answer to a document of "
             f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
         )
-
-
-def _token_ids(answer: EarlierAnswer, lm: HFLM) -> TokenIds:
-    """Those of the record, if they mean the same to `lm`; else of the text."""
-    token_ids, text = answer.token_ids, answer.text
-    if token_ids is not None:
-        is_trace = answer.whole_text is None
-        if is_trace or _decoded(token_ids, lm) == answer.whole_text:
-            return token_ids
-    encoded: list[int] = lm.tok_encode(text or "", add_special_tokens=False)
-    return [*encoded, lm.eot_token_id] if answer.has_eos else encoded
 
 
 def _decoded(token_ids: TokenIds, lm: HFLM) -> str | None:

@@ -14,30 +14,35 @@ from copyspec_eval.decoding.differences import Rescored, Rescorer
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
 from copyspec_eval.reports.equivalence import Pair
 from copyspec_eval.reports.runs import Answer
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference
 
-# Settings that leave the choice of a token alone: of assisted generation, and of vLLM's replies.
+# Settings that do not change the choice of a token: of assisted generation, and vLLM's replies.
 _NEUTRAL = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "return_token_ids"}
 
 _NUM_ALTERNATIVES = 64
-"""How many of the likeliest tokens to try as the next one of an answer that is known as text."""
-
+"""Likeliest tokens to try as the next one of an answer whose text alone is known."""
 _BYTES_PER_CHARACTER = 4
-"""So many tokens, at most, pass before a difference shows in the text."""
+"""Tokens, at most, until a difference shows in the text."""
 
 
 def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> list[Pair]:
-    """`pairs`, those that differ with a `Difference` and, where rounding explains it, as near-ties.
+    """`pairs`, with a `Difference` for those that differ, near-ties where rounding explains it.
 
     The model `pretrained` reads each prompt and the common part of both answers, in the coarsest of
-    `dtypes`, else the checkpoint's own; see `Rescorer`. Where an answer is known as text only, the
-    tokens that it may have come from are tried, likeliest first. Answers that were sampled, or
-    whose prompt was not logged, stay as they are.
+    `dtypes`, else the checkpoint's own; see `Rescorer`. If only an answer's text is known, the
+    tokens that may have given it are tried, likeliest first. Sampled answers, and those whose
+    prompt was not logged, stay as they are.
     """
-    differing = [pair for pair in pairs if pair.status == "diverged" and _can_be_rescored(pair)]
+    differing = [
+        pair
+        for pair in pairs
+        if pair.status == "diverged"
+        and all(a is None or (a.prompt is not None and not a.sampled) for a in (pair.a, pair.b))
+    ]
     if not differing:
         return list(pairs)
     names = [dtype.removeprefix("torch.") for dtype in dtypes]
@@ -45,11 +50,6 @@ def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> li
     model = _RescoringModel(pretrained, coarsest)
     rescored = {pair.key: model.rescore(pair) for pair in differing}
     return [rescored.get(pair.key, pair) for pair in pairs]
-
-
-def _can_be_rescored(pair: Pair) -> bool:
-    sides = [answer for answer in (pair.a, pair.b) if answer is not None]
-    return all(answer.prompt is not None and not answer.sampled for answer in sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,9 @@ class _RescoringModel:
         assert pair.a is not None, "only answers with the same prompt differ"
         assert pair.b is not None
         settings = {k: v for k, v in pair.a.gen_kwargs.items() if k not in _NEUTRAL}
-        request = (self._rendered(pair.a.prompt or ""), settings)
-        job = self._builder.build(Instance("generate_until", {}, request, 0), 0)
+        prompt = self._rendered(pair.a.prompt or "")
+        instance = Instance("generate_until", {}, (prompt, settings), 0)
+        job = self._builder.prepare(Asked(instance, 0, prompt, settings))
         if pair.compared_by == "tokens" and pair.a.token_ids and pair.b.token_ids:
             difference = self._rescorer.explain(job.sequence, pair.b.token_ids, pair.a.token_ids)
         else:
@@ -87,7 +88,7 @@ class _RescoringModel:
         return replace(pair, status=difference.agreement, difference=difference)
 
     def _rendered(self, prompt: str) -> str:
-        """The prompt as the model reads it, also where a chat server was given messages."""
+        """The prompt as the model reads it, even if a chat server got it as messages."""
         try:
             [text] = json.loads(prompt)
             messages = json.loads(text)
@@ -109,38 +110,36 @@ class _RescoringModel:
 
     def _candidates(self, job: Prepared, answer: _TokenAnswer) -> Iterator[Difference]:
         """One difference for each position at which the other text may have taken another token."""
-        last = self._first_visible(job, answer)
+        ids = answer.token_ids
+        visible = (
+            place
+            for place in range(len(ids))
+            if not self._may_begin(job, self._text(ids[: place + 1]), answer)
+        )
+        last = next(visible, len(ids) - 1)  # the first token that shows
         for position in range(last, max(-1, last - _BYTES_PER_CHARACTER), -1):
-            before = answer.token_ids[:position]
-            if self._text(before) != self._text(answer.token_ids[:last]):
+            if self._text(ids[:position]) != self._text(ids[:last]):
                 return
-            rescored = self._rescorer.rescore(job.sequence, before, answer.token_ids[position:])
+            rescored = self._rescorer.rescore(job.sequence, ids[:position], ids[position:])
             alternative = self._alternative(job, answer, rescored)
             if alternative is not None:
-                token = answer.token_ids[position]
+                token = ids[position]
                 margin = rescored.margin(token, alternative)
                 tokens = (token, alternative) if answer.is_b else (alternative, token)
                 yield Difference(position, *tokens, margin, rescored.noise)
 
-    def _first_visible(self, job: Prepared, answer: _TokenAnswer) -> int:
-        """Index of the first token whose text the other answer does not have."""
-        for position in range(len(answer.token_ids)):
-            if not self._may_begin(job, self._text(answer.token_ids[: position + 1]), answer):
-                return position
-        return len(answer.token_ids) - 1
-
     def _alternative(self, job: Prepared, answer: _TokenAnswer, rescored: Rescored) -> int | None:
         """The likeliest token, other than the answer's, that the other text may continue with."""
-        token_there = answer.token_ids[len(rescored.output_ids)]
+        other = answer.token_ids[len(rescored.output_ids)]
         count = min(_NUM_ALTERNATIVES, len(rescored.logits))
         for token in torch.topk(rescored.logits, count).indices.tolist():
             text = self._text((*rescored.output_ids, token))
-            if token != token_there and self._may_begin(job, text, answer):
+            if token != other and self._may_begin(job, text, answer):
                 return int(token)
         return None
 
     def _may_begin(self, job: Prepared, text: str, answer: _TokenAnswer) -> bool:
-        """Whether `text` can be the beginning of the other answer, once cut at a stop string."""
+        """Whether `text`, cut at a stop string, can be the beginning of the other answer."""
         cut: str = postprocess_generated_text(text, stop=job.until, think_end_token=None)
         uncut = [answer.other_text, *(answer.other_text + stop for stop in job.until)]
         return any(possible.startswith(cut) for possible in uncut)

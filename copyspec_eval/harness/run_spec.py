@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from copyspec_eval import provenance
 from copyspec_eval.decoding.model_copy import weights_hash
 from copyspec_eval.harness.evaluation import evaluation_settings, task_settings
 from copyspec_eval.harness.recorded import recorded
+from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.redaction import masked
 
@@ -27,21 +28,19 @@ def run_spec(
     model: object,
     arguments: Mapping[str, Any],
     batch_size: int | str,
-    processors: Mapping[str, Collection[str] | None],
+    asked: Iterable[Asked],
+    processors: Callable[[dict[str, Any]], Collection[str] | None],
     drafting: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """What `lm`, loaded, is asked to do in the evaluation under way.
 
-    Args:
-        backend: lm-eval's name of it.
-        model: name or folder of what it loaded, or the loaded object itself.
-        arguments: those that the user gave.
-        processors: names of logits processors by task, where they are known.
-        drafting: how drafts are made; its names are left out of `model_args`.
+    `model` is what it loaded, by name or not; `arguments` are the user's, without those in
+    `drafting`; `processors` names the logits processors of a request's settings, if known.
     """
     loaded = getattr(lm, "model", None)
     config = getattr(loaded, "config", None)
-    tasks = task_settings(set(processors))
+    requests = {each.instance.task_name or "": each.settings for each in asked}
+    tasks = task_settings(set(requests))
     return RunSpec(
         backend=backend,
         model=masked(model) if isinstance(model, str) else f"({type(loaded).__name__})",
@@ -61,8 +60,8 @@ def run_spec(
         evaluation=_plain(evaluation_settings()),
         tasks=_plain(
             {
-                task: tasks.get(task, {}) | {"logits_processors": names}
-                for task, names in processors.items()
+                task: tasks.get(task, {}) | {"logits_processors": processors(settings)}
+                for task, settings in requests.items()
             }
         ),
     )
@@ -73,9 +72,9 @@ def _resolved(
 ) -> dict[str, Any]:
     """Every argument of the model's class: what it became in loading, was given, or its default."""
     defaults: dict[str, Any] = {}
-    for owner in reversed(type(lm).__mro__):
-        constructor = vars(owner).get("__init__")
-        if constructor is not None and owner is not object:
+    for each in reversed(type(lm).__mro__):
+        constructor = vars(each).get("__init__")
+        if constructor is not None and each is not object:
             parameters = inspect.signature(constructor).parameters.values()
             defaults |= {p.name: p.default for p in parameters if p.default is not p.empty}
     values = {**defaults, **arguments}
@@ -85,12 +84,12 @@ def _resolved(
             resolved = getattr(lm, name)
             if resolved is None or isinstance(resolved, str | int | float | torch.dtype):
                 values[name] = resolved
-    kept = {name: _plain(value) for name, value in sorted(values.items()) if name not in without}
-    return recorded(kept, {*defaults, *getattr(config, "__dict__", ())})
+    shown = {name: _plain(value) for name, value in sorted(values.items()) if name not in without}
+    return recorded(shown, {*defaults, *getattr(config, "__dict__", ())})
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value; of an object its own dictionary, or its type, never its address."""
+    """A JSON value; an object becomes its `to_dict`, or the name of its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.dtype | torch.device | Path):

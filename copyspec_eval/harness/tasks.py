@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from copyspec_eval import sources
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.fastchat_prompts import FastChatInstance, template_of_run
@@ -16,12 +14,11 @@ from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 class QuestionFileTask(MultiTurnTask):
     """Conversations of a FastChat-style question file, `dataset_kwargs: {questions: FILE}`.
 
-    FILE is one of `copyspec_eval.sources.FILES`, or a path: a YAML file of five lines makes a task
-    of any question file (docs/tasks.md). With `prompts: fastchat`, FastChat's template renders the
-    prompts, as in the paper's code.
+    FILE is one of `copyspec_eval.sources.FILES`, or a path (docs/tasks.md). With
+    `prompts: fastchat`, FastChat's template renders the prompts, as in the paper's code.
     """
 
-    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]] | Dataset:
+    def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         name, prompts = dataset_kwargs.get("questions"), dataset_kwargs.get("prompts")
         is_known = dataset_kwargs.keys() <= {"questions", "prompts"}
         if not isinstance(name, str) or not is_known or prompts not in (None, "fastchat"):

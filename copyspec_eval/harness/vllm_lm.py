@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -12,38 +11,38 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 
-from copyspec_eval.drafters.options import draft_text, store_option
+from copyspec_eval.drafters.options import draft_text
 from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.harness import options
 from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.records import BaselineTurn
-from copyspec_eval.serving import proposer, worker
+from copyspec_eval.serving import proposer
 from copyspec_eval.serving.requests import Drafted
-from copyspec_eval.session.settings import check_bool, draft_options, lm_eval_drafter
+from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
-_WORKER = f"{worker.__name__}.{worker.CopySpecWorker.__name__}"
 _MEMORY = 0.9
 """Of a GPU, as vLLM takes it by default."""
 _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
-_TAKEN = ("base", *_OURS)
 
 
 @register_model("copyspec-vllm")
 class CopySpecVLLM(TimedLM):
-    """`vllm` with our drafters, as its speculative method `custom_class`.
+    """`vllm` with our drafters, by its speculative method `custom_class`.
 
     Answers are vLLM's: it has no exact mode, and near-ties of two logits can go either way.
 
     Args:
         drafter, gamma, num_draft_tokens, store: as for `copyspec`.
-        paired: a second engine without drafts answers every request as well, the two in turn; each
-            has half of `gpu_memory_utilization`. The conversation goes on from its answers.
+        paired: a second engine without drafts answers every request too; each engine gets half of
+            `gpu_memory_utilization`. The conversation goes on from the second one's answers.
         **kwargs: as for `vllm`.
 
     Raises:
-        OptionError: before anything is loaded: vLLM is not installed; an argument that neither we
-            nor vLLM have; drafts that vLLM cannot verify.
+        OptionError: before anything is loaded: vLLM is not installed; an argument is unknown; vLLM
+            cannot verify such drafts.
     """
 
     model: Any
@@ -75,51 +74,41 @@ class CopySpecVLLM(TimedLM):
     ) -> None:
         if num_draft_tokens is None:
             num_draft_tokens = proposer.NUM_DRAFT_TOKENS
-        self._draft_options = draft_options(
-            lm_eval_drafter(drafter),
-            gamma,
-            num_draft_tokens=num_draft_tokens,
-            store=store_option(store),
-        )
+        drafting = options.drafting(drafter, gamma, store, num_draft_tokens=num_draft_tokens)
         if num_draft_tokens == 0:
-            raise OptionError(
-                "num_draft_tokens=0 is nothing that vLLM could verify; pass 1 or more"
-            )
-        proposer.drafters(self._draft_options)  # refuses what the workers could not draft with
+            raise OptionError("num_draft_tokens must be at least 1 for vLLM, got 0")
+        proposer.drafters(drafting)  # refuses what the workers could not draft with
         check_bool("paired", paired)
-        # The workers, which may be other processes, read it there.
-        os.environ[proposer.VARIABLE] = draft_text(self._draft_options)
+        # The workers may be other processes.
+        os.environ[proposer.VARIABLE] = draft_text(drafting)
         super().__init__(
             pretrained,
             gpu_memory_utilization=gpu_memory_utilization / (2 if paired else 1),
             speculative_config={
                 "method": "custom_class",
                 "model": proposer.NAME,
-                "num_speculative_tokens": self._draft_options.num_draft_tokens,
+                "num_speculative_tokens": num_draft_tokens,
             },
-            worker_extension_cls=_WORKER,
+            worker_extension_cls=proposer.WORKER,
             **kwargs,
         )
-        self.base_name, self.drafter = "copyspec-vllm", self._draft_options.label
-        self.drafting = asdict(self._draft_options) | {"paired": paired}
+        self.base_name, self.drafter = "copyspec-vllm", drafting.label
+        self.drafting = asdict(drafting) | {"paired": paired}
         self._drafting, self._plain = self.model, None
         if paired:
             arguments = {k: v for k, v in self.model_args.items() if k not in _OURS}
             self._plain = type(self.model)(**arguments)
+        self._engines = [self._drafting, self._plain]
         self._drafted: dict[str, Any] = {}
-        self._plain_is_next = False
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
         if self._plain is None:
             return super().ask(group)
-        engines = [self._drafting, self._plain]
-        if self._plain_is_next:
-            engines.reverse()
-        self._plain_is_next = not self._plain_is_next
         answers = {}
-        for engine in engines:
+        for engine in self._engines:
             self.model = engine
             answers[engine] = super().ask(group)
+        self._engines.reverse()
         self.model = self._drafting
         texts, plain = answers[self._plain]
         _, drafted = answers[self._drafting]
@@ -137,7 +126,7 @@ class CopySpecVLLM(TimedLM):
         metrics = output.outputs[0].spec_decode_metrics
         lengths = metrics.per_step_drafted if metrics else ()
         if len(lengths) == len(attempts):
-            # The scheduler can cut a draft, and does not tell the proposer.
+            # The scheduler can cut a draft without the proposer knowing.
             attempts = [
                 attempt._replace(num_drafted=length)
                 for attempt, length in zip(attempts, lengths, strict=True)
@@ -151,9 +140,9 @@ class CopySpecVLLM(TimedLM):
                 (list(output.prompt_token_ids), list(output.outputs[0].token_ids))
                 for output in outputs
             ]
-            of_workers = self.model.collective_rpc("copyspec_drafted", args=(answers,))
-            # Of the workers of the last stage, the first one's drafts are those that are verified.
-            drafted = next(each for each in of_workers if each is not None)
+            by_worker = self.model.collective_rpc("copyspec_drafted", args=(answers,))
+            # vLLM verifies the drafts of the first worker of the last stage.
+            drafted = next(each for each in by_worker if each is not None)
             self._drafted = dict(zip([each.request_id for each in outputs], drafted, strict=True))
         return outputs
 
@@ -163,7 +152,7 @@ class CopySpecVLLM(TimedLM):
 
 
 def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
-    """Why the two answers differ is left to `compare --rescore`."""
+    """The reason of a difference is left to `compare --rescore`."""
     ids, plain_ids = drafted.token_ids or (), plain.token_ids or ()
     place, difference = first_difference(ids, plain_ids), None
     if place is not None:
@@ -173,15 +162,12 @@ def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
 
 
 def _check_names(arguments: Iterable[str]) -> None:
-    """Refuse what neither we, nor lm-eval's `vllm`, nor vLLM take."""
     from lm_eval.models.vllm_causallms import VLLM
     from vllm import EngineArgs
 
+    known = set().union(*map(parameters, (CopySpecVLLM, VLLM, EngineArgs))) - {"kwargs"}
     for name in arguments:
-        if name in _TAKEN:
+        if name in ("base", *_OURS):
             raise OptionError(f"{name} is set by copyspec-vllm itself; leave it out")
-    taken = [inspect.signature(each).parameters for each in (CopySpecVLLM, VLLM, EngineArgs)]
-    known = {name for parameters in taken for name in parameters} - {"kwargs"}
-    for name in arguments:
         if name not in known:
             raise unknown_option("model_arg", name, known)

@@ -15,7 +15,7 @@ from lm_eval._cli.utils import key_val_to_dict, try_parse_json
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.harness.recorded import VARIABLE, of_environment, recorded
+from copyspec_eval.harness.recorded import VARIABLE, environment_arguments, recorded
 from copyspec_eval.paper.plan import PlannedRun, Request, in_shell
 from copyspec_eval.redaction import NOT_RECORDED, masked
 
@@ -49,7 +49,9 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         DataError: a folder has a run of another command; or a run fails.
     """
     runs = list(runs)
-    environment = os.environ | {VARIABLE: json.dumps(of_environment() | dict(request.secrets))}
+    environment = os.environ | {
+        VARIABLE: json.dumps(environment_arguments() | dict(request.secrets))
+    }
     for run in runs:
         _check_folder(run, request)
     for run in runs:

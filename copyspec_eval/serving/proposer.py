@@ -22,27 +22,21 @@ from copyspec_eval.drafters.options import parse_draft_options, store_text
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
-from copyspec_eval.serving.requests import Requests, Row
+from copyspec_eval.serving.requests import Drafted, Requests, Row, TokenIds
 from copyspec_eval.serving.step_clock import StepClock
 from copyspec_eval.types import DraftOptions
 
 VARIABLE = "COPYSPEC_DRAFTING"
-NAME = f"{__name__}.CopySpecProposer"
+NAME, WORKER = f"{__name__}.CopySpecProposer", f"{__name__}.CopySpecWorker"
 NUM_DRAFT_TOKENS = 31
 """The longest draft, in tokens: vLLM keeps room for as many in every step."""
 
 
 class CopySpecProposer:
-    """What vLLM asks for drafts after every step.
-
-    Args:
-        vllm_config: vLLM's `VllmConfig`.
+    """What vLLM asks for drafts after every step; `requests` are the recognised ones.
 
     Raises:
-        OptionError, DataError: as `drafters`; or `COPYSPEC_DRAFTING` names what is not there.
-
-    Attributes:
-        requests: those that were recognised.
+        OptionError, DataError: as `drafters`; or `COPYSPEC_DRAFTING` names unknown settings.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -53,7 +47,7 @@ class CopySpecProposer:
         self.restart()
 
     def restart(self, is_recording: bool = False) -> None:
-        """Forget all requests and their answers, but not what steps take; as for `Requests`."""
+        """Forget all requests and their answers, but not how long steps take."""
         self.requests = Requests(drafters(self._options), self._max_length, is_recording)
         self._num_tokens = 0
         self._ended: float | None = None
@@ -68,7 +62,7 @@ class CopySpecProposer:
         token_ids_cpu: NDArray[numpy.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Draft tokens of each row; none for a row whose prompt is not read yet, or that is full.
+        """Draft tokens of each row; none while a row's prompt is being read, or if it is full.
 
         Args:
             sampled_token_ids: what the step has added to each row.
@@ -96,14 +90,14 @@ def drafters(options: DraftOptions) -> DrafterFactory:
     """A factory of the drafters of requests, as `drafter_factory`.
 
     Raises:
-        OptionError, DataError: vLLM cannot verify such drafts; an earlier run's answers are not
-            there, or have no token ids.
+        OptionError, DataError: vLLM cannot verify such drafts; an earlier run's answers are
+            missing, or have no token ids.
     """
     if options.tree or options.recycle:
-        raise OptionError("vLLM verifies chains alone; leave tree=true and recycle=true out")
+        raise OptionError("vLLM verifies only chains; leave tree=true and recycle=true out")
     if options.draft_model is not None:
         raise OptionError(
-            "draft_model=… is not for drafts inside vLLM, which has its own; leave it out"
+            "draft_model=… does not work inside vLLM, which has its own; leave it out"
         )
     answers = [answer.token_ids for answer in read_earlier(options.store_paths, [])]
     token_ids = [ids for ids in answers if ids is not None]
@@ -113,3 +107,22 @@ def drafters(options: DraftOptions) -> DrafterFactory:
             "--model copyspec or copyspec-vllm"
         )
     return drafter_factory(options, token_ids)
+
+
+class CopySpecWorker:
+    """Asks the proposer for `--model copyspec-vllm`; mixed into vLLM's own worker class by name."""
+
+    model_runner: Any
+
+    def copyspec_drafted(self, answers: list[tuple[TokenIds, TokenIds]]) -> list[Drafted] | None:
+        """As `Requests.take_drafted`; None but in the last pipeline stage, which has a proposer."""
+        return self._proposer.requests.take_drafted(answers) if self._proposer else None
+
+    def copyspec_restart(self) -> None:
+        """Forget all requests and answers, and record the next ones."""
+        if self._proposer:
+            self._proposer.restart(is_recording=True)
+
+    @property
+    def _proposer(self) -> CopySpecProposer | None:
+        return getattr(self.model_runner, "drafter", None)

@@ -17,20 +17,20 @@ from copyspec_eval.types import Attempt, Draft, Span, Verdict
 
 TokenIds = Sequence[int]
 Row = tuple[NDArray[numpy.int32], int]
-"""Tokens of prompt and output so far, and how many of the last ones the step has just added."""
+"""Tokens of prompt and output so far, and how many of them the step has just added."""
 
 
 class Drafted(NamedTuple):
-    """What was drafted for an answer, up to its end; as in `Generation`."""
+    """What was drafted for an answer, as in `Generation`."""
 
     attempts: Sequence[Attempt] = ()
     spans: Sequence[Span] = ()
 
 
 class Request:
-    """A request that was recognised by its tokens: prompt and output so far are its `text`.
+    """A request, recognised by its `text`: the tokens of prompt and output so far.
 
-    `sequence` has what became of its drafts; `draft` is the last one, whose verdict is to come.
+    `sequence` records its drafts; `draft` is the last one, not yet verified.
     """
 
     def __init__(self, prompt_ids: TokenIds, room: int, make: DrafterFactory) -> None:
@@ -42,11 +42,11 @@ class Request:
         self._make = make
 
     def go_on(self, text: NDArray[numpy.int32]) -> None:
-        """Take what was added: the draft's accepted tokens, one more, and those of later steps."""
+        """Take what was added: the draft's accepted tokens, one more, and later steps' tokens."""
         sequence, token_ids = self.sequence, text[len(self.text) :].tolist()
         self.text, count = text.copy(), len(token_ids)
         draft, self.draft = self.draft, Draft()
-        # Where the engine has cut the draft, the token behind it may be the next of the draft, too.
+        # If the engine has cut the draft, the token behind it may be the draft's next one.
         if len(draft.token_ids) >= count and draft.token_ids[count - 1] == token_ids[-1]:
             draft = draft.cut(count - 1)
         before = len(sequence.output_ids)
@@ -59,20 +59,19 @@ class Request:
                 sequence.commit(Draft(), [token_id].__getitem__)
 
     def propose(self, thresholds: Sequence[float]) -> list[int]:
-        """Draft tokens for the next step."""
         self.draft = self.sequence.propose(thresholds)
         return list(self.draft.token_ids)
 
     def end(self) -> None:
-        """It is in no row any more; its answer can be copied from.
+        """Leave the rows, so that others can copy from the answer.
 
-        Its draft stays: if the engine had no room for the row, it verifies the draft later.
+        The draft stays: if a step had no room for the row, the engine verifies it later.
         """
         self.sequence.drafter.finish()
         self.sequence.drafter = NoDrafter()  # its index is large
 
     def resume(self) -> None:
-        """It is back: it had been preempted, or a step had no room for it."""
+        """Come back after being preempted, or left out of a step."""
         sequence = self.sequence
         sequence.drafter = self._make()
         sequence.drafter.start(sequence.prompt_ids)
@@ -80,10 +79,7 @@ class Request:
             sequence.drafter.observe(sequence.output_ids, Verdict(0, sequence.output_ids[-1]))
 
     def drafted(self, text: NDArray[numpy.int32], num_prompt_tokens: int) -> Drafted:
-        """What was drafted for its answer; `text` is all of prompt and answer.
-
-        It need not have seen the first and last steps, and may have tokens beyond the end.
-        """
+        """What was drafted for the answer, up to its end; `text` is the whole prompt and answer."""
         sequence = self.sequence
         if len(text) > len(self.text):
             self.go_on(text)
@@ -104,20 +100,18 @@ class Request:
 
 
 class Requests:
-    """Which request is in which row.
+    """Which request is in which row: the one whose tokens the row extends, or a new one.
 
-    A row goes on with the request whose tokens it extends; what extends none is a new one. Rows
-    change places between steps, and a request that is in no row has ended or was left out: it may
-    come back. If one was preempted, the engine has dropped its last draft; this cannot be noticed,
-    and the draft counts as rejected.
+    Rows change places between steps. A request in no row has ended or was left out, and may come
+    back. The engine drops the last draft of a preempted request without notice, so that draft
+    counts as rejected.
 
-    When recording, requests that are in no row are remembered as `ended` until `take_drafted`. A
-    server would remember all that it ever answered: one that comes back is there a new one, with
-    its output for a part of the prompt, and drafts alike.
+    When recording, `ended` remembers requests in no row until `take_drafted`. A server must not, or
+    it would remember all answers: there, a request that comes back is new, and drafts alike.
 
     Attributes:
         running: the requests of the last step.
-        is_steady: whether that step gave each request of the step before its tokens, and no other.
+        is_steady: whether that step continued exactly the requests of the step before.
     """
 
     def __init__(self, make: DrafterFactory, max_length: int, is_recording: bool) -> None:
@@ -129,7 +123,7 @@ class Requests:
         self.is_steady = False
 
     def take(self, rows: Sequence[Row | None]) -> list[Request | None]:
-        """The request of each row, with the tokens that the step has added; None of no row."""
+        """The request of each row, with the tokens that the step has added; None for None."""
         by_length: defaultdict[int, list[Request]] = defaultdict(list)
         for request in self.running:
             by_length[len(request.text)].append(request)
@@ -148,9 +142,9 @@ class Requests:
         return taken
 
     def take_drafted(self, answers: Iterable[tuple[TokenIds, TokenIds]]) -> list[Drafted]:
-        """What was drafted for each answer, given with its prompt. All requests are forgotten.
+        """What was drafted for each prompt and answer; then forget all requests.
 
-        Equal answers to equal prompts share out what was drafted for them.
+        Each of several equal answers to equal prompts gets the drafts of one request.
         """
         for request in self.running:
             request.end()
@@ -165,20 +159,20 @@ class Requests:
                 if len(prompt_ids) <= len(request.sequence.prompt_ids)
                 and _agree(text, request.text)
             ]
-            # Of one prompt there can be several answers that begin alike.
+            # A prompt can have several answers that begin alike.
             alike.sort(
                 key=lambda each: (len(each.sequence.prompt_ids), abs(len(each.text) - len(text)))
             )
-            # Of one that is not there the engine never asked for a draft.
+            # For an answer without a request, the engine never asked for a draft.
             drafted.append(alike[0].drafted(text, len(prompt_ids)) if alike else Drafted())
             left = [request for request in left if request not in alike[:1]]
         return drafted
 
     def _other(self, row: Row, left: list[Request]) -> Request:
-        """The request of a row that is not simply a step further."""
+        """The request of a row that is not simply one step on."""
         text, count = row
         before = text[: len(text) - count]
-        # It may have more tokens than then: the engine does not ask for drafts after every step.
+        # The row may be several steps on: the engine does not ask for drafts after each.
         begun = [
             each
             for each in (*left, *reversed(self.ended))
@@ -197,7 +191,7 @@ class Requests:
 
 
 def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
-    """The request that the step has just given those tokens; it is taken out of `by_length`."""
+    """Take the request to which the step has added the row's last tokens out of `by_length`."""
     text, count = row
     before = text[: len(text) - count]
     alike = by_length[len(before)]
@@ -208,9 +202,8 @@ def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
 
 
 def _agree(text: NDArray[numpy.int32], other: NDArray[numpy.int32]) -> bool:
-    """Whether one of them goes on with the other, or they are the same."""
     length = min(len(text), len(other))
-    # Two that begin alike seldom have the same token there.
+    # The last token is compared first, since texts that only begin alike seldom share it.
     return bool(text[length - 1] == other[length - 1]) and numpy.array_equal(
         text[:length], other[:length]
     )

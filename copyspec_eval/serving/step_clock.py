@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
 
-_KEPT = 0.995
-"""Share of a step's weight that is left after the next one: some 200 steps count."""
+_DECAY = 0.995
+"""What a step's weight is multiplied by at the next one: some 200 steps count."""
 _FEWEST = 16
 _COST = 0.02
-"""Of a draft token, in steps, until enough steps were seen."""
+"""Of a draft token, in steps, until there were enough steps."""
 
 
 @dataclass(slots=True)
@@ -36,17 +36,17 @@ class StepClock:
         """Count a step of so many tokens, of all rows together."""
         terms = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
         for name, value in zip(self.__slots__, terms, strict=True):
-            setattr(self, name, _KEPT * getattr(self, name) + value)
+            setattr(self, name, _DECAY * getattr(self, name) + value)
 
     def thresholds(self, num_rows: int, longest: int) -> tuple[float, ...]:
-        """As `acceptance_thresholds`, of a draft beside `num_rows` rows that wait for it, too."""
+        """As `acceptance_thresholds`, for a draft in a step of `num_rows` rows."""
         first, slope = self._line(num_rows)
         return acceptance_thresholds({0: first, longest: first + num_rows * slope * longest})
 
     def _line(self, num_rows: int) -> tuple[float, float]:
-        """Seconds of a step of a token in each row, and of every token more."""
+        """Seconds of a step with one token in each row, and of every further token."""
         spread = self.weight * self.squares - self.tokens**2
-        if self.weight < _FEWEST * _KEPT**_FEWEST or spread <= 1e-9 * self.weight * self.squares:
+        if self.weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * self.weight * self.squares:
             return 1.0, _COST
         slope = (self.weight * self.products - self.tokens * self.seconds) / spread
         slope = max(0.0, slope)

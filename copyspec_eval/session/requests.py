@@ -20,8 +20,7 @@ from copyspec_eval.errors import RequestError
 class SequenceBuilder:
     """Builds an engine's requests as `model.generate` would read them.
 
-    `decode` gives the text of token ids, special tokens included; `eos_ids` end an answer besides
-    those of its settings.
+    `decode` gives the text of token ids, special tokens included; `eos_ids` end every answer.
     """
 
     def __init__(
@@ -46,27 +45,20 @@ class SequenceBuilder:
         *,
         named: str = "",
         **others: Any,
-    ) -> tuple[Sequence, LogitsProcessorList]:
-        """A request, not begun, and its logits processors.
+    ) -> Sequence:
+        """A request, not begun.
 
         `settings` are those of `GenerationConfig`, over the model's own; errors name them after
-        `named`. Every request gets its seed from the user's. `others` are as of `Sequence`.
+        `named`. The request's seed depends on the user's. `others` are those of `Sequence`.
         """
         try:
-            config, unknown = self._prepared(model, settings)
-            if unknown:
-                raise RequestError(
-                    f"unknown generation setting {', '.join(sorted(unknown))}; "
-                    "see transformers.GenerationConfig for those that exist"
-                )
-            check_mode(config)
-            processors = _processors(model, config, len(prompt_ids), max_new_tokens)
+            config, processors = self.prepared(model, settings, len(prompt_ids), max_new_tokens)
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RequestError(f"{named}{settings} are not possible: {reason}") from error
         chooser = TokenChooser(processors, bool(config.do_sample), self._seeds.of(seed, prompt_ids))
         rule = self.stop_rule(max_new_tokens, config.eos_token_id, stops)
-        return Sequence(prompt_ids, rule, chooser, **others), processors
+        return Sequence(prompt_ids, rule, chooser, **others)
 
     def stop_rule(
         self, max_new_tokens: int, eos_token_id: int | list[int] | None, stops: abc.Sequence[str]
@@ -74,32 +66,33 @@ class SequenceBuilder:
         ids = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
         return StopRule(max_new_tokens, self._eos_ids.union(ids), stops, self._decode)
 
-    def processors(
-        self, model: PreTrainedModel, settings: Mapping[str, Any], max_new_tokens: int
-    ) -> LogitsProcessorList:
-        """Those of `model.generate`, in modes that are not served as well."""
-        return _processors(model, self._prepared(model, settings)[0], 1, max_new_tokens)
-
-    def _prepared(
-        self, model: Any, settings: Mapping[str, Any]
-    ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """What `model.generate` makes of settings, and those that it does not know."""
-        prepared: tuple[GenerationConfig, dict[str, Any]] = model._prepare_generation_config(
+    def prepared(
+        self,
+        model: Any,
+        settings: Mapping[str, Any],
+        num_prompt_tokens: int,
+        max_new_tokens: int,
+        *,
+        is_checked: bool = True,
+    ) -> tuple[GenerationConfig, LogitsProcessorList]:
+        """`model.generate`'s config and processors; unchecked, those of any mode."""
+        config, unknown = model._prepare_generation_config(
             None, **settings, pad_token_id=self._pad_token_id
         )
-        return prepared
-
-
-def _processors(
-    model: Any, config: GenerationConfig, num_prompt_tokens: int, max_new_tokens: int
-) -> LogitsProcessorList:
-    device = input_device(model)
-    config.max_length = num_prompt_tokens + max_new_tokens
-    model._prepare_special_tokens(config, True, device=device)
-    processors: LogitsProcessorList = model._get_logits_processor(
-        config, input_ids_seq_length=num_prompt_tokens, device=device
-    )
-    return processors
+        if is_checked and unknown:
+            raise RequestError(
+                f"unknown generation setting {', '.join(sorted(unknown))}; "
+                "see transformers.GenerationConfig for those that exist"
+            )
+        if is_checked:
+            check_mode(config)
+        device = input_device(model)
+        config.max_length = num_prompt_tokens + max_new_tokens
+        model._prepare_special_tokens(config, True, device=device)
+        processors = model._get_logits_processor(
+            config, input_ids_seq_length=num_prompt_tokens, device=device
+        )
+        return config, processors
 
 
 def check_mode(config: GenerationConfig) -> None:

@@ -1,4 +1,4 @@
-"""A loaded model as it decodes: whose cache serves it, how it is exact, and its engines."""
+"""A loaded model that decodes: whose cache serves it, how it is exact, and its engines."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
 from copyspec_eval.errors import ModelError
+from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import DraftOptions, ExactMode
 
 T = TypeVar("T")
@@ -38,25 +39,26 @@ class Arm:
 
 _MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
 _MEASURED = WeakKeyDictionary()
-"""Of each model its structure, and what was measured then; nothing of it refers to the model."""
+"""Each model's structure, and what was measured of it; no value refers to the model."""
 
 
 class Session:
-    """Makes engines of a model; all that is tried and measured is so once in the model's life.
+    """Makes engines of a model, which is tried and measured once in its life.
 
     They decode with a copy of it, so make and use both within `one_at_a_time`.
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's; exact mode alone needs it.
+        tokenizer: the model's; only exact mode needs it.
         options: every way in which engines draft.
         exact: whether steps are exact.
-        rows: side by side, for which the model's cache is tried.
+        rows: the rows with which the model's cache is tried.
+        needs_rows: whether they have to decode side by side.
 
     Attributes:
         model: the copy that decodes.
-        cache: whose cache does.
-        reason: why it is the model's own, which serves one request at a time; "" if it is ours.
+        cache: whose cache it uses.
+        reason: why that is the model's, which serves one request at a time; "" if it is ours.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Session:
         *,
         exact: bool,
         rows: int,
+        needs_rows: bool = True,
     ) -> None:
         if model.training:
             raise ModelError("the model is in training mode; call model.eval() first")
@@ -84,6 +87,8 @@ class Session:
             ("cache", exact, rows),
             lambda: choose_cache(self.model, exact=exact, batch_size=rows),
         )
+        batch_size = rows if needs_rows else 1
+        check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
         self._tokenizer = tokenizer
         self._options = options
         self._exact = exact
@@ -114,7 +119,7 @@ class Session:
         return PairedEngine(self.model, engines, prefix_cache, self._groups)
 
     def mode(self, batch_size: int) -> ExactMode | None:
-        """The way of exact mode at a batch size; None without exact mode."""
+        """How steps are exact at a batch size; None without exact mode."""
         if not self._exact:
             return None
         longest, needed = max(map(longest_draft, self._options)), 0
@@ -128,10 +133,9 @@ class Session:
         )
 
     def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:
-        """Seconds of a step by its number of draft tokens; None where no drafter asks for it."""
+        """Seconds of a step by its number of draft tokens; None if the drafter does not ask."""
         mode = self.mode(batch_size)
-        goes_by_costs = drafter_kind(options.drafter).num_draft_tokens is None
-        if not goes_by_costs or (mode and mode.width):
+        if drafter_kind(options.drafter).num_draft_tokens is not None or (mode and mode.width):
             return None
         longest = self._longest(options, batch_size)
         return self._once(
@@ -142,18 +146,16 @@ class Session:
     def _once(self, key: Hashable, measure: Callable[[], T]) -> T:
         if key not in self._measured:
             self._measured[key] = measure()
-        measured: T = self._measured[key]
-        return measured
+        return self._measured[key]  # type: ignore[no-any-return]
 
     def _longest(self, options: DraftOptions, batch_size: int) -> int:
-        """Tokens of the longest draft, within what an exact step holds."""
         mode, longest = self.mode(batch_size), longest_draft(options)
         most = mode.num_draft_tokens if mode else None
         return longest if most is None else min(longest, most)
 
 
 def checked_draft_model(model: PreTrainedModel) -> PreTrainedModel:
-    """The copy of a loaded model that drafts, if the engine's forward is its own."""
+    """The copy of a loaded model that drafts, if the engine's forward gives its tokens."""
     model_support.check_uncompiled(model)
     copy = model_copy(model).model
     check_cache(copy, "copyspec")

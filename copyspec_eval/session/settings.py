@@ -30,40 +30,43 @@ def draft_options(drafter: str | None, gamma: int | None, **others: Any) -> Draf
     )
 
 
-def lm_eval_drafter(drafter: str | None) -> str | None:
-    """The drafter of lm-eval's `model_args`, where None is the word "none" and "" nothing."""
-    return "none" if drafter is None else drafter or None
+def parse_arms(
+    shared: DraftOptions, arms: object = None, *, exact: bool = False
+) -> tuple[DraftOptions, ...]:
+    """How each arm drafts; `shared` alone if `arms` is None.
 
+    `arms` lists drafters: a list, text with `:` between them, or text in brackets with commas. Each
+    can have settings behind `+`; the others are those of `shared`. A plain `none` is left out,
+    because every run has a baseline.
 
-def arms_of(shared: DraftOptions, arms: object) -> tuple[DraftOptions, ...]:
-    """How each arm of `arms` drafts; `shared` alone if it is None.
-
-    `arms` are drafters with `:` between them, or a list of them, as text in brackets with commas;
-    each with its settings behind `+`, else those of `shared`. A plain `none` is left out: every run
-    has a baseline.
-
-    >>> arms = arms_of(DraftOptions(delta=3), "none:copyspec+gamma=5:suffix+store+tree")
+    >>> arms = parse_arms(DraftOptions(delta=3), "none:copyspec+gamma=5:suffix+store+tree")
     >>> [arm.label for arm in arms], arms[0].gamma, arms[1].delta
     (['copyspec', 'suffix + store + tree'], 5, 3)
-    >>> [arm.label for arm in arms_of(DraftOptions(), "[copyspec, suffix+store]")]
+    >>> [arm.label for arm in parse_arms(DraftOptions(), "[copyspec, suffix+store]")]
     ['copyspec', 'suffix + store']
     """
-    if arms is None:
-        drafter_factory(shared)
+    names = arms
+    if isinstance(arms, str):
+        # lm-eval passes a list on the command line as text.
+        in_brackets = re.fullmatch(r"\[(.*)\]", arms)
+        texts = in_brackets[1].split(",") if in_brackets else arms.split(":")
+        names = [text.strip() for text in texts]
+    if not isinstance(names, Sequence | None) or not all(isinstance(n, str) for n in names or ()):
+        raise OptionError(f"arms={arms!r} is no list of drafters; pass e.g. none:copyspec:suffix")
+    options = [shared] if names is None else [_arm(shared, name) for name in names]
+    for each in options:
+        drafter_factory(each)
+        if each.tree and exact:
+            raise OptionError("tree=True gives other bits than a chain; pass exact=False with it")
+    if names is None:
         return (shared,)
-    names = _arm_names(arms) if isinstance(arms, str) else arms
-    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise OptionError(
-            f"arms={arms!r} is no list of drafters; pass such as none:copyspec:suffix"
-        )
-    text, options = ":".join(names), [_arm(shared, name) for name in names]
+    text = ":".join(names)
     drafting = [each for each in options if each.drafter != "none" or each.draft_model]
     for name, each in zip(names, options, strict=True):
-        drafter_factory(each)
         if each in drafting and options.count(each) > 1:
-            raise OptionError(f"arms={text}: {name} stands there twice; leave one out")
+            raise OptionError(f"arms={text}: {name} is listed twice")
     if not drafting:
-        raise OptionError(f"arms={text}: nothing but the baseline; add such as suffix")
+        raise OptionError(f"arms={text}: only the baseline; add a drafter, e.g. suffix")
     return tuple(drafting)
 
 
@@ -77,16 +80,9 @@ def _arm(shared: DraftOptions, text: str) -> DraftOptions:
         given[name] = setting_value(value) if is_given else True
     if shared.store_paths or not isinstance(given.get("store", False), bool):
         raise OptionError(
-            f"{text}: answers of earlier runs are not for arms; make a run of it alone"
+            f"{text}: an arm cannot copy from earlier runs; use it in a run without arms"
         )
     return replace(shared, drafter=drafter, **given)
-
-
-def _arm_names(text: str) -> list[str]:
-    """lm-eval passes a list on the command line on as text."""
-    if text.startswith("[") and text.endswith("]"):
-        return [name.strip() for name in text[1:-1].split(",")]
-    return text.split(":")
 
 
 def check_bool(name: str, value: object) -> bool:
@@ -96,17 +92,16 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def check_model_cache(
-    reason: str,
-    *,
-    exact: bool,
-    tree: bool,
-    batch_size: object,
-    remedies: Sequence[str] = ("exact=false", "tree=false", "--batch_size 1"),
+    reason: str, arms: Sequence[DraftOptions], *, exact: bool, batch_size: object = 1
 ) -> None:
-    """Refuse what a model cannot do that its own cache serves, for the `reason` if there is one."""
+    """Refuse what a model's cache cannot do, if `reason` says that ours cannot serve the model."""
     is_batch = not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size))
-    asked = zip(remedies, (exact, tree, is_batch), strict=True)
-    needed = [remedy for remedy, is_needed in asked if is_needed]
+    remedies = {
+        "exact=False": exact,
+        "tree=False": any(arm.tree for arm in arms),
+        "a batch size of 1": is_batch,
+    }
+    needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
     if reason and needed:
         raise OptionError(
             f"{reason}: its own attention and cache may serve it, one request at a time; "
@@ -114,11 +109,11 @@ def check_model_cache(
         )
 
 
-def bytes_of(name: str, value: object) -> int:
-    """A size in bytes, given as a number of them or such as "2GB".
+def parse_bytes(name: str, value: object) -> int:
+    """The bytes of a size: a number, or a text such as "2GB".
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is no size.
     """
     try:
         if isinstance(value, int | str) and not isinstance(value, bool):
@@ -126,4 +121,4 @@ def bytes_of(name: str, value: object) -> int:
             return size
     except (OverflowError, ValueError):
         pass
-    raise OptionError(f"{name}={value!r} is no size; pass such as 2GB, or 0 to switch it off")
+    raise OptionError(f"{name}={value!r} is no size; pass e.g. 2GB, or 0 to switch it off")

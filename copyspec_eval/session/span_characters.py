@@ -15,13 +15,9 @@ _INCOMPLETE = "\ufffd"
 def span_characters(
     decode: Decode, prompt_ids: Sequence[int], output_ids: Sequence[int], spans: Sequence[Span]
 ) -> tuple[str, str, tuple[SpanCharacters, ...]]:
-    """The texts of prompt and answer, and the place of each span in them.
+    """The texts of prompt and answer, and the place in them of each span, in order.
 
-    Args:
-        decode: text of token ids, special tokens included.
-        prompt_ids: the prompt.
-        output_ids: the answer.
-        spans: what of it was copied, in order.
+    `decode` gives the text of token ids, special tokens included.
     """
     length = len(prompt_ids)
     sources = [place for s in spans if s.source >= 0 for place in (s.source, s.source + s.length)]
@@ -48,10 +44,10 @@ def span_characters(
 def text_and_offsets(
     decode: Decode, token_ids: Sequence[int], places: Iterable[int]
 ) -> tuple[str, dict[int, int]]:
-    """The text of tokens, and how many characters of it the first so many tokens give.
+    """The text of tokens, and how many of its characters the first so many tokens give.
 
-    A character of several tokens counts where its last one is there. What lies between two places
-    is decoded at once, after the piece before it, so the time is linear.
+    A character of several tokens counts with the last of them. Tokens between two places are
+    decoded together, after the piece before them, so the time is linear.
 
     >>> decode = lambda ids: bytes(ids).decode("utf-8", "replace")
     >>> text_and_offsets(decode, list("dé!".encode()), [1, 2, 3])

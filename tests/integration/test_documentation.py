@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from byte_model import save_byte_model
 
-from copyspec_eval.harness.options import OWN_OPTIONS
+from copyspec_eval.harness.options import OUR_OPTIONS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -114,7 +114,7 @@ def test_the_references_commands_have_tasks_and_options_that_exist() -> None:
         named = dict(pairwise(words))
         assert named["--tasks"] in tasks
         options = {pair.partition("=")[0] for pair in named["--model_args"].split(",")}
-        assert options <= {"pretrained", *OWN_OPTIONS}
+        assert options <= {"pretrained", *OUR_OPTIONS}
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from copyspec_eval.manifest import read_manifests
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.runs import read_arms
-from copyspec_eval.session.settings import arms_of
+from copyspec_eval.session.settings import parse_arms
 from copyspec_eval.types import DraftOptions
 
 ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
@@ -29,24 +29,24 @@ ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
         ("copyspec+gama=3", r"unknown setting of the arm copyspec 'gama' \(did you mean 'gamma'"),
         ("copyspec+gamma=x", "gamma='x' is not an integer of at least 1"),
         ("copyspec+tree", "tree=true is not for drafter=copyspec; pass drafter=suffix"),
-        ("copyspec:none:copyspec", "arms=copyspec:none:copyspec: copyspec stands there twice"),
-        ("none", "arms=none: nothing but the baseline; add such as suffix"),
-        ("suffix+store=runs/a", "answers of earlier runs are not for arms"),
+        ("copyspec:none:copyspec", "arms=copyspec:none:copyspec: copyspec is listed twice"),
+        ("none", "arms=none: only the baseline; add a drafter, e.g. suffix"),
+        ("suffix+store=runs/a", "an arm cannot copy from earlier runs"),
         (["copyspec", 3], r"arms=\['copyspec', 3\] is no list of drafters"),
         (3, "arms=3 is no list of drafters"),
     ],
 )
 def test_wrong_arms_are_refused(arms: object, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        arms_of(DraftOptions(), arms)
+        parse_arms(DraftOptions(), arms)
 
 
 def test_shared_settings_hold_for_arms_without_their_own() -> None:
     shared = DraftOptions(gamma=4, num_draft_tokens=7)
-    first, second = arms_of(shared, ["copyspec", "copyspec+gamma=2+num_draft_tokens=0"])
+    first, second = parse_arms(shared, ["copyspec", "copyspec+gamma=2+num_draft_tokens=0"])
     assert (first.gamma, first.num_draft_tokens) == (4, 7)
     assert (second.gamma, second.num_draft_tokens) == (2, 0)
-    assert arms_of(shared, None) == (shared,)
+    assert parse_arms(shared, None) == (shared,)
 
 
 @pytest.fixture(scope="module")

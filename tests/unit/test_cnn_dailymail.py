@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
-from copyspec_eval.harness.cnn_dailymail import PROMPT, CnnDailyMailTask, read_articles
+from copyspec_eval.harness.cnn_dailymail import PROMPT, CnnDailyMailTask
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.scoring.cnn_dailymail import (
     UNSTEMMED,
@@ -130,7 +130,7 @@ def test_files_are_read_in_order_of_their_names(data):
     write(data, [ROW | {"id": "b"}], "b.jsonl")
     write(data, [ROW | {"more": 1}], "a.jsonl")
     write(data, [], "notes.txt")
-    assert read_articles(data / "cnn_dailymail") == [ROW, ROW | {"id": "b"}]
+    assert list(CnnDailyMailTask(CONFIG).test_docs()) == [ROW, ROW | {"id": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_bad_rows_are_named(data, row, message):
 
 
 def test_missing_and_blank_files(data):
-    with pytest.raises(DataError, match=r"cnn_dailymail: no \.jsonl file there; put .*unset COPY"):
+    with pytest.raises(DataError, match=r"cnn_dailymail/\*\.jsonl: no such file; put .*unset COPY"):
         CnnDailyMailTask(CONFIG)
     write(data, []).write_text("\n\n")
     with pytest.raises(DataError, match=r"test\.jsonl: no rows in it; copy the file again"):
@@ -167,15 +167,15 @@ def test_without_local_data_the_hub_is_asked(monkeypatch):
         return datasets.Dataset.from_list([ROW])
 
     monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
-    monkeypatch.setattr("copyspec_eval.harness.cnn_dailymail.load_dataset", load)
+    monkeypatch.setattr("copyspec_eval.harness.public_data.load_dataset", load)
     assert list(CnnDailyMailTask(CONFIG).test_docs()) == [ROW]
     assert asked == [("abisee/cnn_dailymail", "3.0.0", "test")]
 
     def fail(*args: str, split: str) -> None:
         raise ConnectionError("no\nnetwork")
 
-    monkeypatch.setattr("copyspec_eval.harness.cnn_dailymail.load_dataset", fail)
-    with pytest.raises(DataError, match=r"^cannot download .* \(no network\); put .*DIR=FOLDER$"):
+    monkeypatch.setattr("copyspec_eval.harness.public_data.load_dataset", fail)
+    with pytest.raises(DataError, match=r"^cannot download .* \(no network\); copy .*DIR=FOLDER$"):
         CnnDailyMailTask(CONFIG)
 
 

@@ -72,10 +72,10 @@ def test_results_that_do_not_fit_on_the_disk_are_an_error(
     tracker.save_results_samples(task_name="counting", samples=samples)
     long = "x" * 2**20
     with limited_files(2**19):
-        with pytest.raises(DataError, match=r"results_.*json: was not written whole; free space"):
+        with pytest.raises(DataError, match=r"results_.*json: not written completely; free space"):
             tracker.save_results_aggregated(results=results | {"long": long}, samples={})
         more = [samples[0] | {"target": long}]
-        with pytest.raises(DataError, match=r"samples_counting_.*l: was not written whole; free"):
+        with pytest.raises(DataError, match=r"samples_counting_.*l: not written completely; free"):
             tracker.save_results_samples(task_name="counting", samples=more)
 
 

@@ -14,6 +14,7 @@ from lm_eval.api.instance import Instance
 
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.requests import RequestBuilder
 
 
@@ -25,17 +26,17 @@ from copyspec_eval.harness.requests import RequestBuilder
         ({"store": "a\ud800"}, "no such file or folder"),
         ({"store": "a\0b"}, "no such file or folder"),
         ({"store": "a" * 300}, "File name too long"),
-        ({"device": 10**30}, "is not there"),
+        ({"device": 10**30}, "is not available"),
         ({"batch_size": "auto:x"}, "batch_size='auto:x' is neither"),
         ({"batch_size": "0"}, "batch_size='0' is neither"),
         ({"batch_size": "²"}, "batch_size='²' is neither"),
-        ({"dtype": "floaty"}, "dtype='floaty' is no dtype"),
-        ({"dtype": "int8"}, "dtype='int8' is no dtype"),
-        ({"dtype": 5}, "dtype=5 is no dtype"),
-        ({"device": "nope"}, "device='nope' is not there"),
-        ({"device": "meta:x"}, "device='meta:x' is not there"),
-        ({"device": 1.5}, "device='1.5' is not there"),
-        ({"device": "cuda:99"}, "device='cuda:99' is not there"),
+        ({"dtype": "floaty"}, "dtype='floaty': use a torch dtype"),
+        ({"dtype": "int8"}, "dtype='int8': use a torch dtype"),
+        ({"dtype": 5}, "dtype=5: use a torch dtype"),
+        ({"device": "nope"}, "device='nope' is not available"),
+        ({"device": "meta:x"}, "device='meta:x' is not available"),
+        ({"device": 1.5}, "device='1.5' is not available"),
+        ({"device": "cuda:99"}, "device='cuda:99' is not available"),
         ({"max_length": 0}, "max_length=0 is not"),
         ({"max_length": -5}, "max_length=-5 is not"),
         ({"max_length": "x"}, "max_length='x' is not"),
@@ -152,4 +153,4 @@ def test_half_a_character_is_named_with_its_document(
     instance = Instance("generate_until", {}, (row["turns"][0], {"until": []}), 0)
     instance.task_name, instance.doc_id = "other", 5
     with pytest.raises(RequestError, match=r"document 5 of other: its prompt has half a char"):
-        builder.build(instance, repeat=0)
+        builder.prepare(Asked(instance, 0, *instance.args))

@@ -9,14 +9,18 @@ import pytest
 from humaneval_data import CONFIG, PLUS, write
 
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.harness.humaneval import HumanEvalTask, find_file, read_problems
+from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
 
 
-def test_the_better_file_is_taken(tmp_path):
+def test_the_better_file_is_taken(local_data):
     for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
-        path = write(tmp_path, PLUS, name)
-        assert find_file(tmp_path, "humaneval") == path
-    for path in (tmp_path / "humaneval").glob("HumanEvalPlus*"):
+        write(local_data, [row | {"prompt": name, "test": ""} for row in PLUS], name)
+        assert {doc["prompt"] for doc in HumanEvalTask(CONFIG).test_docs()} == {name}
+
+
+def test_the_tests_of_problems_are_read(local_data):
+    for name in ("HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
+        path = write(local_data, PLUS, name)
         assert read_problems(path) == {row["task_id"]: row for row in PLUS}
 
 

@@ -25,6 +25,7 @@ from transformers import (
 
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.recorder import Answers
 from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.reports import table
 
@@ -87,8 +88,8 @@ def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: 
     ours = make(CopySpecLM, folder, "gamma=1")
     assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
     assert wanted != unpenalised
-    jobs = [ours._builder.build(instances({})[0], 0)]
-    settings = ours._spec(ours.prepare(), ours._arms[0], jobs, 1).tasks["task"]
+    [asked, *_] = Answers(ours, instances({}), disable_bar=True).asked
+    settings = ours._spec(ours.prepare(), ours._arms[0], [asked], 1).tasks["task"]
     assert settings["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
 
 
@@ -230,19 +231,19 @@ def test_requests_that_cannot_be_served(
         ("max_memory=1GB", r"max_memory='1GB' is not read by lm-eval; pass max_memory_per_gpu or"),
         ("max_cpu_memory=1GB", r"max_cpu_memory='1GB' is not read without parallelize=True"),
         ("device_map=auto", r"device_map='auto' is not read without parallelize=True"),
-        ("prefix_cache=2XB", r"prefix_cache='2XB' is no size; pass such as 2GB, or 0"),
+        ("prefix_cache=2XB", r"prefix_cache='2XB' is no size; pass e.g. 2GB, or 0"),
         ("prefix_cache=true", r"prefix_cache=True is no size"),
         ("prefix_cache=-1", r"prefix_cache=-1 is no size"),
         ("store=1", r"store=1 is neither true nor false"),
         ("store=runs/nowhere", r"store=runs/nowhere: no such file or folder; pass true, false"),
         ("store=a:", r"store='a:' is neither true nor false, nor the folder of an earlier run"),
         ("drafter=none,store=runs/a", r"store=runs/a is not for drafter=none; pass drafter=suf"),
-        ("tree=true", r"tree=true .* pass exact=false"),
+        ("tree=true", r"tree=True .* pass exact=False"),
         ("drafter=copyspec,store=true", r"store=true is not for drafter=copyspec; .*suffix"),
         ("drafter=none,tree=true,exact=false", r"tree=true is not for drafter=none"),
         ("recycle=true", r"recycle=true fills trees; pass tree=true,exact=false"),
         ("recycle=true,exact=false", r"recycle=true fills trees; pass tree=true,exact=false"),
-        ("recycle=true,tree=true", r"tree=true .* pass exact=false"),
+        ("recycle=true,tree=true", r"tree=True .* pass exact=False"),
         ("recycle=1,tree=true,exact=false", r"recycle=1 is neither true nor false"),
         ("drafter=copyspec,recycle=true", r"recycle=true is not for drafter=copyspec; .*suffix"),
         ("draft_model=x,delta=0", r"delta=0 is not an integer"),
@@ -335,10 +336,10 @@ def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (MambaConfig(), "'mamba' has .*; pass exact=false"),
+        (MambaConfig(), "'mamba' has .*; pass exact=False"),
         (
             Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2),
-            "'lfm2' has.*exact=false",
+            "'lfm2' has.*exact=False",
         ),
         (T5Config(), "'t5' is an encoder-decoder.* --model hf"),
     ],

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from lm_eval.api.instance import Instance
 from sample_rows import SPEC
 
 from copyspec_eval import provenance
 from copyspec_eval.errors import DataError
+from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec, new_manifest, read_manifests, write_manifest
 
@@ -101,7 +103,8 @@ def test_every_argument_is_recorded_as_resolved() -> None:
         model="M",
         arguments=given,
         batch_size=2,
-        processors={"t": ["P"]},
+        asked=[Asked(Instance("generate_until", {}, ("", {}), 0, ("t", 0, 1)), 0, "", {})],
+        processors=lambda settings: ["P"],
         drafting={"gamma": 3},
     )
     assert spec.model_args == {
@@ -121,7 +124,13 @@ def test_every_argument_is_recorded_as_resolved() -> None:
 def test_other_weights_under_one_name_are_another_run() -> None:
     def spec(model: Base) -> RunSpec:
         return run_spec(
-            model, backend="copyspec", model="M", arguments={}, batch_size=1, processors={}
+            model,
+            backend="copyspec",
+            model="M",
+            arguments={},
+            batch_size=1,
+            asked=[],
+            processors=lambda settings: None,
         )
 
     first, second = Base("M"), Base("M")

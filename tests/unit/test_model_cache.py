@@ -38,6 +38,7 @@ from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.recorder import Answers
 from copyspec_eval.records import record_of
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import CacheKind, Draft, DraftOptions, Generation, Verdict
@@ -291,14 +292,15 @@ def test_costs_are_measured_up_to_the_longest_draft() -> None:
 
 
 def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
-    able: dict[str, Any] = {"exact": False, "tree": False, "batch_size": 1}
+    chain, tree = DraftOptions("suffix"), DraftOptions("suffix", tree=True)
+    able: dict[str, Any] = {"arms": [chain], "exact": False, "batch_size": 1}
     for batch_size in (1, "1", "auto", "auto:4"):
         check_model_cache("it is so", **able | {"batch_size": batch_size})
     for given, remedy in (
-        ({"exact": True}, "pass exact=false"),
-        ({"tree": True}, "pass tree=false"),
-        ({"batch_size": "8"}, "pass --batch_size 1"),
-        ({"exact": True, "batch_size": 8}, "pass exact=false and --batch_size 1"),
+        ({"exact": True}, "pass exact=False"),
+        ({"arms": [chain, tree]}, "pass tree=False"),
+        ({"batch_size": "8"}, "pass a batch size of 1"),
+        ({"exact": True, "batch_size": 8}, "pass exact=False and a batch size of 1"),
     ):
         with pytest.raises(OptionError, match=f"^it is so: .*; {remedy}$"):
             check_model_cache("it is so", **able | given)
@@ -351,11 +353,11 @@ def test_a_harness_model_gives_the_answers_of_hf(
     assert answers == stock.generate_until(instances(), disable_tqdm=True)
     records = [record_of(answer) for answer in answers]
     assert all(record and record.baseline and not record.baseline.difference for record in records)
-    jobs = [ours._builder.build(instances()[0], 0)]
-    spec = ours._spec(ours.prepare(), ours._arms[0], jobs, 1)
+    [asked, *_] = Answers(ours, instances(), disable_bar=True).asked
+    spec = ours._spec(ours.prepare(), ours._arms[0], [asked], 1)
     assert spec.drafting["cache"] == ours.prepare().cache != "copyspec"
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
-    with pytest.raises(OptionError, match=r"pass exact=false$"):
+    with pytest.raises(OptionError, match=r"pass exact=False$"):
         make(CopySpecLM, folder)
-    with pytest.raises(OptionError, match=r"pass --batch_size 1$"):
+    with pytest.raises(OptionError, match=r"pass a batch size of 1$"):
         make(CopySpecLM, folder, "exact=false", batch_size=8)

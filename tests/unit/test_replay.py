@@ -237,7 +237,7 @@ def test_whatever_lies_in_the_file_is_one_line(
         (["--drafter", "suffix", "--drafter-args", "tree=true,recycle=true"], "which no trace has"),
         (["--drafter", "copyspec"], "No such file"),
         *(
-            (["--drafter", "copyspec", f"--token-cost={cost}"], "is no cost")
+            (["--drafter", "copyspec", f"--token-cost={cost}"], "--token-cost must be at least 0")
             for cost in ("nan", "inf", "-1")
         ),
     ],

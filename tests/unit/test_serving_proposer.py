@@ -131,7 +131,7 @@ def test_an_unknown_option_or_a_tree_is_refused(monkeypatch: pytest.MonkeyPatch)
     for text, message in (
         ("drafter=sufix", "unknown drafter 'sufix'"),
         ("gama=3", "unknown drafter argument 'gama'"),
-        ("drafter=suffix,tree=true", "chains alone"),
+        ("drafter=suffix,tree=true", "only chains"),
     ):
         monkeypatch.setenv(VARIABLE, text)
         with pytest.raises(OptionError, match=message):

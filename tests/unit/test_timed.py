@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from copyspec_eval import provenance
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness import timed
+from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.records import record_of
@@ -286,8 +286,7 @@ def test_the_warm_up_leaves_a_devices_random_numbers_as_they_were(
     monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda device: states[-1])
     monkeypatch.setattr(torch.mps, "set_rng_state", lambda state, device: states.append(state))
-    monkeypatch.setattr(timed, "_beginning", lambda job: job)
     model: Any = SimpleNamespace(ask=lambda jobs: states.append("after"))
-    job: Any = "a job"
-    TimedLM._warm_up(model, job)
+    [instance, *_] = instances()
+    TimedLM._warm_up(model, Asked(instance, 0, *instance.args))
     assert states == ["before", "after", "before"]

@@ -53,7 +53,7 @@ def make(real_model: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         gc.collect()
         if drafts:
             options["per_request_spec_decode_metrics"] = "detailed"
-            options["worker_extension_cls"] = "copyspec_eval.serving.worker.CopySpecWorker"
+            options["worker_extension_cls"] = "copyspec_eval.serving.proposer.CopySpecWorker"
             options["speculative_config"] = {
                 "method": "custom_class",
                 "model": proposer.NAME,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -13,31 +12,15 @@ from lm_eval.api.model import LM, CacheHook
 
 from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.errors import OptionError
+from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.records import BaselineTurn
 from copyspec_eval.types import Attempt, DraftCounts, DraftSource, FinishReason, Span, TurnCounts
 
-_BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
-"""Of a backend that fills up its batch by itself: the batch is full but at the end of these, and a
-killed run loses no more than these."""
-
-
-class Rows(NamedTuple):
-    """How many requests a backend answers side by side, and how many it is handed at once."""
-
-    side_by_side: int
-    at_once: int
-
-    @classmethod
-    def refilled(cls, side_by_side: int) -> Rows:
-        """Those of a backend whose next request takes the place of one that has ended."""
-        at_once = min(side_by_side * _BATCHES_AT_ONCE, _ROWS_AT_ONCE)
-        return cls(side_by_side, max(side_by_side, at_once))
-
 
 class TimedAnswer(NamedTuple):
-    """What a backend reports of an answer: tokens that it does not report are None, the rest empty.
+    """What a backend reports of an answer; fields as in `Generation` and `TurnRecord`.
 
-    `attempts` and `spans` are those of `Generation`; `baseline` is the answer of a paired run.
+    Where it reports nothing, `token_ids` is None and the rest is empty.
     """
 
     counts: TurnCounts
@@ -49,19 +32,20 @@ class TimedAnswer(NamedTuple):
 
 
 class Backend(LM):
-    """In front of any backend: the clock covers all that it does, tokenising and network too.
+    """In front of any backend: the clock covers all that it does, with tokenising and network.
 
     Attributes:
         fills_batches: whether it may choose `batch_size=auto` itself.
         asks_in_parallel: whether each of several requests under way can be timed.
+        refills: whether a request that ends makes room for the next one in the batch.
     """
 
-    fills_batches = asks_in_parallel = False
+    fills_batches = asks_in_parallel = refills = False
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        """The backend's answers, kept from lm-eval's cache, which gets them with their records."""
+        """Texts and figures; lm-eval's cache is off, since it gets answers with their records."""
         generate = super().generate_until
-        quiet = {"disable_tqdm": True} if takes(generate, "disable_tqdm") else {}
+        quiet = {"disable_tqdm": True} if "disable_tqdm" in parameters(generate) else {}
         cache: CacheHook = self.cache_hook
         self.set_cache_hook(CacheHook(None))
         try:
@@ -84,26 +68,23 @@ class Backend(LM):
             check_batch_size(arguments["batch_size"])
         if not (cls.asks_in_parallel or is_one(arguments.get("num_concurrent"))):
             raise OptionError(
-                f"num_concurrent={arguments['num_concurrent']}: of requests under way at the same "
-                "time, none can be timed here; leave num_concurrent out"
+                f"num_concurrent={arguments['num_concurrent']}: this backend cannot time requests "
+                "that are under way at the same time; leave num_concurrent out"
             )
 
     def check_request(self, gen_kwargs: dict[str, Any]) -> None:
         """Refuse, before any is answered, a request whose answer would be wrong."""
 
-    def rows(self) -> Rows:
-        size = check_batch_size(self.given_batch_size())
-        return Rows(size, size)
-
-    def given_batch_size(self) -> object:
-        """Rows that the model answers together; 1 if it does not report it."""
+    def rows(self) -> int:
+        """Requests that are answered side by side; 1 if the model does not report it."""
         try:
-            return getattr(self, "_batch_size", None) or self.batch_size
+            size = getattr(self, "_batch_size", None) or self.batch_size
         except (AttributeError, NotImplementedError):
-            return 1
+            size = 1
+        return check_batch_size(size)
 
     def loaded(self) -> dict[str, Any]:
-        """Fields of `RunSpec` that are not to be read from the model's own attributes."""
+        """Fields of `RunSpec` that the model's attributes do not show."""
         return {}
 
     def length(self, prompt: str) -> int:
@@ -111,26 +92,21 @@ class Backend(LM):
         return len(prompt)
 
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
-        """Names of the logits processors of a request, for the manifest; None if not known."""
+        """Names of a request's logits processors, for the manifest; None if not known."""
         return None
 
 
 def check_batch_size(value: object) -> int:
-    """Rows that can share out the time of their batch."""
     if not (str(value).isdecimal() and int(str(value)) >= 1):
         raise OptionError(
-            f"batch_size={value!r} is not a number of at least 1; to share out a batch's time, its "
-            "rows must be known: pass --batch_size 1"
+            f"batch_size={value!r} is not a number of at least 1; sharing out a batch's time needs "
+            "the number of its rows: pass --batch_size 1"
         )
     return int(str(value))
 
 
 def is_one(num_concurrent: object) -> bool:
     return str(num_concurrent) in ("None", "0", "1")
-
-
-def takes(function: Any, parameter: str) -> bool:
-    return parameter in inspect.signature(function).parameters
 
 
 def with_tokens(
@@ -149,19 +125,18 @@ def with_tokens(
     return TimedAnswer(counts, tuple(token_ids))
 
 
-def finish_of(reason: str | None, stop_reason: object) -> FinishReason | None:
-    """vLLM reports "stop" for an EOS as well, and then names no stop string."""
+def finish_reason_from(reason: str | None, stop_reason: object) -> FinishReason | None:
+    """vLLM reports "stop" for an EOS too, without a stop string."""
     if reason == "stop":
         return "stop" if isinstance(stop_reason, str) else "eos"
     return "length" if reason == "length" else None
 
 
 def counts_by_source(attempts: Sequence[Attempt]) -> dict[DraftSource, DraftCounts]:
-    """The sums of drafts that are of one source each."""
     sums: dict[DraftSource, DraftCounts] = {}
     for drafted, accepted, source in attempts:
-        so_far = sums.get(source, DraftCounts())
+        before = sums.get(source, DraftCounts())
         sums[source] = DraftCounts(
-            so_far.num_attempts + 1, so_far.num_drafted + drafted, so_far.num_accepted + accepted
+            before.num_attempts + 1, before.num_drafted + drafted, before.num_accepted + accepted
         )
     return sums

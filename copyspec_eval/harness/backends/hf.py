@@ -25,8 +25,8 @@ _DRAFTING = {"prompt_lookup_num_tokens", "assistant_model"}
 class HFBackend(Backend):
     """The clock covers generation alone.
 
-    Tokens behind the end of an answer do not count: those of a row that waits for its batch, and
-    what follows a stop string within an accepted draft, which `hf` overlooks.
+    Tokens behind an answer's end do not count: those of a row that waits for its batch, and those
+    that follow a stop string within an accepted draft, which `hf` overlooks.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,7 +42,7 @@ class HFBackend(Backend):
         return len(self.tok_encode(prompt))
 
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
-        return self._builder.processors(gen_kwargs)
+        return self._builder.processor_names(gen_kwargs)
 
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
@@ -74,7 +74,7 @@ class HFBackend(Backend):
         # An encoder's context is no part of the output, but a start token for the decoder is.
         start = context.shape[1] if self.backend == "causal" else 1
         eos = settings.get("eos_token_id", self.model.generation_config.eos_token_id)
-        rule = self._builder.stop_rule(stop, max_length - start, eos)
+        rule = self._builder.stop_rule(max_length - start, eos, stop)
         lengths = settings["attention_mask"].sum(dim=1).tolist()
         self._timed_answers = [
             with_tokens(counts, length, *_useful(token_ids, rule))

@@ -19,10 +19,9 @@ from tqdm.asyncio import tqdm_asyncio
 
 from copyspec_eval.harness.backends.base import (
     Backend,
-    Rows,
     TimedAnswer,
     counts_by_source,
-    finish_of,
+    finish_reason_from,
     is_one,
 )
 from copyspec_eval.harness.backends.vllm import attempts
@@ -32,7 +31,7 @@ from copyspec_eval.types import Attempt, TurnCounts
 
 @dataclass(slots=True)
 class _Call:
-    """A request to the server; times are by `perf_counter`."""
+    """A request to the server, times by `perf_counter`; lm-eval takes it for its semaphore."""
 
     contexts: Sequence[Any]
     slots: Any = None
@@ -41,7 +40,6 @@ class _Call:
     ended: float | None = None
 
     async def acquire(self) -> bool:
-        """As the semaphore; the clock starts when the request may be sent."""
         await self.slots.acquire()
         self.started = perf_counter()
         return True
@@ -54,19 +52,20 @@ _under_way: ContextVar[_Call] = ContextVar("_under_way")
 
 
 class APIBackend(Backend):
-    """The clock covers the whole call, network too.
+    """The clock covers the whole call, including the network.
 
-    With `num_concurrent=N` the server is kept busy with N requests: each has a latency of its own,
-    and an even share of the time in which all were answered.
+    With `num_concurrent=N` the server is kept busy with N requests: each has its own latency, and
+    an even share of the time in which all were answered.
     """
 
     asks_in_parallel = True
 
-    def rows(self) -> Rows:
-        rows = super().rows()
-        if is_one(self._concurrent):
-            return rows
-        return Rows.refilled(rows.side_by_side * int(self._concurrent))
+    @property
+    def refills(self) -> bool:  # type: ignore[override]
+        return not is_one(self._concurrent)
+
+    def rows(self) -> int:
+        return super().rows() * (int(self._concurrent) if self.refills else 1)
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
         self._calls: list[_Call] = []
@@ -75,22 +74,21 @@ class APIBackend(Backend):
         return list(map(without_secrets, texts)), timed  # a server may echo them
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
-        """With the server's counts, which are those of a whole call."""
         counts = TurnCounts(seconds=seconds / len(group), latency_seconds=seconds)
-        of_context: defaultdict[Any, list[_Call]] = defaultdict(list)
+        by_context: defaultdict[Any, list[_Call]] = defaultdict(list)
         for call in self._calls:
             if len(call.contexts) == 1 and call.reply:
-                of_context[call.contexts[0]].append(call)
-        alone = len(group) == 1
+                by_context[call.contexts[0]].append(call)
+        is_alone = len(group) == 1
         return [
-            _timed_answer(counts, calls.pop(0), alone) if calls else TimedAnswer(counts)
-            for calls in (of_context[instance.args[0]] for instance in group)
+            _timed_answer(counts, calls.pop(0), is_alone) if calls else TimedAnswer(counts)
+            for calls in (by_context[instance.args[0]] for instance in group)
         ]
 
     async def amodel_call(
         self, session: Any, sem: Any, messages: Any, *, cache_keys: Any = None, **kwargs: Any
     ) -> Any:
-        """The backend's; it is what lm-eval sends each of several requests under way with."""
+        """lm-eval sends each of several requests under way by this."""
         call = _Call([context for context, _ in cache_keys or ()], sem)
         _under_way.set(call)
         answers = await super().amodel_call(
@@ -101,7 +99,7 @@ class APIBackend(Backend):
         return answers
 
     def parse_generations(self, outputs: Any, **kwargs: Any) -> Any:
-        """The backend's; it is what lm-eval calls with each reply."""
+        """lm-eval calls this with each reply."""
         replies = outputs if isinstance(outputs, list) else [outputs]
         call = _under_way.get(None)
         if call is None:
@@ -112,10 +110,10 @@ class APIBackend(Backend):
         return super().parse_generations(outputs=outputs, **kwargs)
 
 
-def _timed_answer(counts: TurnCounts, call: _Call, alone: bool) -> TimedAnswer:
-    """What a reply says of its only answer, in the form of OpenAI's servers and of vLLM's.
+def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> TimedAnswer:
+    """What a reply reports of its only answer, in the form of OpenAI's servers and of vLLM's.
 
-    Forwards are never told, and the draft tokens beyond the end of an answer not always.
+    No server reports forwards, and not all of them the draft tokens beyond an answer's end.
     """
     usage = call.reply.get("usage") or {}
     metrics = call.reply.get("metrics") or {}
@@ -123,39 +121,34 @@ def _timed_answer(counts: TurnCounts, call: _Call, alone: bool) -> TimedAnswer:
     num_tokens, reason = usage.get("completion_tokens"), choice.get("finish_reason")
     if reason == "stop" and "stop_reason" not in choice:
         reason = None  # an EOS or a stop string
-    made = _attempts(metrics.get("speculative_decoding") or {}, num_tokens)
+    drafting = metrics.get("speculative_decoding") or {}  # vLLM's, at its level "detailed"
+    drafted = drafting.get("per_step_drafted") or ()
+    accepted = drafting.get("per_step_accepted") or ()
+    made: tuple[Attempt, ...] = ()
+    if num_tokens is not None:
+        # At least the prefill and a forward for each draft; there may be more.
+        made = attempts(drafted, accepted, num_tokens, 1 + len(drafted), "unknown")
     counts = replace(
         counts,
         num_prompt_tokens=usage.get("prompt_tokens"),
         num_reused_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         num_tokens=num_tokens,
         drafts=counts_by_source(made) or None,
-        finish_reason=finish_of(reason, choice.get("stop_reason")),
+        finish_reason=finish_reason_from(reason, choice.get("stop_reason")),
     )
     if call.started is not None and call.ended is not None:
         counts = replace(counts, latency_seconds=call.ended - call.started)
     first = metrics.get("time_to_first_token_ms")
-    if alone and first is not None and counts.seconds is not None:
+    if is_alone and first is not None and counts.seconds is not None:
         prefill = first / 1000
         counts = replace(counts, prefill_seconds=prefill, decode_seconds=counts.seconds - prefill)
     token_ids = choice.get("token_ids")
     return TimedAnswer(counts, None if token_ids is None else tuple(token_ids), attempts=made)
 
 
-def _attempts(metrics: dict[str, Any], num_tokens: int | None) -> tuple[Attempt, ...]:
-    """Of vLLM's `metrics.speculative_decoding`, at its level "detailed"."""
-    drafted = metrics.get("per_step_drafted") or ()
-    if num_tokens is None:
-        return ()
-    # At least the prefill and a forward for each draft; there may be more.
-    num_forwards = 1 + len(drafted)
-    accepted = metrics.get("per_step_accepted") or ()
-    return attempts(drafted, accepted, num_tokens, num_forwards, "unknown")
-
-
 @contextmanager
 def _without_notices() -> Iterator[None]:
-    """Keep lm-eval's API models from showing a bar and a notice for every single call."""
+    """Keep lm-eval's API models from showing a bar and a notice for every call."""
     level, bar = api_models.eval_logger.level, api_models.tqdm
     api_models.eval_logger.setLevel(logging.WARNING)
     api_models.tqdm = partial(bar, disable=True)

@@ -13,23 +13,19 @@ from lm_eval.api.instance import Instance
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends.base import (
     Backend,
-    Rows,
     TimedAnswer,
     counts_by_source,
-    finish_of,
-    takes,
+    finish_reason_from,
     with_tokens,
 )
+from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.serving.requests import Drafted
 from copyspec_eval.types import Attempt, DraftSource, TurnCounts
 
 _TEMPERATURE = 1.0
 """vLLM's own, where a request has none."""
-
-
 _COPYING = {"custom_class", "ngram", "ngram_gpu", "suffix"}
-"""vLLM's speculative methods that copy. `suffix` copies from earlier answers, too, and does not
-tell them apart."""
+"""vLLM's speculative methods that copy; `suffix` does not report what is from earlier answers."""
 
 
 class VLLMBackend(Backend):
@@ -46,14 +42,14 @@ class VLLMBackend(Backend):
         if str(kwargs.get("data_parallel_size", 1)) != "1":
             raise OptionError(
                 f"data_parallel_size={kwargs['data_parallel_size']}: lm-eval would load the model "
-                "inside of what is timed; start `vllm serve` with it, and pass base="
+                "within the measured time; start `vllm serve` with it, and pass base="
                 "local-chat-completions"
             )
         kwargs.setdefault("disable_log_stats", False)
         if kwargs.get("speculative_config"):
             from vllm import EngineArgs
 
-            if takes(EngineArgs, "per_request_spec_decode_metrics"):
+            if "per_request_spec_decode_metrics" in parameters(EngineArgs):
                 kwargs.setdefault("per_request_spec_decode_metrics", "detailed")
         super().__init__(*args, **kwargs)
 
@@ -63,17 +59,20 @@ class VLLMBackend(Backend):
         if not method_source(config) or config.device_config.device_type != "cpu":
             return
         settings, *_ = self.modify_gen_kwargs(gen_kwargs)
-        temperature = settings.get("temperature", _TEMPERATURE)
-        if temperature:
+        if temperature := settings.get("temperature", _TEMPERATURE):
             raise OptionError(
                 f"temperature={temperature}: on a CPU, vLLM's answers are garbage if it samples "
                 "with drafts; pass --gen_kwargs do_sample=false, or sample without drafts"
             )
 
-    def rows(self) -> Rows:
-        if self.batch_size != "auto":
-            return super().rows()
-        return Rows.refilled(self._vllm_config.scheduler_config.max_num_seqs)
+    @property
+    def refills(self) -> bool:  # type: ignore[override]
+        return bool(self.batch_size == "auto")
+
+    def rows(self) -> int:
+        if self.refills:
+            return int(self._vllm_config.scheduler_config.max_num_seqs)
+        return super().rows()
 
     def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
         return [self._timed_answer(output, len(group)) for output in self._outputs]
@@ -108,12 +107,19 @@ class VLLMBackend(Backend):
         return getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
 
     def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
-        answer = output.outputs[0]
+        answer, times = output.outputs[0], getattr(output, "metrics", None)
+        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
+        if times is not None:  # from when vLLM began with the request, not from when it got it
+            counts = replace(counts, latency_seconds=times.last_token_ts - times.scheduled_ts)
+        if times is not None and num_rows == 1:
+            prefill = times.first_token_ts - times.scheduled_ts
+            decode = self._seconds - prefill
+            counts = replace(counts, prefill_seconds=prefill, decode_seconds=decode)
         timed = with_tokens(
-            self._times(output, num_rows),
+            counts,
             len(output.prompt_token_ids),
             answer.token_ids,
-            finish_of(answer.finish_reason, answer.stop_reason),
+            finish_reason_from(answer.finish_reason, answer.stop_reason),
         )
         forwards = self._forwards.get(getattr(output, "request_id", ""))
         if forwards is None:
@@ -133,18 +139,6 @@ class VLLMBackend(Backend):
             attempts=tuple(made),
             spans=tuple(spans),
         )
-
-    def _times(self, output: Any, num_rows: int) -> TurnCounts:
-        """From when vLLM has begun with a request, and not from when it was handed over."""
-        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
-        times = getattr(output, "metrics", None)
-        if times is None:
-            return counts
-        counts = replace(counts, latency_seconds=times.last_token_ts - times.scheduled_ts)
-        if num_rows > 1:
-            return counts
-        prefill = times.first_token_ts - times.scheduled_ts
-        return replace(counts, prefill_seconds=prefill, decode_seconds=self._seconds - prefill)
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         with watched(getattr(self.model, "llm_engine", None)) as forwards:
@@ -166,14 +160,14 @@ def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
         return
 
     def noted(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        # An aborted request may still be given tokens, and none of them is in its answer.
+        # An aborted request may still get tokens that are not in its answer.
         states = {
             each.request_id: processor.request_states.get(each.request_id) for each in outputs
         }
         processed = process(outputs, *args, **kwargs)
         for output in outputs:
             state = states[output.request_id]
-            # What follows a stop string has been taken away by now.
+            # Without what follows a stop string.
             if state is not None and output.new_token_ids:
                 name = getattr(state, "external_req_id", output.request_id)
                 num_tokens.setdefault(name, []).append(len(output.new_token_ids))
@@ -193,11 +187,11 @@ def attempts(
     num_forwards: int,
     source: DraftSource,
 ) -> tuple[Attempt, ...]:
-    """The forwards of an answer that verified a draft, as vLLM counts drafted and accepted tokens.
+    """The forwards of an answer that verified a draft, from vLLM's counts of each.
 
-    It counts what it accepted before it cuts the answer at its end, so the last is cut here. Every
-    forward gives what was accepted and a token of the model's own; the last may give less. Where
-    `num_forwards` is too low, since not all are known, too little is cut.
+    vLLM counts what it accepted before it cuts the answer at its end, so the last count is cut
+    here. Every forward gives what was accepted and one more token; the last may give less. If
+    `num_forwards` is too low, because not all are known, too little is cut.
 
     >>> attempts([4, 5], [1, 5], num_tokens=5, num_forwards=3, source="context")[-1]
     Attempt(num_drafted=5, num_accepted=2, source='context')
@@ -211,6 +205,6 @@ def attempts(
 
 
 def method_source(config: Any) -> DraftSource | None:
-    """Where drafts come from by vLLM's `VllmConfig`; None if there are none."""
+    """Where the drafts of vLLM's `VllmConfig` come from; None without drafts."""
     method = getattr(getattr(config, "speculative_config", None), "method", None)
     return method and ("context" if method in _COPYING else "model")
