@@ -28,6 +28,8 @@ from copyspec_eval.reports.tables import (
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would compute."""
 
+RATING = Column("rating", lambda row: ", ".join(ratings(row).values()))
+
 _NAMES = ["model", "task", "drafter"]
 _RUNS = Column("runs", lambda row: f"{row['runs']:.0f}" if row["runs"] > 1 else "")
 
@@ -133,7 +135,7 @@ _TURN_COLUMNS = [
     metric_column("tokens_per_forward", ".2f"),
     metric_column("cut_share", ".0%"),
     metric_column("looped_share", ".1%"),
-    Column("rating", lambda row: ", ".join(ratings(row).values())),
+    RATING,
     metric_column("identical", ".1%"),
 ]
 

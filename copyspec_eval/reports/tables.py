@@ -20,10 +20,14 @@ Cells = tuple[list[str], list[list[object]]]
 
 
 class Column(NamedTuple):
-    """A column of a table over a frame of figures: its heading, and the cell of a row."""
+    """A column of a table over a frame of figures: its heading, and the cell of a row.
+
+    `turn` is the one that it is of, in a table with several turns beside each other.
+    """
 
     heading: str
     cell: Callable[[Series[Any]], object]
+    turn: int | None = None
 
 
 def text_column(name: str) -> Column:
