@@ -110,17 +110,16 @@ def in_shell(command: Sequence[str]) -> str:
 
 
 def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
-    """Tables that need the same run share its folder."""
-    brief = [re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm) for arm in arms]
-    name = f"{task.removesuffix('_paper')}-{_slug(brief)}"
-    return PlannedRun(name, task, tuple(arms), exact)
+    """A run in a folder that is named after its first and last arm.
 
+    Tables that need the same run share its folder.
 
-def _slug(arms: Sequence[str]) -> str:
-    """A folder's name of arms.
-
-    >>> _slug(["copyspec+gamma=3"]), _slug(["copyspec+gamma=2", "copyspec+gamma=10"])
-    ('copyspec-gamma3', 'copyspec-gamma2-to-copyspec-gamma10')
+    >>> planned_run("mt_bench_paper", ["copyspec+gamma=2", "copyspec+gamma=10"]).name
+    'mt_bench-copyspec-gamma2-to-copyspec-gamma10'
     """
-    ends = [arms[0]] if len(arms) == 1 else [arms[0], arms[-1]]
-    return "-to-".join(re.sub(r"[^\w.]+", "-", arm.replace("=", "")) for arm in ends)
+    names = []
+    for arm in dict.fromkeys((arms[0], arms[-1])):
+        brief = re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm).replace("=", "")
+        names.append(re.sub(r"[^\w.]+", "-", brief))
+    name = f"{task.removesuffix('_paper')}-{'-to-'.join(names)}"
+    return PlannedRun(name, task, tuple(arms), exact)

@@ -84,8 +84,7 @@ def speeds(task: str, what: str, drafter: str, figures: DataFrame) -> Chart:
         places = numpy.arange(len(names))
         both = bool(baseline.notna().any())
         width = 0.4 if both else 0.6
-        beside = places + (width / 2 if both else 0)
-        axes.bar(beside, drafted, width, color=_DRAFTED, label=drafter)
+        axes.bar(places + (width / 2 if both else 0), drafted, width, color=_DRAFTED, label=drafter)
         if both:
             values = baseline.fillna(0.0).to_list()
             axes.bar(places - width / 2, values, width, color=_BASELINE, label="baseline")
