@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from copyspec_eval import journal, provenance
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError
 
 MANIFEST_VERSION = 2
@@ -102,12 +102,10 @@ class RunManifest:
     """One run.
 
     Attributes:
-        run_id: as in the run's records.
         started_at: UTC, ISO 8601.
         command: what was run, without secrets.
-        spec: what it was asked to do.
         step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
-        num_answers: how many it was asked for; None where that is not known.
+        num_answers: how many it was asked for; None if unknown.
     """
 
     run_id: str
@@ -117,17 +115,6 @@ class RunManifest:
     step_seconds: dict[int, float] | None = None
     num_answers: int | None = None
     schema_version: int = MANIFEST_VERSION
-
-
-def new_manifest(
-    run_id: str,
-    spec: RunSpec,
-    command: str,
-    step_seconds: dict[int, float] | None = None,
-    num_answers: int | None = None,
-) -> RunManifest:
-    """The manifest of a run that starts now."""
-    return RunManifest(run_id, provenance.started_at(), command, spec, step_seconds, num_answers)
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,15 @@ _MOST, _LONGEST_DRAFT = 10**9, 2**16
 """Tokens, or seconds, that an answer may have; and tokens of a draft."""
 
 
+class AnswerKey(NamedTuple):
+    """Which answer of a run; `turn` counts from 1, `repeat` from 0."""
+
+    task: str
+    doc_id: int
+    turn: int
+    repeat: int
+
+
 class SpanCharacters(NamedTuple):
     """The characters of a `Span`.
 
@@ -33,14 +43,17 @@ class SpanCharacters(NamedTuple):
     source_end: int
 
 
+Segment = tuple[str] | tuple[str, int, int]
+"""A piece of an answer: its text and, if it was copied, where its source starts and ends in the
+characters of prompt and answer together; both negative for a copy from another answer and for what
+was recycled, see `types.CopyOrigin`."""
+
+
 @dataclass(frozen=True, slots=True)
 class BaselineTurn:
     """The same turn by the baseline, plain one-token decoding, in a paired run.
 
-    Attributes:
-        counts: what it took.
-        token_ids: its answer.
-        difference: where the drafted answer first differs; None if the two are identical.
+    `difference` is where the drafted answer first differs; None if the two are identical.
     """
 
     counts: TurnCounts
@@ -61,7 +74,7 @@ class TurnRecord:
 
     Attributes:
         run_id: the run that answered; an answer from lm-eval's cache keeps the earlier run's.
-        task, doc_id, turn, repeat: which turn this is; `turn` counts from 1, `repeat` from 0.
+        task, doc_id, turn, repeat: which turn this is, see `AnswerKey`.
         category: the document's category, "" where the task has none.
         rank: which process of the run answered.
         backend: "copyspec", or the stock lm-eval model that was timed.
@@ -70,14 +83,11 @@ class TurnRecord:
         generation: the request's settings without stop strings, `name=value, …` in order of name.
         prompt: the prompt as the model read it, special tokens included.
         prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
-        counts: what the answer took.
         attempts: every forward that verified a draft, in order.
         token_ids: the answer as generated, with drafts; None where the backend reports none.
         text: the answer as handed to lm-eval; in a paired run it is the baseline's.
         answer: the text of `token_ids`, special tokens included.
-        spans: the copied stretches of `token_ids`.
-        span_characters: the characters of each span.
-        baseline: the baseline's side of a paired run, else None.
+        spans, span_characters: the copied stretches of `token_ids`, and their characters.
     """
 
     run_id: str
@@ -104,9 +114,26 @@ class TurnRecord:
     schema_version: int = SCHEMA_VERSION
 
     @property
+    def key(self) -> AnswerKey:
+        return AnswerKey(self.task, self.doc_id, self.turn, self.repeat)
+
+    @property
     def answer_ids(self) -> tuple[int, ...] | None:
         """Tokens of the answer that was handed to lm-eval."""
         return self.baseline.token_ids if self.baseline else self.token_ids
+
+
+def segments(answer: str, places: Iterable[SpanCharacters]) -> list[Segment]:
+    """The answer with drafts in copied and generated pieces, none of them empty.
+
+    >>> segments("abcd", [SpanCharacters(1, 3, source_start=5, source_end=7)])
+    [('a',), ('bc', 5, 7), ('d',)]
+    """
+    pieces, done = list[Segment](), 0
+    for start, end, source_start, source_end in places:
+        pieces += [(answer[done:start],), (answer[start:end], source_start, source_end)]
+        done = end
+    return [piece for piece in [*pieces, (answer[done:],)] if piece[0]]
 
 
 class RecordedText(str):

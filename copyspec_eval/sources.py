@@ -20,6 +20,7 @@ from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 TIMEOUT_SECONDS = 30
 _FASTCHAT = (
     "https://raw.githubusercontent.com/lm-sys/FastChat/0e6d3e4beaab66f4d3f93db72541a4abab8af28d"
+    "/fastchat/llm_judge/data"
 )
 _COPYSPEC = (
     "https://raw.githubusercontent.com/RazvanDu/CopySpec/8797be892b56d9fb45b4a0d8b67c38eb80d40499"
@@ -28,48 +29,39 @@ _COPYSPEC = (
 
 @dataclass(frozen=True, slots=True)
 class PublicFile:
-    """A published file, pinned to one content; `path` is below `$COPYSPEC_DATA_DIR`."""
+    """A published file, pinned to one content."""
 
-    path: str
     url: str
     sha256: str
 
 
-FILES: dict[str, PublicFile] = {
-    file.path: file
-    for file in (
-        PublicFile(
-            "mt_bench/question.jsonl",
-            f"{_FASTCHAT}/fastchat/llm_judge/data/mt_bench/question.jsonl",
-            "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
-        ),
-        PublicFile(
-            "mt_bench/question_redundant.jsonl",
-            f"{_COPYSPEC}/FastChat/fastchat/llm_judge/data/mt_bench/question_redundant.jsonl",
-            "647df7a6f5f4a19d1cb8135dd1f57afd39cb6c49b7bff4feae4eb74f44223a46",
-        ),
-        PublicFile(
-            "mt_bench/judge_prompts.jsonl",
-            f"{_FASTCHAT}/fastchat/llm_judge/data/judge_prompts.jsonl",
-            "fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
-        ),
-        PublicFile(
-            "mt_bench/reference_answer_gpt-4.jsonl",
-            f"{_FASTCHAT}/fastchat/llm_judge/data/mt_bench/reference_answer/gpt-4.jsonl",
-            "f957a5bc977badb66885ec970e6cd08527845780313f0995764260e5777b9b3f",
-        ),
-        PublicFile(
-            "reference/cp_gsm.py",
-            f"{_COPYSPEC}/GSM/cp_gsm.py",
-            "dd6630b7a96186829823ff7c09c258b4892847d813ae81ad26cf44748d94892f",
-        ),
-        PublicFile(
-            "reference/evaluate_cnn.py",
-            f"{_COPYSPEC}/CNNDM/evaluate_cnn.py",
-            "8c3b269855fbbd3e899bc38b8e57d8a7c766a9abe2c98bb9952b068fbf5cd41f",
-        ),
-    )
+FILES = {
+    "mt_bench/question.jsonl": PublicFile(
+        f"{_FASTCHAT}/mt_bench/question.jsonl",
+        "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
+    ),
+    "mt_bench/question_redundant.jsonl": PublicFile(
+        f"{_COPYSPEC}/FastChat/fastchat/llm_judge/data/mt_bench/question_redundant.jsonl",
+        "647df7a6f5f4a19d1cb8135dd1f57afd39cb6c49b7bff4feae4eb74f44223a46",
+    ),
+    "mt_bench/judge_prompts.jsonl": PublicFile(
+        f"{_FASTCHAT}/judge_prompts.jsonl",
+        "fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
+    ),
+    "mt_bench/reference_answer_gpt-4.jsonl": PublicFile(
+        f"{_FASTCHAT}/mt_bench/reference_answer/gpt-4.jsonl",
+        "f957a5bc977badb66885ec970e6cd08527845780313f0995764260e5777b9b3f",
+    ),
+    "reference/cp_gsm.py": PublicFile(
+        f"{_COPYSPEC}/GSM/cp_gsm.py",
+        "dd6630b7a96186829823ff7c09c258b4892847d813ae81ad26cf44748d94892f",
+    ),
+    "reference/evaluate_cnn.py": PublicFile(
+        f"{_COPYSPEC}/CNNDM/evaluate_cnn.py",
+        "8c3b269855fbbd3e899bc38b8e57d8a7c766a9abe2c98bb9952b068fbf5cd41f",
+    ),
 }
+"""By their paths below `$COPYSPEC_DATA_DIR`."""
 
 
 class JsonLine(NamedTuple):
@@ -101,7 +93,7 @@ def locate(path: str) -> Path:
         raise unknown_option("data file", path, FILES)
     folder = data_dir()
     if folder is None:
-        return _cached(FILES[path])
+        return _cached(path)
     local = folder / path
     if not local.is_file():
         raise DataError(
@@ -150,20 +142,20 @@ def read_questions(path: Path) -> list[Question]:
             twice; the questions differ in their number of turns.
     """
     questions: list[Question] = []
-    seen: dict[int, str] = {}
+    places: dict[int, str] = {}
     for line in read_jsonl(path):
         question = _question(line)
         identity, num_turns = question["question_id"], len(question["turns"])
-        if identity in seen:
+        if identity in places:
             raise DataError(
-                f"{line.where}: question_id {identity} is also at {seen[identity]}; remove one"
+                f"{line.where}: question_id {identity} is also at {places[identity]}; remove one"
             )
         if questions and num_turns != len(questions[0]["turns"]):
             raise DataError(
                 f"{line.where}: {num_turns} turns, but the first question has "
                 f"{len(questions[0]['turns'])}; give every question the same number"
             )
-        seen[identity] = line.where
+        places[identity] = line.where
         questions.append(question)
     return questions
 
@@ -194,16 +186,18 @@ def _question(line: JsonLine) -> Question:
         ) from error
 
 
-def _cached(file: PublicFile) -> Path:
+def _cached(path: str) -> Path:
     """The file in the cache; downloaded if it is missing there or has other content."""
+    file = FILES[path]
     pooch.get_logger().setLevel("WARNING")
     cache = pooch.os_cache("copyspec_eval") / file.sha256[:12]
     downloader = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
-    name = Path(file.path).name
     try:
-        return Path(pooch.retrieve(file.url, file.sha256, name, cache, downloader=downloader))
+        return Path(
+            pooch.retrieve(file.url, file.sha256, Path(path).name, cache, downloader=downloader)
+        )
     except (OSError, ValueError) as error:
         raise DataError(
             f"cannot download {file.url} to {cache} ({' '.join(str(error).split())}); "
-            f"copy it to FOLDER/{file.path} and set {DATA_DIR_VARIABLE}=FOLDER"
+            f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
         ) from error

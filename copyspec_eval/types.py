@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from copyspec_eval.errors import OptionError
 
@@ -128,17 +128,16 @@ class DraftOptions:
                     f"{name}={value!r} is not an integer of at least {least}; "
                     f"usual is {usual[name]}"
                 )
-        if not isinstance(self.drafter, str):
-            raise OptionError(f"drafter={self.drafter!r} is no name of a drafter")
-        if not isinstance(self.draft_model, str | None):
-            raise OptionError(f"draft_model={self.draft_model!r} is no name of a model")
-        for name in ("tree", "recycle"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name}={getattr(self, name)!r} is neither true nor false")
-        if not isinstance(self.store, bool | tuple):
-            raise OptionError(
-                f"store={self.store!r} is neither true nor false, nor the folder of an earlier run"
-            )
+        kinds: dict[str, tuple[Any, str]] = {
+            "drafter": (str, "no name of a drafter"),
+            "draft_model": (str | None, "no name of a model"),
+            "tree": (bool, "neither true nor false"),
+            "recycle": (bool, "neither true nor false"),
+            "store": (bool | tuple, "neither true nor false, nor the folder of an earlier run"),
+        }
+        for name, (kind, problem) in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise OptionError(f"{name}={getattr(self, name)!r} is {problem}")
 
     @property
     def store_paths(self) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ import html
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from copyspec_eval.records import SpanCharacters
-from copyspec_eval.reports.segments import segments
+from copyspec_eval.records import SpanCharacters, segments
 from copyspec_eval.types import COPIED, Attempt, CopyOrigin, FinishReason, Span, TurnCounts
 
 _MARK = "background:rgba(255,176,0,.35);border-radius:3px"

@@ -41,7 +41,7 @@ def replay(arguments: argparse.Namespace) -> None:
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
     from copyspec_eval.reports.replayed import replay_figures, replay_table
-    from copyspec_eval.reports.traces import Trace, read_traces
+    from copyspec_eval.reports.traces import read_traces
 
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(
@@ -51,20 +51,17 @@ def replay(arguments: argparse.Namespace) -> None:
     if options.recycle:
         raise OptionError("recycle=true needs a model's logits, which no trace has; leave it out")
     drafter_factory(options)  # refuses a drafter without a store before one is read
-    traces: Iterable[Trace] = read_traces(arguments.traces)
     earlier = earlier_runs.EarlierAnswers()
     if options.store_paths:
         notes: list[str] = []
-        earlier = earlier_runs.recorded_tokens(options.store_paths, arguments.traces, notes)
-        traces = list(traces)
-        earlier_runs.check_shared(traces, earlier, options.store_paths)
+        earlier = earlier_runs.earlier_for_replay(options.store_paths, arguments.traces, notes)
         _print_notes(notes)
     make_drafter = drafter_factory(options, earlier.in_order)
     longest, cost = longest_draft(options), arguments.token_cost
     thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
     turns = [
         replay_turn(trace, make_drafter(), thresholds, earlier=earlier.to("", trace.id, trace.turn))
-        for trace in traces
+        for trace in read_traces(arguments.traces)
     ]
     figures = replay_figures(turns, cost)
     _show(json.dumps(figures, indent=2) if arguments.json else replay_table(figures))
@@ -72,7 +69,7 @@ def replay(arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print where two runs' answers and scores differ, or the arms of one; 1 if answers do."""
-    from copyspec_eval.reports import comparison, equivalence, runs
+    from copyspec_eval.reports import comparison, runs
 
     if arguments.run_b is None:
         pairs = runs.read_arms(arguments.run_a)
@@ -88,21 +85,21 @@ def compare(arguments: argparse.Namespace) -> int:
             title = f"{name}:\n" if len(compared) > 1 else ""
             _show(title + comparison.comparison_tables(*each))
     _print_notes(note for pair in pairs.values() for run in pair for note in run.notes)
-    return int(any(equivalence.fails(answers) for answers, *_ in compared.values()))
+    return int(any(comparison.fails(answers) for answers, *_ in compared.values()))
 
 
 def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
-    from copyspec_eval.reports import equivalence
+    from copyspec_eval.reports import comparison
 
-    answers = equivalence.compare_answers(a, b)
+    answers = comparison.compare_answers(a, b)
     if model:
         from copyspec_eval.harness.rescoring import rescore
 
         answers = rescore(answers, model, {run.dtype for run in (a, b) if run.dtype})
-    scores = equivalence.compare_scores(a, b)
+    scores = comparison.compare_scores(a, b)
     if not answers and not any(score.num_documents for score in scores):
         raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
-    return answers, equivalence.reordered_documents(a, b), scores
+    return answers, comparison.reordered_documents(a, b), scores
 
 
 def report(arguments: argparse.Namespace) -> None:

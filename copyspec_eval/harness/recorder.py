@@ -25,7 +25,7 @@ from copyspec_eval.harness.backends.base import TimedAnswer
 from copyspec_eval.harness.evaluation import document_number, num_answers, output_folder
 from copyspec_eval.harness.recorded import command as recorded_command
 from copyspec_eval.harness.recorded import recorded
-from copyspec_eval.manifest import RunSpec, new_manifest, write_manifest
+from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
 from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.table import run_figures, run_table
@@ -85,8 +85,8 @@ class RunRecorder:
                 self.run_id, self.rows = provenance.new_run_id(), []
         if folder is not None and self._rank == 0 and (folder, spec) != (self._folder, earlier):
             command = recorded_command() or Path(sys.argv[0]).name
-            manifest = new_manifest(self.run_id, spec, command, step_seconds, num_answers())
-            write_manifest(folder, manifest)
+            settings = (command, spec, step_seconds, num_answers())
+            write_manifest(folder, RunManifest(self.run_id, provenance.started_at(), *settings))
         self._folder, self._spec = folder, spec
 
     def add(

@@ -16,7 +16,7 @@ from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
-from copyspec_eval.reports.equivalence import Pair
+from copyspec_eval.reports.comparison import Pair
 from copyspec_eval.reports.runs import Answer
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference
 

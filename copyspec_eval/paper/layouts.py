@@ -15,9 +15,15 @@ from pandas import Series, concat, cut
 from copyspec_eval.paper import published
 from copyspec_eval.paper.plan import GSM8K, IN_THE_PAPER, MT_REDUNDANT, TASKS, PlannedRun
 from copyspec_eval.reports.leaderboard import Leaderboard
-from copyspec_eval.reports.leaderboard_forms import documents, ratings
+from copyspec_eval.reports.leaderboard_forms import RATING, documents
 from copyspec_eval.reports.summary import figures_by
-from copyspec_eval.reports.tables import figure, with_interval, without_empty_columns
+from copyspec_eval.reports.tables import (
+    Column,
+    figure,
+    interval_column,
+    metric_column,
+    without_empty_columns,
+)
 
 _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
@@ -46,6 +52,10 @@ class Answered(NamedTuple):
             return self.board.by_category.loc[line, turn, category]
         return self.board.by_turn.loc[line, turn]
 
+    def cells(self, line: Any, columns: Sequence[Column], category: str = "") -> list[object]:
+        """The cells of a line, or of one of its categories, each on its column's turn."""
+        return [column.cell(self.figures(line, column.turn, category)) for column in columns]
+
     def categories(self, line: Any) -> list[str]:
         """Those of a line, in order; "" stands for all of them together."""
         names = self.board.by_category.loc[line].index.get_level_values("category")
@@ -60,32 +70,16 @@ class Table(NamedTuple):
     notes: list[str]
 
 
-class Column(NamedTuple):
-    """A metric of a turn, or of all together; without a format it has an interval."""
-
-    heading: str
-    metric: str
-    form: str = ""
-    turn: int | None = None
-
-    def cell(self, figures: Series[Any]) -> str:
-        """Its text."""
-        if self.metric == "rating":
-            return ", ".join(ratings(figures).values())
-        if self.form:
-            return figure(figures, self.metric, self.form)
-        return with_interval(figures, self.metric) if self.metric else ""
-
-
-_BASE = Column("base tokens/s", "baseline_tokens_per_second", ".2f")
-_SPEED = Column("tokens/s", "tokens_per_second", ".2f")
-_SPEEDUP = Column("speed-up", "speedup", ".2f")
-_INTERVAL = Column("speed-up (95%)", "speedup")
-_COPIED = Column("% copied", "copied_share", ".2%")
-_ROUNDED_COPIED = _COPIED._replace(form=".1%")
-_TAU = Column("τ", "accepted_per_attempt", ".2f")
-_IDENTICAL = Column("identical", "identical", ".1%")
+_BASE = metric_column("baseline_tokens_per_second", ".2f", "base tokens/s")
+_SPEED = metric_column("tokens_per_second", ".2f", "tokens/s")
+_SPEEDUP = metric_column("speedup", ".2f")
+_INTERVAL = interval_column("speedup")
+_COPIED = metric_column("copied_share", ".2%", "% copied")
+_ROUNDED_COPIED = metric_column("copied_share", ".1%", "% copied")
+_TAU = metric_column("accepted_per_attempt", ".2f", "τ")
+_IDENTICAL = metric_column("identical", ".1%")
 _COPYSPEC = _SPEED._replace(heading="CopySpec")
+_EMPTY = Column("", lambda _: "")
 
 
 def _on_turns(turns: Sequence[int], *columns: Column) -> list[Column]:
@@ -107,22 +101,16 @@ def _headers(columns: Sequence[Column]) -> list[str]:
     return [column.heading for column in columns]
 
 
-def _cells(
-    answered: Answered, line: Any, columns: Sequence[Column], category: str = ""
-) -> list[str]:
-    return [column.cell(answered.figures(line, column.turn, category)) for column in columns]
-
-
 def _arm_rows(
     answered: Answered, labels: Mapping[Any, str], columns: Sequence[Column]
 ) -> list[list[object]]:
     """A row for each labelled line, under one for the baseline that all arms have in common."""
     base = [
-        _BASE._replace(turn=column.turn) if column.metric == _SPEED.metric else Column("", "")
+        _BASE._replace(turn=column.turn) if column.cell is _SPEED.cell else _EMPTY
         for column in columns
     ]
-    rows: list[list[object]] = [["base model", *_cells(answered, next(iter(labels)), base)]]
-    return rows + [[label, *_cells(answered, n, columns)] for n, label in labels.items()]
+    rows: list[list[object]] = [["base model", *answered.cells(next(iter(labels)), base)]]
+    return rows + [[label, *answered.cells(n, columns)] for n, label in labels.items()]
 
 
 def main_results(runs: Sequence[Answered]) -> Table:
@@ -140,11 +128,11 @@ def main_results(runs: Sequence[Answered]) -> Table:
     return Table(["variant", "metric", *names], rows, [*notes, published.SOURCE])
 
 
-def _main_column(answered: Answered) -> dict[tuple[str, str], str]:
+def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
     """The cells of one data set by variant and metric."""
     line = answered.line(drafter="copyspec")
     figures = answered.figures(line)
-    column = {
+    column: dict[tuple[str, str], object] = {
         ("both", "documents"): documents(figures),
         ("both", "score"): _score(answered.run.task, figures),
         ("base model", "tokens/s"): _BASE.cell(figures),
@@ -159,23 +147,23 @@ def _main_column(answered: Answered) -> dict[tuple[str, str], str]:
     return column
 
 
-def _score(task: str, figures: Series[Any]) -> str:
+def _score(task: str, figures: Series[Any]) -> object:
     """The paper's score of a task; of conversations a judge's rating, if there is one."""
     name = TASKS[task].score
     if not name:
-        return ", ".join(ratings(figures).values())
+        return RATING.cell(figures)
     return figure(figures, name, ".3g") if name in figures.index else ""
 
 
 def categories(runs: Sequence[Answered]) -> Table:
     """A row per category: on each turn base model, copying, speed-up, copied share and score."""
-    rating = Column("score", "rating")
-    columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, rating)
+    score = RATING._replace(heading="score")
+    columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, score)
     rows: list[list[object]] = []
     for each in runs:
         name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
         rows += [
-            [name, category or "average", *_cells(each, line, columns, category)]
+            [name, category or "average", *each.cells(line, columns, category)]
             for category in each.categories(line)
         ]
     best = published.BEST_SPEEDUPS[MT_REDUNDANT, 2]
@@ -240,7 +228,7 @@ def self_correction(runs: Sequence[Answered]) -> Table:
     """A row per variant: on each turn copied share, speed, τ of copies, and of the draft model."""
     [answered] = runs
     tau = _TAU._replace(heading="τ1")
-    model_tau = Column("τ2", "model_accepted_per_attempt", ".2f")
+    model_tau = metric_column("model_accepted_per_attempt", ".2f", "τ2")
     columns = _on_turns((1, 2, 3), _COPIED, _SPEED, _SPEEDUP, tau, model_tau)
     lines = answered.board.lines
     rows = _arm_rows(answered, lines["drafter"].to_dict(), columns)

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 GAMMAS = tuple(range(2, 11))
-NUM_COPIED = (0, 1, 5, 10, 50, 100)
-DELTAS = (3, 5, 10)
 
 MT_REDUNDANT, MT_BENCH = "mt_redundant_paper", "mt_bench_paper"
 GSM8K = "gsm8k_self_correction_paper"
@@ -43,8 +41,6 @@ TASKS = {
 }
 IN_THE_PAPER = (MT_REDUNDANT, CNN_DAILYMAIL, GSM8K, MT_BENCH, HUMANEVAL)
 """In the order of its main table."""
-
-_USUAL = "copyspec+gamma=3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,58 +109,17 @@ def in_shell(command: Sequence[str]) -> str:
     return shlex.join(["copyspec-eval", *command])
 
 
-def main_results(request: Request) -> list[PlannedRun]:
-    """All tasks, copying and not."""
-    return [_run(task, [_USUAL]) for task in TASKS]
+def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
+    """A run in a folder that is named after its first and last arm.
 
+    Tables that need the same run share its folder.
 
-def conversations(request: Request) -> list[PlannedRun]:
-    """Both sets of conversations, copying and not."""
-    return [_run(task, [_USUAL]) for task in (MT_REDUNDANT, MT_BENCH)]
-
-
-def gammas(request: Request) -> list[PlannedRun]:
-    """MT-Redundant at every γ."""
-    return [_run(MT_REDUNDANT, [f"copyspec+gamma={gamma}" for gamma in GAMMAS])]
-
-
-def numbers_copied(request: Request) -> list[PlannedRun]:
-    """MT-Redundant by how many tokens are copied; exact steps do not hold a hundred."""
-    arms = [f"{_USUAL}+num_draft_tokens={number}" for number in NUM_COPIED]
-    return [_run(MT_REDUNDANT, arms, exact=False)]
-
-
-def draft_models(request: Request) -> list[PlannedRun]:
-    """MT-Redundant with a draft model, alone and behind copying, at every δ."""
-    return [_run(MT_REDUNDANT, with_draft_model(request, delta)) for delta in DELTAS]
-
-
-def self_correction(request: Request) -> list[PlannedRun]:
-    """GSM8K at two γ, and with a draft model if there is one."""
-    arms = [_USUAL, "copyspec+gamma=5"]
-    if request.draft_model:
-        arms += with_draft_model(request, DELTAS[0])
-    return [_run(GSM8K, arms)]
-
-
-def with_draft_model(request: Request, delta: int) -> list[str]:
-    """The draft model alone, and behind copying at two γ."""
-    drafting = f"draft_model={request.draft_model}+delta={delta}"
-    return [f"none+{drafting}", f"{_USUAL}+{drafting}", f"copyspec+gamma=5+{drafting}"]
-
-
-def _run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
-    """Tables that need the same run share its folder."""
-    brief = [re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm) for arm in arms]
-    name = f"{task.removesuffix('_paper')}-{_slug(brief)}"
-    return PlannedRun(name, task, tuple(arms), exact)
-
-
-def _slug(arms: Sequence[str]) -> str:
-    """A folder's name of arms.
-
-    >>> _slug(["copyspec+gamma=3"]), _slug(["copyspec+gamma=2", "copyspec+gamma=10"])
-    ('copyspec-gamma3', 'copyspec-gamma2-to-copyspec-gamma10')
+    >>> planned_run("mt_bench_paper", ["copyspec+gamma=2", "copyspec+gamma=10"]).name
+    'mt_bench-copyspec-gamma2-to-copyspec-gamma10'
     """
-    ends = [arms[0]] if len(arms) == 1 else [arms[0], arms[-1]]
-    return "-to-".join(re.sub(r"[^\w.]+", "-", arm.replace("=", "")) for arm in ends)
+    names = []
+    for arm in dict.fromkeys((arms[0], arms[-1])):
+        brief = re.sub(r"draft_model=[^+]*[/\\]", "draft_model=", arm).replace("=", "")
+        names.append(re.sub(r"[^\w.]+", "-", brief))
+    name = f"{task.removesuffix('_paper')}-{'-to-'.join(names)}"
+    return PlannedRun(name, task, tuple(arms), exact)

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from lm_eval._cli.utils import key_val_to_dict, try_parse_json
@@ -56,7 +55,7 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         _check_folder(run, request)
     for run in runs:
         folder, command = run.folder(request), run.command(request)
-        if is_done(folder):
+        if any(folder.glob("*/results_*.json")):  # lm-eval writes them last
             continue
         folder.mkdir(parents=True, exist_ok=True)
         journal.replace(folder / _COMMAND, json.dumps(command) + "\n")
@@ -69,11 +68,6 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
             raise DataError(
                 f"{folder}: its run failed (exit code {code}); the same command goes on"
             )
-
-
-def is_done(folder: Path) -> bool:
-    """Whether a run there reached its end: lm-eval writes results last."""
-    return any(folder.glob("*/results_*.json"))
 
 
 def _check_folder(run: PlannedRun, request: Request) -> None:

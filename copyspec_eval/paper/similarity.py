@@ -51,9 +51,9 @@ def conversations(folder: Path) -> Iterator[list[str]]:
 
 
 def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
-    """The mean cosine similarity of every word and the mean of the `gamma` words before it.
+    """The mean cosine similarity of a word and the mean of the `gamma` words before it.
 
-    `texts` are the words of a conversation each.
+    `texts` has the words of each conversation.
 
     Raises:
         OptionError: gensim is not installed.

@@ -16,41 +16,79 @@ from copyspec_eval.reports.leaderboard_forms import in_words
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.tables import terminal
 
+_USUAL = "copyspec+gamma=3"
+_CONVERSATIONS = (plan.MT_REDUNDANT, plan.MT_BENCH)
+
+
+def _with_draft_model(delta: int) -> tuple[str, ...]:
+    """The draft model alone, and behind copying at two γ."""
+    drafting = f"draft_model={{}}+delta={delta}"
+    return f"none+{drafting}", f"{_USUAL}+{drafting}", f"copyspec+gamma=5+{drafting}"
+
 
 class PaperTable(NamedTuple):
-    """A table or figure of the paper: the runs that it needs, and its cells from them."""
+    """A table or figure of the paper, and the runs that it needs.
+
+    Attributes:
+        layout: its cells, from the runs in their order.
+        tasks, arms: there is a run of each task with each tuple of arms; "{}" stands for the draft
+            model, and without one these arms are left out.
+        exact: whether the runs are exact.
+    """
 
     title: str
-    runs: Callable[[Request], list[PlannedRun]]
     layout: Callable[[Sequence[layouts.Answered]], layouts.Table]
-    needs_draft_model: bool = False
+    tasks: Sequence[str] = (plan.MT_REDUNDANT,)
+    arms: Sequence[tuple[str, ...]] = ((_USUAL,),)
+    exact: bool = True
+
+    def needs_draft_model(self) -> bool:
+        """Whether there is a run whose arms all have one."""
+        return any(all("{}" in arm for arm in arms) for arms in self.arms)
+
+    def runs(self, request: Request) -> list[PlannedRun]:
+        """The runs that a request needs."""
+        model = request.draft_model
+        usable = [
+            [arm.format(model) for arm in arms if model or "{}" not in arm] for arms in self.arms
+        ]
+        return [plan.planned_run(task, arms, self.exact) for task in self.tasks for arms in usable]
 
 
 TABLES = {
-    "main": PaperTable("Main results, per task and turn", plan.main_results, layouts.main_results),
+    "main": PaperTable("Main results, per task and turn", layouts.main_results, tuple(plan.TASKS)),
     "categories": PaperTable(
-        "MT-Redundant and MT-Bench by category", plan.conversations, layouts.categories
+        "MT-Redundant and MT-Bench by category", layouts.categories, _CONVERSATIONS
     ),
-    "gamma": PaperTable("MT-Redundant by γ", plan.gammas, layouts.gammas),
+    "gamma": PaperTable(
+        "MT-Redundant by γ",
+        layouts.gammas,
+        arms=[tuple(f"copyspec+gamma={gamma}" for gamma in plan.GAMMAS)],
+    ),
     "copied-tokens": PaperTable(
-        "MT-Redundant by the number of copied tokens", plan.numbers_copied, layouts.numbers_copied
+        "MT-Redundant by the number of copied tokens",
+        layouts.numbers_copied,
+        arms=[tuple(f"{_USUAL}+num_draft_tokens={n}" for n in (0, 1, 5, 10, 50, 100))],
+        exact=False,  # exact steps do not hold a hundred
     ),
     "draft-model": PaperTable(
         "MT-Redundant with a draft model, alone and behind copying",
-        plan.draft_models,
         layouts.draft_models,
-        needs_draft_model=True,
+        arms=[_with_draft_model(delta) for delta in (3, 5, 10)],
     ),
     "self-correction": PaperTable(
-        "GSM8K with self-correction", plan.self_correction, layouts.self_correction
+        "GSM8K with self-correction",
+        layouts.self_correction,
+        (plan.GSM8K,),
+        [(_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))],
     ),
     "context-length": PaperTable(
-        "Speed by the length of the prompt", plan.conversations, layouts.context_lengths
+        "Speed by the length of the prompt", layouts.context_lengths, _CONVERSATIONS
     ),
     "similarity": PaperTable(
         "γ by the cosine similarity of a word and the γ before it",
-        plan.conversations,
         similarity_table,
+        _CONVERSATIONS,
     ),
 }
 
@@ -65,7 +103,7 @@ def table_named(name: str, request: Request) -> PaperTable:
         raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
     if name not in TABLES:
         raise unknown_option("table of the paper", name, TABLES)
-    if TABLES[name].needs_draft_model and not request.draft_model:
+    if TABLES[name].needs_draft_model() and not request.draft_model:
         raise OptionError(f"the table {name} needs a draft model; give --draft-model NAME")
     return TABLES[name]
 

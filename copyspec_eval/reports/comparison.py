@@ -1,27 +1,43 @@
-"""How two runs compare, as JSON values and as tables for people."""
+"""Whether two runs gave the same answers and the same scores; as JSON values, and as tables."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from itertools import groupby
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
 
-from copyspec_eval.reports.equivalence import Document, Pair, PairStatus, ScorePair, fails
-from copyspec_eval.reports.runs import Answer
-from copyspec_eval.reports.summary import CONFIDENCE
+import numpy
+from pandas import cut
+from scipy.stats import binomtest
+
+from copyspec_eval.records import AnswerKey
+from copyspec_eval.reports.runs import Answer, Run
+from copyspec_eval.reports.summary import CONFIDENCE, bootstrap_interval
 from copyspec_eval.reports.tables import number, terminal
-from copyspec_eval.types import first_difference
+from copyspec_eval.types import Difference, first_difference
+
+PairStatus = Literal[
+    "identical", "near_tie", "diverged", "missing", "other_prompt", "not_comparable"
+]
+"""How two runs' answers compare.
+
+identical, diverged: the same prompt, and the same answer or another.
+near_tie: diverged where rounding explains it, which takes the model to decide.
+missing: in one of the runs only.
+other_prompt: the prompts differ, and no earlier turn of the conversation did.
+not_comparable: the prompts differ, as they contain an earlier turn that did.
+"""
+
+ComparedBy = Literal["tokens", "text"]
+
+FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
 
 _NAMES: dict[PairStatus, str] = {
-    "identical": "identical",
+    **{status: status.replace("_", " ") for status in get_args(PairStatus)},
     "near_tie": "near-tie",
-    "diverged": "diverged",
-    "missing": "missing",
-    "other_prompt": "other prompt",
-    "not_comparable": "not comparable",
 }
 _SHARES = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 """Upper ends of the histogram's bins, in shares of twice the noise; a near-tie is at most 1."""
@@ -29,7 +45,155 @@ _SHARES = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 _MAX_LINES = 20
 _EXCERPT = 20
 
-_Fields = Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The answers of two runs to one request.
+
+    Attributes:
+        key, a, b: the request and the answers; None for a missing one.
+        compared_by: the tokens if both runs have them, else the text; also the text if equal tokens
+            became different texts; None if nothing was compared.
+        position: index of the first token, or character, that differs.
+        difference: how near the model was to either answer, if it was asked; the baseline is `a`.
+    """
+
+    key: AnswerKey
+    status: PairStatus
+    compared_by: ComparedBy | None
+    position: int | None
+    a: Answer | None
+    b: Answer | None
+    difference: Difference | None = None
+
+
+class Document(NamedTuple):
+    task: str
+    doc_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePair:
+    """One metric of one task in both runs, over the documents that both have.
+
+    Attributes:
+        metric: its name in lm-eval, "metric,filter".
+        num_documents, num_unpaired: how many documents both runs scored, and only one of them.
+        a, b, difference: the means, and b - a; None without documents.
+        discordant, p_value: where every value is 0 or 1, how many documents only a, and only b, has
+            right, and McNemar's exact test on those.
+        interval: where there are other values, the 95 % bootstrap interval of the difference.
+    """
+
+    task: str
+    metric: str
+    num_documents: int
+    num_unpaired: int
+    a: float | None = None
+    b: float | None = None
+    difference: float | None = None
+    discordant: tuple[int, int] | None = None
+    p_value: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+def compare_answers(a: Run, b: Run) -> list[Pair]:
+    """All answers of both runs, paired, in order of key."""
+    pairs: list[Pair] = []
+    differing: set[tuple[str, int, int]] = set()
+    for key in sorted(a.answers.keys() | b.answers.keys()):
+        conversation = key.task, key.doc_id, key.repeat
+        pair = _pair(key, a.answers.get(key), b.answers.get(key), conversation in differing)
+        if pair.status != "identical":
+            differing.add(conversation)
+        pairs.append(pair)
+    return pairs
+
+
+def fails(pairs: Iterable[Pair]) -> bool:
+    """Whether the runs differ in a way that neither rounding nor an earlier turn explains."""
+    return any(pair.status in FAILING for pair in pairs)
+
+
+def reordered_documents(a: Run, b: Run) -> list[Document]:
+    """The fewest documents that, moved, give the log of `a` the order of `b`'s.
+
+    Documents of one run only are left out.
+    """
+    in_a, in_b = (
+        dict.fromkeys(Document(key.task, key.doc_id) for key in run.answers) for run in (a, b)
+    )
+    places = {document: place for place, document in enumerate(in_b)}
+    common = [document for document in in_a if document in places]
+    in_order = longest_increasing([places[document] for document in common])
+    return [document for document in common if places[document] not in in_order]
+
+
+def compare_scores(a: Run, b: Run) -> list[ScorePair]:
+    """All metrics of both runs that are numbers per document, in order of task and metric."""
+    names = {(task, metric) for run in (a, b) for task in run.scores for metric in run.scores[task]}
+    return [
+        _score_pair(task, metric, *(run.scores.get(task, {}).get(metric, {}) for run in (a, b)))
+        for task, metric in sorted(names)
+    ]
+
+
+def longest_increasing(numbers: Iterable[int]) -> set[int]:
+    """The members of a longest increasing subsequence of distinct `numbers`.
+
+    >>> sorted(longest_increasing([0, 3, 1, 2, 4]))
+    [0, 1, 2, 4]
+    """
+    ends: list[int] = []  # ends[k] is the smallest number that k others can lead up to
+    before: dict[int, int | None] = {}
+    for each in numbers:
+        length = bisect_left(ends, each)
+        before[each] = ends[length - 1] if length else None
+        ends[length : length + 1] = [each]
+    members: set[int] = set()
+    last = ends[-1] if ends else None
+    while last is not None:
+        members.add(last)
+        last = before[last]
+    return members
+
+
+def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, differing: bool) -> Pair:
+    """Compare two answers; `differing`: whether an earlier turn of the conversation differs."""
+    if a is None or b is None:
+        return Pair(key, "missing", None, None, a, b)
+    if a.prompt_sha256 != b.prompt_sha256:
+        return Pair(key, "not_comparable" if differing else "other_prompt", None, None, a, b)
+    compared_by: ComparedBy = "text"
+    position = None
+    if a.token_ids is not None and b.token_ids is not None:
+        compared_by, position = "tokens", first_difference(a.token_ids, b.token_ids)
+    if position is None and (in_text := first_difference(a.text, b.text)) is not None:
+        compared_by, position = "text", in_text
+    status: PairStatus = "identical" if position is None else "diverged"
+    return Pair(key, status, compared_by, position, a, b)
+
+
+def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]) -> ScorePair:
+    common = sorted(a.keys() & b.keys())
+    num_unpaired = len(a.keys() ^ b.keys())
+    if not common:
+        return ScorePair(task, metric, 0, num_unpaired)
+    values_a, values_b = ([values[doc_id] for doc_id in common] for values in (a, b))
+    differences = [y - x for x, y in zip(values_a, values_b, strict=True)]
+    a_mean, b_mean, mean = (sum(each) / len(common) for each in (values_a, values_b, differences))
+    pair = ScorePair(task, metric, len(common), num_unpaired, a_mean, b_mean, mean)
+    if {*values_a, *values_b} <= {0, 1}:
+        only_a, only_b = differences.count(-1), differences.count(1)
+        # McNemar: the discordant documents fall on either side with even chances.
+        p_value = binomtest(only_b, only_a + only_b, 0.5).pvalue if only_a + only_b else 1.0
+        return replace(pair, discordant=(only_a, only_b), p_value=float(p_value))
+    if len(common) > 1:
+        changes = numpy.array(differences)
+        documents = numpy.arange(len(changes))
+        interval = bootstrap_interval(lambda drawn: drawn @ changes / len(changes), documents)
+        return replace(pair, interval=interval)
+    return pair
 
 
 def comparison_figures(
@@ -42,13 +206,15 @@ def comparison_figures(
     identical, …], "margins": {bin: n, …}, "reordered": [{"task", "doc_id"}, …], "scores": [{field
     of `ScorePair`: …}, …]}`; "margins" is empty where the model was not asked.
     """
-    by_turn = groupby(sorted(pairs, key=_turn), key=_turn)
+    by_turn: dict[tuple[str, int], list[Pair]] = {}
+    for pair in pairs:
+        by_turn.setdefault((pair.key.task, pair.key.turn), []).append(pair)
     return {
         "equal": not fails(pairs),
         "counts": _counts(pairs),
         "turns": [
             {"task": task, "turn": turn, "compared_by": _compared_by(part)} | _counts(part)
-            for (task, turn), part in ((key, list(group)) for key, group in by_turn)
+            for (task, turn), part in sorted(by_turn.items())
         ],
         "differences": [_difference(pair) for pair in pairs if pair.status != "identical"],
         "margins": _margins(pairs),
@@ -73,22 +239,20 @@ def comparison_tables(
         for turn in figures["turns"]
     ]
     turn_headers = ["task", "turn", "answers", *_NAMES.values(), "compared by"]
-    margins = list(figures["margins"].items())
+    margin_headers = ["margin, in shares of twice the noise", "answers"]
     score_headers = ["task", "metric", "A", "B", "difference", "test", "p or interval"]
     parts = [
-        terminal(turn_headers, turns) if turns else "",
+        _table(turn_headers, turns),
         "".join(f"{line}\n" for line in lines),
-        terminal(["margin, in shares of twice the noise", "answers"], margins) if margins else "",
-        terminal([*score_headers, "n", "unpaired"], [_score_row(score) for score in scores])
-        if scores
-        else "",
+        _table(margin_headers, list(figures["margins"].items())),
+        _table([*score_headers, "n", "unpaired"], [_score_row(score) for score in scores]),
         _verdict(figures["counts"], figures["equal"]) + "\n",
     ]
     return "\n".join(filter(None, parts))
 
 
-def _turn(pair: Pair) -> tuple[str, int]:
-    return pair.key.task, pair.key.turn
+def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    return terminal(headers, rows) if rows else ""
 
 
 def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
@@ -104,42 +268,43 @@ def _compared_by(pairs: Sequence[Pair]) -> str | None:
 
 def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
     """Histogram of how near the model was to both answers."""
-    differences = [pair.difference for pair in pairs if pair.difference]
-    bins = dict.fromkeys([*(f"up to {share:g}" for share in _SHARES), "more"], 0)
-    for difference in differences:
-        share = math.inf
-        if difference.margin is not None and difference.noise:
-            share = difference.margin / (2 * difference.noise)
-        bins[next((f"up to {end:g}" for end in _SHARES if share <= end), "more")] += 1
-    return bins if differences else {}
+    shares = [
+        math.inf if each.margin is None or not each.noise else each.margin / (2 * each.noise)
+        for each in (pair.difference for pair in pairs)
+        if each
+    ]
+    if not shares:
+        return {}
+    names = [*(f"up to {share:g}" for share in _SHARES), "more"]
+    bins = cut(shares, [-math.inf, *_SHARES, math.inf], labels=names)
+    return {str(name): int(count) for name, count in bins.value_counts().items()}
 
 
 def _difference(pair: Pair) -> dict[str, Any]:
     """A pair that is not identical as JSON values; a missing answer is None."""
     start = first_difference(pair.a.text, pair.b.text) if pair.a and pair.b else None
+
+    def side(answer: Answer | None) -> dict[str, Any] | None:
+        """The first token that differs, if tokens were compared, and the text from there on."""
+        if answer is None:
+            return None
+        token_ids = answer.token_ids if pair.compared_by == "tokens" else None
+        token_id = next(iter((token_ids or ())[pair.position :]), None)
+        text = "" if start is None else answer.text[start : start + _EXCERPT]
+        return {"token_id": token_id, "text": text}
+
     return {
         **pair.key._asdict(),
         "status": pair.status,
         "compared_by": pair.compared_by,
         "position": pair.position,
-        "a": _side(pair.a, pair, start),
-        "b": _side(pair.b, pair, start),
+        "a": side(pair.a),
+        "b": side(pair.b),
         "difference": asdict(pair.difference) if pair.difference else None,
     }
 
 
-def _side(answer: Answer | None, pair: Pair, start: int | None) -> dict[str, Any] | None:
-    """The first token that differs, if tokens were compared, and the text from `start` on."""
-    if answer is None:
-        return None
-    token_id = None
-    if pair.compared_by == "tokens" and pair.position is not None and answer.token_ids is not None:
-        token_id = next(iter(answer.token_ids[pair.position :]), None)
-    text = "" if start is None else answer.text[start : start + _EXCERPT]
-    return {"token_id": token_id, "text": text}
-
-
-def _line(difference: _Fields) -> str:
+def _line(difference: Mapping[str, Any]) -> str:
     """One answer and what is wrong with it; texts as Python writes them, on one line."""
     repeat = f" repeat {difference['repeat']}" if difference["repeat"] else ""
     name = f"- {difference['task']} doc {difference['doc_id']} turn {difference['turn']}{repeat}"
@@ -153,26 +318,21 @@ def _line(difference: _Fields) -> str:
     return f"{name}: {place}: A {_side_text(a)}, B {_side_text(b)}"
 
 
-def _side_text(side: _Fields) -> str:
+def _side_text(side: Mapping[str, Any]) -> str:
     shown = [] if side["token_id"] is None else [str(side["token_id"])]
     return " ".join(shown + ([repr(side["text"])] if side["text"] else [])) or "ends"
 
 
 def _score_row(score: ScorePair) -> list[object]:
     means = [number(value, ".4g") for value in (score.a, score.b, score.difference)]
-    counts = [score.num_documents, score.num_unpaired]
-    return [score.task, score.metric, *means, *_test(score), *counts]
-
-
-def _test(score: ScorePair) -> tuple[str, str]:
-    """The test's name and its result."""
-    if score.discordant is not None and score.p_value is not None:
+    test, result = "", ""
+    if score.discordant is not None:
         only_a, only_b = score.discordant
-        return "McNemar", f"p = {score.p_value:.3g} ({only_a} only A, {only_b} only B)"
-    if score.interval is not None:
+        test, result = "McNemar", f"p = {score.p_value:.3g} ({only_a} only A, {only_b} only B)"
+    elif score.interval is not None:
         low, high = score.interval
-        return "bootstrap", f"{CONFIDENCE:.0%} from {low:.4g} to {high:.4g}"
-    return "", ""
+        test, result = "bootstrap", f"{CONFIDENCE:.0%} from {low:.4g} to {high:.4g}"
+    return [score.task, score.metric, *means, test, result, score.num_documents, score.num_unpaired]
 
 
 def _verdict(counts: Mapping[str, int], equal: bool) -> str:

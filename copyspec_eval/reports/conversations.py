@@ -1,14 +1,30 @@
-"""The conversations of a run that a judge can rate, from its sample logs."""
+"""The conversations of a run that a judge can rate, and the ratings in its folder."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError
-from copyspec_eval.reports.runs import Answer, Run
-from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation
+from copyspec_eval.reports.runs import Answer, Run, read_run
+from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation, is_rating
+
+PREFIX = "rating_"
+"""How the columns of a leaderboard begin that hold a judge's ratings; the judge's name follows."""
+
+
+class Rating(NamedTuple):
+    """A rating of one answer, from 1 to 10."""
+
+    task: str
+    judge: str
+    category: str
+    turn: int
+    question_id: int
+    score: float
 
 
 def conversations(run: Run) -> dict[str, list[Conversation]]:
@@ -39,24 +55,72 @@ def _has_questions(answer: Answer) -> bool:
 def _conversation(first: Answer, second: Answer | None) -> Conversation:
     if second is None:
         raise DataError(f"{first.task} doc {first.doc_id}: the second answer is missing; run again")
-    identity, category, (question, again, *_) = fields_of(
+    identity, category, (question, again, *_) = document_fields(
         first, question_id=int, category=str, turns=Annotated[list[str], msgspec.Meta(min_length=2)]
     )
     return Conversation(identity, category, (question, again), (first.text, second.text))
 
 
-def fields_of(answer: Answer, **types: Any) -> list[Any]:
-    """Fields of the answer's document, of these types."""
-    doc, where = answer.doc or {}, f"{answer.task} doc {answer.doc_id}"
-    missing = next((name for name in types if name not in doc), None)
-    if missing:
-        raise DataError(f"{where}: its {missing} is not recorded; run lm_eval with --log_samples")
-    values = []
-    for name, kind in types.items():
+def document_fields(answer: Answer, **types: Any) -> list[Any]:
+    """Fields of the answer's document, converted to these types.
+
+    Raises:
+        DataError: one is missing or of another type.
+    """
+    doc, values = answer.doc or {}, []
+    # What is missing is named before what is of another type.
+    for name in sorted(types, key=lambda name: name in doc):
+        where = f"{answer.task} doc {answer.doc_id}: its {name}"
+        if name not in doc:
+            raise DataError(f"{where} is not recorded; run lm_eval with --log_samples")
         try:
-            values.append(msgspec.convert(doc[name], kind, strict=False))
+            values.append(msgspec.convert(doc[name], types[name], strict=False))
         except msgspec.ValidationError as error:
             raise DataError(
-                f"{where}: its {name} is not that of a document ({error}); run lm_eval again"
+                f"{where} is not that of a document ({error}); run lm_eval again"
             ) from error
     return values
+
+
+def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
+    """All ratings of a run; of an answer that was rated twice, the later one.
+
+    Rows that do not rate this run's answers are left out, with a line in `notes` for each file.
+    """
+    files = sorted(folder.glob("fastchat/*/model_judgment/*_single*.jsonl"))
+    if not files:
+        return []
+    try:
+        by_task = conversations(read_run(folder))
+    except DataError as error:
+        notes.append(f"{folder}: its ratings are left out ({error})")
+        return []
+    ratings: dict[tuple[Path, int, int], Rating] = {}
+    for file in files:
+        task, judge = file.parent.parent.name, file.stem.replace("_single", "", 1)
+        by_question = {each.question_id: each for each in by_task.get(task, ())}
+        others = 0
+        for _, line in journal.lines(file):
+            rating = _rating(line, by_question, task, judge)
+            if rating is None:
+                others += 1
+            else:
+                ratings[file, rating.question_id, rating.turn] = rating
+        if others:
+            notes.append(f"{file}: no ratings of this run's answers, left out: {others} rows")
+    return list(ratings.values())
+
+
+def _rating(line: bytes, asked: dict[int, Conversation], task: str, judge: str) -> Rating | None:
+    """The rating in a row of FastChat's; None if it is not one, or rates another answer."""
+    try:
+        row = journal.parsed(line)
+        conversation = asked[row["question_id"]]
+        turn, score = int(row["turn"]), float(row["score"])
+        # The judge was shown the answer, so the text that it was asked has it.
+        is_ours = conversation.answers[turn - 1] in row["user_prompt"]
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    if not (is_ours and turn >= 1 and is_rating(score)):
+        return None
+    return Rating(task, judge, conversation.category, turn, conversation.question_id, score)

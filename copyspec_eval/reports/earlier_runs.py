@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from copyspec_eval import records
 from copyspec_eval.drafters.options import store_text
 from copyspec_eval.errors import OptionError
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.traces import Trace, read_traces
+from copyspec_eval.reports.traces import read_traces
 from copyspec_eval.sources import read_jsonl
 
 TokenIds = Sequence[int]
@@ -36,11 +36,9 @@ class EarlierAnswer:
     """An answer as an earlier run left it.
 
     Attributes:
-        asked: the request.
-        token_ids: of the answer; None where the backend reported none.
+        token_ids: None where the backend reported none.
         text: the answer as handed to lm-eval; None for a trace.
         whole_text: of `token_ids`, special tokens included; None for a trace.
-        has_eos: whether it ended on an EOS token.
     """
 
     asked: Asked
@@ -88,9 +86,7 @@ class EarlierAnswers:
 def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
     """The answers in `paths`: folders of runs, files of their rows, or files of traces.
 
-    Args:
-        paths: later ones have the later answers.
-        notes: gets a line about the rows that cannot be read.
+    Later paths have the later answers. `notes` gets a line about rows that cannot be read.
 
     Raises:
         OptionError: there is no such file or folder, or no answer in it.
@@ -99,49 +95,42 @@ def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
     answers: list[EarlierAnswer] = []
     for path in paths:
         try:
-            found = _answers_in(Path(path), notes)
+            in_path = _answers_in(Path(path), notes)
         except OSError as error:
             raise OptionError(
                 f"store={path}: {error.strerror}; name the --output_path of an earlier run"
             ) from error
-        if not found:
+        if not in_path:
             raise OptionError(f"store={path}: no answers there; name a run that has some")
-        answers += found
+        answers += in_path
     return answers
 
 
-def recorded_tokens(paths: Sequence[str], traces: Path, notes: list[str]) -> EarlierAnswers:
-    """The answers in `paths` for a replay of the file `traces`, whose documents have no task.
+def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -> EarlierAnswers:
+    """The answers in `paths` for a replay of a file of traces, whose documents have no task.
 
     Raises:
-        OptionError: as `read_earlier`; it is the same file; an answer has no token ids.
-        DataError: as `read_earlier`.
+        OptionError: as `read_earlier`; it is the same file; an answer has no token ids; none has
+            the id and turn of a trace.
+        DataError: as `read_earlier` and `read_traces`.
     """
     for path in paths:
-        if os.path.realpath(path) == os.path.realpath(traces):
+        if os.path.realpath(path) == os.path.realpath(replayed):
             raise OptionError(f"store={path} is what is replayed; name answers of another run")
-    answers = read_earlier(paths, notes)
+    answers, store = read_earlier(paths, notes), f"store={store_text(paths)}"
     if any(answer.token_ids is None for answer in answers):
         raise OptionError(
-            f"store={store_text(paths)}: answers without token ids; a replay has no tokenizer, "
-            "so name a run of --model copyspec"
+            f"{store}: answers without token ids; a replay has no tokenizer, so name a run of "
+            "--model copyspec"
         )
-    return EarlierAnswers(
+    earlier = EarlierAnswers(
         (answer.asked._replace(task=""), answer.token_ids or ()) for answer in answers
     )
-
-
-def check_shared(traces: Sequence[Trace], earlier: EarlierAnswers, paths: Sequence[str]) -> None:
-    """Refuse earlier answers that are to none of the traces.
-
-    Raises:
-        OptionError: no trace has an id and a turn that an answer has.
-    """
-    if not any(earlier.to("", trace.id, trace.turn) for trace in traces):
+    if not any([earlier.to("", trace.id, trace.turn) for trace in read_traces(replayed)]):
         raise OptionError(
-            f"store={store_text(paths)}: no answer has the id and turn of a trace; name answers "
-            "to the same documents"
+            f"{store}: no answer has the id and turn of a trace; name answers to the same documents"
         )
+    return earlier
 
 
 def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
@@ -158,24 +147,22 @@ def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
             f"store={path}: no such file or folder; pass true, false, or the --output_path of an "
             "earlier run"
         )
-    first = next(read_jsonl(path), None)
-    is_traces = first is not None and "answer_ids" in first.fields
-    return list(_answers_in_traces(path)) if is_traces else _answers_in_records([path], notes)
-
-
-def _answers_in_traces(path: Path) -> Iterator[EarlierAnswer]:
-    for trace in read_traces(path):
-        if trace.id is not None:
-            yield EarlierAnswer(Asked("", str(trace.id), trace.turn), trace.answer_ids)
+    if "answer_ids" not in next(read_jsonl(path)).fields:
+        return _answers_in_records([path], notes)
+    return [
+        EarlierAnswer(Asked("", str(trace.id), trace.turn), trace.answer_ids)
+        for trace in read_traces(path)
+        if trace.id is not None
+    ]
 
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     """The answers of several files, in the order of their runs."""
-    by_run = [
-        (row.run_id, _recorded_answer(row)) for file in files for row in records.read(file, notes)
-    ]
-    by_run.sort(key=lambda run_and_answer: run_and_answer[0])
-    return [answer for _, answer in by_run]
+    by_run: dict[str, list[EarlierAnswer]] = {}
+    for file in files:
+        for row in records.read(file, notes):
+            by_run.setdefault(row.run_id, []).append(_recorded_answer(row))
+    return [answer for run_id in sorted(by_run) for answer in by_run[run_id]]
 
 
 def _recorded_answer(row: TurnRecord) -> EarlierAnswer:

@@ -6,15 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.reports.conversations import conversations, fields_of
+from copyspec_eval.reports.conversations import conversations, document_fields
 from copyspec_eval.reports.runs import Answer, Run
 from copyspec_eval.reports.turns import read_turns
 from copyspec_eval.scoring.humaneval.scores import as_samples
-from copyspec_eval.scoring.mt_bench import Conversation, file_name
+from copyspec_eval.scoring.mt_bench import file_name
 
 HUMANEVAL = "humaneval_evalplus"
 
@@ -33,10 +32,18 @@ def write_fastchat(run: Run, folder: Path) -> list[Path]:
     model = model_name(run)
     written = []
     for task, in_task in conversations(run).items():
-        rows = (_fastchat_row(task, model, each) for each in in_task)
-        text = "".join(json.dumps(row) + "\n" for row in rows)
+        rows = [
+            {
+                "question_id": each.question_id,
+                "answer_id": f"{model}-{task}-{each.question_id}",
+                "model_id": model,
+                "choices": [{"index": 0, "turns": list(each.answers)}],
+                "tstamp": time.time(),
+            }
+            for each in in_task
+        ]
         path = journal.subfolder(folder, task, "model_answer") / f"{model}.jsonl"
-        journal.replace(path, text)
+        journal.replace(path, "".join(json.dumps(row) + "\n" for row in rows))
         written.append(path)
     return written
 
@@ -75,19 +82,11 @@ def write_turns(folder: Path, path: Path) -> Path:
     return path
 
 
-def _fastchat_row(task: str, model: str, conversation: Conversation) -> dict[str, Any]:
-    return {
-        "question_id": conversation.question_id,
-        "answer_id": f"{model}-{task}-{conversation.question_id}",
-        "model_id": model,
-        "choices": [{"index": 0, "turns": list(conversation.answers)}],
-        "tstamp": time.time(),
-    }
-
-
 def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
     """The problem's id and a complete program; a completion continues its prompt."""
-    task_id, problem, entry_point = fields_of(answer, task_id=str, prompt=str, entry_point=str)
+    task_id, problem, entry_point = document_fields(
+        answer, task_id=str, prompt=str, entry_point=str
+    )
     beginning = f"{problem.strip()}\n"
     completes = (answer.prompt or "").endswith(beginning)
     raw = beginning + answer.text if completes else answer.text

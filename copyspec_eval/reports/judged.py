@@ -145,7 +145,7 @@ def verdicts_table(results: Mapping[str, JudgedPairs]) -> str:
             count = judged.verdicts(turn)
             decided = count.total()
             rate = (count["a"] + count["tie"] / 2) / decided if decided else None
-            unjudged = sum(of == turn for _, of in judged.reasons)
+            unjudged = sum(asked == turn for _, asked in judged.reasons)
             counts = [count[name] for name in ("a", "b", "tie")]
             rows.append([task, turn, decided + unjudged, unjudged, *counts, number(rate, ".1%")])
     reasons = dict.fromkeys(why for judged in results.values() for why in judged.reasons.values())

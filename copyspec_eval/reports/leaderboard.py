@@ -13,7 +13,7 @@ from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.redaction import shareable
 from copyspec_eval.reports import turns
-from copyspec_eval.reports.ratings import PREFIX, Rating
+from copyspec_eval.reports.conversations import PREFIX, Rating
 from copyspec_eval.reports.recorded import RecordedRun
 from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
@@ -82,45 +82,37 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
         records=records,
         notes=[note for run in runs for note in run.notes],
     )
-    board.notes.extend(_unequal_repetitions(board))
-    board.notes.extend(_separate_lines(board))
+    board.notes.extend([*_unequal_repetitions(board), *_separate_lines(board)])
     board.lines["drafter"] = [_label(board, number) for number in board.lines.index]
-    board.notes.extend(_seeded(board))
-    board.notes.extend(_exactness(board))
+    board.notes.extend(_copied_and_exact(board))
     return board
 
 
-def _seeded(board: Leaderboard) -> Iterator[str]:
-    """Which lines copied what earlier runs had answered."""
-    if "earlier_share" not in board.lines:  # nothing was answered
-        return
-    for number, share in board.lines["earlier_share"].astype(float).dropna().items():
-        yield (
-            f"{_name(board, number)}: {share:.0%} of its tokens were copied from answers "
-            "of earlier runs; a line without them is no measure of it"
-        )
-
-
-def _exactness(board: Leaderboard) -> list[str]:
-    """What exact mode gave to each model and drafter that ran in it."""
-    if "drafting.steps" not in board.settings:
-        return []
-    named = board.lines[["model", "drafter"]].join(board.settings["drafting.steps"])
-    return [
-        f"{model}, {drafter}: exact mode gives {EXACT_MEANS[kind]}"
-        for model, drafter, kind in named.drop_duplicates().itertuples(index=False)
-        if kind in EXACT_MEANS
-    ]
+def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
+    """Which lines copied answers of earlier runs, and what exact mode gave to each arm."""
+    for number, share in board.lines.get("earlier_share", Series(dtype=float)).items():
+        if shown(share):
+            yield (
+                f"{_name(board, number)}: {share:.0%} of its tokens were copied from answers "
+                "of earlier runs; a line without them is no measure of it"
+            )
+    kinds = board.settings.get("drafting.steps", Series(dtype=object))
+    named = board.lines[["model", "drafter"]].assign(kind=kinds).drop_duplicates()
+    for model, drafter, kind in named.itertuples(index=False):
+        if kind in EXACT_MEANS:
+            yield f"{model}, {drafter}: exact mode gives {EXACT_MEANS[kind]}"
 
 
 def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame:
     """The judges' ratings of the runs of each line."""
-    rated = []
-    for (number, task), line in frame.groupby(["line", "task"]):
-        run_ids = set(line["run_id"])
-        for run in runs:
-            if run.ratings and run_ids & {record.run_id for record in run.records}:
-                rated += [(number, *rating) for rating in run.ratings if rating.task == task]
+    rated = [
+        (number, *rating)
+        for (number, task), line in frame.groupby(["line", "task"])
+        for run in runs
+        if run.ratings and {*line["run_id"]} & {record.run_id for record in run.records}
+        for rating in run.ratings
+        if rating.task == task
+    ]
     return DataFrame(rated, columns=["line", *Rating._fields])
 
 
@@ -140,16 +132,14 @@ def shown(value: Any) -> bool:
 
 def _numbered(frame: DataFrame, manifests: dict[str, RunManifest]) -> DataFrame:
     """The turns with `model`, `spec`, `line` and `repetition`, in order of line and turn."""
-    keys = frame[["run_id", "task"]].drop_duplicates()
-    specs = {
-        (run_id, task): manifests[run_id].spec.of_task(task) if run_id in manifests else None
-        for run_id, task in keys.itertuples(index=False)
-    }
-    pairs = list(zip(frame["run_id"], frame["task"], strict=True))
-    # What is not known of two runs may differ.
-    names = {key: spec.key() if spec else f"unknown {key[0]}" for key, spec in specs.items()}
-    models = {key: shareable(spec.model) if spec else _UNKNOWN for key, spec in specs.items()}
-    frame = frame.assign(model=[models[p] for p in pairs], spec=[names[p] for p in pairs])
+    frame = frame.assign(model=_UNKNOWN, spec="")
+    for (run_id, task), in_run in frame.groupby(["run_id", "task"]):
+        if run_id in manifests:
+            spec = manifests[run_id].spec
+            names = [shareable(spec.model), spec.of_task(task).key()]
+        else:  # what is not known of two runs may differ
+            names = [_UNKNOWN, f"unknown {run_id}"]
+        frame.loc[in_run.index, ["model", "spec"]] = names
     frame["line"] = frame.groupby(["model", "task", "drafter", "spec"], sort=True).ngroup()
     frame["repetition"] = _repetitions(frame)
     return frame.sort_values(["line", "turn", "doc_id", "repeat", "run_id"])
@@ -160,7 +150,7 @@ def _lines(
 ) -> tuple[DataFrame, DataFrame]:
     """Names, date, documents and scores of each line, and its settings."""
     scores = {key: values for run in runs for key, values in run.scores.items()}
-    cut_short = {each.run_id for run in runs for each in run.cut_short}
+    cut_short = {run_id for run in runs for run_id in run.cut_short}
     documents = {task: count for run in runs for task, count in run.documents.items()}
     lines: list[dict[str, Any]] = []
     settings: dict[int, dict[str, Any]] = {}

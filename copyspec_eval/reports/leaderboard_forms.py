@@ -9,8 +9,8 @@ from typing import Any
 from pandas import DataFrame, Series
 
 from copyspec_eval.errors import printable
+from copyspec_eval.reports.conversations import PREFIX
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
-from copyspec_eval.reports.ratings import PREFIX
 from copyspec_eval.reports.results import TURN_SCORE
 from copyspec_eval.reports.tables import (
     Cells,
@@ -20,13 +20,24 @@ from copyspec_eval.reports.tables import (
     interval_column,
     markdown,
     metric_column,
+    metric_columns,
     number,
     terminal,
     text_column,
 )
+from copyspec_eval.types import COPIED
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would compute."""
+
+
+def _speed(figures: Series[Any]) -> str:
+    speedup = number(figures["speedup"], ".2f")
+    return figure(figures, "tokens_per_second", ".4g") + (f" ({speedup})" if speedup else "")
+
+
+_SPEED = Column("tok/s (×)", _speed)
+RATING = Column("rating", lambda row: ", ".join(ratings(row).values()))
 
 _NAMES = ["model", "task", "drafter"]
 _RUNS = Column("runs", lambda row: f"{row['runs']:.0f}" if row["runs"] > 1 else "")
@@ -43,14 +54,9 @@ def overview(board: Leaderboard) -> str:
         Column("answers", lambda row: f"{row['turns']:.0f}"),
         _RUNS,
         Column("score", lambda row: ", ".join(_turn_scores(board, *row.name))),
-        metric_column("tokens_per_second", ".0f"),
-        metric_column("baseline_tokens_per_second", ".0f"),
-        interval_column("speedup"),
-        interval_column("speedup_median"),
-        metric_column("copied_share", ".0%"),
-        metric_column("earlier_share", ".0%"),
-        metric_column("recycled_share", ".0%"),
-        metric_column("identical", ".0%"),
+        *metric_columns(".0f", "tokens_per_second", "baseline_tokens_per_second"),
+        *map(interval_column, ("speedup", "speedup_median")),
+        *metric_columns(".0%", "copied_share", "earlier_share", "recycled_share", "identical"),
     ]
     table = terminal(*cells(columns, frame)) if len(frame) else ""
     return table + "".join(f"note: {printable(note)}\n" for note in board.notes)
@@ -61,7 +67,7 @@ def as_markdown(board: Leaderboard) -> str:
     parts = ["# Leaderboard\n"]
     parts += [markdown(*line_cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
     if len(board.by_turn) > len(board.lines):
-        parts.append(f"## By turn\n\n{markdown(*_turn_cells(board))}")
+        parts.append(f"## By turn\n\n{markdown(*cells(_TURN_COLUMNS, _by_turn(board)))}")
     for task in sorted(set(board.lines.get("task", ()))):
         table = _category_cells(board, task)
         if table is not None:
@@ -87,33 +93,26 @@ def line_cells(board: Leaderboard) -> Cells:
     _, _, numbers = conditions(board)
 
     def turn_column(turn: int) -> Column:
-        def cell(line: Series[Any]) -> str:
+        def cell(line: Series[Any]) -> object:
             place = (line.name, turn)
-            return _speed(board.by_turn.loc[place]) if place in board.by_turn.index else ""
+            return _SPEED.cell(board.by_turn.loc[place]) if place in board.by_turn.index else ""
 
-        return Column(f"tok/s (×) turn {turn}", cell)
+        return Column(f"{_SPEED.heading} turn {turn}", cell)
 
     columns = [
         *map(text_column, _NAMES),
         Column("documents", documents),
         Column("answers", lambda line: str(line["turns"])),
         _RUNS,
-        Column(
-            "score", lambda line: ", ".join(f"{n} {score}" for n, score in scores(line).items())
-        ),
+        Column("score", lambda line: ", ".join(map(" ".join, scores(line).items()))),
         *map(turn_column, sorted({turn for _, turn in board.by_turn.index})),
         metric_column("baseline_tokens_per_second", ".4g"),
-        interval_column("speedup"),
-        interval_column("speedup_median"),
-        metric_column("copied_share", ".0%"),
-        metric_column("earlier_share", ".0%"),
-        metric_column("recycled_share", ".0%"),
-        metric_column("accepted_per_attempt", ".2f"),
-        metric_column("model_accepted_per_attempt", ".2f"),
+        *map(interval_column, ("speedup", "speedup_median")),
+        *metric_columns(".0%", "copied_share", "earlier_share", "recycled_share"),
+        *metric_columns(".2f", "accepted_per_attempt", "model_accepted_per_attempt"),
         metric_column("tokens_per_forward", ".2f"),
         metric_column("cut_share", ".0%"),
-        metric_column("looped_share", ".1%"),
-        metric_column("identical", ".1%"),
+        *metric_columns(".1%", "looped_share", "identical"),
         text_column("date"),
         Column("conditions", lambda line: str(numbers[line.name] + 1)),
     ]
@@ -123,24 +122,16 @@ def line_cells(board: Leaderboard) -> Cells:
 _TURN_COLUMNS = [
     *map(text_column, _NAMES),
     Column("turn", lambda row: str(row.name[1])),
-    Column("tok/s (×)", lambda row: _speed(row)),
-    metric_column("copied_share", ".1%"),
-    metric_column("recycled_share", ".1%"),
-    metric_column("context_accepted_per_attempt", ".2f"),
-    metric_column("store_accepted_per_attempt", ".2f"),
-    metric_column("earlier_accepted_per_attempt", ".2f"),
+    _SPEED,
+    *metric_columns(".1%", "copied_share", "recycled_share"),
+    *metric_columns(".2f", *(f"{source}_accepted_per_attempt" for source in COPIED)),
     metric_column("model_accepted_per_attempt", ".2f", "τ (draft model)"),
     metric_column("tokens_per_forward", ".2f"),
     metric_column("cut_share", ".0%"),
     metric_column("looped_share", ".1%"),
-    Column("rating", lambda row: ", ".join(ratings(row).values())),
+    RATING,
     metric_column("identical", ".1%"),
 ]
-
-
-def _turn_cells(board: Leaderboard) -> Cells:
-    """A row per line and turn: what each turn is made of."""
-    return cells(_TURN_COLUMNS, _by_turn(board))
 
 
 def _by_turn(board: Leaderboard) -> DataFrame:
@@ -151,13 +142,13 @@ def _category_cells(board: Leaderboard, task: str) -> Cells | None:
     """A row per line and turn, a column per category; None if there is only one."""
     places = board.lines.index[board.lines["task"] == task]
     by_category = board.by_category.loc[board.by_category.index.isin(places, level="line")]
-    speeds = by_category.apply(_speed, axis=1).unstack("category", fill_value="")
+    speeds = by_category.apply(_SPEED.cell, axis=1).unstack("category", fill_value="")
     if len(speeds.columns) < 2:
         return None
     rows: list[list[object]] = []
     for (place, turn), row in speeds.iterrows():
         model, drafter = board.lines.loc[place, ["model", "drafter"]]
-        rows.append([model, drafter, str(turn), *row, _speed(board.by_turn.loc[place, turn])])
+        rows.append([model, drafter, str(turn), *row, _SPEED.cell(board.by_turn.loc[place, turn])])
     return ["model", "drafter", "turn", *speeds.columns, "all"], rows
 
 
@@ -179,9 +170,9 @@ def _turn_scores(board: Leaderboard, place: int, turn: int) -> Iterator[str]:
     """`name value` of the scores of a turn; one of all turns stands with the last turn."""
     last = max(board.by_turn.loc[place].index)
     for name, score in scores(board.lines.loc[place]).items():
-        of_turn = TURN_SCORE.fullmatch(name)
-        if turn == (int(of_turn[2]) if of_turn else last):
-            yield f"{of_turn[1] if of_turn else name} {score}"
+        on_turn = TURN_SCORE.fullmatch(name)
+        if turn == (int(on_turn[2]) if on_turn else last):
+            yield f"{on_turn[1] if on_turn else name} {score}"
 
 
 def ratings(figures: Series[Any]) -> dict[str, str]:
@@ -189,11 +180,6 @@ def ratings(figures: Series[Any]) -> dict[str, str]:
     names = [str(name) for name in figures.index if str(name).startswith(PREFIX)]
     texts = {name: number(figures[name], ".2f") for name in names}
     return {f"rating by {name.removeprefix(PREFIX)}": text for name, text in texts.items() if text}
-
-
-def _speed(figures: Series[Any]) -> str:
-    speedup = number(figures["speedup"], ".2f")
-    return figure(figures, "tokens_per_second", ".4g") + (f" ({speedup})" if speedup else "")
 
 
 def as_json(board: Leaderboard) -> str:
@@ -223,17 +209,15 @@ def csv_files(board: Leaderboard) -> dict[str, str]:
     One column per setting, metric and score, so that no cell needs parsing. A text that a
     spreadsheet would take for a formula gets an apostrophe in front.
     """
-    names = board.lines[_NAMES]
-    return {
-        "leaderboard.csv": _csv(board.lines.join(board.settings.add_prefix("spec."))),
-        "leaderboard_by_turn.csv": _csv(names.join(board.by_turn).reset_index()),
-        "leaderboard_by_category.csv": _csv(names.join(board.by_category).reset_index()),
+    tables = {
+        "leaderboard.csv": board.lines.join(board.settings.add_prefix("spec.")),
+        "leaderboard_by_turn.csv": _by_turn(board).reset_index(),
+        "leaderboard_by_category.csv": board.lines[_NAMES].join(board.by_category).reset_index(),
     }
-
-
-def _csv(table: DataFrame) -> str:
-    text: str = table.map(_harmless).to_csv(index=False, lineterminator="\n")
-    return text
+    return {
+        name: table.map(_harmless).to_csv(index=False, lineterminator="\n")
+        for name, table in tables.items()
+    }
 
 
 def _harmless(value: Any) -> Any:

@@ -10,8 +10,8 @@ from copyspec_eval import records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.ratings import Rating, read_ratings
-from copyspec_eval.reports.results import CutShort, read_results
+from copyspec_eval.reports.conversations import Rating, read_ratings
+from copyspec_eval.reports.results import read_results
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.types import Attempt
 
@@ -34,7 +34,7 @@ class RecordedRun:
     manifests: dict[str, RunManifest]
     scores: dict[tuple[str, str], dict[str, float]]
     documents: dict[str, int]
-    cut_short: list[CutShort]
+    cut_short: dict[str, str]
     notes: list[str]
     ratings: list[Rating] = field(default_factory=list)
 
@@ -66,7 +66,7 @@ def read_recorded(folder: Path) -> RecordedRun:
     rows.sort(key=lambda row: row.run_id)
     results = read_results(folder, rows, manifests)
     answers = {(results.last_runs[row.run_id], *_key(row)): row for row in rows}
-    notes += map(str, results.cut_short)
+    notes += results.cut_short.values()
     return RecordedRun(
         folder=folder,
         records=sorted(answers.values(), key=lambda row: (row.run_id, *_key(row))),

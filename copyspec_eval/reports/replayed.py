@@ -9,17 +9,15 @@ from typing import Any
 from pandas import DataFrame
 
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.tables import terminal
+from copyspec_eval.reports.tables import number, terminal
 from copyspec_eval.reports.turns import counts_columns
 from copyspec_eval.types import ReplayedTurn
 
 _RATIOS = ("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token")
 _METRICS = {metric.name: metric for metric in METRICS}
 
-Figures = dict[str, Any]
 
-
-def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> Figures:
+def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
     """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`.
 
     Each is the sums of turns, tokens, forwards and attempts, and ratios of `summary.METRICS`, None
@@ -34,17 +32,21 @@ def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> Figures:
     frame = DataFrame(rows).assign(conversation=range(len(rows)))
     unused = set() if frame["earlier_drafted"].sum() else {"earlier_share"}
 
-    def figures(part: DataFrame) -> Figures:
+    def ratio(name: str, part: DataFrame) -> float | None:
+        value = _METRICS[name].figure(part)
+        return None if math.isnan(value) else value
+
+    def figures(part: DataFrame) -> dict[str, Any]:
         names = ["num_tokens", "num_forwards", "drafted_tokens", "copy_attempts"]
         tokens, forwards, drafted, attempts = (int(total) for total in part[names].sum())
         return {
             "turns": len(part),
             "tokens": tokens,
             "forwards": forwards,
-            **{name: _ratio(name, part) for name in _RATIOS if name not in unused},
+            **{name: ratio(name, part) for name in _RATIOS if name not in unused},
             "cost_per_token": (forwards + token_cost * drafted) / tokens,
             "attempts": attempts,
-            "accepted_per_attempt": _ratio("accepted_per_attempt", part),
+            "accepted_per_attempt": ratio("accepted_per_attempt", part),
         }
 
     return {
@@ -54,21 +56,16 @@ def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> Figures:
     }
 
 
-def _ratio(name: str, turns: DataFrame) -> float | None:
-    ratio = _METRICS[name].of(turns)
-    return None if math.isnan(ratio) else ratio
-
-
-def replay_table(figures: Figures) -> str:
+def replay_table(figures: dict[str, Any]) -> str:
     """The same as a table, a row per group."""
     groups = {"all": figures["total"]}
     groups |= {f"turn {name}": group for name, group in figures["by_turn"].items()}
     groups |= figures["by_category"]
-    rows = [[name, *map(_cell, group.values())] for name, group in groups.items()]
+    rows = [
+        [
+            name,
+            *(number(value, "" if isinstance(value, int) else ".3f") for value in group.values()),
+        ]
+        for name, group in groups.items()
+    ]
     return terminal(["", *groups["all"]], rows)
-
-
-def _cell(value: float | int | None) -> str:
-    if value is None:
-        return ""
-    return str(value) if isinstance(value, int) else f"{value:.3f}"

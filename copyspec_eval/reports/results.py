@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
@@ -34,30 +33,7 @@ _Scores = dict[tuple[str, str], dict[str, float]]
 _Manifests = Mapping[str, RunManifest]
 
 
-@dataclass(frozen=True, slots=True)
-class CutShort:
-    """A run without results: a kill, an error or a power cut ended it, or it is still running.
-
-    `asked` is the number of answers it was asked for; None if unknown.
-    """
-
-    folder: Path
-    run_id: str
-    answers: int
-    asked: int | None
-
-    def __str__(self) -> str:
-        """One line, for people."""
-        asked = "" if self.asked is None else f" of {self.asked}"
-        # Shared notes show only the last part of a path, and a folder's name can reveal too much.
-        return (
-            f"{self.folder / 'turns.jsonl'}: run {self.run_id} was cut short or is still running "
-            f"(answers: {self.answers}{asked}; results of lm-eval: none)"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
+class Results(NamedTuple):
     """What the results files of a folder say.
 
     Attributes:
@@ -67,13 +43,14 @@ class Results:
             run continues one that was cut short if it has the same settings for every task that
             lacks results. An answer that both have counts once, as the later run gave it, because
             that is the one lm-eval scored.
-        cut_short: the runs that neither reached their end nor were continued.
+        cut_short: the runs that neither reached their end nor were continued, since a kill, an
+            error or a power cut ended them, or they are still running; a note on each by run id.
     """
 
     scores: _Scores
     documents: dict[str, int]
     last_runs: dict[str, str]
-    cut_short: list[CutShort]
+    cut_short: dict[str, str]
 
 
 def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests) -> Results:
@@ -104,7 +81,9 @@ def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests
             for run_id, (task, values) in itertools.product(named or [None], by_task):
                 runs = (run for run, answered_task in answered if answered_task == task)
                 owners = (run for run in runs if run_id is None or _precedes(run, run_id, named))
-                scores[max(owners, default=run_id or ""), task] = dict(_numbers(values))
+                named_values = {score_name(key): value for key, value in values.items()}
+                named_values.pop("", None)
+                scores[max(owners, default=run_id or ""), task] = numbers(named_values)
             for task, counts in written.get("n-samples", {}).items():
                 if isinstance(counts.get("original"), int):
                     documents[task] = counts["original"]
@@ -132,13 +111,13 @@ def _endings(
     manifests: _Manifests,
     scores: _Scores,
     whole: set[str],
-) -> tuple[dict[str, str], list[CutShort]]:
-    """`last_runs` and `cut_short` of `Results`; `whole` are the runs that a file names."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """`last_runs` and `cut_short` of `Results`; a results file names the runs in `whole`."""
     begun = {run_id: {*manifest.spec.tasks} for run_id, manifest in manifests.items()}
     for row in rows:
         begun.setdefault(row.run_id, set()).add(row.task)
     last: dict[str, str] = {}
-    unfinished = []
+    unfinished: list[str] = []
     for run_id, tasks in sorted(begun.items(), reverse=True):
         last[run_id] = run_id
         unscored = {task for task in tasks if (run_id, task) not in scores}
@@ -149,15 +128,16 @@ def _endings(
             last[run_id] = last[earliest]
         else:
             unfinished.append(run_id)
-    cut_short = []
-    for run_id in sorted(unfinished):
-        answers = {
-            (row.task, row.doc_id, row.turn, row.repeat)
-            for row in rows
-            if last[row.run_id] == run_id
-        }
-        asked = manifests[run_id].num_answers if run_id in manifests else None
-        cut_short.append(CutShort(folder, run_id, len(answers), asked))
+    cut_short = {}
+    for run_id in reversed(unfinished):
+        count = str(len({row.key for row in rows if last[row.run_id] == run_id}))
+        if run_id in manifests and manifests[run_id].num_answers is not None:
+            count += f" of {manifests[run_id].num_answers}"
+        # Shared notes show only the last part of a path, and a folder's name can reveal too much.
+        cut_short[run_id] = (
+            f"{folder / 'turns.jsonl'}: run {run_id} was cut short or is still running "
+            f"(answers: {count}; results of lm-eval: none)"
+        )
     return last, cut_short
 
 
@@ -169,22 +149,13 @@ def _continues(other: str, run_id: str, tasks: set[str], manifests: _Manifests) 
     return all(task in b.tasks and a.of_task(task) == b.of_task(task) for task in tasks)
 
 
-def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Scores by name, without errors, counts and times."""
-    for key, value in values.items():
-        name = score_name(key)
-        if name and isinstance(value, int | float) and math.isfinite(value):
-            yield name, float(value)
-
-
-def score_key(name: str) -> str:
-    """What lm-eval calls the score of that name.
-
-    >>> score_key("acc"), score_key("acc (strict)")
-    ('acc,none', 'acc,strict')
-    """
-    filtered = re.fullmatch(r"(.+) \((.+)\)", name)
-    return ",".join(filtered.groups()) if filtered else f"{name},none"
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers among the values that lm-eval wrote."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def score_name(key: str) -> str:
@@ -194,7 +165,7 @@ def score_name(key: str) -> str:
     ['acc', 'acc (strict)', '', '']
     """
     name, _, chosen = key.partition(",")
-    of_turn = TURN_SCORE.fullmatch(name)
-    if name.endswith("_stderr") or (of_turn[1] if of_turn else name) in _NO_SCORES:
+    on_turn = TURN_SCORE.fullmatch(name)
+    if name.endswith("_stderr") or (on_turn[1] if on_turn else name) in _NO_SCORES:
         return ""
     return name if chosen in ("", "none") else f"{name} ({chosen})"

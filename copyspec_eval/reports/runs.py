@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,21 +12,12 @@ from typing import Any, NamedTuple
 from copyspec_eval import journal, records
 from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, read_manifests
-from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.results import BROKEN, read_results
+from copyspec_eval.records import AnswerKey, TurnRecord
+from copyspec_eval.reports.results import BROKEN, numbers, read_results
 from copyspec_eval.sources import read_jsonl
 
 Scores = dict[str, dict[str, dict[int, float]]]
 """`{task: {"metric,filter": {doc_id: value}}}`."""
-
-
-class AnswerKey(NamedTuple):
-    """`turn` counts from 1, `repeat` from 0."""
-
-    task: str
-    doc_id: int
-    turn: int
-    repeat: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +61,8 @@ class Run:
     Attributes:
         answers: task by task in the order of the sample log; without logs in order of key.
         scores: metrics that are not numbers are left out.
-        dtype: the model's, e.g. "torch.bfloat16"; None if it is not recorded.
-        model: the model's name as lm-eval puts it into a file's; None if it is not recorded.
+        dtype: the model's, e.g. "torch.bfloat16"; None if not recorded.
+        model: its name as lm-eval puts it into file names; None if not recorded.
         notes: what could not be read or was cut short, for people.
     """
 
@@ -113,7 +103,7 @@ def read_run(folder: Path) -> Run:
         raise DataError(
             f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
         )
-    run = _run_of_logs(folder, logs, rows) if logs else _run_of_rows(folder, rows)
+    run = _run_from_logs(folder, logs, rows) if logs else _run_from_rows(folder, rows)
     unread = sorted({row.task for row in rows} - {log.task for log in logs})
     if logs and unread:
         notes.append(
@@ -124,14 +114,13 @@ def read_run(folder: Path) -> Run:
     for place, in_place in sorted(by_place.items()):
         try:
             results = read_results(place, in_place, read_manifests(place, []))
-            notes += (f"{run}{left_out}" for run in results.cut_short)
+            notes += (f"{note}{left_out}" for note in results.cut_short.values())
         except DataError as error:  # the answers are there all the same
             notes.append(f"whether the runs are whole is not known: {error}")
     return replace(run, notes=tuple(notes))
 
 
 def _read_rows(folder: Path, notes: list[str]) -> dict[Path, list[TurnRecord]]:
-    """The rows in each folder that has a `turns.jsonl`."""
     by_place: dict[Path, list[TurnRecord]] = {}
     for file in sorted(folder.rglob("turns*.jsonl")):
         by_place.setdefault(file.parent, []).extend(records.read(file, notes))
@@ -149,18 +138,14 @@ def read_arms(folder: Path) -> dict[str, tuple[Run, Run]]:
     manifests = read_manifests(folder, [])
     drafted: dict[str, dict[AnswerKey, Answer]] = {}
     for row in sorted(rows, key=lambda row: row.run_id):
-        key = AnswerKey(row.task, row.doc_id, row.turn, row.repeat)
         if row.baseline is None:
             raise DataError(f"{folder}: no paired run; give two runs, or one with paired=true")
         if row.token_ids is None or len(row.token_ids) != row.counts.num_tokens:
             raise DataError(f"{folder}: its rows are without tokens; give the run as it was made")
-        if key in run.answers:
-            same = row.baseline.difference is None
-            drafted.setdefault(_arm_name(row, manifests), {})[key] = replace(
-                run.answers[key],
-                token_ids=row.token_ids,
-                text=run.answers[key].text if same else row.answer,
-            )
+        if answer := run.answers.get(row.key):
+            text = row.answer if row.baseline.difference else answer.text
+            arm = drafted.setdefault(_arm_name(row, manifests), {})
+            arm[row.key] = replace(answer, token_ids=row.token_ids, text=text)
     if not drafted:
         raise DataError(f"{folder}: nothing to compare; give two runs, or one with paired=true")
     baseline = replace(run, scores={})
@@ -190,7 +175,7 @@ def newest_logs(folder: Path) -> list[SampleLog]:
     return [newest[task] for task in sorted(newest)]
 
 
-def _run_of_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
+def _run_from_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
     token_ids = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
     results = {date: _results(log) for date, log in {log.date: log for log in logs}.items()}
     answers: dict[AnswerKey, Answer] = {}
@@ -201,7 +186,8 @@ def _run_of_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRec
             try:
                 for answer in _answers(log.task, sample, config.get("repeats"), token_ids):
                     answers[answer.key] = answer
-                for metric, value in _numbers(sample).items():
+                metrics = {f"{name},{sample['filter']}": sample[name] for name in sample["metrics"]}
+                for metric, value in numbers(metrics).items():
                     values = scores.setdefault(log.task, {}).setdefault(metric, {})
                     values[int(sample["doc_id"])] = value
             except BROKEN as error:
@@ -247,37 +233,26 @@ def _answers(
             )
 
 
-def _numbers(sample: dict[str, Any]) -> dict[str, float]:
-    """A sample's finite numbers by "metric,filter"."""
-    values = {f"{name},{sample['filter']}": sample[name] for name in sample["metrics"]}
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
-
-
-def _run_of_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
+def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
     """A run without sample logs; rows stand in the order in which a batch happened to finish."""
-    answers = {}
-    for row in rows:
-        key = AnswerKey(row.task, row.doc_id, row.turn, row.repeat)
-        answers[key] = Answer(*key, None, row.prompt_sha256, row.text, row.answer_ids, {})
-    return Run(folder, {key: answers[key] for key in sorted(answers)}, {})
+    answers = {
+        row.key: Answer(*row.key, None, row.prompt_sha256, row.text, row.answer_ids, {})
+        for row in rows
+    }
+    return Run(folder, dict(sorted(answers.items())), {})
 
 
 def _results(log: SampleLog) -> dict[str, Any]:
     """What is read of the results file of the run that wrote `log`; empty where there is none."""
     path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
-    empty: dict[str, Any] = {"configs": {}, "config": {}, "model": None}
     if path is None:
-        return empty
+        return {"configs": {}, "config": {}, "model": None}
     try:
         written = journal.parsed(journal.read(path))
         model = written.get("model_name_sanitized")
         # Files are named after it.
         usable = isinstance(model, str) and model.isprintable() and Path(model).name == model
-        return empty | {
+        return {
             "configs": {task: dict(config) for task, config in written.get("configs", {}).items()},
             "config": dict(written.get("config", {})),
             "model": model if usable else None,

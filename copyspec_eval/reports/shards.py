@@ -19,7 +19,7 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import RecordedRun, read_recorded
-from copyspec_eval.reports.results import BROKEN, score_key, score_name
+from copyspec_eval.reports.results import BROKEN, score_name
 from copyspec_eval.reports.runs import SampleLog, newest_logs, read_run
 from copyspec_eval.reports.table import run_figures
 
@@ -46,7 +46,7 @@ def merge_conflict(runs: Sequence[RecordedRun]) -> str:
     """Why runs are not shards of one; "" if they are."""
     for run in runs:
         if run.cut_short:
-            return f"{run.cut_short[0]}; finish it, or leave it out"
+            return f"{next(iter(run.cut_short.values()))}; finish it, or leave it out"
         if not run.manifests or {row.run_id for row in run.records} - run.manifests.keys():
             return f"{run.folder}: its settings are unknown"
     first = next(iter(runs[0].manifests.values())).spec
@@ -56,9 +56,9 @@ def merge_conflict(runs: Sequence[RecordedRun]) -> str:
                 return f"{run.folder}: no shard, for it was run without --samples"
             if differing := _differing(first, manifest.spec):
                 return f"{runs[0].folder}, {run.folder}: no shards of one run: {differing}"
-    answered: dict[tuple[Any, ...], Path] = {}
+    answered: dict[tuple[object, ...], Path] = {}
     for run in runs:
-        keys = {_key(row) for row in run.records}
+        keys = {(*row.key, row.drafter or "") for row in run.records}
         if twice := answered.keys() & keys:
             task, doc_id, *_ = min(twice)
             other = answered[min(twice)]
@@ -67,15 +67,11 @@ def merge_conflict(runs: Sequence[RecordedRun]) -> str:
     return ""
 
 
-def _key(row: TurnRecord) -> tuple[str, int, int, int, str]:
-    return row.task, row.doc_id, row.turn, row.repeat, row.drafter or ""
-
-
 def _differing(a: RunSpec, b: RunSpec) -> str:
     """The settings in which two specs differ, except for the documents."""
     shared = a.tasks.keys() & b.tasks.keys()
     settings_a, settings_b = (
-        _with_samples(replace(spec, tasks={}), None).settings()
+        replace(spec, tasks={}, evaluation=spec.evaluation | {"samples": None}).settings()
         | {f"tasks.{task}": spec.tasks[task] for task in shared}
         for spec in (a, b)
     )
@@ -86,24 +82,22 @@ def _differing(a: RunSpec, b: RunSpec) -> str:
     )
 
 
-def _with_samples(spec: RunSpec, samples: dict[str, list[int]] | None) -> RunSpec:
-    return replace(spec, evaluation=spec.evaluation | {"samples": samples})
-
-
 def _merged(shards: Sequence[RecordedRun]) -> RecordedRun:
     """Shards as one run; its scores are computed again from the scores of the documents.
 
     A score that is not a mean over documents is left out, and a note says so.
     """
-    records = sorted((row for shard in shards for row in shard.records), key=_key)
+    records = [row for shard in shards for row in shard.records]
+    records.sort(key=lambda row: (row.key, row.drafter or ""))
     documents = {task: n for shard in shards for task, n in shard.documents.items()}
     manifests = {run_id: run for shard in shards for run_id, run in shard.manifests.items()}
     samples = _samples(manifests.values(), documents)
     for run_id, manifest in manifests.items():
-        manifests[run_id] = replace(manifest, spec=_with_samples(manifest.spec, samples))
+        evaluation = manifest.spec.evaluation | {"samples": samples}
+        manifests[run_id] = replace(manifest, spec=replace(manifest.spec, evaluation=evaluation))
     notes = [note for shard in shards for note in shard.notes]
     scores = _scores(shards, records, notes)
-    return RecordedRun(shards[0].folder, records, manifests, scores, documents, [], notes)
+    return RecordedRun(shards[0].folder, records, manifests, scores, documents, {}, notes)
 
 
 def _samples(
@@ -123,9 +117,7 @@ def _scores(
     shards: Sequence[RecordedRun], records: Sequence[TurnRecord], notes: list[str]
 ) -> dict[tuple[str, str], dict[str, float]]:
     """The mean of each score over the documents of all shards, by the newest run and task."""
-    newest: dict[str, str] = {}
-    for row in records:
-        newest[row.task] = max(row.run_id, newest.get(row.task, ""))
+    newest = {row.task: row.run_id for row in sorted(records, key=lambda row: row.run_id)}
     by_document: dict[tuple[str, str], dict[int, float]] = {}
     no_means: set[tuple[str, str]] = set()
     for shard in shards:
@@ -149,7 +141,7 @@ def _scores(
 
 
 def _mean(values: Mapping[int, float]) -> float:
-    """Summed in order of the documents, as lm-eval does."""
+    # In order of the documents, as lm-eval sums them.
     return sum(values[doc_id] for doc_id in sorted(values)) / len(values)
 
 
@@ -185,7 +177,7 @@ def write_merged(folders: Sequence[Path], out: Path) -> list[str]:
 def _write(whole: Path, run: RecordedRun, folders: Sequence[Path]) -> None:
     files = [file for folder in folders for file in sorted(folder.glob("turns*.jsonl"))]
     rows = [row for file in files for row in records.read(file, [])]
-    rows.sort(key=lambda row: (row.task, row.doc_id, row.turn, row.repeat, row.run_id))
+    rows.sort(key=lambda row: (row.key, row.run_id))
     for row in rows:
         records.append(records.records_file(whole, rank=0), row)
     for manifest in run.manifests.values():
@@ -232,10 +224,10 @@ def _with_errors(
     scores: Mapping[str, float], values: Mapping[str, Mapping[int, float]]
 ) -> Iterator[tuple[str, float]]:
     """Each score, and its standard error where there is more than one document."""
-    for name, score in scores.items():
-        key = score_key(name)
-        yield key, score
-        by_document = list(values[key].values())
-        if len(by_document) > 1:
-            error = statistics.stdev(by_document) / len(by_document) ** 0.5
-            yield key.replace(",", "_stderr,"), error
+    for key in sorted(values):
+        if score_name(key) in scores:
+            yield key, scores[score_name(key)]
+            by_document = list(values[key].values())
+            if len(by_document) > 1:
+                error = statistics.stdev(by_document) / len(by_document) ** 0.5
+                yield key.replace(",", "_stderr,"), error

@@ -56,7 +56,7 @@ class Metric:
         rows = ~numpy.isnan(values).any(axis=1)
         return self.combine(values[rows], conversations[rows]) if rows.any() else math.nan
 
-    def of(self, turns: DataFrame) -> float:
+    def figure(self, turns: DataFrame) -> float:
         """The figure of the rows of a `turns.frame`."""
         values = turns[list(self.columns)].to_numpy(dtype=float, na_value=math.nan)
         return self.over(values, turns["conversation"].to_numpy(dtype=numpy.int64))
@@ -75,7 +75,7 @@ def summarise(turns: DataFrame) -> dict[str, float | int | None]:
     if len({len(run) for run in runs}) > 1:
         runs = [turns]
     for metric in ALL_METRICS:
-        values = [metric.of(run) for run in ([turns] if metric.is_bound else runs)]
+        values = [metric.figure(run) for run in ([turns] if metric.is_bound else runs)]
         mean = sum(values) / len(values)
         figures[metric.name] = None if math.isnan(mean) else mean
         if len(values) > 1:

@@ -10,20 +10,18 @@ from pandas import DataFrame
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import turns
 from copyspec_eval.reports.summary import figures_by
-from copyspec_eval.reports.tables import Column, cells, metric_column, terminal, text_column
+from copyspec_eval.reports.tables import Column, cells, metric_columns, terminal, text_column
 
 _COLUMNS = [
     *map(text_column, ("task", "turn", "drafter", "category")),
     Column("answers", lambda row: row["turns"]),
-    *(
-        metric_column(name, ".4g")
-        for name in (
-            *("tokens_per_second", "latency_seconds", "tokens", "forwards", "tokens_per_forward"),
-            *("copied_share", "earlier_share", "recycled_share"),
-            *("accepted_per_attempt", "model_accepted_per_attempt"),
-            *("baseline_tokens_per_second", "speedup", "speedup_low", "speedup_high"),
-            *("speedup_median", "identical", "near_tie", "diverged"),
-        )
+    *metric_columns(
+        ".4g",
+        *("tokens_per_second", "latency_seconds", "tokens", "forwards", "tokens_per_forward"),
+        *("copied_share", "earlier_share", "recycled_share"),
+        *("accepted_per_attempt", "model_accepted_per_attempt"),
+        *("baseline_tokens_per_second", "speedup", "speedup_low", "speedup_high"),
+        *("speedup_median", "identical", "near_tie", "diverged"),
     ),
 ]
 
@@ -48,14 +46,13 @@ def run_table(rows: Sequence[TurnRecord]) -> str:
     lines = []
     for task, by_turn in run_figures(rows).items():
         for turn, figures in by_turn.items():
-            categories = figures["by_category"]
-            parts = {"all": figures} | (categories if len(categories) > 1 else {})
-            labels = {
-                "task": task,
-                "turn": turn.removeprefix("turn "),
-                "drafter": names[task, turn],
-            }
-            lines += [labels | {"category": name} | part for name, part in parts.items()]
+            labels = {"task": task, "turn": turn.removeprefix("turn ")}
+            labels["drafter"] = names[task, turn]
+            categories = figures["by_category"] if len(figures["by_category"]) > 1 else {}
+            lines += [
+                labels | {"category": name} | part
+                for name, part in [("all", figures), *categories.items()]
+            ]
     return terminal(*cells(_COLUMNS, DataFrame(lines, dtype=object)))
 
 

@@ -20,10 +20,14 @@ Cells = tuple[list[str], list[list[object]]]
 
 
 class Column(NamedTuple):
-    """A column of a table over a frame of figures: its heading, and the cell of a row."""
+    """A column of a table over a frame of figures: its heading, and the cell of a row.
+
+    `turn` is the one that it is of, in a table with several turns beside each other.
+    """
 
     heading: str
     cell: Callable[[Series[Any]], object]
+    turn: int | None = None
 
 
 def text_column(name: str) -> Column:
@@ -36,10 +40,19 @@ def metric_column(name: str, form: str, heading: str | None = None) -> Column:
     return Column(heading or _HEADINGS[name], lambda row: figure(row, name, form))
 
 
+def metric_columns(form: str, *names: str) -> list[Column]:
+    """Several metrics in the same number format."""
+    return [metric_column(name, form) for name in names]
+
+
 def interval_column(name: str) -> Column:
-    """A speed-up with its confidence interval."""
-    heading = f"{_HEADINGS[name]} ({CONFIDENCE:.0%})"
-    return Column(heading, lambda row: with_interval(row, name))
+    """A speed-up with its confidence interval: "1.88 (1.62 to 2.20)"."""
+
+    def cell(row: Series[Any]) -> str:
+        low, high = (number(row[f"{name}_{end}"], ".2f") for end in ("low", "high"))
+        return figure(row, name, ".2f") + (f" ({low} to {high})" if low else "")
+
+    return Column(f"{_HEADINGS[name]} ({CONFIDENCE:.0%})", cell)
 
 
 def cells(columns: Sequence[Column], frame: DataFrame) -> Cells:
@@ -52,12 +65,6 @@ def figure(figures: Series[Any], name: str, form: str) -> str:
     """A metric, and its spread where several runs were taken together; "" without a value."""
     value, spread = figures[name], number(figures.get(f"{name}_spread"), form)
     return number(value, form) + (f" ±{spread}" if spread else "")
-
-
-def with_interval(figures: Series[Any], name: str) -> str:
-    """A speed-up with its interval: "1.88 (1.62 to 2.20)"."""
-    low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
-    return figure(figures, name, ".2f") + (f" ({low} to {high})" if low else "")
 
 
 def number(value: float | None, form: str) -> str:

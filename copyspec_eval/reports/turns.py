@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pandas import DataFrame, Series
 
@@ -13,7 +13,7 @@ from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.types import COPIED, DraftCounts, DraftSource, TurnCounts
 
-_SOURCES: tuple[DraftSource, ...] = ("context", "store", "earlier", "recycled", "model", "unknown")
+_SOURCES: tuple[DraftSource, ...] = get_args(DraftSource)
 _KEYS = ("run_id", "task", "doc_id", "turn", "repeat", "category", "rank", "backend")
 _BASELINE_COLUMNS = ("num_tokens", "seconds", "decode_seconds", "latency_seconds", "decode_tokens")
 _TEXTS = {*_KEYS, "drafter", "generation", "agreement", "finish_reason"}

@@ -124,6 +124,6 @@ def _candidates() -> Iterator[Controller]:
             folder = _MOUNTED / "memory" / path.lstrip("/")
             yield Controller(folder, "memory.limit_in_bytes", "memory.oom_control")
         elif not controllers:
-            own = _MOUNTED / path.lstrip("/")
-            for folder in (own, own.parent) if own != _MOUNTED else (own,):
+            group = _MOUNTED / path.lstrip("/")
+            for folder in (group, group.parent) if group != _MOUNTED else (group,):
                 yield Controller(folder, "memory.max", "memory.events")

@@ -35,11 +35,7 @@ class UnansweredError(Exception):
 
 
 class ChatModel:
-    """A chat model.
-
-    Args:
-        name: of the model, as the server knows it.
-        base_url: of the server; None for `$OPENAI_BASE_URL`, by default OpenAI's.
+    """A chat model of a server, `base_url`; by default `$OPENAI_BASE_URL`, else OpenAI's.
 
     Raises:
         OptionError: `openai` is not installed, `base_url` is not an HTTP URL, or there is no key

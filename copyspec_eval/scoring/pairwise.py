@@ -40,7 +40,6 @@ class JudgedPairs(NamedTuple):
     Each has FastChat's row, with a verdict in both orders, or a reason why it has none.
     """
 
-    pairs: Sequence[Pair]
     rows: dict[AnswerTurn, dict[str, Any]]
     reasons: dict[AnswerTurn, str]
 
@@ -117,7 +116,7 @@ def judge_pairs(
         # FastChat prints a line of each.
         with Path(devnull).open("w") as nowhere, redirect_stdout(nowhere):
             reasons = ask_missing(path, by_key, rows, verdict_row, concurrency, "Judging pairs")
-    return JudgedPairs(pairs, rows, reasons)
+    return JudgedPairs(rows, reasons)
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def test_a_killed_run_says_so_and_asks_nothing_twice(
     assert killed == continued, "so that a report takes the two for one"
     if runs[0]["spec"] == runs[1]["spec"]:  # the checkout may have changed meanwhile
         run = read_recorded(command.output)
-        assert (turns_of(run.records), run.cut_short) == (EVERY_TURN, []), "each counts once"
+        assert (turns_of(run.records), run.cut_short) == (EVERY_TURN, {}), "each counts once"
 
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
     same: dict[str, Any] = {

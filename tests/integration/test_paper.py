@@ -58,7 +58,7 @@ def test_a_table_is_made_although_it_was_killed(
     assert lines_of(tmp_path) == before, "nothing was run again"
     [folder] = tmp_path.glob("mt_redundant-*")
     recorded = read_recorded(folder)
-    assert recorded.cut_short == []
+    assert recorded.cut_short == {}
     other = subprocess.run(
         [*words, "--batch-size", "2"], env=environment, capture_output=True, text=True
     )

@@ -13,7 +13,7 @@ import pytest
 from in_process import evaluate_into
 
 from copyspec_eval.paths import TINY, model_path
-from copyspec_eval.reports.equivalence import compare_answers, fails
+from copyspec_eval.reports.comparison import compare_answers, fails
 from copyspec_eval.reports.runs import read_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]

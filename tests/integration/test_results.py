@@ -9,10 +9,10 @@ import pytest
 from benchmarks import decoders, one_token_step, report
 
 from copyspec_eval import records
+from copyspec_eval.records import segments
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.leaderboard_forms import as_json, as_markdown, csv_files, overview
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.reports.segments import segments
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"

@@ -21,7 +21,7 @@ from copyspec_eval.reports.turns import frame
 BIN = Path(sys.executable).parent
 TIMED = tuple(metric.name for metric in METRICS if metric.timed)
 TIMED_ALONE = tuple(
-    metric.name for metric in METRICS if metric.timed and not isnan(metric.of(frame([ROW])))
+    metric.name for metric in METRICS if metric.timed and not isnan(metric.figure(frame([ROW])))
 )
 """Those of a run that is not paired."""
 

@@ -89,7 +89,7 @@ def test_looking_alone_copies_nothing(run: Path) -> None:
 
 def test_arms_are_lines_with_equal_scores(run: Path) -> None:
     recorded = read_recorded(run)
-    assert recorded.cut_short == []
+    assert recorded.cut_short == {}
     board = leaderboard([recorded])
     assert list(board.lines["turns"]) == [8, 8, 8]
     names = ["copyspec, gamma=1, num_draft_tokens=10", "copyspec, gamma=2, num_draft_tokens=0"]
@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_is_the_same_lines(
     evaluate_into(out, byte_model, f"arms={ARMS}", limit=2, **cache)
     evaluate_into(out, byte_model, f"arms={ARMS}", limit=2, **cache)
     recorded = read_recorded(out)
-    assert recorded.cut_short == []
+    assert recorded.cut_short == {}
     board = leaderboard([recorded])
     assert list(board.lines["turns"]) == [4, 4, 4]
     assert board.lines["runs"].tolist() == [1, 1, 1]

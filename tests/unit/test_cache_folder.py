@@ -37,8 +37,8 @@ def garbage(folder: Path) -> None:
         file = folder / "exact_steps" / f"{number}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    for public in FILES.values():
-        (folder / public.sha256[:12] / Path(public.path).name).mkdir(parents=True)
+    for path, public in FILES.items():
+        (folder / public.sha256[:12] / Path(path).name).mkdir(parents=True)
     (folder / "kernels").mkdir(mode=0o700)
     for kernel in Path(pooch.os_cache("copyspec_eval")).glob("kernels/*.so"):
         (folder / "kernels" / kernel.name).write_bytes(b"\x7fELF")

@@ -18,8 +18,9 @@ from run_folders import CONVERSATION, sample, sha256, write_log
 
 from copyspec_eval.cli import main
 from copyspec_eval.harness.rescoring import rescore
+from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports import comparison
-from copyspec_eval.reports.equivalence import (
+from copyspec_eval.reports.comparison import (
     Document,
     Pair,
     compare_answers,
@@ -28,7 +29,7 @@ from copyspec_eval.reports.equivalence import (
     longest_increasing,
     reordered_documents,
 )
-from copyspec_eval.reports.runs import Answer, AnswerKey, Run, Scores
+from copyspec_eval.reports.runs import Answer, Run, Scores
 from copyspec_eval.types import Difference
 
 

@@ -38,7 +38,7 @@ def asked(run_id: str, num_answers: int = 8, **changes: Any) -> RunManifest:
 
 
 def cut_short(folder: Path) -> list[str]:
-    return [run.run_id for run in read_recorded(folder).cut_short]
+    return list(read_recorded(folder).cut_short)
 
 
 def note(folder: Path, run_id: str, answers: str) -> str:

@@ -49,5 +49,5 @@ def test_shares_are_of_all_tokens() -> None:
     whole = with_counts(ROW, num_tokens=100, num_looped_tokens=0, finish_reason="eos")
     unknown = with_counts(ROW, num_tokens=100, num_looped_tokens=None, finish_reason=None)
     turns = frame([cut, whole, whole, unknown])
-    assert METRIC["looped_share"].of(turns) == 60 / 300
-    assert METRIC["cut_share"].of(turns) == 1 / 3
+    assert METRIC["looped_share"].figure(turns) == 60 / 300
+    assert METRIC["cut_share"].figure(turns) == 1 / 3

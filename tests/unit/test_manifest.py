@@ -19,11 +19,13 @@ from copyspec_eval import provenance
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.run_spec import run_spec
-from copyspec_eval.manifest import RunSpec, new_manifest, read_manifests, write_manifest
+from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests, write_manifest
 
 
 def test_earlier_runs_are_kept(tmp_path: Path) -> None:
-    first = new_manifest("r", SPEC, "lm_eval", step_seconds={0: 0.5, 15: 0.75})
+    first = RunManifest(
+        "r", provenance.started_at(), "lm_eval", SPEC, step_seconds={0: 0.5, 15: 0.75}
+    )
     second = replace(first, run_id="another", spec=replace(SPEC, threads=3))
     for run in (first, second, first):
         write_manifest(tmp_path, run)
@@ -40,12 +42,14 @@ def test_a_file_that_only_has_the_manifests_name_is_left_alone(
     path = tmp_path / "manifest.json"
     path.write_text(content)
     with pytest.raises(DataError, match=r"manifest.json: not a manifest of ours"):
-        write_manifest(tmp_path, new_manifest("r", SPEC, "lm_eval"))
+        write_manifest(tmp_path, RunManifest("r", provenance.started_at(), "lm_eval", SPEC))
     assert path.read_text() == content
 
 
 def test_an_entry_of_another_schema_is_left_out_and_named(tmp_path: Path) -> None:
-    write_manifest(tmp_path, replace(new_manifest("r", SPEC, "lm_eval"), run_id="good"))
+    write_manifest(
+        tmp_path, replace(RunManifest("r", provenance.started_at(), "lm_eval", SPEC), run_id="good")
+    )
     runs = json.loads((tmp_path / "manifest.json").read_text())["runs"]
     runs += [runs[0] | {"run_id": "old", "schema_version": 1}]
     runs += [runs[0] | {"run_id": "torn", "spec": {}}]

@@ -28,7 +28,7 @@ from copyspec_eval.types import DraftCounts
 
 QUESTIONS = [["Name a fruit.", "And its colour?"], ["Say one.", "Twice?"], ["Hi", "Bye"]]
 # What a run that is neither paired nor with a draft model knows.
-_KNOWN = [metric for metric in METRICS if not math.isnan(metric.of(frame([ROW])))]
+_KNOWN = [metric for metric in METRICS if not math.isnan(metric.figure(frame([ROW])))]
 TIMED = [metric.name for metric in _KNOWN if metric.timed]
 COUNTED = [metric.name for metric in _KNOWN if not metric.timed]
 

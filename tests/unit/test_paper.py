@@ -14,6 +14,7 @@ from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.paper import layouts, plan, running, tables
 from copyspec_eval.paper.plan import Request
+from copyspec_eval.paper.tables import TABLES
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
@@ -66,7 +67,7 @@ def answered(
 
 def test_the_draft_model_alone_and_behind_copying(tmp_path: Path) -> None:
     """Sums by hand: 20 tokens a turn and arm; seconds 4 and 2, then 5 and 1, of two documents."""
-    [run, *_] = plan.draft_models(REQUEST)
+    [run, *_] = TABLES["draft-model"].runs(REQUEST)
     of_model = {"model": DraftCounts(3, 9, 6)}
     both = of_model | {"context": DraftCounts(2, 20, 7)}
     seconds = {  # by drafter and γ, turn, document
@@ -98,7 +99,7 @@ def test_the_draft_model_alone_and_behind_copying(tmp_path: Path) -> None:
 
 def test_tau_and_copied_share_per_turn(tmp_path: Path) -> None:
     """Turn 1: 5 + 2 of 20 tokens in 2 + 1 attempts; turn 2: 8 + 4 of 20 in 1 + 2."""
-    [run] = plan.gammas(REQUEST)
+    [run] = TABLES["gamma"].runs(REQUEST)
     drafts = {
         (0, 1): DraftCounts(2, 20, 5),
         (1, 1): DraftCounts(1, 10, 2),
@@ -123,7 +124,7 @@ def test_tau_and_copied_share_per_turn(tmp_path: Path) -> None:
 
 
 def test_prompt_lengths_share_out_the_turns(tmp_path: Path) -> None:
-    run, _ = plan.conversations(REQUEST)
+    run, _ = TABLES["categories"].runs(REQUEST)
     rows = [
         row("20260101-a", "copyspec", doc, turn, 5.0 / turn, num_prompt_tokens=length)
         for doc, turn, length in ((0, 1, 100), (1, 1, 128), (0, 2, 3000), (1, 2, 200))
@@ -136,12 +137,12 @@ def test_prompt_lengths_share_out_the_turns(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", tables.TABLES)
+@pytest.mark.parametrize("name", TABLES)
 def test_every_table_has_a_plan(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["paper", name, "--model", "org/model", "--draft-model", "org/small", "--plan"]
     assert main([*command, "--limit", "8", "--tokens-per-second", "10"]) == 0
     *commands, estimate = capsys.readouterr().out.splitlines()
-    runs = tables.TABLES[name].runs(replace(REQUEST, limit=8))
+    runs = TABLES[name].runs(replace(REQUEST, limit=8))
     assert len(commands) == len(runs)
     for line, run in zip(commands, runs, strict=True):
         assert line.startswith(
@@ -154,18 +155,18 @@ def test_every_table_has_a_plan(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_samples_are_the_papers() -> None:
-    runs = {run.task: run for run in plan.main_results(REQUEST)}
+    runs = {run.task: run for run in TABLES["main"].runs(REQUEST)}
     assert runs["gsm8k_self_correction_paper"].num_documents(REQUEST) == 104
     assert runs["cnn_dailymail_extractive_paper"].num_documents(REQUEST) == 101
     assert "--limit" not in runs["mt_redundant_paper"].command(REQUEST)
 
 
 def test_tables_that_need_the_same_run_share_it() -> None:
-    names = {run.name for run in plan.main_results(REQUEST)}
-    assert {run.name for run in plan.conversations(REQUEST)} <= names
-    [gammas], [copied] = plan.gammas(REQUEST), plan.numbers_copied(REQUEST)
+    names = {run.name for run in TABLES["main"].runs(REQUEST)}
+    assert {run.name for run in TABLES["categories"].runs(REQUEST)} <= names
+    [gammas], [copied] = TABLES["gamma"].runs(REQUEST), TABLES["copied-tokens"].runs(REQUEST)
     assert not {gammas.name, copied.name} & names
-    assert len({run.name for run in plan.draft_models(REQUEST)}) == 3
+    assert len({run.name for run in TABLES["draft-model"].runs(REQUEST)}) == 3
 
 
 def test_wrong_requests_are_refused() -> None:
@@ -174,14 +175,14 @@ def test_wrong_requests_are_refused() -> None:
     with pytest.raises(OptionError, match="--limit 0 is not a number of documents"):
         tables.table_named("gamma", replace(REQUEST, limit=0))
     with pytest.raises(OptionError, match=r"--tokens-per-second 0\.0 is no speed"):
-        tables.planned(tables.TABLES["gamma"], REQUEST, 0.0)
+        tables.planned(TABLES["gamma"], REQUEST, 0.0)
     with pytest.raises(OptionError, match="needs a draft model; give --draft-model NAME"):
         tables.table_named("draft-model", replace(REQUEST, draft_model=None))
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     request = replace(REQUEST, out=tmp_path)
-    runs = plan.gammas(request)
+    runs = TABLES["gamma"].runs(request)
     folder = runs[0].folder(request)
     folder.mkdir()
     (folder / "command.json").write_text("[]")

@@ -14,9 +14,9 @@ import pytest
 from recorded_runs import manifest, turn, write_run
 from run_folders import write_conversations
 
+from copyspec_eval.reports.conversations import read_ratings
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
 from copyspec_eval.reports.leaderboard_forms import as_markdown, csv_files
-from copyspec_eval.reports.ratings import read_ratings
 from copyspec_eval.reports.recorded import read_recorded
 
 QUESTIONS = [

@@ -13,7 +13,8 @@ from sample_rows import PAIRED_ROW, ROW
 
 from copyspec_eval import records
 from copyspec_eval.errors import DataError
-from copyspec_eval.reports.runs import Answer, AnswerKey, read_run
+from copyspec_eval.records import AnswerKey
+from copyspec_eval.reports.runs import Answer, read_run
 
 
 def test_a_run_is_read_from_its_log(tmp_path: Path) -> None:

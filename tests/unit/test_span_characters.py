@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec_eval.reports.segments import Segment, segments
+from copyspec_eval.records import Segment, segments
 from copyspec_eval.session.span_characters import span_characters, text_and_offsets
 from copyspec_eval.types import CopyOrigin, Span
 

@@ -12,12 +12,11 @@ from typing import Any
 import jinja2
 from pandas import DataFrame, Series
 
-from copyspec_eval.records import TurnRecord
+from copyspec_eval.records import TurnRecord, segments
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
 from copyspec_eval.reports.leaderboard_forms import in_words, line_cells
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
-from copyspec_eval.reports.segments import segments
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import metric_column
 from copyspec_eval.types import COPIED, first_difference
@@ -81,7 +80,9 @@ def _file(name: str) -> str:
 
 def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> dict[str, Any]:
     turns = board.turns[board.turns["line"].isin(lines)]
-    figures = Series({metric.name: metric.of(turns) for metric in METRICS if not metric.is_bound})
+    figures = Series(
+        {metric.name: metric.figure(turns) for metric in METRICS if not metric.is_bound}
+    )
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
     shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
     drawn = list(_charts(board, lines, turns))
@@ -113,25 +114,20 @@ def _agreements(board: Leaderboard) -> list[list[str]]:
 
 def _differences(board: Leaderboard) -> list[list[str]]:
     """Where answers differ from the baseline's."""
-    differing = board.turns[board.turns["difference_position"].notna()]
-    return [
-        [*board.lines.loc[line, ["task", "drafter"]], *_difference(board.records[row])]
-        for row, line in differing["line"].items()
-    ]
-
-
-def _difference(record: TurnRecord) -> list[str]:
-    assert record.baseline is not None
-    assert record.baseline.difference is not None
-    start = max(0, (first_difference(record.answer, record.text) or 0) - _SNIPPET // 2)
-    return [
-        str(record.doc_id),
-        str(record.turn),
-        record.baseline.agreement.replace("_", "-"),
-        str(record.baseline.difference.position),
-        record.answer[start : start + _SNIPPET],
-        record.text[start : start + _SNIPPET],
-    ]
+    rows = []
+    for number, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
+        record = board.records[number]
+        start = max(0, (first_difference(record.answer, record.text) or 0) - _SNIPPET // 2)
+        rows.append(
+            [
+                *board.lines.loc[turn["line"], ["task", "drafter"]],
+                *(str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")),
+                f"{turn['difference_position']:.0f}",
+                record.answer[start : start + _SNIPPET],
+                record.text[start : start + _SNIPPET],
+            ]
+        )
+    return rows
 
 
 def _chosen(board: Leaderboard) -> set[Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Literal, NamedTuple
 
 import matplotlib
 import numpy
@@ -20,6 +19,8 @@ from copyspec_eval.records import TurnRecord
 # Colours that nothing else has; the page's style knows the names.
 _COLOURS = {"#000001": "ink", "#000002": "faint", "#000003": "drafted", "#000004": "baseline"}
 _INK, _FAINT, _DRAFTED, _BASELINE = _COLOURS
+# The beginning of their columns in `turns.frame`, their names and colours.
+_ARMS = (("", "with drafts", _DRAFTED), ("baseline_", "baseline", _BASELINE))
 _STYLE = {
     "svg.fonttype": "none",
     # A dollar in a category's name is a dollar.
@@ -41,18 +42,16 @@ _STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
-Points = NDArray[numpy.float64]
+_Grid = Literal["both", "y"]
 
 _SIZE = (4.4, 3.0)
 _MARGINS = {"left": 0.14, "right": 0.98, "bottom": 0.21, "top": 0.91}
-_ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2}
 _FEWEST_GROUPS = 4
 _MOST_POINTS = 500
 _LONGEST_LABEL = 14
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """A drawing, what it shows in a line, and its SVG."""
 
     title: str
@@ -60,12 +59,19 @@ class Chart:
     svg: str
 
 
-def draw(title: str, note: str, plot: Callable[[Axes], None]) -> Chart:
-    """A chart that `plot` draws on axes."""
+def _draw(
+    title: str, note: str, labels: tuple[str, str], grid: _Grid, plot: Callable[[Axes], None]
+) -> Chart:
+    """A chart that `plot` draws on axes with these labels of x and y."""
     with matplotlib.rc_context(_STYLE):
         # Found for each chart, the margins would take as long as all else.
         figure = Figure(figsize=_SIZE)
-        plot(figure.subplots(gridspec_kw=_MARGINS))
+        axes = figure.subplots(gridspec_kw=_MARGINS)
+        plot(axes)
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        axes.grid(axis=grid)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     svg = drawn.getvalue()
@@ -84,8 +90,7 @@ def speeds(task: str, what: str, drafter: str, figures: DataFrame) -> Chart:
         places = numpy.arange(len(names))
         both = bool(baseline.notna().any())
         width = 0.4 if both else 0.6
-        beside = places + (width / 2 if both else 0)
-        axes.bar(beside, drafted, width, color=_DRAFTED, label=drafter)
+        axes.bar(places + (width / 2 if both else 0), drafted, width, color=_DRAFTED, label=drafter)
         if both:
             values = baseline.fillna(0.0).to_list()
             axes.bar(places - width / 2, values, width, color=_BASELINE, label="baseline")
@@ -94,47 +99,38 @@ def speeds(task: str, what: str, drafter: str, figures: DataFrame) -> Chart:
         # A single pair of bars does not fill the chart.
         margin = max(0.6, (_FEWEST_GROUPS - len(names)) / 2)
         axes.set_xlim(-margin, len(names) - 1 + margin)
-        axes.set_ylabel("tokens/s")
-        axes.grid(axis="y")
-        axes.legend(**_ABOVE)
 
-    return draw(f"{task}: tokens per second", what, plot)
+    return _draw(f"{task}: tokens per second", what, ("", "tokens/s"), "y", plot)
 
 
 def speed_by_context(turns: DataFrame) -> Chart | None:
     """Decode speed against context length, a line fitted to each arm; None with too few turns."""
-    arms = {
-        _DRAFTED: ("with drafts", _points(turns, "")),
-        _BASELINE: ("baseline", _points(turns, "baseline_")),
-    }
-    fits = {
-        colour: (name, points, numpy.polyfit(points[:, 0], points[:, 1], 1))
-        for colour, (name, points) in arms.items()
+    arms = [(name, colour, _points(turns, prefix)) for prefix, name, colour in _ARMS]
+    fits = [
+        (name, colour, points, numpy.polyfit(points[:, 0], points[:, 1], 1))
+        for name, colour, points in arms
         if len(points) > 2 and numpy.ptp(points[:, 0]) > 0
-    }
+    ]
     if not fits:
         return None
 
     def plot(axes: Axes) -> None:
-        for colour, (name, points, fit) in fits.items():
+        for name, colour, points, fit in fits:
             shown = points[:: -(-len(points) // _MOST_POINTS)]
             axes.plot(*shown.T, ".", color=colour, alpha=0.5, markersize=4, label=name)
             ends = numpy.array([points[:, 0].min(), points[:, 0].max()])
             axes.plot(ends, numpy.polyval(fit, ends), color=colour)
-        axes.set_xlabel("tokens of prompt and half the answer")
-        axes.set_ylabel("decode tokens/s")
         axes.set_ylim(bottom=0)
-        axes.grid()
-        axes.legend(**_ABOVE)
 
-    slopes = [f"{name} {100 * fit[0]:+,.1f}" for name, _, fit in fits.values()]
+    slopes = [f"{name} {100 * fit[0]:+,.1f}" for name, _, _, fit in fits]
     note = f"tokens/s per 100 tokens of context: {', '.join(slopes)} (least squares)"
-    return draw("Speed as the context grows", note, plot)
+    labels = ("tokens of prompt and half the answer", "decode tokens/s")
+    return _draw("Speed as the context grows", note, labels, "both", plot)
 
 
-def _points(turns: DataFrame, arm: str) -> Points:
+def _points(turns: DataFrame, prefix: str) -> NDArray[numpy.float64]:
     """Of each turn, tokens of context at the middle of the answer, and tokens per second there."""
-    names = [f"{arm}{name}" for name in ("num_tokens", "decode_tokens", "decode_seconds")]
+    names = [f"{prefix}{name}" for name in ("num_tokens", "decode_tokens", "decode_seconds")]
     values = turns[["num_prompt_tokens", *names]].dropna().to_numpy(dtype=float)
     prompt, tokens, decoded, seconds = values[(values[:, 2] > 0) & (values[:, 3] > 0)].T
     return numpy.stack([prompt + tokens / 2, decoded / seconds], axis=1)
@@ -147,37 +143,26 @@ def accepted_lengths(records: Sequence[TurnRecord]) -> Chart | None:
         return None
 
     def plot(axes: Axes) -> None:
-        axes.hist(
-            numpy.array(accepted), bins=[i - 0.5 for i in range(max(accepted) + 2)], color=_DRAFTED
-        )
-        axes.set_xlabel("accepted tokens of a draft")
-        axes.set_ylabel("drafts")
-        axes.grid(axis="y")
+        bins = [length - 0.5 for length in range(max(accepted) + 2)]
+        axes.hist(numpy.array(accepted), bins=bins, color=_DRAFTED)
 
     none = sum(length == 0 for length in accepted) / len(accepted)
-    return draw(
-        "Accepted lengths", f"{len(accepted):,} drafts, {none:.0%} of them rejected at once", plot
-    )
+    note = f"{len(accepted):,} drafts, {none:.0%} of them rejected at once"
+    labels = ("accepted tokens of a draft", "drafts")
+    return _draw("Accepted lengths", note, labels, "y", plot)
 
 
 def latencies(turns: DataFrame) -> Chart | None:
     """Share of turns that were answered within a time; None if no time is known."""
-    arms = {
-        _DRAFTED: ("with drafts", turns["latency_seconds"].dropna().sort_values()),
-        _BASELINE: ("baseline", turns["baseline_latency_seconds"].dropna().sort_values()),
-    }
-    seconds = arms[_DRAFTED][1]
+    seconds = turns["latency_seconds"].dropna().sort_values()
     if not len(seconds):
         return None
 
     def plot(axes: Axes) -> None:
-        for colour, (name, values) in arms.items():
+        for prefix, name, colour in _ARMS:
+            values = turns[f"{prefix}latency_seconds"].dropna().sort_values()
             if len(values):
                 axes.ecdf(values, color=colour, label=name)
-        axes.set_xlabel("seconds")
-        axes.set_ylabel("share of turns answered")
-        axes.grid()
-        axes.legend(**_ABOVE)
 
-    middle = seconds.iloc[len(seconds) // 2]
-    return draw("Latency", f"half of the turns within {middle:.3g} s with drafts", plot)
+    note = f"half of the turns within {seconds.iloc[len(seconds) // 2]:.3g} s with drafts"
+    return _draw("Latency", note, ("seconds", "share of turns answered"), "both", plot)

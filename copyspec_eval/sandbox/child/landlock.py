@@ -52,7 +52,7 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
     _enter(rules)
 
 
-def keep_apart() -> None:
+def forbid_tracing() -> None:
     """Keep this process from the memory and the environment of all that it did not start.
 
     What is under rules of Landlock may trace nothing else, whatever the rules are: these forbid to

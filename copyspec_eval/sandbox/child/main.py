@@ -31,7 +31,7 @@ from pathlib import Path
 
 from .filter import guard
 from .kernel import LINUX, libc
-from .landlock import keep_apart, restrict
+from .landlock import forbid_tracing, restrict
 
 TICK_SECONDS = 0.02
 """Interval at which the processes are counted."""
@@ -104,7 +104,7 @@ def become(
         if files is not None:
             restrict(**files)
         elif shared:
-            keep_apart()
+            forbid_tracing()
         if LINUX:
             hand_over(watcher, guard(shared))
         watcher.close()
