@@ -14,8 +14,8 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 _RUN: dict[str, Any] = {"type": Path, "metavar": "RUN"}
 _DIR: dict[str, Any] = {"type": Path, "metavar": "DIR"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-_RUN_FOLDER = "the folder that lm_eval wrote to"
-_MODEL = "a Hub name or a folder"
+_RUN_FOLDER = "the --output_path of a run"
+_MODEL = "name on the Hub, or a folder"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,7 +30,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="copyspec-eval",
-        description="Evaluate language models with speculative copying.",
+        description="Measure and verify CopySpec speculative decoding in lm-evaluation-harness.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
@@ -50,115 +50,117 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_run(choices: _Commands) -> None:
-    what = "lm-eval's `run`, with our model and tasks"
+    what = "run lm-eval with our models and tasks, without the start-up hook"
     # No argument starts with NUL, so nothing here is an option of ours: not even --help.
     command = choices.add_parser("run", help=what, prefix_chars="\0", add_help=False)
     command.add_argument("lm_eval_arguments", nargs=argparse.REMAINDER)
 
 
 def _add_replay(choices: _Commands) -> None:
-    what = "count a drafter's forwards on recorded answers, without a model"
+    what = "count forwards that a drafter needs for recorded answers; runs no model"
     command = choices.add_parser("replay", help=what)
     add = command.add_argument
-    add("--drafter", required=True, metavar="NAME", help="copyspec, none, …")
-    what = "such as gamma=3, or tree=true,store=FILE: FILE has earlier answers, by id and turn"
+    add("--drafter", required=True, metavar="NAME", help="suffix, copyspec or none")
+    what = "e.g. gamma=3, or tree=true,store=FILE with earlier answers by id and turn"
     add("--drafter-args", default="", metavar="K=V,…", help=what)
-    add("--traces", required=True, **_FILE, help="JSONL")
-    what = "cost of a draft token, in steps of one token (0.01)"
+    add("--traces", required=True, **_FILE, help="recorded answers, JSONL")
+    what = "cost of a draft token as a share of a forward (default: 0.01)"
     add("--token-cost", type=float, default=0.01, metavar="ALPHA", help=what)
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _add_compare(choices: _Commands) -> None:
-    what = "check whether two runs gave the same answers; exit code 1 if not"
+    what = "check whether two runs gave the same answers (exit code 1 if not)"
     command = choices.add_parser("compare", help=what)
     add = command.add_argument
     add("run_a", type=Path, metavar="RUN_A", help=_RUN_FOLDER)
-    what = "another; left out, the two arms of a paired run are compared"
+    what = "second run; omit to compare both arms of a paired run"
     add("run_b", type=Path, nargs="?", metavar="RUN_B", help=what)
-    what = "load the model that gave the answers and separate near-ties from divergences"
+    what = "load this model to tell near-ties from divergences"
     add("--rescore", metavar="MODEL", help=what)
     add("--json", action="store_true", help="print JSON instead of tables")
 
 
 def _add_report(choices: _Commands) -> None:
-    command = choices.add_parser("report", help="print figures of runs; write tables and a page")
+    command = choices.add_parser("report", help="summarise runs as tables and an HTML page")
     add = command.add_argument
-    add("runs", nargs="+", **_RUN, help="folder that lm_eval --output_path wrote to")
-    what = "where to put LEADERBOARD.md, leaderboard*.csv, .json and report.html"
+    add("runs", nargs="+", **_RUN, help=_RUN_FOLDER)
+    what = "write LEADERBOARD.md, leaderboard*.csv, leaderboard.json and report.html here"
     add("--out", **_DIR, help=what)
-    add("--format", choices=["table", "md", "csv", "json"], default="table")
+    add("--format", choices=["table", "md", "csv", "json"], default="table", help="default: table")
 
 
 def _add_merge(choices: _Commands) -> None:
-    what = "put shards of one run together, which answered different documents"
+    what = "merge the shards of a run"
     command = choices.add_parser("merge", help=what)
     add = command.add_argument
-    add("runs", nargs="+", **_RUN, help="folder of a shard, made with --samples")
-    add("--out", required=True, **_DIR, help="the folder of the whole run")
+    add("runs", nargs="+", **_RUN, help="output folder of a shard (a run with --samples)")
+    add("--out", required=True, **_DIR, help="output folder")
 
 
 def _add_exactness(choices: _Commands) -> None:
-    what = "check on this machine how outputs are those of plain decoding"
+    what = "check which steps are bit-exact for a model on this machine"
     command = choices.add_parser("exactness", help=what)
     add = command.add_argument
     add("model", metavar="MODEL", help=_MODEL)
-    add("--dtype", metavar="NAME", help="such as bfloat16 (the checkpoint's)")
-    add("--device", metavar="NAME", help="such as cuda:0")
-    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="(1 8)")
+    add("--dtype", metavar="NAME", help="e.g. bfloat16 (default: the checkpoint's)")
+    add("--device", metavar="NAME", help="e.g. cuda:0 (default: a GPU if there is one)")
+    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="default: 1 8")
 
 
 def _add_paper(choices: _Commands) -> None:
     command = choices.add_parser(
         "paper",
-        help="reproduce a table of the paper: make the runs that it needs, and print it",
-        epilog="A run that is there already is kept, and one that was cut short goes on. Tables: "
-        "main, categories, gamma, copied-tokens, draft-model, self-correction, context-length, "
+        help="reproduce a table from the paper",
+        epilog="Interrupted runs resume; finished runs are not repeated. Tables: main, "
+        "categories, gamma, copied-tokens, draft-model, self-correction, context-length, "
         "similarity.",
     )
     add = command.add_argument
-    add("table", metavar="TABLE", help="see below")
+    add("table", metavar="TABLE", help="one of the names below")
     add("--model", required=True, metavar="NAME", help=_MODEL)
-    add("--draft-model", metavar="NAME", help="for the tables that have one")
-    add("--limit", type=int, metavar="N", help="documents of each task (the paper's)")
-    add("--model-args", default="", metavar="K=V,…", help="more of lm-eval's --model_args")
-    add("--batch-size", default="1", metavar="N", help="(1)")
-    add("--out", default=Path("runs/paper"), **_DIR, help="(runs/paper)")
-    what = "print the commands, and how long they take, alone"
+    add("--draft-model", metavar="NAME", help="for tables with a draft model")
+    add("--limit", type=int, metavar="N", help="documents per task (default: the paper's)")
+    add("--model-args", default="", metavar="K=V,…", help="further --model_args for lm-eval")
+    add("--batch-size", default="1", metavar="N", help="default: 1")
+    add("--out", default=Path("runs/paper"), **_DIR, help="output folder (default: runs/paper)")
+    what = "dry run: print commands and estimated time"
     add("--plan", action="store_true", help=what)
-    what = "of plain decoding, for the estimate (35.5, the paper's Llama-3.1-8B)"
+    what = "speed of plain decoding, for the estimate (default: 35.5, Llama-3.1-8B in the paper)"
     add("--tokens-per-second", type=float, default=35.5, metavar="N", help=what)
 
 
 def _add_judge(choices: _Commands) -> None:
     command = choices.add_parser(
         "judge",
-        help="have a chat model rate a run's conversations, or choose between those of two runs",
-        epilog="A judgement that takes over 300 seconds, retries included, is given up. What is "
-        "rated is kept; the same command asks for the rest.",
+        help="let a chat model rate a run, or compare two runs",
+        epilog="Judgements are saved as they arrive; the same command asks for missing ones. A "
+        "judgement may take at most 300 seconds, retries included.",
     )
     add = command.add_argument
     add("run", **_RUN, help=_RUN_FOLDER)
-    what = "another run of the same task; its answers are put beside these, in both orders"
+    what = "compare with this run of the same task, in both orders"
     add("--against", **_RUN, help=what)
-    what = "show reference answers on MT-Redundant's second turns too, as FastChat does"
+    what = "also show reference answers on second turns of MT-Redundant, as FastChat does"
     add("--all-references", action="store_true", help=what)
-    _add_chat_model(command, "the judge, such as gpt-4")
+    _add_chat_model(command, "the judge, e.g. gpt-4")
 
 
 def _add_redundant(choices: _Commands) -> None:
-    what = "make a variant of a question file whose second turns ask for the first answer again, "
-    command = choices.add_parser("redundant", help=f"{what}changed")
-    command.add_argument("questions", type=Path, metavar="QUESTIONS", help="in FastChat's format")
-    command.add_argument("--out", required=True, **_FILE, help="of the variant")
-    _add_chat_model(command, "the model that writes the second turns")
+    what = "generate follow-up questions that ask for an edited version of the first answer"
+    command = choices.add_parser("redundant", help=what)
+    command.add_argument(
+        "questions", type=Path, metavar="QUESTIONS", help="question file in FastChat's format"
+    )
+    command.add_argument("--out", required=True, **_FILE, help="output file")
+    _add_chat_model(command, "model that writes the second turns")
 
 
 def _add_chat_model(command: argparse.ArgumentParser, what: str) -> None:
     add = command.add_argument
     add("--model", required=True, metavar="NAME", help=what)
-    add("--base-url", metavar="URL", help="an OpenAI-compatible server; OpenAI's if not given")
-    add("--concurrency", type=int, default=4, metavar="N", help="requests at a time (4)")
+    add("--base-url", metavar="URL", help="OpenAI-compatible server (default: OpenAI)")
+    add("--concurrency", type=int, default=4, metavar="N", help="concurrent requests (default: 4)")
 
 
 def _add_export(choices: _Commands) -> None:
@@ -172,7 +174,7 @@ def _add_export(choices: _Commands) -> None:
     }.items():
         command = choices.add_parser(name, help=what)
         command.add_argument("run", **_RUN, help=_RUN_FOLDER)
-        command.add_argument("--out", required=True, **_DIR, help="the folder to write to")
+        command.add_argument("--out", required=True, **_DIR, help="output folder")
 
 
 def _version() -> str:
