@@ -45,15 +45,15 @@ class SandboxError(CopySpecError):
 
 
 def unknown_option(kind: str, name: str, existing: Iterable[str]) -> OptionError:
-    """An OptionError with the names that exist and the one that was probably meant.
+    """An OptionError with the name that was probably meant, else with all that exist.
 
     >>> str(unknown_option("drafter", "copyspek", ["copyspec", "none"]))
-    "unknown drafter 'copyspek' (did you mean 'copyspec'?); known: copyspec, none"
+    "unknown drafter 'copyspek' (did you mean 'copyspec'?)"
     """
     names = sorted(existing)
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return OptionError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
+    remedy = f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(names)}"
+    return OptionError(f"unknown {kind} {name!r}{remedy}")
 
 
 def printable(text: str) -> str:

@@ -198,6 +198,6 @@ def _cached(path: str) -> Path:
         )
     except (OSError, ValueError) as error:
         raise DataError(
-            f"cannot download {file.url} to {cache} ({' '.join(str(error).split())}); "
+            f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100}); "
             f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
         ) from error

@@ -125,19 +125,19 @@ class DraftOptions:
             least = 0 if (name, self.drafter) == ("num_draft_tokens", "copyspec") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise OptionError(
-                    f"{name}={value!r} is not an integer of at least {least}; "
-                    f"usual is {usual[name]}"
+                    f"{name} must be an integer of at least {least} (usual: {usual[name]}), "
+                    f"got {value!r}"
                 )
         kinds: dict[str, tuple[Any, str]] = {
-            "drafter": (str, "no name of a drafter"),
-            "draft_model": (str | None, "no name of a model"),
-            "tree": (bool, "neither true nor false"),
-            "recycle": (bool, "neither true nor false"),
-            "store": (bool | tuple, "neither true nor false, nor the folder of an earlier run"),
+            "drafter": (str, "the name of a drafter"),
+            "draft_model": (str | None, "the name of a model"),
+            "tree": (bool, "true or false"),
+            "recycle": (bool, "true or false"),
+            "store": (bool | tuple, "true, false or the folder of an earlier run"),
         }
-        for name, (kind, problem) in kinds.items():
+        for name, (kind, wanted) in kinds.items():
             if not isinstance(getattr(self, name), kind):
-                raise OptionError(f"{name}={getattr(self, name)!r} is {problem}")
+                raise OptionError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
 
     @property
     def store_paths(self) -> tuple[str, ...]:

@@ -111,8 +111,13 @@ def generate(
         draft_model=None if draft_model is None else type(draft_model).__name__,
         delta=delta,
     )
+    if not isinstance(model, torch.nn.Module):
+        raise RequestError(
+            f"model is a {type(model).__name__}; pass a loaded model, e.g. "
+            "AutoModelForCausalLM.from_pretrained(NAME)"
+        )
     if not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError(f"batch_size={batch_size!r} is not a number of at least 1")
+        raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
     stops = [stop] if isinstance(stop, str) else list(stop)
 
@@ -122,7 +127,7 @@ def generate(
     for name in settings.keys() & _INSTEAD.keys():
         raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise RequestError(f"max_new_tokens={max_new_tokens!r} is not a number of at least 1")
+        raise RequestError(f"max_new_tokens must be at least 1, got {max_new_tokens!r}")
     builder, on_commit = SequenceBuilder(tokenizer.pad_token_id, decode), put_to(streamer)
     requests = [
         builder.build(model, prompt_ids, settings, max_new_tokens, stops, seed, on_commit=on_commit)
@@ -155,7 +160,7 @@ def python_options(
     """As `draft_options`, checked; `store` is a switch here."""
     options = draft_options(drafter, gamma, **others)
     if options.store_paths:
-        raise OptionError(f"store={options.store!r} is neither True nor False")
+        raise OptionError(f"store must be True or False, got {options.store!r}")
     return parse_arms(options, exact=exact)[0]
 
 
@@ -177,11 +182,17 @@ def _token_ids(
     model: PreTrainedModel,
 ) -> Iterator[list[int]]:
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    is_one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping))
+    is_list = isinstance(prompts, list | tuple)
+    is_one = not is_list or (prompts and isinstance(prompts[0], Mapping))
     for number, prompt in enumerate([prompts] if is_one else prompts):
         text: Any = prompt
         is_text = isinstance(prompt, str)
         if not is_text:
+            if not isinstance(prompt, list | tuple):
+                raise RequestError(
+                    f"prompt {number} is a {type(prompt).__name__}; pass a text or a list of "
+                    "messages, and token ids through model.generate with custom_generate"
+                )
             if not getattr(tokenizer, "chat_template", None):
                 raise OptionError("the tokenizer has no chat template; pass texts, not messages")
             messages: Any = list(prompt)

@@ -23,7 +23,7 @@ from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.utils import sanitize_model_name
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError
+from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.recorded import is_ours, parse_arguments, recorded, with_environment
 from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
@@ -189,6 +189,9 @@ def _wrap(function: Callable[..., Any]) -> None:
             # lm-eval prints these, and they print as they are recorded.
             if isinstance(given["model"], str):
                 given["model_args"] = with_environment(parse_arguments(given["model_args"]))
+                for name in ("batch_size", "device"):
+                    if name in given["model_args"] and given[name] is not None:
+                        raise OptionError(f"pass {name} as --{name}, not in --model_args")
             if given["gen_kwargs"]:
                 given["gen_kwargs"] = parse_arguments(given["gen_kwargs"])
             if folder := _folder(given["evaluation_tracker"]):

@@ -85,7 +85,7 @@ def check_values(options: Mapping[str, Any]) -> None:
         raise OptionError("peft=… needs the package peft; pip install peft")
     for name in _PARALLEL_OPTIONS:
         if options.get(name) is not None and options.get("parallelize", False) is False:
-            raise OptionError(f"{name}={options[name]!r} is not read without parallelize=True")
+            raise OptionError(f"{name} needs parallelize=True")
 
 
 def _check_device(name: object) -> None:

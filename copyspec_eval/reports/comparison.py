@@ -230,7 +230,8 @@ def comparison_tables(
     figures = comparison_figures(pairs, reordered, scores)
     differences = figures["differences"]
     lines = [_line(each) for each in differences if each["status"] != "not_comparable"]
-    lines += [f"- {task} doc {doc_id}: in another place in the log" for task, doc_id in reordered]
+    if reordered:
+        lines.append(f"- {len(reordered)} documents were answered in a different order")
     if len(lines) > _MAX_LINES:
         more = len(lines) - _MAX_LINES
         lines[_MAX_LINES:] = [f"- … and {more} more (--json lists all)"]

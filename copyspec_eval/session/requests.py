@@ -14,7 +14,7 @@ from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.random_numbers import RequestSeeds
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.errors import RequestError
+from copyspec_eval.errors import RequestError, unknown_option
 
 
 class SequenceBuilder:
@@ -80,10 +80,8 @@ class SequenceBuilder:
             None, **settings, pad_token_id=self._pad_token_id
         )
         if is_checked and unknown:
-            raise RequestError(
-                f"unknown generation setting {', '.join(sorted(unknown))}; "
-                "see transformers.GenerationConfig for those that exist"
-            )
+            known = {"max_new_tokens", *config.to_dict()}
+            raise RequestError(str(unknown_option("generation setting", min(unknown), known)))
         if is_checked:
             check_mode(config)
         device = input_device(model)

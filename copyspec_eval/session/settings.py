@@ -22,7 +22,14 @@ def draft_options(drafter: str | None, gamma: int | None, **others: Any) -> Draf
 
     >>> draft_options(None, None).drafter, draft_options(None, 5).label
     ('suffix', 'copyspec')
+
+    Raises:
+        OptionError: γ is given for another drafter.
     """
+    if gamma is not None and drafter not in (None, "copyspec"):
+        raise OptionError(
+            f"gamma={gamma} has no effect on drafter={drafter}; leave one of them out"
+        )
     return DraftOptions(
         drafter=default_drafter(gamma) if drafter is None else drafter,
         gamma=PAPER_GAMMA if gamma is None else gamma,
@@ -57,7 +64,7 @@ def parse_arms(
     for each in options:
         drafter_factory(each)
         if each.tree and exact:
-            raise OptionError("tree=True gives other bits than a chain; pass exact=False with it")
+            raise OptionError("tree=True is not bit-exact; pass exact=False with it")
     if names is None:
         return (shared,)
     text = ":".join(names)
@@ -87,7 +94,7 @@ def _arm(shared: DraftOptions, text: str) -> DraftOptions:
 
 def check_bool(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise OptionError(f"{name}={value!r} is neither true nor false")
+        raise OptionError(f"{name} must be true or false, got {value!r}")
     return value
 
 
@@ -121,4 +128,4 @@ def parse_bytes(name: str, value: object) -> int:
             return size
     except (OverflowError, ValueError):
         pass
-    raise OptionError(f"{name}={value!r} is no size; pass e.g. 2GB, or 0 to switch it off")
+    raise OptionError(f"{name} must be a size, e.g. 2GB, or 0 for none, got {value!r}")

@@ -149,7 +149,7 @@ def test_a_killed_run_says_so_and_asks_nothing_twice(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--model_args", "pretrained={model},gamma=0"), "gamma=0 is not an integer"),
+        (("--model_args", "pretrained={model},gamma=0"), "gamma must be an integer of at least 1"),
         (("--gen_kwargs", "max_gen_toks=2048"), "max_gen_toks=2048 does not leave room"),
     ],
 )

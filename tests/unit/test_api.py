@@ -200,7 +200,10 @@ def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
         ({"temprature": 1.0}, "unknown generation setting temprature"),
         ({"num_beams": 2}, "beam search"),
         ({"cache_implementation": "quantized"}, "cache_implementation='quantized'"),
-        ({"prefix_cache": "big"}, "prefix_cache='big' is no size"),
+        (
+            {"prefix_cache": "big"},
+            "prefix_cache must be a size, e\.g\. 2GB, or 0 for none, got 'big'",
+        ),
         ({"store": "runs/base"}, "store="),
     ],
 )

@@ -27,7 +27,7 @@ ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
     [
         ("copyspek", r"unknown drafter 'copyspek' \(did you mean 'copyspec'\?\)"),
         ("copyspec+gama=3", r"unknown setting of the arm copyspec 'gama' \(did you mean 'gamma'"),
-        ("copyspec+gamma=x", "gamma='x' is not an integer of at least 1"),
+        ("copyspec+gamma=x", r"gamma must be an integer of at least 1 \(usual: 3\), got 'x'"),
         ("copyspec+tree", "tree=true is not for drafter=copyspec; pass drafter=suffix"),
         ("copyspec:none:copyspec", "arms=copyspec:none:copyspec: copyspec is listed twice"),
         ("none", "arms=none: only the baseline; add a drafter, e.g. suffix"),

@@ -86,7 +86,7 @@ def test_every_drafter_keeps_to_the_limit(name: str, prompt: list[int], limit: i
 
 def test_unknown_drafter_names_those_that_exist() -> None:
     with pytest.raises(
-        OptionError, match=r"unknown drafter 'copyspek'.*'copyspec'.*; known: copyspec, none"
+        OptionError, match=r"unknown drafter 'copyspek' \(did you mean 'copyspec'\?\)"
     ):
         drafter_factory(DraftOptions("copyspek"))
 
@@ -94,7 +94,9 @@ def test_unknown_drafter_names_those_that_exist() -> None:
 @pytest.mark.parametrize("value", [0, -1, "x", 2.5, True])
 @pytest.mark.parametrize("name", ["gamma", "num_draft_tokens"])
 def test_options_out_of_range_are_named(name: str, value: object) -> None:
-    with pytest.raises(OptionError, match=f"{name}={value!r} is not an integer of at least 1"):
+    with pytest.raises(
+        OptionError, match=f"{name} must be an integer of at least 1 .*got {value!r}"
+    ):
         DraftOptions("suffix", **{name: value})  # type: ignore[arg-type]
 
 
@@ -103,5 +105,7 @@ def test_the_papers_rule_may_copy_nothing() -> None:
     drafter.start([5, 6, 5])
     drafter.observe([6], Verdict(0, 6))
     assert drafter.propose(max_tokens=100, thresholds=[0.0] * 100).token_ids == ()
-    with pytest.raises(OptionError, match="num_draft_tokens=-1 is not an integer of at least 0"):
+    with pytest.raises(
+        OptionError, match=r"num_draft_tokens must be an integer of at least 0 .*got -1"
+    ):
         DraftOptions("copyspec", num_draft_tokens=-1)

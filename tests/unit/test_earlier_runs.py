@@ -204,7 +204,9 @@ def test_what_has_no_answers_is_refused(tmp_path: Path, name: str, message: str)
 
 @pytest.mark.parametrize("value", [1, "", None, [], ["a", ""], "a:", [1], {"a": 1}, 0.5])
 def test_what_is_neither_a_switch_nor_paths_is_refused(value: object) -> None:
-    with pytest.raises(OptionError, match=r"^store=.* is neither true nor false, nor the folder"):
+    with pytest.raises(
+        OptionError, match=r"^store must be true, false or the folder of an earlier run, got .*"
+    ):
         DraftOptions("suffix", store=store_option(value))
 
 

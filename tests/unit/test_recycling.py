@@ -163,7 +163,7 @@ def test_a_draft_models_chain_is_learned_from() -> None:
 def test_without_a_tree_nothing_is_recycled(options: DraftOptions, message: str) -> None:
     with pytest.raises(OptionError, match=f"^recycle{message}"):
         drafter_factory(options)
-    with pytest.raises(OptionError, match="recycle=1 is neither true nor false"):
+    with pytest.raises(OptionError, match="recycle must be true or false, got 1"):
         DraftOptions("suffix", tree=True, recycle=1)  # type: ignore[arg-type]
     assert RECYCLE.label == "suffix + tree + recycle"
 
