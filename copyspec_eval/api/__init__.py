@@ -1,1 +1,1 @@
-"""Python's way in: answers of any loaded model, and transformers' own door."""
+"""For Python: answers of any loaded model, by our `generate` or by transformers'."""

@@ -156,9 +156,13 @@ class CopySpecLM(HFLM):
     def _generate_until(self, answers: Answers) -> list[str]:
         jobs = [self._builder.prepare(asked) for asked in answers.asked]
         is_first = jobs and not self._warm
-        # One of several ranks may have been given only documents that were not asked before.
-        if is_first and self.world_size == 1:
-            requests.check_earlier(self._store_paths, jobs)
+        # One of several ranks may have only documents that were not asked before.
+        is_checked = is_first and self._store_paths and self.world_size == 1
+        if is_checked and not any(job.sequence.earlier for job in jobs):
+            raise OptionError(
+                f"store={store_text(self._store_paths)}: no answer to a document of "
+                f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
+            )
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         session = self.prepare()
         batch_size = self._batch_size(session, jobs)

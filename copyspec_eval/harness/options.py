@@ -89,20 +89,19 @@ def check_values(options: Mapping[str, Any]) -> None:
 
 
 def _check_device(name: object) -> None:
+    reason = f"CUDA devices: {torch.cuda.device_count()}"
     try:
         device = torch.device(name)  # type: ignore[call-overload]
         if device.type != "cuda":
             torch.empty(0, device=device)
             return
+        # Not tried, or every rank would take memory of the first one. Without any, lm-eval's
+        # default is cuda:0 all the same.
+        if (device.index or 0) < max(torch.cuda.device_count(), 1):
+            return
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        raise OptionError(
-            f"device={str(name)!r} is not available ({_first_line(error)}); use e.g. cpu"
-        ) from error
-    # A CUDA device is not tried: every rank would take memory of the first. Without any, lm-eval's
-    # default is cuda:0 all the same.
-    count = torch.cuda.device_count()
-    if max(count, 1) <= (device.index or 0):
-        raise OptionError(f"device={str(name)!r} is not available: CUDA devices: {count}")
+        reason = _first_line(error)
+    raise OptionError(f"device={str(name)!r} is not available ({reason}); use e.g. cpu")
 
 
 @contextmanager

@@ -161,15 +161,6 @@ def tokenised(
         yield answer.asked, token_ids
 
 
-def check_earlier(paths: abc.Sequence[str], jobs: abc.Sequence[Prepared]) -> None:
-    """Refuse earlier runs without an answer to what is asked first."""
-    if paths and not any(job.sequence.earlier for job in jobs):
-        raise OptionError(
-            f"store={store_text(paths)}: no answer to a document of "
-            f"{jobs[0].asked.instance.task_name}; name a run of the same task and documents"
-        )
-
-
 def _decoded(token_ids: TokenIds, lm: HFLM) -> str | None:
     try:
         return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))

@@ -54,7 +54,7 @@ def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> li
 
 @dataclass(frozen=True, slots=True)
 class _TokenAnswer:
-    """An answer as tokens, A's or B's, beside the other one as text."""
+    """One answer as tokens, A's or B's, and the other one as text."""
 
     token_ids: tuple[int, ...]
     other_text: str

@@ -52,7 +52,7 @@ class TimedLM(Backend):
     base_name = ""
     drafter: str | None = None
     drafting: Mapping[str, Any] | None = None
-    """How drafts are made, for the manifest; None where it is not ours to say."""
+    """How drafts are made, for the manifest; None if we do not make them."""
     _arguments: dict[str, Any]
 
     @classmethod
@@ -165,11 +165,11 @@ def _base_class(name: object, given: Iterable[str]) -> type[LM]:
     if name is None:
         raise OptionError(
             f"no base among the model_args ({', '.join(given)}); pass base=NAME with the lm-eval "
-            "model to time, such as hf, vllm or local-chat-completions"
+            "model to time, e.g. hf, vllm or local-chat-completions"
         )
     if name in lm_eval_models().names:
         raise OptionError(
-            f"base={name} keeps records of its own; pass the lm-eval model to time, such as base=hf"
+            f"base={name} keeps records of its own; pass the lm-eval model to time, e.g. base=hf"
         )
     if name not in model_registry:
         raise unknown_option("base", str(name), set(model_registry.keys()) - lm_eval_models().names)

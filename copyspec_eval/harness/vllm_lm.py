@@ -152,7 +152,7 @@ class CopySpecVLLM(TimedLM):
 
 
 def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
-    """The reason of a difference is left to `compare --rescore`."""
+    """The baseline's side; only `compare --rescore` finds out why answers differ."""
     ids, plain_ids = drafted.token_ids or (), plain.token_ids or ()
     place, difference = first_difference(ids, plain_ids), None
     if place is not None:

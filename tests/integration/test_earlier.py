@@ -105,7 +105,7 @@ def test_a_run_never_copies_from_itself(byte_model: Path, tmp_path: Path, base: 
     before = (base / "turns.jsonl").read_bytes()
     (tmp_path / "link").symlink_to(base)
     for store in (base, base / "turns.jsonl", tmp_path / "link", base / ".." / "base"):
-        with pytest.raises(OptionError, match=r"store=.*: this run writes there itself; give it"):
+        with pytest.raises(OptionError, match=r"store=.*: this run writes there; give it"):
             evaluate_into(base, byte_model, f"store={store}")
     assert (base / "turns.jsonl").read_bytes() == before
 

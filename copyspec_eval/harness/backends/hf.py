@@ -64,14 +64,14 @@ class HFBackend(Backend):
         ended, rows = self._now(), len(context)
         counts = TurnCounts(
             num_forwards=num_forwards if rows == 1 else None,
-            # The first forward verifies a draft, too, where there are drafts.
+            # With drafts, the first forward verifies one.
             num_prefill_tokens=None if _DRAFTING & settings.keys() else 1,
             seconds=(ended - started) / rows,
             prefill_seconds=(prefilled - started) / rows,
             decode_seconds=(ended - prefilled) / rows,
             latency_seconds=ended - started,
         )
-        # An encoder's context is no part of the output, but a start token for the decoder is.
+        # An encoder's output has a start token for the decoder, but not the context.
         start = context.shape[1] if self.backend == "causal" else 1
         eos = settings.get("eos_token_id", self.model.generation_config.eos_token_id)
         rule = self._builder.stop_rule(max_length - start, eos, stop)
