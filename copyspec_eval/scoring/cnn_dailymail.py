@@ -37,7 +37,7 @@ def score_summary(summary: str, article: str, highlights: str) -> SummaryScores:
 def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
     """ROUGE as the paper's code takes it: words as they stand; F1 by the names of `UNSTEMMED`.
 
-    `rougeLsum` takes the union over sentences, of which every line is one.
+    `rougeLsum` takes the union over sentences; every line counts as a sentence.
 
     >>> scores = unstemmed_rouge("Dogs bark.", "A dog barks.\\nDogs bark.")
     >>> {name: round(score, 2) for name, score in scores.items()}
