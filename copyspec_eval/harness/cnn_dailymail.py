@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import re
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import ChatTemplate, MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.scoring.cnn_dailymail import (
+    SCORES,
     UNSTEMMED,
-    SummaryScores,
     score_summary,
     unstemmed_rouge,
 )
@@ -54,11 +53,11 @@ class CnnDailyMailTask(MultiTurnTask):
         return str(doc["highlights"])
 
     def score_names(self) -> dict[str, bool]:
-        return dict.fromkeys([*(field.name for field in fields(SummaryScores)), *UNSTEMMED], True)
+        return dict.fromkeys([*SCORES, *UNSTEMMED], True)
 
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
         [summary] = answers
-        scores = asdict(score_summary(summary, doc["article"], doc["highlights"]))
+        scores = score_summary(summary, doc["article"], doc["highlights"])
         if self._is_reference:
             scores |= unstemmed_rouge(summary, doc["highlights"])
         return scores
