@@ -115,7 +115,7 @@ def append(path: Path, line: bytes) -> None:
 
 
 def replace(path: Path, content: str | bytes) -> None:
-    """Give `path` another content, as a whole or not at all; a link there is replaced, too.
+    """Give `path` another content, as a whole or not at all; it also replaces a link.
 
     Raises:
         DataError: it cannot be written; the file is then as it was.

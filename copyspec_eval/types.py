@@ -92,7 +92,7 @@ class DraftOptions:
         num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
             default; 0, only for `copyspec`, looks for what to copy and copies nothing.
         store: whether to copy from earlier answers of the run; or folders and files of earlier
-            runs, to copy from their answers, too.
+            runs, to also copy from their answers.
         tree: whether to draft several continuations at once.
         recycle: whether to fill a tree with the runners-up of the model's logits.
         draft_model: name or folder of a smaller model that drafts where the drafter does not.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import re
-from dataclasses import asdict, fields
 from typing import Any
 
 from lm_eval.api.model import TemplateLM
@@ -15,8 +14,8 @@ from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.harness.public_data import read_test_split
 from copyspec_eval.scoring.cnn_dailymail import (
+    SCORES,
     UNSTEMMED,
-    SummaryScores,
     score_summary,
     unstemmed_rouge,
 )
@@ -50,11 +49,11 @@ class CnnDailyMailTask(MultiTurnTask):
         return str(doc["highlights"])
 
     def score_names(self) -> dict[str, bool]:
-        return dict.fromkeys([*(field.name for field in fields(SummaryScores)), *UNSTEMMED], True)
+        return dict.fromkeys([*SCORES, *UNSTEMMED], True)
 
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
         [summary] = answers
-        scores = asdict(score_summary(summary, doc["article"], doc["highlights"]))
+        scores = score_summary(summary, doc["article"], doc["highlights"])
         if self._is_reference:
             scores |= unstemmed_rouge(summary, doc["highlights"])
         return scores

@@ -97,7 +97,7 @@ def table_named(name: str, request: Request) -> PaperTable:
     """The table of that name.
 
     Raises:
-        OptionError: there is none, it needs a draft model and none is given, or the limit is wrong.
+        OptionError: no such table, no draft model where it needs one, or a wrong limit.
     """
     if request.limit is not None and request.limit < 1:
         raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
@@ -134,10 +134,12 @@ def planned(table: PaperTable, request: Request, tokens_per_second: float) -> st
     """The commands, and how long they take at most at the speed of plain decoding.
 
     Raises:
-        OptionError: it is no speed.
+        OptionError: the speed is not positive.
     """
     if not 0 < tokens_per_second < math.inf:
-        raise OptionError(f"--tokens-per-second {tokens_per_second} is no speed; usual is 35.5")
+        raise OptionError(
+            f"--tokens-per-second must be positive, got {tokens_per_second} (default: 35.5)"
+        )
     runs = table.runs(request)
     hours = sum(run.num_tokens(request) for run in runs) / tokens_per_second / 3600
     lines = [plan.in_shell(run.command(request)) for run in runs]

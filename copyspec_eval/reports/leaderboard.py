@@ -19,7 +19,7 @@ from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
 
 _UNKNOWN = "unknown"
-# Items of a setting, such as documents, up to which a line lists them.
+# A line lists a setting of at most so many items, e.g. documents.
 _LISTED = 4
 
 # Settings that the label of a line names where they set it apart from others of its drafter.
@@ -215,7 +215,7 @@ def _separate_lines(board: Leaderboard) -> Iterator[str]:
             for name in settings.columns[settings.loc[number] != settings.loc[before]]
         ]
         reason = ", ".join(differing) or "what is unknown of them, or in folders of the same name"
-        yield f"{_name(board, number)}: not put together, for they differ in {reason}"
+        yield f"{_name(board, number)}: kept separate: they differ in {reason}"
 
 
 def _name(board: Leaderboard, number: Any) -> str:
@@ -231,7 +231,7 @@ def _label(board: Leaderboard, number: int) -> str:
     same = alike.index[alike["drafter"] == line["drafter"]]
     parts = [line["drafter"]]
     for name in board.settings.columns:
-        # A request's settings set a line apart from those of all drafters.
+        # A request's settings distinguish a line from those of all drafters.
         rows = alike.index if name.startswith("evaluation.gen_kwargs.") else same
         values = {_text(board.settings.at[row, name]) for row in rows}
         if name.startswith(_LABELLED) and name not in _IN_LABEL and len(values) > 1:

@@ -167,7 +167,7 @@ def scores(line: Series[Any]) -> dict[str, str]:
 
 
 def _turn_scores(board: Leaderboard, place: int, turn: int) -> Iterator[str]:
-    """`name value` of the scores of a turn; one of all turns stands with the last turn."""
+    """`name value` of each score of a turn; the last turn also has the scores of all turns."""
     last = max(board.by_turn.loc[place].index)
     for name, score in scores(board.lines.loc[place]).items():
         on_turn = TURN_SCORE.fullmatch(name)

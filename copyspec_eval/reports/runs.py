@@ -107,10 +107,10 @@ def read_run(folder: Path) -> Run:
     unread = sorted({row.task for row in rows} - {log.task for log in logs})
     if logs and unread:
         notes.append(
-            f"{folder}: answers to {', '.join(unread)} are left out, for they have no sample log"
+            f"{folder}: answers to {', '.join(unread)} are left out: they have no sample log"
         )
     # lm-eval writes a sample log after the results, so a run that was cut short has none.
-    left_out = "; its answers are left out, for there are sample logs" if logs else ""
+    left_out = "; its answers are left out: other runs have sample logs" if logs else ""
     for place, in_place in sorted(by_place.items()):
         try:
             results = read_results(place, in_place, read_manifests(place, []))
@@ -243,7 +243,7 @@ def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
 
 
 def _results(log: SampleLog) -> dict[str, Any]:
-    """What is read of the results file of the run that wrote `log`; empty where there is none."""
+    """Settings from the results file of the run that wrote `log`; empty without such a file."""
     path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
     if path is None:
         return {"configs": {}, "config": {}, "model": None}

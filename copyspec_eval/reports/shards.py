@@ -53,9 +53,10 @@ def merge_conflict(runs: Sequence[RecordedRun]) -> str:
     for run in runs:
         for manifest in run.manifests.values():
             if not manifest.spec.evaluation.get("samples"):
-                return f"{run.folder}: no shard, for it was run without --samples"
+                return f"{run.folder}: not a shard: it was run without --samples"
             if differing := _differing(first, manifest.spec):
-                return f"{runs[0].folder}, {run.folder}: no shards of one run: {differing}"
+                folders = f"{runs[0].folder}, {run.folder}"
+                return f"{folders}: not shards of one run: they differ in {differing}"
     answered: dict[tuple[object, ...], Path] = {}
     for run in runs:
         keys = {(*row.key, row.drafter or "") for row in run.records}

@@ -157,7 +157,7 @@ def _line(text: str) -> str:
 
 
 def _content(completion: bytes) -> str:
-    """The text of a chat completion; "" if there is none, or if it is none."""
+    """The text of a chat completion; "" if it has none, or is not a chat completion."""
     try:
         content = json.loads(completion)["choices"][0]["message"]["content"]
     except (LookupError, TypeError, ValueError, RecursionError):

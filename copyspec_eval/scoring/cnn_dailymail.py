@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 
 from rouge_score.rouge_scorer import RougeScorer
 
 _ROUGES = ("rouge1", "rouge2", "rougeL")
-_OF_REFERENCE = (*_ROUGES, "rougeLsum")
-UNSTEMMED = tuple(f"{name}_unstemmed" for name in _OF_REFERENCE)
+_UNSTEMMED_ROUGES = (*_ROUGES, "rougeLsum")
+SCORES = (*_ROUGES, "verbatim")
+"""The names of `score_summary`."""
+UNSTEMMED = tuple(f"{name}_unstemmed" for name in _UNSTEMMED_ROUGES)
 """The names of `unstemmed_rouge`."""
 
 _LIST_MARKER = re.compile(r"(?m)^\s*(?:[-*•]|\d{1,2}[.)])\s+")
@@ -18,32 +19,22 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"'\u201d\u2019)\]])\s+|\n+
 _QUOTES = '"“” \t'
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryScores:
-    """Scores of one summary, each from 0 to 1: ROUGE F1 against the reference, `verbatim_share`."""
-
-    rouge1: float
-    rouge2: float
-    rougeL: float
-    verbatim: float
-
-
-def score_summary(summary: str, article: str, highlights: str) -> SummaryScores:
-    """Score `summary` against the reference `highlights` and against `article`."""
+def score_summary(summary: str, article: str, highlights: str) -> dict[str, float]:
+    """F1 of ROUGE against the reference `highlights`, and `verbatim_share`, each from 0 to 1."""
     rouges = _rouge(summary, highlights, _ROUGES, stemmed=True)
-    return SummaryScores(**rouges, verbatim=verbatim_share(summary, article))
+    return rouges | {"verbatim": verbatim_share(summary, article)}
 
 
 def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
     """ROUGE as the paper's code takes it: words as they stand; F1 by the names of `UNSTEMMED`.
 
-    `rougeLsum` takes the union over sentences, of which every line is one.
+    `rougeLsum` takes the union over sentences; every line counts as a sentence.
 
     >>> scores = unstemmed_rouge("Dogs bark.", "A dog barks.\\nDogs bark.")
     >>> {name: round(score, 2) for name, score in scores.items()}
     {'rouge1_unstemmed': 0.57, 'rouge2_unstemmed': 0.4, 'rougeL_unstemmed': 0.57, ...}
     """
-    scores = _rouge(summary, highlights, _OF_REFERENCE, stemmed=False)
+    scores = _rouge(summary, highlights, _UNSTEMMED_ROUGES, stemmed=False)
     return {f"{name}_unstemmed": score for name, score in scores.items()}
 
 

@@ -34,7 +34,7 @@ def gold_number(answer: str) -> float:
     """The number after the last `####` of a reference answer.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the answer has no `####`.
 
     >>> gold_number("She has 2 * 600 = 1200. #### 1,200")
     1200.0

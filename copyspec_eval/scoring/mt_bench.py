@@ -128,7 +128,7 @@ def gradings(
 def parse_rating(judgement: str) -> float | None:
     """The rating as FastChat parses it: the first in double brackets, else in single ones.
 
-    The judge is asked for one from 1 to 10; another number is none.
+    The judge is asked for one from 1 to 10; other numbers do not count.
 
     >>> parse_rating("See [1]. Rating: [[8.5]]"), parse_rating("Rating: [7]"), parse_rating("9")
     (8.5, 7.0, None)

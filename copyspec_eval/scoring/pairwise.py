@@ -58,7 +58,7 @@ def pairs_of(
     """Both turns of every question that two runs answered, with what the judge is shown.
 
     Raises:
-        DataError: there is none.
+        DataError: they have no question in common.
     """
     others = {each.question_id: each for each in b}
     pairs = [
@@ -121,7 +121,7 @@ def judge_pairs(
 
 @contextmanager
 def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
-    """FastChat's modules, whose judge is `model` meanwhile."""
+    """FastChat's modules, with `model` as their judge meanwhile."""
     try:
         from fastchat.llm_judge import common, gen_judgment
     except ImportError as error:

@@ -25,7 +25,7 @@ def test_the_leaderboard_is_that_of_the_runs() -> None:
     board = leaderboard([read_recorded(folder) for folder in folders if folder != QUICKSTART])
     assert {*board.lines["model"]} == {"copyspec-tiny", "SmolLM2-135M-Instruct"}
     # None is of a run that was cut short, or of rows that cannot be read.
-    usual = ("not put together", "exact mode gives the bits of plain one-token decoding")
+    usual = ("kept separate", "exact mode gives the bits of plain one-token decoding")
     assert [note for note in board.notes if not any(each in note for each in usual)] == []
     assert {*board.lines["diverged"]} == {0}
     texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}

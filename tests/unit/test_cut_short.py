@@ -94,8 +94,8 @@ def test_compare_names_the_answers_that_it_leaves_out(tmp_path: Path) -> None:
     log = write_log(tmp_path, [sample(0, ["p", "q"], [["A"], ["B"]])], task="mt_bench")
     give(log, {"copyspec": {"run_id": "a"}})
     assert read_run(tmp_path).notes == (
-        f"{tmp_path}: answers to other are left out, for they have no sample log",
-        note(tmp_path, "b", "1 of 8") + "; its answers are left out, for there are sample logs",
+        f"{tmp_path}: answers to other are left out: they have no sample log",
+        note(tmp_path, "b", "1 of 8") + "; its answers are left out: other runs have sample logs",
     )
 
 

@@ -59,7 +59,7 @@ def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path: Path, fiel
     assert found.lines["runs"].to_list() == [1, 1]
     if field != "model":
         [note] = found.notes
-        start = "M, mt_bench, copyspec: not put together, for they differ in "
+        start = "M, mt_bench, copyspec: kept separate: they differ in "
         assert note.startswith(start + {"tasks": "task.version"}.get(field, field))
 
 

@@ -174,7 +174,7 @@ def test_wrong_requests_are_refused() -> None:
         tables.table_named("gama", REQUEST)
     with pytest.raises(OptionError, match="--limit 0 is not a number of documents"):
         tables.table_named("gamma", replace(REQUEST, limit=0))
-    with pytest.raises(OptionError, match=r"--tokens-per-second 0\.0 is no speed"):
+    with pytest.raises(OptionError, match=r"--tokens-per-second must be positive, got 0\.0"):
         tables.planned(TABLES["gamma"], REQUEST, 0.0)
     with pytest.raises(OptionError, match="needs a draft model; give --draft-model NAME"):
         tables.table_named("draft-model", replace(REQUEST, draft_model=None))

@@ -231,8 +231,8 @@ def test_whatever_lies_in_the_file_is_one_line(
     ("arguments", "message"),
     [
         (["--drafter", "nope"], "unknown drafter 'nope'"),
-        (["--drafter", "copyspec", "--drafter-args", "gamma=0"], "gamma must be an integer of at least 1"),
-        (["--drafter", "copyspec", "--drafter-args", "gamma=x"], "gamma must be an integer of at least 1"),
+        (["--drafter", "copyspec", "--drafter-args", "gamma=0"], "gamma must be an integer"),
+        (["--drafter", "copyspec", "--drafter-args", "gamma=x"], "gamma must be an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gama=3"], "did you mean 'gamma'"),
         (["--drafter", "suffix", "--drafter-args", "tree=true,recycle=true"], "which no trace has"),
         (["--drafter", "copyspec"], "No such file"),

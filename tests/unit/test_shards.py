@@ -117,7 +117,7 @@ def test_what_is_no_shard_is_refused_and_reported_apart(
         "documents": (shard(tmp_path / "c", "run-3", [3]), "both answered document 3 of"),
         "settings": (
             shard(tmp_path / "d", "run-4", [1, 3], threads=7),
-            "no shards of one run: threads (",
+            "not shards of one run: they differ in threads (",
         ),
         "whole": (
             shard(tmp_path / "e", "run-5", [1, 3], evaluation=evaluation),

@@ -1,4 +1,4 @@
-"""Charts as SVG whose colours the page sets, so that one drawing serves light and dark."""
+"""Charts as SVG. The page sets their colours, so one drawing serves light and dark."""
 
 from __future__ import annotations
 

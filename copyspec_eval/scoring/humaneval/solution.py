@@ -55,7 +55,7 @@ def _answer(messages: BufferedRWPair, run: Callable[[], Any]) -> None:
         sys.setrecursionlimit(_RECURSION_LIMIT)
         answer = json.dumps({"value": encode(value)})
         sys.setrecursionlimit(limit)
-    except BaseException as error:  # SystemExit and KeyboardInterrupt, too
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt
         sys.setrecursionlimit(_RECURSION_LIMIT)
         answer = json.dumps({"error": f"{type(error).__name__}: {error}"[:_REASON_CHARS]})
     messages.write(answer.encode() + b"\n")

@@ -63,7 +63,7 @@ class Solution:
         """What the function returns, as plain data.
 
         Raises:
-            SolutionError: see there.
+            SolutionError: the call failed.
         """
         return self._ask([encode(argument) for argument in arguments])
 
