@@ -51,9 +51,14 @@ def unknown_option(kind: str, name: str, existing: Iterable[str]) -> OptionError
     "unknown drafter 'copyspek' (did you mean 'copyspec'?)"
     """
     names = sorted(existing)
-    close = difflib.get_close_matches(name, names, n=1)
-    remedy = f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(names)}"
+    remedy = suggestion(name, names) or f"; known: {', '.join(names)}"
     return OptionError(f"unknown {kind} {name!r}{remedy}")
+
+
+def suggestion(name: str, existing: Iterable[str]) -> str:
+    """` (did you mean 'NAME'?)` with the closest of the names; "" if none is close."""
+    close = difflib.get_close_matches(name, existing, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def printable(text: str) -> str:

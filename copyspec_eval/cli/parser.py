@@ -135,7 +135,7 @@ def _add_judge(choices: _Commands) -> None:
         "judge",
         help="let a chat model rate a run, or compare two runs",
         epilog="Judgements are saved as they arrive; the same command asks for missing ones. A "
-        "judgement may take at most 300 seconds, retries included.",
+        "judgement that takes over 300 seconds, retries included, is given up.",
     )
     add = command.add_argument
     add("run", **_RUN, help=_RUN_FOLDER)

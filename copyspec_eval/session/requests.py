@@ -14,7 +14,7 @@ from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.random_numbers import RequestSeeds
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.errors import RequestError, unknown_option
+from copyspec_eval.errors import RequestError, suggestion
 
 
 class SequenceBuilder:
@@ -80,8 +80,11 @@ class SequenceBuilder:
             None, **settings, pad_token_id=self._pad_token_id
         )
         if is_checked and unknown:
-            known = {"max_new_tokens", *config.to_dict()}
-            raise RequestError(str(unknown_option("generation setting", min(unknown), known)))
+            name, known = min(unknown), {"max_new_tokens", *config.to_dict()}
+            raise RequestError(
+                f"unknown generation setting {name!r}{suggestion(name, known)}; "
+                "see transformers.GenerationConfig"
+            )
         if is_checked:
             check_mode(config)
         device = input_device(model)

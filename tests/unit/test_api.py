@@ -191,20 +191,21 @@ def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"drafter": "copyspek"}, "did you mean 'copyspec'"),
-        ({"gamma": 0}, "gamma=0"),
+        ({"gamma": 0}, "gamma must be an integer"),
         ({"tree": True}, "exact=False"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
+        ({"max_new_token": 9}, r"unknown .* 'max_new_token' \(did you mean 'max_new_tokens'"),
         ({"max_new_tokens": 4000}, "2048 positions"),
         ({"max_length": 9}, "use max_new_tokens"),
-        ({"temprature": 1.0}, "unknown generation setting temprature"),
+        ({"temprature": 1.0}, "unknown generation setting 'temprature'"),
         ({"num_beams": 2}, "beam search"),
         ({"cache_implementation": "quantized"}, "cache_implementation='quantized'"),
         (
             {"prefix_cache": "big"},
-            "prefix_cache must be a size, e\.g\. 2GB, or 0 for none, got 'big'",
+            r"prefix_cache must be a size, e\.g\. 2GB, or 0 for none, got 'big'",
         ),
-        ({"store": "runs/base"}, "store="),
+        ({"store": "runs/base"}, "store must be true"),
     ],
 )
 def test_options_that_are_refused(
@@ -221,4 +222,10 @@ def test_prompts_that_are_refused(loaded: tuple[Any, Any]) -> None:
         generate(model, tokenizer, ["a", ""])
     with pytest.raises(CopySpecError, match="streamer is for one prompt"):
         generate(model, tokenizer, ["a", "b"], streamer=object())  # type: ignore[arg-type]
+    with pytest.raises(CopySpecError, match="prompt 0 is a Tensor; pass a text or a list of mess"):
+        generate(model, tokenizer, torch.tensor([1, 2]))  # type: ignore[arg-type]
+    with pytest.raises(CopySpecError, match="prompt 0 is a int; pass a text"):
+        generate(model, tokenizer, [1, 2, 3])  # type: ignore[list-item]
+    with pytest.raises(CopySpecError, match="model is a str; pass a loaded model"):
+        generate("gpt2", tokenizer, "a")  # type: ignore[arg-type]
     assert generate(model, tokenizer, []) == []

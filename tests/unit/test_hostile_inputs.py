@@ -21,8 +21,8 @@ from copyspec_eval.harness.requests import RequestBuilder
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"drafter": 5}, "drafter=5 is no name"),
-        ({"draft_model": {"a": 1}}, "draft_model={'a': 1} is no name"),
+        ({"drafter": 5}, "drafter must be the name of a drafter, got 5"),
+        ({"draft_model": {"a": 1}}, "draft_model must be the name of a model, got {'a': 1}"),
         ({"store": "a\ud800"}, "no such file or folder"),
         ({"store": "a\0b"}, "no such file or folder"),
         ({"store": "a" * 300}, "File name too long"),

@@ -153,4 +153,4 @@ def test_what_is_made_is_what_the_file_holds(
 def test_git_ignores_it() -> None:
     root = SCRIPT.parents[1]
     assert real_model.FOLDER.parents[1] == root
-    assert f"/{real_model.FOLDER.parent.name}/" in (root / ".gitignore").read_text().splitlines()
+    assert f"/{real_model.FOLDER.parent.name}" in (root / ".gitignore").read_text().splitlines()

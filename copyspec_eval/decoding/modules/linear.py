@@ -95,8 +95,8 @@ def _gains(layer: Any) -> bool:
     # A forward that someone has put in place (accelerate's hooks) stays.
     return (
         type(layer) in (torch.nn.Linear, Conv1D)
-        # A class of its own holds them in another way, as torchao's quantized ones.
-        and type(layer.weight) in (torch.nn.Parameter, torch.Tensor)
+        # Others hold them in another way, e.g. torchao's, or compute them in a hook, e.g. pruning.
+        and type(layer.weight) is torch.nn.Parameter
         and "forward" not in vars(layer)
         # Autocast casts what a layer's own forward is given.
         and not torch.is_autocast_enabled("cpu")
