@@ -105,13 +105,19 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
 def report(arguments: argparse.Namespace) -> None:
     from copyspec_eval.reports import files, leaderboard, leaderboard_forms, shards
 
-    board = leaderboard.leaderboard(shards.read_runs(arguments.runs))
+    runs = shards.read_runs(arguments.runs)
+    board = leaderboard.leaderboard(runs)
     written = files.write(board, arguments.out) if arguments.out else []
-    _show(leaderboard_forms.FORMS[arguments.format](board))
-    if arguments.format == "table" and len(arguments.runs) == 1:
-        _show(f"\n{files.listing(arguments.runs[0])}")
+    if arguments.format == "table":
+        _show(leaderboard_forms.overview(board, arguments.wide))
+    else:
+        _show(leaderboard_forms.FORMS[arguments.format](board))
+    if arguments.format == "table" and len(runs) == 1:
+        _show(f"\n{files.listing(runs[0].folder)}")
     for path in written:
         print(printable(str(path)), file=sys.stderr)
+    if board.lines.empty:
+        raise DataError(f"{', '.join(str(run.folder) for run in runs)}: no answers to report")
 
 
 def merge(arguments: argparse.Namespace) -> None:

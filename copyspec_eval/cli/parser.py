@@ -84,7 +84,9 @@ def _add_compare(choices: _Commands) -> None:
 def _add_report(choices: _Commands) -> None:
     command = choices.add_parser("report", help="summarise runs as tables and an HTML page")
     add = command.add_argument
-    add("runs", nargs="+", **_RUN, help=_RUN_FOLDER)
+    what = "the --output_path of a run, or a folder with runs below it (default: this folder)"
+    add("runs", nargs="*", default=[Path()], **_RUN, help=what)
+    add("--wide", action="store_true", help="print more columns")
     what = "write LEADERBOARD.md, leaderboard*.csv, leaderboard.json and report.html here"
     add("--out", **_DIR, help=what)
     add("--format", choices=["table", "md", "csv", "json"], default="table", help="default: table")

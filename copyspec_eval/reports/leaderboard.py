@@ -22,6 +22,9 @@ _UNKNOWN = "unknown"
 # A line lists a setting of at most so many items, e.g. documents.
 _LISTED = 4
 
+_MUCH_LOOPED = 0.2
+"""Of the tokens of a line; its speed-up then says little."""
+
 # Settings that the label of a line names where they set it apart from others of its drafter.
 _LABELLED = ("dtype", "batch_size", "drafting.", "model_args.", "evaluation.", "task.")
 # Settings that the label has already.
@@ -89,7 +92,13 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
 
 
 def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
-    """Which lines copied answers of earlier runs, and what exact mode gave to each arm."""
+    """Which lines have loops or copies of earlier runs, and what exact mode gave to each arm."""
+    for number, share in board.lines.get("looped_share", Series(dtype=float)).items():
+        if share is not None and share > _MUCH_LOOPED:
+            yield (
+                f"{_name(board, number)}: {share:.0%} of its tokens are loops up to the token "
+                "budget, which copy for nearly nothing; read the speed-up of ended answers"
+            )
     for number, share in board.lines.get("earlier_share", Series(dtype=float)).items():
         if shown(share):
             yield (

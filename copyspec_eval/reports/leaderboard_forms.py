@@ -43,23 +43,36 @@ _NAMES = ["model", "task", "drafter"]
 _RUNS = Column("runs", lambda row: f"{row['runs']:.0f}" if row["runs"] > 1 else "")
 
 
-def overview(board: Leaderboard) -> str:
-    """For a terminal: a row per line and turn, and the notes."""
-    models, frame = set(board.lines["model"]), _by_turn(board)
+_SPEEDUPS = [interval_column(f"speedup{which}") for which in ("_ended", "")]
+
+
+def overview(board: Leaderboard, is_wide: bool = False) -> str:
+    """For a terminal: a row per line and turn, and the notes; more columns if it is wide."""
+    frame = _by_turn(board)
+    wide = [
+        Column("score", lambda row: ", ".join(_turn_scores(board, *row.name))),
+        metric_column("baseline_tokens_per_second", ".0f"),
+        interval_column("speedup_median"),
+        *metric_columns(".0%", "copied_share", "cut_share", "looped_share"),
+    ]
     columns = [
-        *([text_column("model")] if len(models) != 1 else []),
-        text_column("task"),
+        *(text_column(name) for name in ("model", "task") if is_wide or _differs(board, name)),
         Column("turn", lambda row: str(row.name[1])),
-        text_column("drafter"),
+        *([text_column("drafter")] if is_wide or _differs(board, "drafter") else []),
         Column("answers", lambda row: f"{row['turns']:.0f}"),
         _RUNS,
-        Column("score", lambda row: ", ".join(_turn_scores(board, *row.name))),
-        *metric_columns(".0f", "tokens_per_second", "baseline_tokens_per_second"),
-        *map(interval_column, ("speedup", "speedup_median")),
-        *metric_columns(".0%", "copied_share", "earlier_share", "recycled_share", "identical"),
+        metric_column("tokens_per_second", ".0f"),
+        *_SPEEDUPS,
+        *metric_columns(".0%", "earlier_share", "recycled_share", "identical"),
+        *(wide if is_wide else []),
     ]
     table = terminal(*cells(columns, frame)) if len(frame) else ""
     return table + "".join(f"note: {printable(note)}\n" for note in board.notes)
+
+
+def _differs(board: Leaderboard, name: str) -> bool:
+    """Whether lines differ in a column; a single task is named all the same."""
+    return name == "task" or board.lines[name].nunique() > 1
 
 
 def as_markdown(board: Leaderboard) -> str:
@@ -107,7 +120,8 @@ def line_cells(board: Leaderboard) -> Cells:
         Column("score", lambda line: ", ".join(map(" ".join, scores(line).items()))),
         *map(turn_column, sorted({turn for _, turn in board.by_turn.index})),
         metric_column("baseline_tokens_per_second", ".4g"),
-        *map(interval_column, ("speedup", "speedup_median")),
+        *_SPEEDUPS,
+        interval_column("speedup_median"),
         *metric_columns(".0%", "copied_share", "earlier_share", "recycled_share"),
         *metric_columns(".2f", "accepted_per_attempt", "model_accepted_per_attempt"),
         metric_column("tokens_per_forward", ".2f"),
@@ -123,6 +137,7 @@ _TURN_COLUMNS = [
     *map(text_column, _NAMES),
     Column("turn", lambda row: str(row.name[1])),
     _SPEED,
+    _SPEEDUPS[0],
     *metric_columns(".1%", "copied_share", "recycled_share"),
     *metric_columns(".2f", *(f"{source}_accepted_per_attempt" for source in COPIED)),
     metric_column("model_accepted_per_attempt", ".2f", "τ (draft model)"),
@@ -225,9 +240,8 @@ def _harmless(value: Any) -> Any:
 
 
 FORMS = {
-    "table": overview,
     "md": as_markdown,
     "csv": lambda board: csv_files(board)["leaderboard.csv"],
     "json": as_json,
 }
-"""By what `--format` calls them."""
+"""Files, by what `--format` calls them."""

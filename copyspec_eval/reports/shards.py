@@ -23,14 +23,16 @@ from copyspec_eval.reports.results import BROKEN, score_name
 from copyspec_eval.reports.runs import SampleLog, newest_logs, read_run
 from copyspec_eval.reports.table import run_figures
 
+_RUN_FILES = ("turns*.jsonl", "manifest.json")
+
 
 def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
-    """The runs in `folders`, each folder once, and shards of one run as that run.
+    """The runs in `folders` or below them, each once, and shards of one run as that run.
 
     Raises:
-        DataError: as `read_recorded`.
+        DataError: a folder has no run; or as `read_recorded`.
     """
-    runs = [read_recorded(folder) for folder in folders]
+    runs = [read_recorded(folder) for each in folders for folder in _run_folders(each)]
     groups: list[list[RecordedRun]] = []
     for run in {run.folder.resolve(): run for run in runs}.values():
         for group in groups:
@@ -40,6 +42,16 @@ def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
         else:
             groups.append([run])
     return [_merged(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """The folder, if it is that of a run; else the folders of runs below it."""
+    if folder.is_dir() and not any(map(list, map(folder.glob, _RUN_FILES))):
+        below = sorted({path.parent for path in folder.rglob(_RUN_FILES[0])})
+        if not below:
+            raise DataError(f"{folder}: no run of copyspec here or below; pass its --output_path")
+        return below
+    return [folder]
 
 
 def merge_conflict(runs: Sequence[RecordedRun]) -> str:

@@ -141,7 +141,7 @@ def share_if_drafted(values: Floats, conversations: Integers) -> float:
 
 
 def ratio_of_rates(values: Floats, _: Integers) -> float:
-    """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds`.
+    """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds, …`.
 
     >>> ratio_of_rates(numpy.array([[10.0, 2.0, 10.0, 4.0], [30.0, 8.0, 30.0, 16.0]]), [0, 1])
     2.0
@@ -177,7 +177,7 @@ def weighted_median(values: Floats, weights: Floats) -> Floats:
 
 
 def _rates(values: Floats) -> Floats:
-    """`ratio_of_rates` of each row of `[…, 4]` values."""
+    """`ratio_of_rates` of each row of `[…, 4 or more]` values."""
     with numpy.errstate(divide="ignore", invalid="ignore"):
         ratio = (values[..., 0] / values[..., 1]) / (values[..., 2] / values[..., 3])
     return numpy.asarray(ratio)
@@ -195,18 +195,20 @@ def _median_statistic(turns: Floats) -> Callable[[Floats], Floats]:
 
 @functools.lru_cache(maxsize=2)
 def _interval(statistic: Any, values: bytes, clusters: bytes) -> tuple[float, float]:
-    turns = numpy.frombuffer(values).reshape(-1, 4)
+    turns = numpy.frombuffer(values).reshape(len(clusters) // 8, -1)
     return bootstrap_interval(statistic(turns), numpy.frombuffer(clusters, numpy.int64))
 
 
-def _bound(name: str, heading: str, statistic: Any, end: int) -> Metric:
+def _bound(
+    name: str, heading: str, statistic: Any, end: int, columns: tuple[str, ...] | None = None
+) -> Metric:
     """One end of an interval; the two ends are asked for one after the other."""
 
     def combine(values: Floats, clusters: Integers) -> float:
         contiguous = numpy.ascontiguousarray(values)
         return _interval(statistic, contiguous.tobytes(), clusters.tobytes())[end]
 
-    return Metric(name, heading, _BOTH_RATES, combine, **_FAST, is_bound=True)
+    return Metric(name, heading, columns or _BOTH_RATES, combine, **_FAST, is_bound=True)
 
 
 def _ratio(name: str, heading: str, formula: str, **properties: Any) -> Metric:
@@ -228,6 +230,7 @@ def _accepted(prefix: str, heading: str, accepted: str, attempts: str) -> Metric
 _FAST: dict[str, Any] = {"timed": True, "higher_is_better": True}
 _SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
+_ENDED_RATES = (*_BOTH_RATES, "ended")
 _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
 _FROM = f"{CONFIDENCE:.0%} from"
 
@@ -255,7 +258,11 @@ METRICS: tuple[Metric, ...] = (
     _accepted("model_", "model accepted/attempt", "model_accepted", "model_attempts"),
     # the following for paired turns only; the baseline is plain one-token decoding
     _ratio("baseline_tokens_per_second", "baseline tok/s", _BASELINE_RATE, **_FAST),
-    Metric("speedup", "speed-up", _BOTH_RATES, ratio_of_rates, **_FAST),
+    # of the answers that both decoders ended themselves: loops up to the budget copy for nothing
+    Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, **_FAST),
+    _bound("speedup_ended_low", _FROM, _speedup_statistic, 0, _ENDED_RATES),
+    _bound("speedup_ended_high", "to", _speedup_statistic, 1, _ENDED_RATES),
+    Metric("speedup", "speed-up (all)", _BOTH_RATES, ratio_of_rates, **_FAST),
     _bound("speedup_low", _FROM, _speedup_statistic, 0),
     _bound("speedup_high", "to", _speedup_statistic, 1),
     Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, **_FAST),

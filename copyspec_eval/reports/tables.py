@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pandas import DataFrame, Series
 from tabulate import tabulate
 
-from copyspec_eval.reports.summary import ALL_METRICS, CONFIDENCE
+from copyspec_eval.reports.summary import ALL_METRICS
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?( ±[\d.,]+%?)?")
 _ESCAPES = str.maketrans({"|": r"\|", "`": r"\`", "<": "&lt;", "\n": " ", "\r": " "})
@@ -46,13 +46,15 @@ def metric_columns(form: str, *names: str) -> list[Column]:
 
 
 def interval_column(name: str) -> Column:
-    """A speed-up with its confidence interval: "1.88 (1.62 to 2.20)"."""
+    """A speed-up with its 95 % confidence interval: "1.88 (1.62 to 2.20)"."""
 
     def cell(row: Series[Any]) -> str:
         low, high = (number(row[f"{name}_{end}"], ".2f") for end in ("low", "high"))
-        return figure(row, name, ".2f") + (f" ({low} to {high})" if low else "")
+        text = figure(row, name, ".2f") + (f" ({low} to {high})" if low else "")
+        has_none = name == "speedup_ended" and not text and number(row["speedup"], ".2f")
+        return "none ended" if has_none else text
 
-    return Column(f"{_HEADINGS[name]} ({CONFIDENCE:.0%})", cell)
+    return Column(_HEADINGS[name], cell)
 
 
 def cells(columns: Sequence[Column], frame: DataFrame) -> Cells:

@@ -66,9 +66,10 @@ def columns(record: TurnRecord) -> dict[str, Any]:
     """The row of a record.
 
     The fields that name the turn, `drafter` (the backend where there is none), `batch_size`,
-    `generation`; `counts_columns`, those of the baseline as `baseline_…`; `agreement` ("" if not
-    paired) and, as 0 or 1, `identical`, `near_tie`, `diverged`; `difference_position`, `margin` and
-    `noise` of the first difference.
+    `generation`; `counts_columns`, those of the baseline as `baseline_…`; `ended`, 1 if neither the
+    answer nor the baseline's was cut by the token budget; `agreement` ("" if not paired) and, as 0
+    or 1, `identical`, `near_tie`, `diverged`; `difference_position`, `margin` and `noise` of the
+    first difference.
     """
     baseline = record.baseline
     difference = baseline.difference if baseline else None
@@ -78,6 +79,8 @@ def columns(record: TurnRecord) -> dict[str, Any]:
     row |= {"batch_size": record.batch_size, "generation": record.generation}
     row |= counts_columns(record.counts)
     row |= {f"baseline_{name}": baseline_counts[name] for name in _BASELINE_COLUMNS}
+    reasons = {each.finish_reason for each in (record.counts, baseline and baseline.counts) if each}
+    row["ended"] = 1.0 if reasons <= {"eos", "stop"} else None
     row["agreement"] = baseline.agreement if baseline else ""
     for name in ("identical", "near_tie", "diverged"):
         row[name] = float(baseline.agreement == name) if baseline else None

@@ -18,7 +18,7 @@ from copyspec_eval.reports.leaderboard_forms import in_words, line_cells
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.tables import metric_column
+from copyspec_eval.reports.tables import metric_column, metric_columns
 from copyspec_eval.types import COPIED, first_difference
 
 MOST_TURNS = 1000
@@ -33,7 +33,7 @@ MOST_DIFFERENCES = 100
 _SNIPPET = 60
 
 _CARDS = [
-    metric_column("speedup", ".2f"),
+    *metric_columns(".2f", "speedup_ended", "speedup"),
     metric_column("tokens_per_second", ".4g", "tokens/s"),
     metric_column("baseline_tokens_per_second", ".4g", "baseline tokens/s"),
     metric_column("copied_share", ".0%"),
