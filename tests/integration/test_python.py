@@ -24,7 +24,7 @@ def python_of(page: str) -> str:
     return "\n".join(blocks).replace(NAMED, model_path(TINY))
 
 
-@pytest.mark.parametrize("page", ["docs/api.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
 def test_python_runs_as_printed(page: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(python_of(page), encoding="utf-8")
@@ -33,8 +33,9 @@ def test_python_runs_as_printed(page: str, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert re.search(r"^\d+ tokens/s, \d+% copied$", ran.stdout, re.MULTILINE), ran.stdout
-    # How many depends on what is exact on this machine; none of so short a prompt, as a rule.
-    assert re.search(r"^\d+ of \d+ tokens were not read again$", ran.stdout, re.MULTILINE)
+    if page == "docs/api.md":
+        # How many depends on what is exact on this machine; none of so short a prompt, as a rule.
+        assert re.search(r"^\d+ of \d+ tokens were not read again$", ran.stdout, re.MULTILINE)
 
 
 def test_the_notebook_shows_marked_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
