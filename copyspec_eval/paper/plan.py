@@ -89,14 +89,17 @@ class PlannedRun:
     def command(self, request: Request) -> list[str]:
         """lm-eval's command line, from `run` on.
 
-        The answers are kept in a cache, so that a run that was killed goes on where it ended.
+        The answers are kept in a cache, so that a run that was killed goes on where it ended. As in
+        the reference, every turn is prefilled anew, and FastChat's template renders MT-Bench.
         """
         folder = self.folder(request)
         arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
         arguments += [] if self.exact else ["exact=false"]
-        arguments += [f"{name}={value}" for name, value in request.model_args.items()]
+        others = {"prefix_cache": 0, **request.model_args}
+        arguments += [f"{name}={value}" for name, value in others.items()]
         command = ["run", "--model", "copyspec", "--model_args", ",".join(arguments)]
-        command += ["--tasks", self.task, "--apply_chat_template", "--confirm_run_unsafe_code"]
+        command += ["--tasks", self.task, "--confirm_run_unsafe_code"]
+        command += [] if self.task in (MT_REDUNDANT, MT_BENCH) else ["--apply_chat_template"]
         if request.limit or not TASKS[self.task].is_whole:
             command += ["--limit", str(self.num_documents(request))]
         command += ["--batch_size", request.batch_size, "--log_samples"]

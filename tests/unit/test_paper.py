@@ -159,6 +159,10 @@ def test_samples_are_the_papers() -> None:
     assert runs["gsm8k_self_correction_paper"].num_documents(REQUEST) == 104
     assert runs["cnn_dailymail_extractive_paper"].num_documents(REQUEST) == 101
     assert "--limit" not in runs["mt_redundant_paper"].command(REQUEST)
+    chats = {task: "--apply_chat_template" in run.command(REQUEST) for task, run in runs.items()}
+    assert not chats["mt_redundant_paper"], "FastChat's template is the prompt"
+    assert chats["gsm8k_self_correction_paper"]
+    assert all("prefix_cache=0" in run.command(REQUEST)[4] for run in runs.values())
 
 
 def test_tables_that_need_the_same_run_share_it() -> None:
