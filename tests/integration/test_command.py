@@ -151,6 +151,7 @@ def test_a_killed_run_says_so_and_asks_nothing_twice(
     [
         (("--model_args", "pretrained={model},gamma=0"), "gamma must be an integer of at least 1"),
         (("--gen_kwargs", "max_gen_toks=2048"), "max_gen_toks=2048 does not leave room"),
+        (("--model_args", "pretrained={model},device=cpu"), "pass device as --device, not in"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

@@ -308,6 +308,37 @@ def test_an_unknown_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
     assert not out.exists()
 
 
+def test_runs_below_a_folder_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "runs" / "one", turns("a"), manifest("a"))
+    write_run(tmp_path / "runs" / "deep" / "two", turns("b"), manifest("b", threads=4))
+    (tmp_path / "runs" / "notes.txt").write_text("no run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--format", "csv"]) == 0
+    below = capsys.readouterr().out
+    assert main(["report", "runs/deep/two", "runs/one", "--format", "csv"]) == 0
+    assert capsys.readouterr().out == below
+    assert below.count("\n") == 3
+    (tmp_path / "empty").mkdir()
+    assert main(["report", "empty"]) == 1
+    assert "empty: no run of copyspec here or below" in capsys.readouterr().err
+
+
+def test_what_has_no_answers_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "turns.jsonl").write_text("junk")
+    assert main(["report", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "unreadable rows left out: 1" in shown.out
+    assert "no answers to report" in shown.err
+
+
+def test_loops_are_named(tmp_path: Path) -> None:
+    rows = [with_counts(row, num_tokens=10, num_looped_tokens=3) for row in turns("a")]
+    notes = "\n".join(board(write_run(tmp_path, rows, manifest("a"))).notes)
+    assert "30% of its tokens are loops up to the token budget" in notes
+
+
 @pytest.mark.parametrize("form", ["md", "csv", "json"])
 def test_each_form_is_printed(
     tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
@@ -333,7 +364,7 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_nothing_answered_is_a_report_too(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [], manifest("a"))
-    assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
+    assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 1
     assert "Nothing was answered." in (tmp_path / "out" / "LEADERBOARD.md").read_text()
 
 

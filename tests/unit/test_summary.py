@@ -11,6 +11,7 @@ import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas import Series
 from sample_rows import PAIRED_ROW, ROW, with_baseline, with_counts
 
 from copyspec_eval.records import TurnRecord
@@ -25,6 +26,7 @@ from copyspec_eval.reports.summary import (
     weighted_median,
 )
 from copyspec_eval.reports.table import run_figures, run_table
+from copyspec_eval.reports.tables import interval_column
 from copyspec_eval.types import DraftCounts
 
 
@@ -43,6 +45,7 @@ def test_every_metric_by_hand() -> None:
     assert without == {
         *("baseline_tokens_per_second", "speedup", "identical", "near_tie", "diverged"),
         *("speedup_low", "speedup_high"),
+        *("speedup_ended", "speedup_ended_low", "speedup_ended_high"),
         *("speedup_median", "speedup_median_low", "speedup_median_high"),
         *("model_accepted_per_attempt", "earlier_share", "recycled_share", "looped_share"),
         *("store_accepted_per_attempt", "earlier_accepted_per_attempt"),
@@ -123,6 +126,27 @@ def test_every_metric_of_pairs_by_hand() -> None:
     assert (values["speedup_median_low"], values["speedup_median_high"]) == (1.0, 2.0)
     assert (values["identical"], values["near_tie"], values["diverged"]) == (0.5, 0.5, 0.0)
     assert figures(PAIRED_ROW)["speedup_median_low"] is None, "one turn has no interval"
+
+
+def test_the_speedup_of_ended_answers_by_hand() -> None:
+    """Of answers that neither decoder had cut: 20 tokens in 9 s against 20 in 20 s."""
+
+    def pair(doc_id: int, seconds: float, reason: str, other: str) -> TurnRecord:
+        row = with_baseline(replace(PAIRED_ROW, doc_id=doc_id), num_tokens=10, seconds=10.0)
+        row = with_baseline(row, finish_reason=other)
+        return with_counts(row, num_tokens=10, seconds=seconds, finish_reason=reason)
+
+    ended = [pair(1, 5.0, "eos", "eos"), pair(2, 4.0, "stop", "eos")]
+    looped = [pair(3, 1.0, "length", "length"), pair(4, 1.0, "eos", "length")]
+    values = figures(*ended, *looped)
+    assert values["speedup_ended"] == pytest.approx((20 / 9) / (20 / 20))
+    assert (values["speedup_ended_low"], values["speedup_ended_high"]) == (2.0, 2.5)
+    assert values["speedup"] == pytest.approx((40 / 11) / (40 / 40))
+    assert figures(*looped)["speedup_ended"] is None
+    cell = interval_column("speedup_ended").cell
+    assert cell(Series(figures(*looped))) == "none ended"
+    assert cell(Series(values)) == "2.22 (2.00 to 2.50)"
+    assert cell(Series(figures(ROW))) == "", "nothing was paired"
 
 
 def test_what_a_backend_does_not_report_has_no_figure() -> None:
