@@ -178,10 +178,10 @@ class TopP(LogitsProcessor):
         order = scores[0, tokens].argsort()
         ascending = probabilities[tokens[order]]
         below = probabilities.sum() - ascending.sum()
-        kept = below + ascending.cumsum(0) > self._left_over
-        kept[len(kept) - fewest :] = True
+        nucleus = below + ascending.cumsum(0) > self._left_over
+        nucleus[len(nucleus) - fewest :] = True
         outside = torch.ones_like(likely)
-        outside[tokens[order]] = ~kept
+        outside[tokens[order]] = ~nucleus
         return scores.masked_fill(outside, self._filter_value)
 
 

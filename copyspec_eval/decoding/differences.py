@@ -163,12 +163,12 @@ class Rescorer:
             read_again(engine, sequence, read_ids, keep)
             for engine in (self._baseline, self._engine)
         )
-        own = self._own([*sequence.prompt_ids, *read_ids], keep)
+        stock = self._stock([*sequence.prompt_ids, *read_ids], keep)
         at = length - len(read_ids) - 1
-        noise = self._noise(plain, judged, own, at)
+        noise = self._noise(plain, judged, stock, at)
         return Rescored(sequence, output_ids, plain[at], noise)
 
-    def _own(self, token_ids: list[int], keep: int) -> list[torch.Tensor]:
+    def _stock(self, token_ids: list[int], keep: int) -> list[torch.Tensor]:
         """Logits of the model's own forward, `[keep, vocabulary]`: at once, and in chunks."""
         at_once = ModelCache(self._model).read_without(token_ids, keep)
         if self._engine.cache != "copyspec":  # it reads in chunks itself
@@ -182,12 +182,16 @@ class Rescorer:
         return [at_once.float(), torch.cat(parts).float()]
 
     def _noise(
-        self, plain: torch.Tensor, judged: torch.Tensor, own: abc.Sequence[torch.Tensor], at: int
+        self, plain: torch.Tensor, judged: torch.Tensor, stock: abc.Sequence[torch.Tensor], at: int
     ) -> float:
         """The noise at index `at` of the readings, all `[positions, vocabulary]`, float32."""
         likeliest = plain.topk(2).indices
-        errors = torch.stack([_errors(a, b, likeliest) for a, b in combinations([plain, *own], 2)])
-        of_judged = torch.stack([_errors(judged, reading, likeliest) for reading in [plain, *own]])
+        errors = torch.stack(
+            [_errors(a, b, likeliest) for a, b in combinations([plain, *stock], 2)]
+        )
+        of_judged = torch.stack(
+            [_errors(judged, reading, likeliest) for reading in [plain, *stock]]
+        )
         bounds = _bounds(self._model).to(errors) * plain.std()
         resolved = torch.finfo(working_dtype(self._model)).eps * float(plain.abs().max())
         noise = max(float(errors[:, -1].max()), resolved)

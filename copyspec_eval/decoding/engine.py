@@ -101,7 +101,7 @@ class Engine:
         self,
         sequences: abc.Sequence[Sequence],
         on_finish: Callable[[int, Generation], None] = lambda index, generation: None,
-        beside: Iterable[Sequence] = (),
+        others: Iterable[Sequence] = (),
     ) -> list[Generation]:
         """Answer `sequences`, begun in the order given as rows become free.
 
@@ -109,7 +109,7 @@ class Engine:
             sequences: none of them has begun.
             on_finish: called with a sequence's index and its answer as soon as it is done; its time
                 counts for no sequence.
-            beside: sequences of other calls of the same run: the longest of all fixes the keys
+            others: sequences of other calls of the same run: the longest of all fixes the keys
                 attended to in exact mode.
 
         Returns:
@@ -124,7 +124,7 @@ class Engine:
         index_of = {sequence: index for index, sequence in enumerate(sequences)}
         answers: dict[int, Generation] = {}
         with ExitStack() as stack:
-            stack.enter_context(self._runner.running(sequences, beside))
+            stack.enter_context(self._runner.running(sequences, others))
             if self._draft_model is not None:
                 capacity = max(sequence.extent for sequence in sequences)
                 vocabulary = int(self._model.config.get_text_config().vocab_size)

@@ -70,12 +70,12 @@ def exact_mode(
     """
     token_ids = text_tokens(tokenizer)
     width = fixed_width(max(needed, min(longest, _USUAL_DRAFT)))
-    found: Mismatch | None = None
+    mismatch: Mismatch | None = None
     for mode in (ExactMode(), ExactMode(width)):
         if mode.width is None and not kernels.serve(model):
             continue
-        found = check_exact(model, token_ids, mode, longest, batch_size)
-        if found is None:
+        mismatch = check_exact(model, token_ids, mode, longest, batch_size)
+        if mismatch is None:
             if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:
                 raise OptionError(
                     f"num_draft_tokens={needed} is over {mode.num_draft_tokens}, the most that "
@@ -83,11 +83,11 @@ def exact_mode(
                 )
             logger.info("exact mode gives %s", EXACT_MEANS[mode.name])
             return mode
-        logger.info("exact mode %s does not hold: %s in %s", mode.name, *found)
-    assert found is not None
+        logger.info("exact mode %s does not hold: %s in %s", mode.name, *mismatch)
+    assert mismatch is not None
     raise ModelError(
         f"model type {model.config.model_type!r} computes a token from what else is in its step "
-        f"({found.what}, first in {found.module}); pass exact=false"
+        f"({mismatch.what}, first in {mismatch.module}); pass exact=false"
     )
 
 

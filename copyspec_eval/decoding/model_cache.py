@@ -142,7 +142,7 @@ class ModelCacheRunner:
 
     @contextmanager
     def running(
-        self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]
+        self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
         """As of `RowRunner`."""
         for sequence in sequences:

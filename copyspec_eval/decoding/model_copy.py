@@ -165,12 +165,12 @@ def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """All tensors of the modules, each once; quantised weights can be plain attributes."""
-    seen: set[int] = set()
+    given_ids: set[int] = set()
     for path, module in model.named_modules():
         for attributes in (module._parameters, module._buffers, vars(module)):
             for name, value in attributes.items():
-                if isinstance(value, torch.Tensor) and id(value) not in seen:
-                    seen.add(id(value))
+                if isinstance(value, torch.Tensor) and id(value) not in given_ids:
+                    given_ids.add(id(value))
                     yield f"{path}.{name}", value
 
 

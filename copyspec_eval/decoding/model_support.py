@@ -130,11 +130,11 @@ def working_dtype(model: PreTrainedModel) -> torch.dtype:
 
 
 def _causal_lm_class(config: Any) -> Any:
-    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    class_name = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
     # A config whose class came with the model was loaded by someone who trusts its code.
-    if own is not None and type(config) not in AutoModelForCausalLM._model_mapping:
+    if class_name is not None and type(config) not in AutoModelForCausalLM._model_mapping:
         return get_class_from_dynamic_module(
-            own, config._name_or_path, revision=getattr(config, "_commit_hash", None)
+            class_name, config._name_or_path, revision=getattr(config, "_commit_hash", None)
         )
     return AutoModelForCausalLM._model_mapping.get(type(config), None)
 

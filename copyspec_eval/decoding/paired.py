@@ -94,7 +94,7 @@ class PairedEngine:
             group = sequences[start : start + size]
             first = next(self._groups) % len(self._arms)
             answers = {
-                arm: arm.generate([sequence.restarted() for sequence in group], beside=sequences)
+                arm: arm.generate([sequence.restarted() for sequence in group], others=sequences)
                 for arm in [*self._arms[first:], *self._arms[:first]]
             }
             for index, sequence in enumerate(group):

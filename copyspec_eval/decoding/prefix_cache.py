@@ -51,23 +51,23 @@ class PrefixCache:
         self._budget = budget
         self._given_length = block_length
         self._block_length = 0
-        self._of: Hashable = None
+        self._owner: Hashable = None
         self._blocks: OrderedDict[_Key, _Block] = OrderedDict()
         self._next_number = _START + 1
         self.num_bytes = 0
 
-    def begin(self, of: Hashable, block_length: int) -> None:
-        """Drop what was computed by anything but `of`, a model as it is now and how it is run.
+    def begin(self, owner: Hashable, block_length: int) -> None:
+        """Drop what was computed by anything but `owner`, a model as it is now and how it is run.
 
         Args:
-            of: see above.
+            owner: see above.
             block_length: tokens per block.
         """
         block_length = self._given_length or block_length
-        if (self._of, self._block_length) != (of, block_length):
+        if (self._owner, self._block_length) != (owner, block_length):
             self._blocks.clear()
             self.num_bytes = 0
-        self._of, self._block_length = of, block_length
+        self._owner, self._block_length = owner, block_length
 
     def load(self, token_ids: Sequence[int], cache: RowCache, row: int) -> int:
         """Put what is kept of the beginning of `token_ids` at the beginning of a row.

@@ -71,7 +71,7 @@ class RequestSeeds:
     def __init__(self) -> None:
         self._times_asked: Counter[bytes] = Counter()
 
-    def of(self, seed: int, prompt_ids: Sequence[int]) -> int:
+    def next_seed(self, seed: int, prompt_ids: Sequence[int]) -> int:
         """The seed of the next request with this prompt."""
         asked = hashlib.sha256(f"{seed}:{tuple(prompt_ids)}".encode())
         key = asked.digest()

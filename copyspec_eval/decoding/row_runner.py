@@ -67,13 +67,13 @@ class RowRunner:
 
     @contextmanager
     def running(
-        self, sequences: abc.Sequence[Sequence], beside: Iterable[Sequence]
+        self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
         """Be ready for `sequences`, whose `extent` it sets; all else is called within.
 
         `beside` are those of other calls of the same run.
         """
-        extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *beside)]
+        extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *others)]
         # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
         is_shared = self._is_fixed and self._batch_size > 1
         for sequence, extent in zip(sequences, extents, strict=False):

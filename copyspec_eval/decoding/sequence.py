@@ -234,7 +234,7 @@ class Sequence:
         """Count a draft whose tokens `path` were accepted, from `start` of the output on."""
         sources = list(map(draft.source_of, range(len(draft.token_ids))))
         # A tree with a copy in it is an attempt to copy.
-        source = next((of for of in sources if of in COPIED), sources[0])
+        source = next((each for each in sources if each in COPIED), sources[0])
         self.attempts.append(Attempt(len(draft.token_ids), len(path), source))
         self._num_drafted.update(sources)
         self._num_accepted.update(sources[node] for node in path)

@@ -244,16 +244,16 @@ def _one_line(error: Exception) -> str:
 @contextmanager
 def short_windows(model: PreTrainedModel) -> Iterator[None]:
     """Shorten the model's attention windows, wherever they are kept, to a few tokens."""
-    found = [
+    windows = [
         (holder, name, vars(holder)[name])
         for holder in (*model.modules(), *model_configs(model))
         for name in _WINDOW_NAMES
         if type(vars(holder).get(name)) is int and vars(holder)[name] > _WINDOW
     ]
     try:
-        for holder, name, _ in found:
+        for holder, name, _ in windows:
             setattr(holder, name, _WINDOW)
         yield
     finally:
-        for holder, name, window in found:
+        for holder, name, window in windows:
             setattr(holder, name, window)

@@ -56,7 +56,9 @@ class SequenceBuilder:
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RequestError(f"{named}{settings} are not possible: {reason}") from error
-        chooser = TokenChooser(processors, bool(config.do_sample), self._seeds.of(seed, prompt_ids))
+        chooser = TokenChooser(
+            processors, bool(config.do_sample), self._seeds.next_seed(seed, prompt_ids)
+        )
         rule = self.stop_rule(max_new_tokens, config.eos_token_id, stops)
         return Sequence(prompt_ids, rule, chooser, **others)
 

@@ -147,7 +147,7 @@ def answer_with_drafts(
     generations: list[Generation] = []
     for part, others in (parts, parts[::-1]):
         beside = [sequence.restarted() for sequence in others]
-        generations += engine.generate(part, beside=beside)
+        generations += engine.generate(part, others=beside)
     answers = _answers(generations, sequences, watched)
     return engine, [answers[order.index(index)] for index in range(len(order))]
 

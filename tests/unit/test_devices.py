@@ -377,7 +377,7 @@ WAITS: dict[str, tuple[str, Any, str, str, str]] = {
         "        if greedy[place]:",
         "        logits[place].argmax().item()\n        if greedy[place]:",
     ),
-    "a size in each draw": ("sampling", TopP, "__call__", "] = ~kept", "[kept]] = False"),
+    "a size in each draw": ("sampling", TopP, "__call__", "] = ~nucleus", "[nucleus]] = False"),
 }
 """A case, and a function of ours with its text and another that waits for the device once more."""
 

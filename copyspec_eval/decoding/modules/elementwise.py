@@ -97,8 +97,8 @@ def _activation(function: Any, dtype: torch.dtype) -> Literal["silu", "gelu_tanh
         return None
     kinds: tuple[Literal["silu", "gelu_tanh"], ...] = ("silu", "gelu_tanh")
     for kind in kinds:
-        found = kernels.gate(inputs, torch.ones_like(inputs), kind)
-        if _close(found, wanted, _ROUNDING, torch.tensor(1.0)):
+        ours = kernels.gate(inputs, torch.ones_like(inputs), kind)
+        if _close(ours, wanted, _ROUNDING, torch.tensor(1.0)):
             return kind
     return None
 
