@@ -252,12 +252,12 @@ def _check_equality(sizes: _Sizes, device: str) -> tuple[list[Result], ...]:
 def _exactness(
     model: Any, token_ids: _Prompt, exact: ExactMode, longest: int, batch_size: int
 ) -> Result:
-    found = mismatches(model, token_ids, exact, longest, batch_size)
+    actual = mismatches(model, token_ids, exact, longest, batch_size)
     return {
         "dtype": str(model.dtype).removeprefix("torch."),
         "batch_size": batch_size,
         "width": exact.width,
-        "differs": [f"{what}, first in {module}" for what, module in found],
+        "differs": [f"{what}, first in {module}" for what, module in actual],
     }
 
 

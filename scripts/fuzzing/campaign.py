@@ -29,21 +29,21 @@ class Totals:
     def __init__(self) -> None:
         self._by_mode: dict[str, Counter[str]] = {}
 
-    def add(self, found: Finding) -> None:
+    def add(self, actual: Finding) -> None:
         """Count a finding."""
-        counts = self._by_mode.setdefault(found.mode, Counter())
+        counts = self._by_mode.setdefault(actual.mode, Counter())
         counts.update(
             cases=1,
-            failed=int(bool(found.failures)),
-            turns=sum(found.agreements.values()),
-            tokens=found.num_tokens,
-            drafted=found.num_drafted,
-            accepted=found.num_accepted,
-            identical=found.agreements["identical"],
-            near_tie=found.agreements["near_tie"],
-            diverged=found.agreements["diverged"],
-            equal_logits=found.num_logits,
-            alone=found.num_alone,
+            failed=int(bool(actual.failures)),
+            turns=sum(actual.agreements.values()),
+            tokens=actual.num_tokens,
+            drafted=actual.num_drafted,
+            accepted=actual.num_accepted,
+            identical=actual.agreements["identical"],
+            near_tie=actual.agreements["near_tie"],
+            diverged=actual.agreements["diverged"],
+            equal_logits=actual.num_logits,
+            alone=actual.num_alone,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -59,36 +59,36 @@ def check(case: Case) -> Finding:
     """Answer the requests of a case in both ways, and compare."""
     exact = exact_mode(case, case.batch_size)
     inexact = "inexact" if case.model.cache == "copyspec" else case.model.cache
-    found = Finding(case, exact.name if exact else inexact)
+    actual = Finding(case, exact.name if exact else inexact)
     plain = answer_plainly(case, case.requests, exact, case.batch_size)
     engine, drafted = answer_with_drafts(case, exact, plain)
     for index, (answer, wanted) in enumerate(zip(drafted, plain, strict=True)):
-        _count(found, answer)
-        failures = [*_differences(found, engine, index, answer, wanted)]
+        _count(actual, answer)
+        failures = [*_differences(actual, engine, index, answer, wanted)]
         for arm, made in (("drafted", answer), ("plain", wanted)):
             wrong = miscounts(case, case.requests[index], made, is_plain=made is wanted)
             failures += [f"{arm} {what}" for what in wrong]
-        found.failures += [f"request {index}: {failure}" for failure in failures]
+        actual.failures += [f"request {index}: {failure}" for failure in failures]
     if exact == ExactMode() and case.batch_size > 1:
-        found.failures += _compare_alone(found, plain)
-    return found
+        actual.failures += _compare_alone(actual, plain)
+    return actual
 
 
-def _count(found: Finding, answer: Answer) -> None:
+def _count(actual: Finding, answer: Answer) -> None:
     made = answer.generation
-    found.num_tokens += len(made.token_ids)
-    found.num_drafted += sum(attempt.num_drafted for attempt in made.attempts)
-    found.num_accepted += sum(attempt.num_accepted for attempt in made.attempts)
+    actual.num_tokens += len(made.token_ids)
+    actual.num_drafted += sum(attempt.num_drafted for attempt in made.attempts)
+    actual.num_accepted += sum(attempt.num_accepted for attempt in made.attempts)
 
 
 def _differences(
-    found: Finding, engine: Engine, index: int, answer: Answer, wanted: Answer
+    actual: Finding, engine: Engine, index: int, answer: Answer, wanted: Answer
 ) -> Iterator[str]:
     """Where a drafted answer is not what it has to be; its agreement is counted."""
-    case = found.case
+    case = actual.case
     if engine.exact is not None:
-        unequal = [*_unequal(found, answer, wanted)]
-        found.agreements["diverged" if unequal else "identical"] += 1
+        unequal = [*_unequal(actual, answer, wanted)]
+        actual.agreements["diverged" if unequal else "identical"] += 1
         yield from unequal
         return
     made, plain = answer.generation, wanted.generation
@@ -96,24 +96,24 @@ def _differences(
     sequence = sequence_of(case, case.requests[index])
     difference = rescorer.explain(sequence, made.token_ids, plain.token_ids)
     agreement = difference.agreement if difference else "identical"
-    found.agreements[agreement] += 1
+    actual.agreements[agreement] += 1
     if agreement == "diverged":
         yield f"diverged, {difference}"
     if difference is None and made.counts.finish_reason != plain.counts.finish_reason:
         yield "another finish reason"
 
 
-def _compare_alone(found: Finding, plain: Sequence[Answer]) -> Iterator[str]:
+def _compare_alone(actual: Finding, plain: Sequence[Answer]) -> Iterator[str]:
     """Where a batch's answers are not those of a batch of one."""
-    case = found.case
+    case = actual.case
     alone = answer_plainly(case, case.requests[:_MOST_ALONE], ExactMode(), 1)
     for index, answer in enumerate(alone):
-        found.num_alone += 1
-        for failure in _unequal(found, plain[index], answer):
+        actual.num_alone += 1
+        for failure in _unequal(actual, plain[index], answer):
             yield f"request {index} in a batch: {failure}"
 
 
-def _unequal(found: Finding, answer: Answer, wanted: Answer) -> Iterator[str]:
+def _unequal(actual: Finding, answer: Answer, wanted: Answer) -> Iterator[str]:
     """In which ways an answer is another one."""
     made, plain = answer.generation, wanted.generation
     if made.token_ids != plain.token_ids:
@@ -122,7 +122,7 @@ def _unequal(found: Finding, answer: Answer, wanted: Answer) -> Iterator[str]:
         yield f"ended by {made.counts.finish_reason}, not {plain.counts.finish_reason}"
     # Behind the first other token other logits are right.
     for place, (logits, bits) in enumerate(zip(answer.logits, wanted.logits, strict=False)):
-        found.num_logits += 1
+        actual.num_logits += 1
         if not torch.equal(logits, bits):
             yield f"other logits of token {place}"
             return

@@ -80,8 +80,8 @@ def _attempts_add_up(case: Case, answer: Answer) -> bool:
     """Each forward gave what it accepted and a token more, but for one within which it ended."""
     made = answer.generation
     accepted = sum(attempt.num_accepted for attempt in made.attempts)
-    own = len(made.token_ids) - accepted
-    ended_within = len(answer.forwards) - own
+    native = len(made.token_ids) - accepted
+    ended_within = len(answer.forwards) - native
     may_end_within = made.counts.finish_reason != "length" and bool(accepted)
     most = len(answer.forwards) - _is_fixed(case)
     return (
@@ -95,19 +95,20 @@ def _sources_add_up(made: Generation) -> bool:
     drafts = made.counts.drafts or {}
     attempts = Counter(attempt.source for attempt in made.attempts)
     return (
-        attempts == Counter({s: of.num_attempts for s, of in drafts.items() if of.num_attempts})
+        attempts
+        == Counter({s: item.num_attempts for s, item in drafts.items() if item.num_attempts})
         and sum(attempt.num_drafted for attempt in made.attempts)
-        == sum(of.num_drafted for of in drafts.values())
+        == sum(item.num_drafted for item in drafts.values())
         and sum(attempt.num_accepted for attempt in made.attempts)
-        == sum(of.num_accepted for of in drafts.values())
-        and all(of.num_accepted <= of.num_drafted for of in drafts.values())
+        == sum(item.num_accepted for item in drafts.values())
+        and all(item.num_accepted <= item.num_drafted for item in drafts.values())
     )
 
 
 def _spans_add_up(case: Case, request: Request, made: Generation) -> bool:
     """They cover what was copied, in order, and a copy equals what it was copied from."""
     drafts = made.counts.drafts or {}
-    copied = sum(of.num_accepted for source, of in drafts.items() if source != "model")
+    copied = sum(item.num_accepted for source, item in drafts.items() if source != "model")
     ends = [0, *(span.start + span.length for span in made.spans)]
     in_order = all(end <= span.start for end, span in zip(ends, made.spans, strict=False))
     return (

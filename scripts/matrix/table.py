@@ -36,7 +36,10 @@ def render(outcomes: Sequence[Outcome]) -> str:
             "",
             _HEADER,
             "| --- | --- | --- | --- |",
-            *(f"| {of.architecture} | {of.kind} | {of.cache} | {of.detail} |" for of in outcomes),
+            *(
+                f"| {item.architecture} | {item.kind} | {item.cache} | {item.detail} |"
+                for item in outcomes
+            ),
             "",
         ]
     )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from in_process import evaluate_into
-from lm_eval_command import BIN, TIMED, TIMED_ALONE, Command, beside
+from lm_eval_command import BIN, TIMED, TIMED_ALONE, Command, neighbour
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from copyspec_eval import records
@@ -82,7 +82,7 @@ def test_one_command_gives_answers_figures_and_records(
     assert spec["tasks"].keys() == {"mt_redundant"}
     assert spec["tasks"]["mt_redundant"]["version"] == results["versions"]["mt_redundant"]
 
-    baseline = beside(command, "hf")
+    baseline = neighbour(command, "hf")
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
     settings: dict[str, Any] = {"gen_kwargs": "max_gen_toks=24"}
     evaluate_into(baseline.output, command.model, "dtype=float64", "hf", **settings)
@@ -133,7 +133,7 @@ def test_a_killed_run_says_so_and_asks_nothing_twice(
         "options": "dtype=float64,drafter=none",
         "gen_kwargs": "max_gen_toks=100",
     }
-    whole = beside(command, "whole")
+    whole = neighbour(command, "whole")
     evaluate_into(whole.output, command.model, **same)
     assert whole.conversations() == command.conversations()
     assert whole.metrics() == command.metrics()
@@ -210,7 +210,7 @@ def test_options_of_the_harness(
         assert set(command.metrics()) == {"bypass,none"}
     sizes = {"4": {4}, "auto": {4}}.get(more[-1], {1})
     assert {row.batch_size for row in command.rows()} == sizes
-    baseline = beside(command, "hf")
+    baseline = neighbour(command, "hf")
     alone = more if more[0] != "--batch_size" else ()
     baseline.run(*SHORT, *alone, model="hf", options="")
     assert baseline.conversations() == command.conversations()
@@ -229,7 +229,7 @@ def test_two_ranks_share_the_documents(command: Command) -> None:
     assert len(command.rows()) == 10
     assert len({row.run_id for row in command.rows()}) == 1
     assert [sample["doc_id"] for sample in command.samples()] == [0, 1, 2, 3, 4]
-    alone = beside(command, "alone")
+    alone = neighbour(command, "alone")
     alone.run(*SHORT, "--limit", "5")
     assert alone.conversations() == command.conversations()
     assert alone.metrics() == command.metrics()

@@ -73,9 +73,9 @@ class Environment:
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run one of the environment's programs, blind to the tests' own environment."""
         hidden = ("COPYSPEC_EVAL_AUTOLOAD", "PYTHONPATH", "VIRTUAL_ENV")
-        kept = {name: value for name, value in os.environ.items() if name not in hidden}
+        remaining = {name: value for name, value in os.environ.items() if name not in hidden}
         program = str(self.root / "bin" / command[0])
-        env = {**kept, "OMP_NUM_THREADS": "1", **variables}
+        env = {**remaining, "OMP_NUM_THREADS": "1", **variables}
         return run_program(program, *command[1:], folder=self.root, env=env)
 
     def ask(self, *expressions: str, **variables: str) -> list[Any]:

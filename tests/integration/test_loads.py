@@ -172,13 +172,13 @@ def test_answers_are_the_baselines(
             assert figures[f"identical_turn{turn},none"] == 1 or not exact
         return [row.answer for row in sorted(rows, key=lambda row: (row.doc_id, row.turn))]
 
-    found = answers("exact", options)
+    actual = answers("exact", options)
     answers("not exact", options | {"exact": False})
     plain = answers("plain", {"dtype": options.get("dtype", "bfloat16")})
     if load in SAME_ANSWERS:
-        assert found == plain
+        assert actual == plain
     elif load is not float16:
-        assert found != plain, "else the load has changed nothing"
+        assert actual != plain, "else the load has changed nothing"
 
 
 @pytest.mark.slow

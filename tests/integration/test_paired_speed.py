@@ -56,13 +56,13 @@ def widths_of(answer: Generation) -> list[int]:
 @pytest.fixture(scope="module")
 def traces(data_dir: Path) -> list[Trace]:
     """Real second turns, short enough for a test."""
-    found = [
+    actual = [
         trace
         for trace in read_traces(data_dir / "traces" / "mt_redundant__qwen2.5-7b.jsonl")
         if trace.turn == 2 and len(trace.prompt_ids) < 700 and 60 < len(trace.answer_ids) < 150
     ]
-    assert len(found) >= TRACES
-    return found[:TRACES]
+    assert len(actual) >= TRACES
+    return actual[:TRACES]
 
 
 @pytest.mark.slow

@@ -87,7 +87,8 @@ def test_paired_figures_of_batches(byte_model: Path, tmp_path: Path) -> None:
     options = "dtype=float32,paired=true"
     figures = evaluate_into(tmp_path / "run", byte_model, options, batch_size=4)
     for turn in (1, 2):
-        names = {metric.name for metric in METRICS}
+        # Too few of the answers end for an interval.
+        names = {each.name for each in METRICS if not each.name.startswith("speedup_ended")}
         names -= {"model_accepted_per_attempt", "earlier_share", "recycled_share"}
         values = {name: figures[f"{name}_turn{turn},none"] for name in names}
         rates = values["tokens_per_second"], values["baseline_tokens_per_second"]

@@ -97,8 +97,8 @@ class _Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         echo = f"{self.path}\n{self.headers}\n{body}\n[[5]]"
-        self.server.heard.append(echo)
-        if len(self.server.heard) <= self.server.num_failures:
+        self.server.received.append(echo)
+        if len(self.server.received) <= self.server.num_failures:
             return self._send(500, echo.encode())
         choice = {"index": 0, "finish_reason": "stop"}
         choice["message"] = {"role": "assistant", "content": echo}
@@ -124,7 +124,7 @@ class EchoServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Echo)
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.num_failures = 2
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
 
@@ -146,10 +146,14 @@ def data(questions: Path, tmp_path: Path) -> Path:
 
 def run(data: Path, environment: dict[str, str], *command: str, code: int = 0) -> str:
     """Run a command; what it printed."""
-    told = {"COPYSPEC_DATA_DIR": str(data), "NO_PROXY": "127.0.0.1", "LMEVAL_LOG_LEVEL": "DEBUG"}
+    reported = {
+        "COPYSPEC_DATA_DIR": str(data),
+        "NO_PROXY": "127.0.0.1",
+        "LMEVAL_LOG_LEVEL": "DEBUG",
+    }
     done = subprocess.run(
         [str(BIN / command[0]), *command[1:]],
-        env=os.environ | environment | told,
+        env=os.environ | environment | reported,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
@@ -293,9 +297,9 @@ def test_a_server_is_timed(data: Path, server: EchoServer, tmp_path: Path) -> No
         *("--apply_chat_template", "--use_cache", str(folder / "answers")),
     )
     assert planted.count >= 100
-    heard = "\n".join(server.heard)
-    assert arguments["header"]["X-Key"] in heard, "the server gets them"
-    assert gen_kwargs["pin"] in heard
+    received = "\n".join(server.received)
+    assert arguments["header"]["X-Key"] in received, "the server gets them"
+    assert gen_kwargs["pin"] in received
     assert main(["report", str(folder), "--out", str(tmp_path / "out" / "report")]) in (0, None)
     check(tmp_path / "out", printed)
     [run_] = json.loads((folder / "manifest.json").read_text())["runs"]

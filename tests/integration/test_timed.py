@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from lm_eval_command import Command, beside
+from lm_eval_command import Command, neighbour
 
 SHORT = ("--gen_kwargs", "max_gen_toks=24", "--limit", "3")
 
@@ -36,6 +36,6 @@ def test_hf_timed_answers_as_hf_and_leaves_records(
     assert run["spec"]["model"] == str(byte_model)
     assert run["spec"]["drafting"] == {}
 
-    stock = beside(timed, "stock")
+    stock = neighbour(timed, "stock")
     stock.run(*SHORT, model="hf", options="")
     assert stock.conversations() == timed.conversations()

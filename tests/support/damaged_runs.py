@@ -58,7 +58,7 @@ def sound_run(folder: Path, documents: tuple[int, ...] = (0, 1), run_id: str = "
     return folder
 
 
-def damage(source: random.Random, folder: Path, beside: Path) -> None:
+def damage(source: random.Random, folder: Path, neighbour: Path) -> None:
     """Change one or two things in `folder`; links lead into `beside`, which has a copy of it."""
     for _ in range(source.choice((1, 1, 2))):
         everything = sorted(path for path in folder.rglob("[!.]*") if not path.is_symlink())
@@ -68,16 +68,16 @@ def damage(source: random.Random, folder: Path, beside: Path) -> None:
             path.write_bytes(source.choice(_OF_CONTENT)(source, path.read_bytes()))
         elif source.random() < 0.6 and everything:
             path = source.choice(everything)
-            source.choice(_OF_FILES)(path, beside / path.relative_to(folder))
+            source.choice(_OF_FILES)(path, neighbour / path.relative_to(folder))
         else:
             path = folder / source.choice(_OUTPUTS)
             if _makes_room(path, folder):
-                source.choice(_OF_FILES[:8])(path, beside / source.choice(("file", "folder")))
+                source.choice(_OF_FILES[:8])(path, neighbour / source.choice(("file", "folder")))
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, object]]:
     """Of everything below `folder` its kind and permissions, and a checksum or a link's target."""
-    found: dict[str, tuple[int, object]] = {}
+    actual: dict[str, tuple[int, object]] = {}
     for place, folders, files in os.walk(folder):
         for name in folders + files:
             path = Path(place, name)
@@ -87,8 +87,8 @@ def snapshot(folder: Path) -> dict[str, tuple[int, object]]:
                 content = path.readlink()
             elif stat.S_ISREG(mode):
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[str(path.relative_to(folder))] = (mode, content)
-    return found
+            actual[str(path.relative_to(folder))] = (mode, content)
+    return actual
 
 
 def _flipped(source: random.Random, content: bytes) -> bytes:

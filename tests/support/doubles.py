@@ -20,19 +20,19 @@ class ScriptedDrafter:
         self.answers = answers
         self.vocabulary = vocabulary
         self.answer: Sequence[int] = ()
-        self.seen = 0
+        self.num_observed = 0
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         self.answer = self.answers[tuple(prompt_ids)]
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        self.seen += len(token_ids)
+        self.num_observed += len(token_ids)
 
     def finish(self) -> None:
         """Nothing to keep."""
 
     def continuation(self, count: int) -> list[int]:
-        return list(self.answer[self.seen : self.seen + count])
+        return list(self.answer[self.num_observed : self.num_observed + count])
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         raise NotImplementedError
@@ -79,7 +79,7 @@ class RandomTreeDrafter(RandomDrafter):
             parent, depth = self.random.choice(open_places)
             is_right = 0 <= depth < len(right) and self.random.random() < 0.5
             token = right[depth] if is_right else self.random.randrange(self.vocabulary)
-            siblings = [token_ids[node] for node, of in enumerate(parents) if of == parent]
+            siblings = [token_ids[node] for node, item in enumerate(parents) if item == parent]
             if token in siblings:
                 continue
             open_places.append((len(token_ids), depth + 1 if is_right else -100))

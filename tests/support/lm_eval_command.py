@@ -81,6 +81,6 @@ class Command:
         return rows_in(self.output)
 
 
-def beside(command: Command, name: str) -> Command:
+def neighbour(command: Command, name: str) -> Command:
     """The same command with another output folder."""
     return Command(command.model, command.data, command.output.with_name(name))

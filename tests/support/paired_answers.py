@@ -73,11 +73,11 @@ def pairs_of(
     """Every prompt of `asked` answered by both arms, in order."""
     engine = engine_of(model, make_drafter, exact, batch_size)
     sequences = [Sequence(ids, StopRule(BUDGET), make_chooser()) for ids in asked or prompts()]
-    found: list[Pair] = []
+    actual: list[Pair] = []
 
     def finish(index: int, answers: list[PairedAnswer]) -> None:
-        found.extend(Pair(index, answer.generation, answer.baseline) for answer in answers)
+        actual.extend(Pair(index, answer.generation, answer.baseline) for answer in answers)
 
     PairedEngine(model, [engine]).generate(sequences, finish)
-    assert [pair.index for pair in found] == list(range(len(sequences)))
-    return found
+    assert [pair.index for pair in actual] == list(range(len(sequences)))
+    return actual

@@ -124,7 +124,7 @@ class PretendedDevice:
         """As a tensor there names it."""
         return named(self.name)
 
-    def of(self, tensor: torch.Tensor) -> torch.device:
+    def owner_of(self, tensor: torch.Tensor) -> torch.device:
         """Where a tensor is."""
         storage = _storage(tensor)
         known = None if storage is None else self._labels.get(storage._cdata)
@@ -147,7 +147,7 @@ class PretendedDevice:
 
     def move(self, tensor: torch.Tensor, target: torch.device, operation: str) -> torch.Tensor:
         """A copy on another device."""
-        self.copied(tensor, self.of(tensor), target, operation)
+        self.copied(tensor, self.owner_of(tensor), target, operation)
         moved = tensor.clone()
         self.label(moved, target)
         return moved
@@ -189,10 +189,10 @@ class PretendedDevice:
 
 def named(device: Any) -> torch.device:
     """A device as tensors name it: with its number, but for the host."""
-    found = torch.device(device)
-    if found.type in ("cpu", "meta"):
-        return torch.device(found.type)
-    return torch.device(found.type, found.index or 0)
+    actual = torch.device(device)
+    if actual.type in ("cpu", "meta"):
+        return torch.device(actual.type)
+    return torch.device(actual.type, actual.index or 0)
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -241,13 +241,13 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage = _storage(tensor)
                 if storage is not None:
                     keeps = storage._cdata in known
-                    self._of.label(tensor, self._of.of(tensor) if keeps else device)
+                    self._of.label(tensor, self._of.owner_of(tensor) if keeps else device)
         return output
 
     def _device(self, func: Any, args: Any, given: Sequence[torch.Tensor]) -> torch.device:
         """Where an operation is computed."""
-        of, packet = self._of.of, func.overloadpacket
-        devices = [of(tensor) for tensor in given]
+        owner, packet = self._of.owner_of, func.overloadpacket
+        devices = [owner(tensor) for tensor in given]
         if packet is _aten.copy_:
             self._of.copied(given[1], devices[1], devices[0], "copy_")
             return devices[0]
@@ -271,13 +271,15 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _device_of_indexing(self, func: Any, args: Any) -> torch.device:
         """Indices may be on the host; then they are copied."""
         whole, indices, *others = args
-        device = self._of.of(whole)
+        device = self._of.owner_of(whole)
         values = [value for value in others if isinstance(value, torch.Tensor)]
         places = [
-            self._of.of(value) for value in values if value.dim() or self._of.of(value) != HOST
+            self._of.owner_of(value)
+            for value in values
+            if value.dim() or self._of.owner_of(value) != HOST
         ]
         for index in (index for index in indices if index is not None):
-            of_index = self._of.of(index)
+            of_index = self._of.owner_of(index)
             if of_index != HOST:
                 places.append(of_index)
             if of_index != HOST and index.dtype == torch.bool and all(v.dim() for v in values):
@@ -297,10 +299,10 @@ class _FunctionMode(TorchFunctionMode):
         self._of = pretended
         tensor: Any = torch.Tensor
         self._instead: dict[Any, Callable[..., Any]] = {
-            tensor.device.__get__: pretended.of,
-            tensor.is_cpu.__get__: lambda it: pretended.of(it) == HOST,
+            tensor.device.__get__: pretended.owner_of,
+            tensor.is_cpu.__get__: lambda it: pretended.owner_of(it) == HOST,
             tensor.get_device: lambda it: (
-                -1 if pretended.of(it) == HOST else pretended.of(it).index
+                -1 if pretended.owner_of(it) == HOST else pretended.owner_of(it).index
             ),
             tensor.to: self._to,
             tensor.type_as: lambda it, other: self._to(it, other),
@@ -313,7 +315,7 @@ class _FunctionMode(TorchFunctionMode):
         for kind in ("cuda", "mps", "xpu"):
             if hasattr(tensor, f"is_{kind}"):
                 getter = getattr(tensor, f"is_{kind}").__get__
-                self._instead[getter] = lambda it, kind=kind: pretended.of(it).type == kind
+                self._instead[getter] = lambda it, kind=kind: pretended.owner_of(it).type == kind
             if hasattr(tensor, kind):
                 self._instead[getattr(tensor, kind)] = lambda it, device=kind, *_, **__: self._to(
                     it, device
@@ -328,7 +330,7 @@ class _FunctionMode(TorchFunctionMode):
             return instead(*args, **kwargs)
         device = kwargs.pop("device", None)
         if device is None and func is torch.Tensor.new_tensor:
-            device = self._of.of(args[0])
+            device = self._of.owner_of(args[0])
         self._check_generator(func, device, args, kwargs)
         if device is None:
             return func(*args, **kwargs)
@@ -341,7 +343,7 @@ class _FunctionMode(TorchFunctionMode):
         """What a function made, on the device that it was to be made on."""
         for tensor in _tensors(output):
             if func in _WITH_DATA:
-                self._of.copied(tensor, self._of.of(tensor), target, func.__name__)
+                self._of.copied(tensor, self._of.owner_of(tensor), target, func.__name__)
             self._of.label(tensor, target)
         return output
 
@@ -356,7 +358,9 @@ class _FunctionMode(TorchFunctionMode):
             return
         tensors = _tensors(args)
         wanted = (
-            self._of.of(tensors[0]) if tensors and device is None else self._named(device or HOST)
+            self._of.owner_of(tensors[0])
+            if tensors and device is None
+            else self._named(device or HOST)
         )
         has = getattr(generator, "labelled", HOST)
         if has.type != wanted.type:
@@ -367,12 +371,12 @@ class _FunctionMode(TorchFunctionMode):
     def _to(self, tensor: torch.Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
         other = args[0] if args else kwargs.get("other")
         if isinstance(other, torch.Tensor):
-            device, dtype, layout = self._of.of(other), other.dtype, None
+            device, dtype, layout = self._of.owner_of(other), other.dtype, None
         else:
             if args and isinstance(args[0], int):
                 args = self._named(args[0]), *args[1:]
             device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
-        source = self._of.of(tensor)
+        source = self._of.owner_of(tensor)
         target = source if device is None else named(device)
         if target.type == "meta":
             return tensor.to(target, dtype)
@@ -391,16 +395,16 @@ class _FunctionMode(TorchFunctionMode):
         copied = memo.get(id(tensor))
         if copied is None:
             copied = memo[id(tensor)] = tensor.detach().clone()
-            self._of.label(copied, self._of.of(tensor))
+            self._of.label(copied, self._of.owner_of(tensor))
         return copied
 
     def _tolist(self, tensor: torch.Tensor) -> Any:
-        if self._of.of(tensor) != HOST:
+        if self._of.owner_of(tensor) != HOST:
             self._of.record("read", "tolist")
         return tensor.tolist()
 
     def _numpy(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        device = self._of.of(tensor)
+        device = self._of.owner_of(tensor)
         if device != HOST:
             raise DeviceError(f"NumPy cannot read a tensor on {device}; copy it to the host first")
         return tensor.numpy()
@@ -418,5 +422,5 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 def _mixed(func: Any, devices: Sequence[torch.device]) -> DeviceError:
-    found = ", ".join(dict.fromkeys(map(str, devices)))
-    return DeviceError(f"{func.overloadpacket.__name__} of tensors on {found}, at {_place()}")
+    actual = ", ".join(dict.fromkeys(map(str, devices)))
+    return DeviceError(f"{func.overloadpacket.__name__} of tensors on {actual}, at {_place()}")

@@ -10,12 +10,12 @@ from copyspec_eval.decoding.announced import announced
 
 
 def test_what_takes_long_is_said_once_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    said, deadline = "", time.monotonic() + 60
+    stated, deadline = "", time.monotonic() + 60
     with announced("checking"):
-        while not said and time.monotonic() < deadline:
+        while not stated and time.monotonic() < deadline:
             time.sleep(0.05)
-            said = capsys.readouterr().err
-    assert said == "copyspec-eval: checking ...\n"
+            stated = capsys.readouterr().err
+    assert stated == "copyspec-eval: checking ...\n"
     assert capsys.readouterr().err == ""
 
 

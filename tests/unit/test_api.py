@@ -129,17 +129,17 @@ def test_a_conversation_goes_on_where_it_was(loaded: tuple[Any, Any]) -> None:
 
 def test_a_streamer_hears_every_token(loaded: tuple[Any, Any]) -> None:
     model, tokenizer = loaded
-    heard: list[list[int]] = []
+    received: list[list[int]] = []
 
     class Streamer:
         def put(self, value: torch.Tensor) -> None:
-            heard.append(value.flatten().tolist())
+            received.append(value.flatten().tolist())
 
         def end(self) -> None:
-            heard.append([])
+            received.append([])
 
     [answer] = generate(model, tokenizer, TEXT, max_new_tokens=40, streamer=Streamer())
-    prompt, *steps, last = heard
+    prompt, *steps, last = received
     assert prompt == tokenizer(TEXT)["input_ids"]
     assert [token for step in steps for token in step] == list(answer.token_ids)
     assert last == []

@@ -40,7 +40,7 @@ def test_every_architecture_is_served_or_refused() -> None:
         outcomes = [outcome(architecture) for architecture in architectures()]
     finally:
         torch.set_num_threads(threads)
-    assert [of for of in outcomes if of.kind in ("wrong", "crashed")] == []
+    assert [item for item in outcomes if item.kind in ("wrong", "crashed")] == []
     assert table.rows(table.render(outcomes)) == table.rows(committed()), (
         "run scripts/architectures"
     )

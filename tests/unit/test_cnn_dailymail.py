@@ -202,9 +202,9 @@ def test_a_long_article_is_cut_at_its_end(data, hf):
     start, end = whole.split(article)
     assert prompt.startswith(start)
     assert prompt.endswith(end)
-    kept = prompt.removeprefix(start).removesuffix(end)
-    assert article.startswith(kept + " ")
-    one_more = article[: article.index(" ", len(kept) + 1)]
+    remaining = prompt.removeprefix(start).removesuffix(end)
+    assert article.startswith(remaining + " ")
+    one_more = article[: article.index(" ", len(remaining) + 1)]
     room = 2048 - 256
     assert len(hf.tok_encode(prompt)) <= room < len(hf.tok_encode(start + one_more + end))
     [batch], _ = hf.tok_batch_encode([prompt], left_truncate_len=room)

@@ -154,12 +154,12 @@ def test_one_moved_document_is_named_and_nothing_else(size: int, data: st.DataOb
 
 @given(st.permutations(range(8)))
 def test_what_is_left_in_place_is_in_order(numbers: list[int]) -> None:
-    kept = longest_increasing(numbers)
-    assert sorted(kept) == [number for number in numbers if number in kept]
+    remaining = longest_increasing(numbers)
+    assert sorted(remaining) == [number for number in numbers if number in remaining]
     longest = [0] * 8
     for number in numbers:
         longest[number] = 1 + max(longest[:number], default=0)
-    assert len(kept) == max(longest)
+    assert len(remaining) == max(longest)
 
 
 def test_documents_of_one_run_only_have_not_moved() -> None:

@@ -42,12 +42,12 @@ def very_small_model() -> Any:
 @pytest.fixture(scope="module")
 def traces(data_dir: Path) -> list[Trace]:
     """Real second turns that are not long."""
-    found = [
+    actual = [
         trace
         for trace in read_traces(data_dir / "traces" / "mt_redundant__qwen2.5-7b.jsonl")
         if trace.turn == 2 and len(trace.prompt_ids) < 600 and 50 < len(trace.answer_ids) < 250
     ]
-    return found[::2]
+    return actual[::2]
 
 
 def noisy(answer_ids: tuple[int, ...], source: random.Random) -> list[int]:

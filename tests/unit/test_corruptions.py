@@ -70,22 +70,22 @@ def findings(
     seed: int, tmp_path: Path, sound: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> Iterator[str]:
     source = random.Random(seed)
-    place, beside = tmp_path / "here", tmp_path / "beside"
-    for folder in (place, beside):
+    place, neighbour = tmp_path / "here", tmp_path / "beside"
+    for folder in (place, neighbour):
         shutil.rmtree(folder, ignore_errors=True)
     damaged = place / source.choice(("run", "run", "run", "r\nu\x1b[1mn", "r\udcffn", "r" * 250))
-    shutil.copytree(sound[0], beside)
-    (beside / "file").write_text("a file\n")
-    (beside / "folder").mkdir()
+    shutil.copytree(sound[0], neighbour)
+    (neighbour / "file").write_text("a file\n")
+    (neighbour / "folder").mkdir()
     shutil.copytree(sound[0], damaged)
-    damage(source, damaged, beside)
+    damage(source, damaged, neighbour)
     out = source.choice((damaged, damaged, place / "out", place / ("o" * 300)))
-    outside = [snapshot(folder) for folder in (beside, *sound)]
+    outside = [snapshot(folder) for folder in (neighbour, *sound)]
     for command in commands(damaged, *sound, out):
         before = snapshot(place)
         name = f"seed {seed}: {' '.join(command[:2])}"
         yield from (f"{name}: {each}" for each in outcome(command, capsys))
-        if [snapshot(folder) for folder in (beside, *sound)] != outside:
+        if [snapshot(folder) for folder in (neighbour, *sound)] != outside:
             yield f"{name}: changed what is beside"
             return
         writes = damaged if command[0] == "judge" else out

@@ -180,19 +180,19 @@ class Heard:
 
 @pytest.mark.parametrize("is_bound", [False, True])
 def test_a_streamer(is_bound: bool) -> None:
-    model, heard = tiny_model("llama", torch.float64), Heard()
+    model, received = tiny_model("llama", torch.float64), Heard()
     inputs = padded(1)
     if is_bound:
-        heard.put(inputs["input_ids"])
+        received.put(inputs["input_ids"])
         given: dict[str, Any] = {
-            "custom_generate": partial(copyspec_eval.custom_generate, streamer=heard)
+            "custom_generate": partial(copyspec_eval.custom_generate, streamer=received)
         }
     else:
-        given = {"custom_generate": copyspec_eval.custom_generate, "streamer": heard}
+        given = {"custom_generate": copyspec_eval.custom_generate, "streamer": received}
     output = model.generate(**inputs, do_sample=False, max_new_tokens=24, pad_token_id=0, **given)
-    assert heard.tokens == output[0].tolist()
-    assert heard.ended
-    assert heard.puts > 2
+    assert received.tokens == output[0].tolist()
+    assert received.ended
+    assert received.puts > 2
 
 
 def test_options_of_drafting() -> None:

@@ -166,8 +166,8 @@ def check_all(taken: Iterable[Taken]) -> None:
 )
 def test_answers_are_the_same_and_each_step_is_read_once(name: str, device: str) -> None:
     with PretendedDevice(device) as pretended, watched(pretended) as taken:
-        found = CASES[name].answers(device)
-    assert facts(found) == on_the_cpu(name)
+        actual = CASES[name].answers(device)
+    assert facts(actual) == on_the_cpu(name)
     assert {one.what for one in taken} == {"prefill", "step"}
     check_all(taken)
 
@@ -181,14 +181,14 @@ def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
         )
         pair = PairedEngine(model, [made])
         asked = [Sequence(ids, StopRule(12), greedy()) for ids in prompts()]
-        found = []
-        pair.generate(asked, lambda index, answers: found.extend(answers))
+        actual = []
+        pair.generate(asked, lambda index, answers: actual.extend(answers))
         # The first answer, with a token of the second in its place: a difference to explain.
-        answer = found[0].generation.token_ids
+        answer = actual[0].generation.token_ids
         other = (*answer[:5], (answer[5] + 1) % 7, *answer[6:])
         difference = pair._rescorers[0].explain(asked[0], other, answer)
     assert all(
-        answer.generation.token_ids == answer.baseline.generation.token_ids for answer in found
+        answer.generation.token_ids == answer.baseline.generation.token_ids for answer in actual
     )
     assert difference is not None
     assert difference.margin is not None
@@ -207,14 +207,14 @@ def test_layers_on_two_devices(is_dispatched: bool) -> None:
         model = on("cuda:0", tiny_model("qwen2"))
         if is_dispatched:
             dispatch_model(model, devices, main_device="cuda:0")
-            found = case.answers_of(model, "cuda")
+            actual = case.answers_of(model, "cuda")
             assert {str(weight.device) for weight in model.parameters()} == {"cuda:0", "cuda:1"}
         else:
             model.model.layers[1].to("cuda:1")
             with pytest.raises(DeviceError, match="of tensors on"):
                 case.answers_of(model, "cuda")
     if is_dispatched:
-        assert facts(found) == on_the_cpu(name)
+        assert facts(actual) == on_the_cpu(name)
         check_all(taken)
 
 
@@ -266,8 +266,8 @@ def test_lm_evals_model_is_on_the_device(
         # The trial is given its choices, so it waits for none.
         monkeypatch.setattr("copyspec_eval.session.session.choose_cache", lambda *_, **__: choice)
         with watched(pretended) as taken:
-            found = answers(there)
-    assert found == wanted
+            actual = answers(there)
+    assert actual == wanted
     check_all(taken)
 
 
@@ -290,28 +290,32 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
     with PretendedDevice("cuda") as pretended:
         model = on("cuda", tiny_model("qwen2"))
-        kept = PrefixCache(10**8)
+        remaining = PrefixCache(10**8)
         made = Engine(
-            model, drafter_factory(WAYS["none"]), num_draft_tokens=3, exact=None, prefix_cache=kept
+            model,
+            drafter_factory(WAYS["none"]),
+            num_draft_tokens=3,
+            exact=None,
+            prefix_cache=remaining,
         )
         made.generate([Sequence(prompts()[1], StopRule(4), greedy())])
-        blocks = list(kept._blocks.values())
+        blocks = list(remaining._blocks.values())
         assert blocks
         for states in (states for block in blocks for states in block.states.values()):
-            assert pretended.of(states.keys) == pretended.of(states.values) == HOST
+            assert pretended.owner_of(states.keys) == pretended.owner_of(states.values) == HOST
 
 
 # What the pretence itself is worth.
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, old: str, new: str) -> None:
+def planted(monkeypatch: pytest.MonkeyPatch, item: Any, name: str, old: str, new: str) -> None:
     """Change the text of a function, where it stands once, for the time of a test."""
-    function = inspect.unwrap(getattr(of, name))
+    function = inspect.unwrap(getattr(item, name))
     text = "from __future__ import annotations\n" + textwrap.dedent(inspect.getsource(function))
     assert text.count(old) == 1
     scope: dict[str, Any] = {}
     exec(compile(text.replace(old, new), name, "exec"), function.__globals__, scope)
-    monkeypatch.setattr(of, name, scope[name])
+    monkeypatch.setattr(item, name, scope[name])
 
 
 def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
@@ -384,8 +388,8 @@ WAITS: dict[str, tuple[str, Any, str, str, str]] = {
 
 @pytest.mark.parametrize("name", WAITS)
 def test_a_planted_wait_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case, of, *change = WAITS[name]
-    planted(monkeypatch, of, *change)
+    case, item, *change = WAITS[name]
+    planted(monkeypatch, item, *change)
     taken = taken_with(CASES[case])
     with pytest.raises(AssertionError, match="Event"):
         check_all(taken)

@@ -61,8 +61,8 @@ def test_a_defect_of_wide_steps_does_not_excuse_itself(
     monkeypatch: pytest.MonkeyPatch, change: Change, dtype: torch.dtype
 ) -> None:
     change_wide_steps(monkeypatch, defect(change))
-    found = pairs_of(tiny_model("qwen2", dtype), copying(), False, asked=many_prompts(12))
-    agreements = [pair.agreement for pair in found]
+    actual = pairs_of(tiny_model("qwen2", dtype), copying(), False, asked=many_prompts(12))
+    agreements = [pair.agreement for pair in actual]
     assert agreements.count("diverged") > 3
     assert "near_tie" not in agreements
 
@@ -94,8 +94,8 @@ def test_a_near_tie_is_told_from_a_divergence(
 ) -> None:
     """The rounding is injected, since not every processor rounds wide steps differently."""
     change_wide_steps(monkeypatch, lambda logits: 2e-7 * every_other(logits) * logits)
-    found = pairs_of(with_twins(tiny_model("phi3")), copying(), False, batch_size)
-    different = [pair.baseline.difference for pair in found if pair.baseline.difference]
+    actual = pairs_of(with_twins(tiny_model("phi3")), copying(), False, batch_size)
+    different = [pair.baseline.difference for pair in actual if pair.baseline.difference]
     assert len(different) > 3, "else this test shows nothing"
     for difference in different:
         assert difference.agreement == "near_tie"
@@ -123,8 +123,8 @@ def test_a_wrong_token_taken_for_right_is_a_divergence_at_its_place(
     sound = pairs_of(model, copying(), exact, batch_size, asked=many_prompts())
     assert "diverged" not in {pair.agreement for pair in sound}
     monkeypatch.setattr(sequence_module, "verify", one_wrong_in(50))
-    found = pairs_of(model, copying(), exact, batch_size, asked=many_prompts())
-    diverged = [pair for pair in found if pair.agreement == "diverged"]
+    actual = pairs_of(model, copying(), exact, batch_size, asked=many_prompts())
+    diverged = [pair for pair in actual if pair.agreement == "diverged"]
     assert len(diverged) > 3
     for pair in diverged:
         difference = pair.baseline.difference
@@ -138,7 +138,9 @@ def test_a_wrong_token_taken_for_right_is_a_divergence_at_its_place(
         assert any(at in span for span in copied), "it was a draft token"
         assert difference.margin is not None
         assert difference.margin > 2 * difference.noise > 0
-    right = [pair for pair in found if pair.drafted.token_ids == pair.baseline.generation.token_ids]
+    right = [
+        pair for pair in actual if pair.drafted.token_ids == pair.baseline.generation.token_ids
+    ]
     assert all(pair.agreement == "identical" for pair in right)
     assert right
 
@@ -153,8 +155,8 @@ def test_differences_of_bfloat16_are_near_ties_in_every_architecture(
     model = tiny_model(model_type, torch.bfloat16)
     asked = [ids[:length] for ids in prompts() for length in range(3, len(ids))]
     penalised = functools.partial(greedy, RepetitionPenaltyLogitsProcessor(1.1))
-    found = pairs_of(model, copying(), exact, batch_size, penalised, asked)
-    assert {pair.agreement for pair in found} <= {"identical", "near_tie"}
+    actual = pairs_of(model, copying(), exact, batch_size, penalised, asked)
+    assert {pair.agreement for pair in actual} <= {"identical", "near_tie"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -193,8 +195,8 @@ class Readings:
         at: int = -1,
         at_once: float = 0.0,
     ) -> float:
-        own = [self.logits + at_once * self.normal(), self.logits + rounding * self.normal()]
-        return self.rescorer._noise(self.logits, self.logits + judged * self.normal(), own, at)
+        native = [self.logits + at_once * self.normal(), self.logits + rounding * self.normal()]
+        return self.rescorer._noise(self.logits, self.logits + judged * self.normal(), native, at)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -263,9 +265,9 @@ def test_a_forward_that_is_wrong_excuses_nothing(monkeypatch: pytest.MonkeyPatch
         return forward(model, cache, moved, *more)
 
     put_in_place(monkeypatch, forgetful)
-    found = pairs_of(tiny_model("qwen2"), copying(), False)
-    assert "diverged" in {pair.agreement for pair in found}
-    assert "near_tie" not in {pair.agreement for pair in found}
+    actual = pairs_of(tiny_model("qwen2"), copying(), False)
+    assert "diverged" in {pair.agreement for pair in actual}
+    assert "near_tie" not in {pair.agreement for pair in actual}
 
 
 def test_an_answer_that_ends_elsewhere_is_a_divergence() -> None:

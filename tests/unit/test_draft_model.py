@@ -98,14 +98,14 @@ def test_the_tokens_are_those_without_a_draft_model(
     model = tiny_model(model_type)
     plain = answers(model, None, "none", choose, batch_size, exact)
     drafting = DraftModel(noisy(model, noise), DELTA)
-    found = answers(model, drafting, drafter, choose, batch_size, exact)
-    assert [one.token_ids for one in found] == [one.token_ids for one in plain]
-    attempts = [a for one in found for a in one.attempts if a.source == "model"]
+    actual = answers(model, drafting, drafter, choose, batch_size, exact)
+    assert [one.token_ids for one in actual] == [one.token_ids for one in plain]
+    attempts = [a for one in actual for a in one.attempts if a.source == "model"]
     assert attempts
     if noise == 0:
         assert all(attempt.num_accepted == attempt.num_drafted for attempt in attempts)
     if noise == 0 and drafter == "none":
-        for index, one in enumerate(found):
+        for index, one in enumerate(actual):
             assert one.counts.num_forwards == 1 + -(-(BUDGET + index - 1) // (DELTA + 1))
     if noise == 1:
         num_drafted = sum(attempt.num_drafted for attempt in attempts)
@@ -117,9 +117,9 @@ def test_prompts_longer_than_a_chunk_and_a_smaller_vocabulary(monkeypatch: Any) 
     model = tiny_model("llama")
     plain = answers(model, None, "none", greedy, 4, False)
     same = DraftModel(model, DELTA)
-    found = answers(model, same, "none", greedy, 4, False)
-    assert [one.token_ids for one in found] == [one.token_ids for one in plain]
-    assert all(a.num_accepted == a.num_drafted for one in found for a in one.attempts)
+    actual = answers(model, same, "none", greedy, 4, False)
+    assert [one.token_ids for one in actual] == [one.token_ids for one in plain]
+    assert all(a.num_accepted == a.num_drafted for one in actual for a in one.attempts)
 
 
 def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:

@@ -44,18 +44,18 @@ def test_a_run_with_earlier_answers_is_never_beside_one_without_as_if_equal(
             manifest("b", drafting=SPEC.drafting | store),
         ),
     ]
-    found = board(*folders)
-    assert found.lines["drafter"].to_list() == ["suffix", label]
-    assert found.lines["runs"].to_list() == [1, 1]
-    assert found.notes == [
+    actual = board(*folders)
+    assert actual.lines["drafter"].to_list() == ["suffix", label]
+    assert actual.lines["runs"].to_list() == [1, 1]
+    assert actual.notes == [
         f"M, mt_bench, {label}: 40% of its tokens were copied from answers of earlier runs; "
         "a line without them is no measure of it"
     ]
     for form, text in FORMS.items():
-        assert label in text(found), form
-    assert "from earlier runs" in FORMS["md"](found)
-    assert "from earlier runs" in overview(found)
-    assert label in overview(found)
+        assert label in text(actual), form
+    assert "from earlier runs" in FORMS["md"](actual)
+    assert "from earlier runs" in overview(actual)
+    assert label in overview(actual)
     alone = board(folders[0])
     assert "earlier runs" not in FORMS["md"](alone) + overview(alone)
 
@@ -63,8 +63,8 @@ def test_a_run_with_earlier_answers_is_never_beside_one_without_as_if_equal(
 def test_a_lost_manifest_does_not_put_it_beside_one_without(tmp_path: Path) -> None:
     one = write_run(tmp_path / "a", turns("a", drafter="suffix"))
     two = write_run(tmp_path / "b", seeded("b", drafter="suffix + store=base"))
-    found = board(one, two)
-    assert found.lines["drafter"].to_list() == ["suffix", "suffix + store=base"]
+    actual = board(one, two)
+    assert actual.lines["drafter"].to_list() == ["suffix", "suffix + store=base"]
 
 
 def test_earlier_answers_that_differ_are_lines_of_their_own(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_earlier_answers_that_differ_are_lines_of_their_own(tmp_path: Path) -> N
         drafting = SPEC.drafting | {"store": "runs/base", "store_sha256": digest}
         rows = seeded(run_id, drafter="suffix + store=base")
         folders.append(write_run(tmp_path / run_id, rows, manifest(run_id, drafting=drafting)))
-    found = board(*folders)
-    assert found.lines["runs"].to_list() == [2, 1]
-    assert found.lines["drafter"].to_list() == [
+    actual = board(*folders)
+    assert actual.lines["runs"].to_list() == [2, 1]
+    assert actual.lines["drafter"].to_list() == [
         "suffix + store=base, store_sha256=0123456789ab",
         "suffix + store=base, store_sha256=ba9876543210",
     ]
-    assert "they differ in drafting.store_sha256 (0123456789ab / ba9876543210)" in found.notes[0]
+    assert "they differ in drafting.store_sha256 (0123456789ab / ba9876543210)" in actual.notes[0]
 
 
 def test_no_table_names_the_place_of_earlier_runs(tmp_path: Path) -> None:

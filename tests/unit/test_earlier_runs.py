@@ -149,14 +149,14 @@ def test_the_digest_is_of_the_answers_and_their_requests() -> None:
 def test_rows_of_a_folder_come_in_the_order_of_their_runs(tmp_path: Path) -> None:
     rows = [replace(ROW, run_id=run, doc_id=doc) for run, doc in (("2", 7), ("1", 8))]
     folder = write_records(tmp_path / "run", *rows)
-    found = read_earlier([str(folder)], [])
-    assert [answer.asked for answer in found] == [
+    actual = read_earlier([str(folder)], [])
+    assert [answer.asked for answer in actual] == [
         Asked("mt_bench", "8", 1),
         Asked("mt_bench", "7", 1),
     ]
-    assert found[0].token_ids == array("i", range(10))
-    assert (found[0].text, found[0].whole_text, found[0].has_eos) == (ROW.text, ROW.answer, True)
-    assert read_earlier([str(folder / "turns.jsonl")], []) == found
+    assert actual[0].token_ids == array("i", range(10))
+    assert (actual[0].text, actual[0].whole_text, actual[0].has_eos) == (ROW.text, ROW.answer, True)
+    assert read_earlier([str(folder / "turns.jsonl")], []) == actual
     assert len(read_earlier([str(folder), str(folder / "turns.jsonl")], [])) == 4
 
 

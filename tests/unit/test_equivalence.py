@@ -189,11 +189,11 @@ def decode(token_ids: abc.Sequence[int]) -> str:
 
 def cut(answers: Answers, stop: str) -> Answers:
     """Each answer up to the token that completes `stop`."""
-    kept = {}
+    remaining = {}
     for prompt, answer_ids in answers.items():
         ends = [n for n in range(1, len(answer_ids) + 1) if stop in decode(answer_ids[:n])]
-        kept[prompt] = answer_ids[: ends[0]] if ends else answer_ids
-    return kept
+        remaining[prompt] = answer_ids[: ends[0]] if ends else answer_ids
+    return remaining
 
 
 @functools.cache
@@ -209,10 +209,10 @@ def ending(model_type: str) -> tuple[int, str, Answers]:
         for one, two in itertools.pairwise(penalised[second][3:]):
             # Across two tokens, and beginning in the middle of the first.
             stop = f"{one}><{two}"[1:]
-            kept = cut(ended, stop)
-            inside = all(2 <= len(kept[prompt]) <= 11 for prompt in (first, second))
-            if inside and kept[first][-1] == eos_id and kept[second][-1] == two != eos_id:
-                return eos_id, stop, kept
+            remaining = cut(ended, stop)
+            inside = all(2 <= len(remaining[prompt]) <= 11 for prompt in (first, second))
+            if inside and remaining[first][-1] == eos_id and remaining[second][-1] == two != eos_id:
+                return eos_id, stop, remaining
     raise AssertionError(f"no such ends in the answers of {model_type}")
 
 

@@ -199,9 +199,9 @@ def test_a_defect_is_seen_and_its_module_named(name: str, batch_size: int) -> No
     assert check_exact(model, TEXT, ExactMode(), 32, batch_size) is None
     layer, change = DEFECTS[name]
     with defect(model, layer, change):
-        found = check_exact(model, TEXT, ExactMode(), 32, batch_size)
-        assert found is not None
-        assert found.module == layer
+        outcome = check_exact(model, TEXT, ExactMode(), 32, batch_size)
+        assert outcome is not None
+        assert outcome.module == layer
     assert check_exact(model, TEXT, ExactMode(), 32, batch_size) is None
 
 
@@ -230,9 +230,9 @@ def test_masked_keys_that_are_rounded_otherwise_are_seen(monkeypatch: pytest.Mon
         return output * 3 / 3 if key.shape[2] > 64 else output
 
     monkeypatch.setattr(kernels, "attend", rounding)
-    found = check_exact(larger_model(torch.float32), TEXT, ExactMode(), 15, 1)
-    assert found is not None
-    assert found.what.startswith("with more masked keys")
+    outcome = check_exact(larger_model(torch.float32), TEXT, ExactMode(), 15, 1)
+    assert outcome is not None
+    assert outcome.what.startswith("with more masked keys")
 
 
 @pytest.mark.parametrize("place", [1, 3, 7, 11])
@@ -240,9 +240,9 @@ def test_at_a_fixed_width_a_place_with_other_bits_is_seen(place: int) -> None:
     model = copy.deepcopy(larger_model(torch.float32))
     assert check_exact(model, TEXT, ExactMode(16), 15, 2) is None
     with defect(model, "model.layers.1.mlp.down_proj", lambda output: flipped(output, place)):
-        found = check_exact(model, TEXT, ExactMode(16), 15, 2)
-        assert found is not None
-        assert found.module == "model.layers.1.mlp.down_proj"
+        outcome = check_exact(model, TEXT, ExactMode(16), 15, 2)
+        assert outcome is not None
+        assert outcome.module == "model.layers.1.mlp.down_proj"
 
 
 def test_where_widths_differ_every_step_has_one_and_else_the_model_is_refused(

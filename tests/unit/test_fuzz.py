@@ -34,8 +34,8 @@ MOST = 40
 
 
 def first_failure(numbers: range = range(MOST)) -> Finding | None:
-    found = findings(SEED, numbers, FEW)
-    return next((finding for finding in found if finding.failures), None)
+    actual = findings(SEED, numbers, FEW)
+    return next((finding for finding in actual if finding.failures), None)
 
 
 def test_some_cases_hold() -> None:
@@ -54,10 +54,10 @@ def test_some_cases_hold() -> None:
 
 
 def test_cases_of_a_models_model_cache_hold() -> None:
-    found = list(findings(SEED, range(12), OWN))
-    assert [str(finding) for finding in found if finding.failures] == []
-    assert {finding.mode for finding in found} == {"model, cropped", "model, copied"}
-    assert sum(finding.num_accepted for finding in found) > 0
+    actual = list(findings(SEED, range(12), OWN))
+    assert [str(finding) for finding in actual if finding.failures] == []
+    assert {finding.mode for finding in actual} == {"model, cropped", "model, copied"}
+    assert sum(finding.num_accepted for finding in actual) > 0
 
 
 def test_a_recurrent_state_that_is_not_restored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +65,8 @@ def test_a_recurrent_state_that_is_not_restored_is_found(monkeypatch: pytest.Mon
         self._cache.num_read -= len(draft.token_ids) - verdict.num_accepted
 
     monkeypatch.setattr(ModelCacheRunner, "accept", forget)
-    found = findings(SEED, range(MOST), OWN)
-    assert any("diverged" in str(finding) for finding in found if finding.mode == "model, copied")
+    actual = findings(SEED, range(MOST), OWN)
+    assert any("diverged" in str(finding) for finding in actual if finding.mode == "model, copied")
 
 
 def test_a_case_comes_again_by_its_number_alone() -> None:
@@ -96,9 +96,9 @@ def test_cases_reach_every_choice() -> None:
 
 def test_a_verify_that_lets_a_wrong_token_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("copyspec_eval.decoding.sequence.verify", one_wrong_in(50))
-    found = first_failure()
-    assert found is not None
-    assert f"seed={SEED} case={found.case.number}: request" in str(found)
+    actual = first_failure()
+    assert actual is not None
+    assert f"seed={SEED} case={actual.case.number}: request" in str(actual)
 
 
 def other_bits(is_other: Callable[[int], bool]) -> Callable[..., torch.Tensor]:
@@ -120,28 +120,28 @@ def test_other_bits_in_a_row_of_some_steps_are_found() -> None:
         for name in FEW.models
     ]
     try:
-        found = first_failure()
+        actual = first_failure()
     finally:
         for hook in hooks:
             hook.remove()
-    assert found is not None
-    assert found.mode in ("invariant", "fixed width")
-    assert "other logits" in str(found) or "tokens" in str(found)
+    assert actual is not None
+    assert actual.mode in ("invariant", "fixed width")
+    assert "other logits" in str(actual) or "tokens" in str(actual)
 
 
 def test_a_draft_in_the_exact_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowRunner, "can_draft", lambda self, sequence: True)
-    found = first_failure()
-    assert found is not None
-    assert found.mode != "inexact"
+    actual = first_failure()
+    assert actual is not None
+    assert actual.mode != "inexact"
 
 
 def test_an_error_is_a_failure_of_its_case(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fuzzing.campaign.check", lambda case: 1 // 0)
-    [found] = findings(SEED, range(1))
-    assert found.failures == ["raised ZeroDivisionError: integer division or modulo by zero"]
+    [actual] = findings(SEED, range(1))
+    assert actual.failures == ["raised ZeroDivisionError: integer division or modulo by zero"]
     assert "Traceback" in capsys.readouterr().err
 
 

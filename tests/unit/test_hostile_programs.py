@@ -39,10 +39,10 @@ def test_what_a_hostile_program_tries_is_refused(level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_it_is_refused_a_user_without_rights(level: str) -> None:
     _skip_unless_it_works(level)
-    found = outcomes_as_nobody(level)
-    if found is None:
+    actual = outcomes_as_nobody(level)
+    if actual is None:
         pytest.skip("NOT TESTED: no such user can be made here, or the level does not work for one")
-    assert unlike_the_table(level, found) == {}
+    assert unlike_the_table(level, actual) == {}
 
 
 def _skip_unless_it_works(level: str) -> None:
@@ -52,12 +52,12 @@ def _skip_unless_it_works(level: str) -> None:
         pytest.skip("NOT TESTED: this system has no filter of system calls")
 
 
-def unlike_the_table(level: str, found: dict[str, str]) -> dict[str, str]:
+def unlike_the_table(level: str, actual: dict[str, str]) -> dict[str, str]:
     """What was done though the table says that it is refused, or failed in another way."""
     wanted = table.cells(TABLE.read_text())
     return {
         name: outcome
-        for name, outcome in found.items()
+        for name, outcome in actual.items()
         if outcome != REFUSED and outcome != wanted[name].get(level, REFUSED)
     }
 

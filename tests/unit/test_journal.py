@@ -90,9 +90,9 @@ def test_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
         with os.fdopen(reading) as acknowledged:
             whole = [line for line in acknowledged if line.endswith("\n")]
         journal.append(path, b'{"writer": "between", "number": 0}')
-        found = numbers_of_readable(path, str(attempt))
-        assert found[: len(whole)] == list(range(len(whole)))
-        assert len(found) <= len(whole) + 1, "at most the row under way was written unacknowledged"
+        actual = numbers_of_readable(path, str(attempt))
+        assert actual[: len(whole)] == list(range(len(whole)))
+        assert len(actual) <= len(whole) + 1, "at most the row under way was written unacknowledged"
     assert len(numbers_of_readable(path, "between")) == 50
 
 

@@ -172,15 +172,15 @@ def test_a_judge_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rated(path: Path, asked: Sequence[Grading], concurrency: int = 2) -> tuple[Judged, list[int]]:
     """`judge_all` by a judge that cannot rate id 13, and the ids that it was asked about."""
-    seen: list[int] = []
+    observed: list[int] = []
 
     def rate(grading: Grading) -> tuple[str, float]:
-        seen.append(grading.question_id)
+        observed.append(grading.question_id)
         if grading.question_id == 13:
             raise UnansweredError("unlucky")
         return "fine\u2028", grading.question_id + grading.turn / 10
 
-    return judge_all(rate, asked, path, "m", "j", concurrency), seen
+    return judge_all(rate, asked, path, "m", "j", concurrency), observed
 
 
 def some(*ids: int) -> list[Grading]:
@@ -193,17 +193,17 @@ def test_what_is_judged_is_kept_and_the_rest_asked_again(tmp_path: Path) -> None
     assert first.scores == {(1, 1): 1.1, (2, 1): 2.1}
     assert first.reasons == {(13, 1): "unlucky"}
     assert len(path.read_text("utf-8").splitlines()) == 2, "what is unjudged is not written"
-    again, seen = rated(path, some(1, 13, 2))
+    again, observed = rated(path, some(1, 13, 2))
     assert again == first
-    assert seen == [13]
+    assert observed == [13]
 
 
 def test_a_line_cut_off_by_a_kill_is_asked_again(tmp_path: Path) -> None:
     path = tmp_path / "j_single.jsonl"
     rated(path, some(1, 2), concurrency=1)
     path.write_bytes(path.read_bytes()[:-5])
-    result, seen = rated(path, some(1, 2))
-    assert (seen, result.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
+    result, observed = rated(path, some(1, 2))
+    assert (observed, result.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
     [note] = result.notes
     assert note.startswith(f"{path}:2: skipped, not a judgement (JSONDecodeError: ")
     assert note.endswith("; remove the line")
@@ -226,8 +226,8 @@ def test_a_line_that_is_no_judgement_is_skipped(tmp_path: Path, line: bytes) -> 
     path = tmp_path / "j_single.jsonl"
     rated(path, some(1))
     path.write_bytes(line + b"\n\n" + path.read_bytes())
-    result, seen = rated(path, some(1, 2))
-    assert (seen, result.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
+    result, observed = rated(path, some(1, 2))
+    assert (observed, result.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
     assert [note.partition(" (")[0] for note in result.notes] == [
         f"{path}:1: skipped, not a judgement"
     ]

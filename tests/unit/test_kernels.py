@@ -159,13 +159,13 @@ def test_attention_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None
     by_row = output.unflatten(1, (rows, tokens))[0]
     check_attention(by_row, query.transpose(1, 2), key, value, mask)
     for token in range(rows * tokens):
-        seen = mask_together[:, :, token : token + 1]
-        end = 1 + int(seen.flatten().nonzero().max()) if seen.any() else 1
+        observed = mask_together[:, :, token : token + 1]
+        end = 1 + int(observed.flatten().nonzero().max()) if observed.any() else 1
         alone = attend(
             together[:, token : token + 1].transpose(1, 2),
             key[..., :end, :],
             value[..., :end, :],
-            seen[..., :end],
+            observed[..., :end],
             key_rows[token : token + 1],
         )
         assert torch.equal(alone[0, 0], output[0, token]), "whatever is beside, or masked"

@@ -20,20 +20,20 @@ from copyspec_eval.reports.leaderboard_forms import FORMS, csv_files
 from copyspec_eval.reports.turns import read_turns
 
 
-def names(found: Leaderboard) -> list[tuple[str, ...]]:
-    return list(found.lines[["model", "task", "drafter"]].itertuples(index=False, name=None))
+def names(actual: Leaderboard) -> list[tuple[str, ...]]:
+    return list(actual.lines[["model", "task", "drafter"]].itertuples(index=False, name=None))
 
 
 def test_a_line_per_model_task_and_drafter(tmp_path: Path) -> None:
     rows = [*turns("a"), *turns("a", drafter="suffix"), *turns("a", task="other")]
-    found = board(write_run(tmp_path, rows, manifest("a")))
-    assert names(found) == [
+    actual = board(write_run(tmp_path, rows, manifest("a")))
+    assert names(actual) == [
         ("M", "mt_bench", "copyspec"),
         ("M", "mt_bench", "suffix"),
         ("M", "other", "copyspec"),
     ]
-    assert found.lines["turns"].to_list() == [8, 8, 8]
-    assert found.notes == []
+    assert actual.lines["turns"].to_list() == [8, 8, 8]
+    assert actual.notes == []
 
 
 def test_runs_of_equal_settings_are_repetitions(tmp_path: Path) -> None:
@@ -44,22 +44,22 @@ def test_runs_of_equal_settings_are_repetitions(tmp_path: Path) -> None:
         rows = [with_counts(row, seconds=seconds) for row in turns(run_id)]
         seed = {"evaluation": SPEC.evaluation | {"torch_random_seed": 7}} if run_id == "c" else {}
         folders.append(write_run(tmp_path / run_id, rows, manifest(run_id, **seed)))
-    found = board(*folders)
-    assert [drafter for _, _, drafter in names(found)] == [
+    actual = board(*folders)
+    assert [drafter for _, _, drafter in names(actual)] == [
         "copyspec, torch_random_seed=1234",
         "copyspec, torch_random_seed=7",
     ]
-    first, other = (line for _, line in found.lines.iterrows())
+    first, other = (line for _, line in actual.lines.iterrows())
     assert (first["turns"], first["runs"], other["turns"], other["runs"]) == (8, 2, 8, 1)
     assert first["tokens_per_second"] == (10 / 2 + 10 / 1) / 2
     assert first["tokens_per_second_spread"] == pytest.approx(((10 - 7.5) ** 2 * 2) ** 0.5)
-    assert "evaluation.torch_random_seed (1234 / 7)" in found.notes[0]
-    markdown = FORMS["md"](found)
+    assert "evaluation.torch_random_seed (1234 / 7)" in actual.notes[0]
+    markdown = FORMS["md"](actual)
     assert "7.5 ±3.536" in markdown
-    table = pandas.read_csv(io.StringIO(FORMS["csv"](found)))
+    table = pandas.read_csv(io.StringIO(FORMS["csv"](actual)))
     assert table["runs"].to_list() == [2, 1]
     assert table["tokens_per_second_spread"].notna().to_list() == [True, False]
-    assert len(found.turns) == 24, "nothing is dropped"
+    assert len(actual.turns) == 24, "nothing is dropped"
 
 
 def test_scores_of_repetitions_have_a_mean_and_a_spread(tmp_path: Path) -> None:
@@ -68,17 +68,17 @@ def test_scores_of_repetitions_have_a_mean_and_a_spread(tmp_path: Path) -> None:
         folder = write_run(tmp_path / run_id, turns(run_id, docs=1), manifest(run_id))
         write_log(folder, [sample(0, ["Q"], [["A"]], acc=accuracy)], task="mt_bench")
         folders.append(folder)
-    found = board(*folders)
-    assert found.lines["score_acc"].to_list() == [0.75]
-    assert found.lines["score_acc_spread"].to_list() == [pytest.approx(0.125**0.5)]
-    assert "| acc 0.75 ±0.354 |" in FORMS["md"](found)
+    actual = board(*folders)
+    assert actual.lines["score_acc"].to_list() == [0.75]
+    assert actual.lines["score_acc_spread"].to_list() == [pytest.approx(0.125**0.5)]
+    assert "| acc 0.75 ±0.354 |" in FORMS["md"](actual)
 
 
 def test_two_runs_into_one_folder_are_repetitions_too(tmp_path: Path) -> None:
     rows = [*turns("a"), *turns("b")]
-    found = board(write_run(tmp_path, rows, manifest("a"), manifest("b")))
-    assert found.lines["runs"].to_list() == [2]
-    assert found.lines["turns"].to_list() == [8]
+    actual = board(write_run(tmp_path, rows, manifest("a"), manifest("b")))
+    assert actual.lines["runs"].to_list() == [2]
+    assert actual.lines["turns"].to_list() == [8]
 
 
 def test_a_folder_that_is_named_twice_counts_once(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_a_run_that_was_killed_and_continued_is_one(tmp_path: Path) -> None:
     rows = turns("a")
     later = [replace(row, run_id="b") for row in rows[5:]]
     runs = manifest("a"), manifest("b")
-    found = board(write_run(tmp_path, rows[:5] + later, *runs, cut_short={"a"}))
-    assert found.lines["runs"].to_list() == [1]
-    assert found.lines["turns"].to_list() == [8]
-    assert found.notes == []
+    actual = board(write_run(tmp_path, rows[:5] + later, *runs, cut_short={"a"}))
+    assert actual.lines["runs"].to_list() == [1]
+    assert actual.lines["turns"].to_list() == [8]
+    assert actual.notes == []
 
 
 def test_an_answer_that_a_kill_made_twice_counts_once(tmp_path: Path) -> None:
@@ -104,15 +104,15 @@ def test_an_answer_that_a_kill_made_twice_counts_once(tmp_path: Path) -> None:
     again = [replace(row, run_id="c") for row in rows[5:]]
     runs = manifest("a"), manifest("b"), manifest("c")
     asked_twice = [*rows[:4], slow[4], continued[0], replace(slow[5], run_id="b"), *again]
-    found = board(write_run(tmp_path / "1", asked_twice, *runs, cut_short={"a", "b"}))
-    assert found.lines[["runs", "turns"]].to_numpy().tolist() == [[1, 8]]
-    assert found.lines["tokens_per_second"].to_list() == [10.0]
-    assert len(found.turns) == 8
-    assert found.notes == []
+    actual = board(write_run(tmp_path / "1", asked_twice, *runs, cut_short={"a", "b"}))
+    assert actual.lines[["runs", "turns"]].to_numpy().tolist() == [[1, 8]]
+    assert actual.lines["tokens_per_second"].to_list() == [10.0]
+    assert len(actual.turns) == 8
+    assert actual.notes == []
     begun_again = [*slow[:5], *(replace(row, run_id="b") for row in rows)]
-    found = board(write_run(tmp_path / "2", begun_again, *runs[:2], cut_short={"a"}))
-    assert found.lines["tokens_per_second"].to_list() == [10.0]
-    assert found.notes == []
+    actual = board(write_run(tmp_path / "2", begun_again, *runs[:2], cut_short={"a"}))
+    assert actual.lines["tokens_per_second"].to_list() == [10.0]
+    assert actual.notes == []
     assert len(read_turns([tmp_path / "2"])) == 8
 
 
@@ -121,19 +121,19 @@ def test_runs_of_unequal_size_have_no_mean(tmp_path: Path) -> None:
     part = write_run(tmp_path / "a", turns("a")[:1], manifest("a"), cut_short={"a"})
     rows = [with_counts(row, seconds=2.0) for row in turns("b")]
     whole = write_run(tmp_path / "b", rows, manifest("b"))
-    found = board(part, whole)
+    actual = board(part, whole)
     counts = [row.counts for row in (*turns("a")[:1], *rows)]
     pooled = sum(c.num_tokens or 0 for c in counts) / sum(c.seconds or 0 for c in counts)
-    assert found.lines["tokens_per_second"].to_list() == [pytest.approx(pooled)]
-    assert found.lines["runs"].to_list() == [2]
-    assert "tokens_per_second_spread" not in found.lines
-    assert "its 2 runs have 1, 8 answers; figures are over all of them" in found.notes[1]
+    assert actual.lines["tokens_per_second"].to_list() == [pytest.approx(pooled)]
+    assert actual.lines["runs"].to_list() == [2]
+    assert "tokens_per_second_spread" not in actual.lines
+    assert "its 2 runs have 1, 8 answers; figures are over all of them" in actual.notes[1]
 
 
 def test_runs_whose_settings_are_unknown_are_never_put_together(tmp_path: Path) -> None:
-    found = board(*(write_run(tmp_path / run_id, turns(run_id)) for run_id in "ab"))
-    assert names(found) == [("unknown", "mt_bench", "copyspec")] * 2
-    assert [note for note in found.notes if "no manifest of" in note] == found.notes[:2]
+    actual = board(*(write_run(tmp_path / run_id, turns(run_id)) for run_id in "ab"))
+    assert names(actual) == [("unknown", "mt_bench", "copyspec")] * 2
+    assert [note for note in actual.notes if "no manifest of" in note] == actual.notes[:2]
 
 
 def test_the_same_bytes_each_time_and_in_all_forms(tmp_path: Path) -> None:
@@ -150,11 +150,11 @@ def test_the_same_bytes_each_time_and_in_all_forms(tmp_path: Path) -> None:
 
 def test_pandas_reads_the_files_with_the_right_types(tmp_path: Path) -> None:
     rows = [*turns("a"), *turns("a", drafter="suffix")]
-    found = board(write_run(tmp_path, rows, manifest("a")))
-    files = {name: pandas.read_csv(io.StringIO(text)) for name, text in csv_files(found).items()}
+    actual = board(write_run(tmp_path, rows, manifest("a")))
+    files = {name: pandas.read_csv(io.StringIO(text)) for name, text in csv_files(actual).items()}
     lines = files["leaderboard.csv"]
     assert lines.groupby("drafter")["speedup"].mean().to_dict() == {
-        row["drafter"]: row["speedup"] for _, row in found.lines.iterrows()
+        row["drafter"]: row["speedup"] for _, row in actual.lines.iterrows()
     }
     for name in ("speedup", "turns", "runs", "spec.batch_size", "spec.drafting.gamma"):
         assert pandas.api.types.is_numeric_dtype(lines[name]), name
@@ -168,11 +168,11 @@ def test_pandas_reads_the_files_with_the_right_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["007", "1e5", "nan", "None", "a|b`c`<img src=x>", "x" * 300])
 def test_names_stay_as_they_are(tmp_path: Path, model: str) -> None:
-    found = board(write_run(tmp_path, turns("a"), manifest("a", model=model)))
-    table = pandas.read_csv(io.StringIO(FORMS["csv"](found)), dtype=str, keep_default_na=False)
+    actual = board(write_run(tmp_path, turns("a"), manifest("a", model=model)))
+    table = pandas.read_csv(io.StringIO(FORMS["csv"](actual)), dtype=str, keep_default_na=False)
     assert table["model"].to_list() == [model]
-    assert json.loads(FORMS["json"](found))["lines"][0]["model"] == model
-    row = [line for line in FORMS["md"](found).splitlines() if line.startswith("|")][2]
+    assert json.loads(FORMS["json"](actual))["lines"][0]["model"] == model
+    row = [line for line in FORMS["md"](actual).splitlines() if line.startswith("|")][2]
     assert row.replace("\\|", "¦").split(" | ")[0].strip("| ") == (
         model.replace("|", "¦").replace("`", "\\`").replace("<", "&lt;")
     )
@@ -181,11 +181,11 @@ def test_names_stay_as_they_are(tmp_path: Path, model: str) -> None:
 @pytest.mark.parametrize("model", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx"])
 def test_no_cell_is_a_formula(tmp_path: Path, model: str) -> None:
     rows = turns("a", category=model)
-    found = board(write_run(tmp_path, rows, manifest("a", model=model)))
-    for text in csv_files(found).values():
+    actual = board(write_run(tmp_path, rows, manifest("a", model=model)))
+    for text in csv_files(actual).values():
         table = pandas.read_csv(io.StringIO(text), dtype=str)
         assert table["model"].to_list() == [f"'{model}"] * len(table)
-    negative = replace(found, lines=found.lines.assign(score_x=-10.0))
+    negative = replace(actual, lines=actual.lines.assign(score_x=-10.0))
     table = pandas.read_csv(io.StringIO(FORMS["csv"](negative)))
     assert table["score_x"].to_list() == [-10.0], "a number stays a number"
 
@@ -219,8 +219,8 @@ def test_scores_belong_to_the_run_that_their_file_names(tmp_path: Path, owner: s
     written = json.loads(results.read_text())
     written["config"]["copyspec"] = {"run_id": owner} if owner else {}
     results.write_text(json.dumps(written))
-    found = board(tmp_path)
-    scores = dict(zip(found.lines["drafter"], found.lines["score_acc"], strict=True))
+    actual = board(tmp_path)
+    scores = dict(zip(actual.lines["drafter"], actual.lines["score_acc"], strict=True))
     scored = {drafter for drafter, score in scores.items() if score == 0.5}
     assert scored == {"copyspec" if owner == "a" else "suffix"}
 
@@ -252,15 +252,15 @@ def test_settings_that_differ_are_in_the_label(tmp_path: Path) -> None:
         evaluation = SPEC.evaluation | {"gen_kwargs": gen_kwargs}
         run = manifest(name, backend="hf", drafting={}, evaluation=evaluation)
         runs.append(write_run(tmp_path / name, turns(name, **stock), run))
-    found = board(*runs)
-    assert sorted(drafter for _, _, drafter in names(found)) == [
+    actual = board(*runs)
+    assert sorted(drafter for _, _, drafter in names(actual)) == [
         "copyspec, gamma=3",
         "copyspec, gamma=5",
         "hf",
         "hf, prompt_lookup_num_tokens=10",
     ]
-    assert "differ in drafting.gamma (3 / 5)" in found.notes[0]
-    assert "evaluation.gen_kwargs.prompt_lookup_num_tokens (" in found.notes[1]
+    assert "differ in drafting.gamma (3 / 5)" in actual.notes[0]
+    assert "evaluation.gen_kwargs.prompt_lookup_num_tokens (" in actual.notes[1]
 
 
 def test_conditions_say_what_all_share_and_what_sets_apart(tmp_path: Path) -> None:
@@ -293,9 +293,9 @@ def test_what_is_incomplete_is_noted(tmp_path: Path) -> None:
     (empty / "turns.jsonl").touch()
     unstarted = write_run(tmp_path / "unstarted", [], manifest("c"))
     lonely = write_run(tmp_path / "lonely", turns("d"))
-    found = board(cut, empty, unstarted, lonely)
-    assert found.lines["turns"].to_list() == [8, 8]
-    notes = "\n".join(found.notes)
+    actual = board(cut, empty, unstarted, lonely)
+    assert actual.lines["turns"].to_list() == [8, 8]
+    notes = "\n".join(actual.notes)
     parts = ["unreadable rows left out: 1, on line 9 (", "nothing was answered"]
     for part in [*parts, "so there are no answers", "no manifest of d"]:
         assert part in notes

@@ -55,11 +55,11 @@ def test_the_same_numbers_within_rounding(width: int, dtype: torch.dtype, most: 
     model = layers(dtype)
     hidden = torch.randn(3, width, 64).to(dtype)
     with torch.inference_mode(), packed(model):
-        found = model(hidden)
+        actual = model(hidden)
     wanted = layers(torch.float64)(hidden.double())
-    assert found.dtype == dtype
-    assert found.shape == (3, width, 32)
-    assert (found.double() - wanted).abs().max() < most * wanted.std()
+    assert actual.dtype == dtype
+    assert actual.shape == (3, width, 32)
+    assert (actual.double() - wanted).abs().max() < most * wanted.std()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
@@ -160,8 +160,8 @@ def test_layers_of_one_input_are_multiplied_as_one(
                 for layer in (model.up_proj, model.up_proj, model.gate_proj, model.up_proj):
                     output = layer(hidden)
                     assert output.is_contiguous()
-                    own = torch.nn.functional.linear(hidden, layer.weight, layer.bias)
-                    torch.testing.assert_close(output, own)
+                    native = torch.nn.functional.linear(hidden, layer.weight, layer.bias)
+                    torch.testing.assert_close(output, native)
 
 
 def test_siblings_that_gain_nothing_stay_as_they_are() -> None:

@@ -21,18 +21,18 @@ def asked(run_id: str, **documents: list[int]) -> RunManifest:
 def test_documents_of_other_tasks_set_no_line_apart(tmp_path: Path) -> None:
     more = write_run(tmp_path / "a", turns("a"), asked("a", mt_bench=[0, 1, 2, 3], other=[5]))
     alone = write_run(tmp_path / "b", turns("b"), asked("b", mt_bench=[0, 1, 2, 3]))
-    found = board(more, alone)
-    assert found.lines["runs"].tolist() == [2]
-    assert not found.notes
+    actual = board(more, alone)
+    assert actual.lines["runs"].tolist() == [2]
+    assert not actual.notes
 
 
 def test_other_documents_set_a_line_apart_in_brief(tmp_path: Path) -> None:
     every = write_run(tmp_path / "a", turns("a", 8), manifest("a"))
     some = write_run(tmp_path / "b", turns("b", 8), asked("b", mt_bench=[*range(8)]))
-    found = board(every, some)
-    assert sorted(found.lines["drafter"]) == ["copyspec", "copyspec, samples=8, 0 to 7"]
-    assert "they differ in task.samples (unset / 8, 0 to 7)" in " ".join(found.notes) or (
-        "they differ in task.samples (8, 0 to 7 / unset)" in " ".join(found.notes)
+    actual = board(every, some)
+    assert sorted(actual.lines["drafter"]) == ["copyspec", "copyspec, samples=8, 0 to 7"]
+    assert "they differ in task.samples (unset / 8, 0 to 7)" in " ".join(actual.notes) or (
+        "they differ in task.samples (8, 0 to 7 / unset)" in " ".join(actual.notes)
     )
 
 
@@ -54,11 +54,11 @@ def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path: Path, fiel
     change = {field: changed(getattr(SPEC, field))}
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))
     two = write_run(tmp_path / "two", turns("b"), manifest("b", **change))
-    found = board(one, two)
-    assert len(found.lines) == 2
-    assert found.lines["runs"].to_list() == [1, 1]
+    actual = board(one, two)
+    assert len(actual.lines) == 2
+    assert actual.lines["runs"].to_list() == [1, 1]
     if field != "model":
-        [note] = found.notes
+        [note] = actual.notes
         start = "M, mt_bench, copyspec: kept separate: they differ in "
         assert note.startswith(start + {"tasks": "task.version"}.get(field, field))
 
@@ -72,6 +72,6 @@ def test_each_setting_within_a_field_counts(tmp_path: Path, field: str, name: st
     value = False if values[name] is True else changed(values[name])
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))
     two = write_run(tmp_path / "two", turns("b"), manifest("b", **{field: values | {name: value}}))
-    found = board(one, two)
-    assert len(found.lines) == 2
-    assert f"{field}.{name}" in found.notes[0]
+    actual = board(one, two)
+    assert len(actual.lines) == 2
+    assert f"{field}.{name}" in actual.notes[0]

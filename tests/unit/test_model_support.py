@@ -94,11 +94,11 @@ def test_attention_by_definition(window: int | None, softcap: float | None) -> N
         for number, (row, position) in enumerate(places):
             for head in range(4):
                 first = 0 if window is None else max(0, position - window + 1)
-                seen = slice(first, position + 1)
-                scores = key[row, head // 2, seen] @ query[0, head, number] * 8**-0.5
+                observed = slice(first, position + 1)
+                scores = key[row, head // 2, observed] @ query[0, head, number] * 8**-0.5
                 if softcap is not None:
                     scores = softcap * torch.tanh(scores / softcap)
-                wanted = torch.softmax(scores, -1) @ value[row, head // 2, seen]
+                wanted = torch.softmax(scores, -1) @ value[row, head // 2, observed]
                 torch.testing.assert_close(output[0, number, head], wanted)
 
 
@@ -110,8 +110,8 @@ def test_a_window_in_a_tree_goes_by_positions_in_the_context() -> None:
     with attention.masked_as(step):
         rule = sliding_window_causal_mask_function(3)
         mask = attention.make_mask(mask_function=rule, device=slots.device)
-    seen = [row.nonzero().flatten().tolist() for row in mask[0, 0]]
-    assert seen == [[2, 3, 4], [3, 4, 5], [3, 4, 6], [4, 5, 7], [4, 6, 8]]
+    observed = [row.nonzero().flatten().tolist() for row in mask[0, 0]]
+    assert observed == [[2, 3, 4], [3, 4, 5], [3, 4, 6], [4, 5, 7], [4, 6, 8]]
 
 
 def test_attention_with_a_tensor_that_it_does_not_know_is_refused() -> None:

@@ -92,10 +92,10 @@ def test_gated_mlps_are_replaced_and_their_hooks_called(
     output, wanted = forward(hidden), module(hidden)
     most = 0.05 if dtype == torch.bfloat16 else 1e-4
     assert (output - wanted).abs().max() <= most * wanted.std()
-    seen: list[torch.Tensor] = []
-    with module.up_proj.register_forward_hook(lambda layer, given, result: seen.append(result)):
+    observed: list[torch.Tensor] = []
+    with module.up_proj.register_forward_hook(lambda layer, given, result: observed.append(result)):
         torch.testing.assert_close(forward(hidden), wanted)
-    assert len(seen) == 1
+    assert len(observed) == 1
 
 
 @DTYPES

@@ -331,14 +331,14 @@ class RankLM(ScriptedLM):
 @pytest.mark.parametrize("own_run", [None, "this run"])
 def test_ranks_report_together_whatever_their_caches_held(evaluate, own_run, others_run):
     gathered: list[Any] = []
-    own, other = (process_id() if run == "this run" else run for run in (own_run, others_run))
+    native, other = (process_id() if run == "this run" else run for run in (own_run, others_run))
     padded = RankLM(1, gathered, other)
     assert evaluate(padded) is None
     assert len(padded.asked) == 1 + 2 + 1  # the one document's first turn, twice more as padding
-    values = figures(evaluate(RankLM(0, gathered, own)))
+    values = figures(evaluate(RankLM(0, gathered, native)))
     assert values["answered_turn2"] == 1
-    assert ("tokens_turn1" in values) == (own is not None)
-    if own:
+    assert ("tokens_turn1" in values) == (native is not None)
+    if native:
         assert values["tokens_per_second_turn2"] == 20 / 2
 
 

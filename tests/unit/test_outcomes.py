@@ -126,14 +126,14 @@ def test_drafters_of_a_run_learn_from_each_other() -> None:
     make_drafter = drafter_factory(DraftOptions(drafter="suffix"))
     prompt = [*range(10, 50), 10, 11]
 
-    def first_draft(own: int) -> Draft:
+    def first_draft(native: int) -> Draft:
         drafter = make_drafter()
         drafter.start(prompt)
         draft = drafter.propose(100, THRESHOLDS)
-        drafter.observe([own], Verdict(0, own))
+        drafter.observe([native], Verdict(0, native))
         return draft
 
-    drafts = [first_draft(own=99) for _ in range(20)]
+    drafts = [first_draft(native=99) for _ in range(20)]
     lengths = [len(draft.token_ids) for draft in drafts]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[-1] < lengths[0]

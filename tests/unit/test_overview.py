@@ -14,8 +14,8 @@ from sample_rows import PAIRED_ROW, ROW, with_counts
 from copyspec_eval.cli import main
 
 
-def screen(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    assert main(["report", str(folder)]) == 0
+def screen(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[list[str]]:
+    assert main(["report", str(folder), *more]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [cells[0], *cells[2:]]
@@ -34,19 +34,27 @@ def test_scores_and_speed_stand_with_their_turns(
     rows = [sample(3, ["Q", "R"], [["A"], ["B"]], **scores)]
     write_log(tmp_path, rows, task="mt_bench")
     write_run(tmp_path, [PAIRED_ROW, replace(PAIRED_ROW, turn=2)], manifest("r"))
-    headers, first, second = screen(tmp_path, capsys)
-    assert dict(zip(headers, first, strict=True)) == {
+    narrow = {
         "task": "mt_bench",
         "turn": "1",
-        "drafter": "copyspec",
         "answers": "1",
-        "score": "exact 1",
         "tok/s": "2",
-        "baseline tok/s": "1",
-        "speed-up (95%)": "2.00",
-        "median (95%)": "2.00",
-        "copied": "50%",
+        "speed-up (ended)": "2.00",
+        "speed-up (all)": "2.00",
         "identical": "0%",
+    }
+    headers, first, _ = screen(tmp_path, capsys)
+    assert dict(zip(headers, first, strict=True)) == narrow
+    headers, first, second = screen(tmp_path, capsys, "--wide")
+    assert dict(zip(headers, first, strict=True)) == {
+        "model": "M",
+        "drafter": "copyspec",
+        "score": "exact 1",
+        "baseline tok/s": "1",
+        "median": "2.00",
+        "copied": "50%",
+        "cut by length": "0%",
+        **narrow,
     }
     assert dict(zip(headers, second, strict=True))["score"] == "acc 0.5, exact 0"
 
@@ -56,8 +64,8 @@ def test_a_run_that_is_not_paired_has_fewer_columns(
 ) -> None:
     write_run(tmp_path, [ROW], manifest("r"))
     headers, *rows = screen(tmp_path, capsys)
-    assert headers == ["task", "turn", "drafter", "answers", "tok/s", "copied"]
-    assert rows == [["mt_bench", "1", "copyspec", "1", "2", "50%"]]
+    assert headers == ["task", "turn", "answers", "tok/s"]
+    assert rows == [["mt_bench", "1", "1", "2"]]
 
 
 def test_a_speed_up_of_several_conversations_has_its_interval(
@@ -65,10 +73,10 @@ def test_a_speed_up_of_several_conversations_has_its_interval(
 ) -> None:
     faster = with_counts(replace(PAIRED_ROW, doc_id=4), seconds=2.5)
     write_run(tmp_path, [PAIRED_ROW, faster], manifest("r"))
-    headers, row = screen(tmp_path, capsys)
+    headers, row = screen(tmp_path, capsys, "--wide")
     cells = dict(zip(headers, row, strict=True))
-    assert cells["speed-up (95%)"] == "2.67 (2.00 to 4.00)"
-    assert cells["median (95%)"] == "3.00 (2.00 to 4.00)"
+    assert cells["speed-up (all)"] == "2.67 (2.00 to 4.00)"
+    assert cells["median"] == "3.00 (2.00 to 4.00)"
 
 
 def test_drafters_are_named_with_their_switches(
@@ -105,7 +113,7 @@ def test_a_run_without_records_is_refused(
 ) -> None:
     write_log(tmp_path, [sample(3, ["Q"], [["A"]], acc=1.0)])
     assert main(["report", str(tmp_path)]) == 1
-    assert "no turns*.jsonl" in capsys.readouterr().err
+    assert "no run of copyspec here or below" in capsys.readouterr().err
 
 
 def test_the_embedded_models_folder(capsys: pytest.CaptureFixture[str]) -> None:

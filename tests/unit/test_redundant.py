@@ -67,9 +67,9 @@ def test_what_was_asked_is_kept(
     out = tmp_path / "redundant.jsonl"
     with JudgeServer(at_first) as server:
         assert redundant(questions, server, out) == 1
-        told = capsys.readouterr().err
-        assert "question 3 has none: HTTP 500: busy" in told
-        assert "question 9 has none: an empty answer" in told
+        reported = capsys.readouterr().err
+        assert "question 3 has none: HTTP 500: busy" in reported
+        assert "question 9 has none: an empty answer" in reported
         assert [row["question_id"] for row in read_questions(out)] == [5]
         assert redundant(questions, server, out) == 0
         assert max(server.asked.values()) == 2

@@ -146,8 +146,8 @@ def test_a_template_that_fastchat_lacks_is_refused(data_dir: Path) -> None:
 def function_of(data_dir: Path, file: str, name: str, names: dict[str, Any]) -> Any:
     """A function of the reference's, on its own, with `names` for what it finds around it."""
     tree = ast.parse((data_dir / file).read_text())
-    [found] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
-    exec(compile(ast.Module([found], []), file, "exec"), names)
+    [actual] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+    exec(compile(ast.Module([actual], []), file, "exec"), names)
     return names[name]
 
 

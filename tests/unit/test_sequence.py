@@ -35,11 +35,13 @@ def test_verify_keeps_the_longest_agreeing_prefix(draft: list[int], wanted: list
         return wanted[index]
 
     verdict = verify(Draft(tuple(draft)), choose)
-    kept = verdict.num_accepted
-    assert draft[:kept] == wanted[:kept]
-    assert kept == len(draft) or draft[kept] != wanted[kept]
-    assert verdict.next_token == wanted[kept]
-    assert asked == list(range(kept + 1)), "a choice may depend on all before it being accepted"
+    remaining = verdict.num_accepted
+    assert draft[:remaining] == wanted[:remaining]
+    assert remaining == len(draft) or draft[remaining] != wanted[remaining]
+    assert verdict.next_token == wanted[remaining]
+    assert asked == list(range(remaining + 1)), (
+        "a choice may depend on all before it being accepted"
+    )
 
 
 class DraftList(ScriptedDrafter):

@@ -70,9 +70,9 @@ def test_merged_shards_are_reported_as_they_are_beside_each_other(
     assert main(["merge", *map(str, shards), "--out", str(merged)]) == 0
     capsys.readouterr()
     assert main(["report", *map(str, shards), "--format", "json"]) == 0
-    beside = capsys.readouterr().out
+    neighbour = capsys.readouterr().out
     assert main(["report", str(merged), "--format", "json"]) == 0
-    assert capsys.readouterr().out == beside
+    assert capsys.readouterr().out == neighbour
     assert main(["compare", str(merged), str(merged)]) == 0
     rows = [row for row in (merged / "turns.jsonl").read_bytes().splitlines()]
     assert sorted(rows) == sorted(
@@ -129,9 +129,9 @@ def test_what_is_no_shard_is_refused_and_reported_apart(
         out = tmp_path / "merged"
         folders = [*given[name], other]
         assert main(["merge", *map(str, folders), "--out", str(out)]) == 1
-        said = capsys.readouterr().err
-        assert reason in said
-        assert said.count("\n") == 1
+        stated = capsys.readouterr().err
+        assert reason in stated
+        assert stated.count("\n") == 1
         assert not out.exists()
         assert not list(tmp_path.glob(".merged*"))
         board = leaderboard(read_runs(folders))

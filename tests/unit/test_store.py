@@ -33,8 +33,8 @@ def test_the_latest_answers_are_there_and_memory_is_bounded(
     for answer in added:
         store.add(answer)
     longest = 1 + max(map(len, added), default=0)
-    kept = sum(len(automaton.token_ids) for automaton in store.automata)
-    assert kept <= max(most_tokens, 2 * longest)
+    remaining = sum(len(automaton.token_ids) for automaton in store.automata)
+    assert remaining <= max(most_tokens, 2 * longest)
     latest: list[list[int]] = []
     for answer in reversed(added):
         if sum(len(other) + 1 for other in (*latest, answer)) >= most_tokens // 2:
@@ -68,8 +68,8 @@ def test_earlier_runs_are_bounded_like_the_run_and_told_apart_from_it(
     one_by_one = AnswerStore(most_tokens)
     for answer in earlier:
         one_by_one.add(answer)
-    kept = [automaton.token_ids for automaton in store.automata]
-    assert kept == [automaton.token_ids for automaton in one_by_one.automata]
+    remaining = [automaton.token_ids for automaton in store.automata]
+    assert remaining == [automaton.token_ids for automaton in one_by_one.automata]
     before = [(automaton, len(automaton.token_ids)) for automaton in store.automata]
     for answer in added:
         store.add(answer)

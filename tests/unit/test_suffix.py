@@ -109,10 +109,10 @@ def test_at_the_end_of_the_text_it_continues_periodically() -> None:
     assert drafted([7, 8, 9] * 3, [0.0] * 12).token_ids == (7, 8, 9) * 4
 
 
-def step(drafter: SuffixDrafter, accepted: int, own: int) -> Draft:
+def step(drafter: SuffixDrafter, accepted: int, native: int) -> Draft:
     """The next draft, after one of which `accepted` tokens and then `own` were taken."""
     draft = drafter.propose(100, THRESHOLDS)
-    drafter.observe([*draft.token_ids[:accepted], own], Verdict(accepted, own))
+    drafter.observe([*draft.token_ids[:accepted], native], Verdict(accepted, native))
     return drafter.propose(100, THRESHOLDS)
 
 
@@ -120,13 +120,13 @@ def test_it_resumes_behind_a_substitution() -> None:
     source = list(range(10, 40))
     drafter = SuffixDrafter()
     drafter.start([*source, 1, *source[:5]])
-    resumed = step(drafter, accepted=4, own=99)  # 15 16 17 18, and 99 for 19
+    resumed = step(drafter, accepted=4, native=99)  # 15 16 17 18, and 99 for 19
     assert resumed.token_ids[:3] == (20, 21, 22)
     assert resumed.position == source.index(20)
     # Substituted again after two tokens, it resumes again; after none, it gives up.
-    again = step(drafter, accepted=2, own=98)
+    again = step(drafter, accepted=2, native=98)
     assert again.token_ids[:2] == (23, 24)
-    assert step(drafter, accepted=0, own=97) == Draft()
+    assert step(drafter, accepted=0, native=97) == Draft()
 
 
 def test_thresholds_rise_with_the_slope_of_the_costs() -> None:

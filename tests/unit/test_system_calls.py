@@ -39,8 +39,8 @@ def kernel_table(machine: str) -> dict[str, int]:
     """The number of each call in the headers of the kernel."""
     if not HEADERS[machine].exists():
         pytest.skip(f"NOT TESTED: no {HEADERS[machine]}; install linux-libc-dev")
-    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", HEADERS[machine].read_text())
-    table = {name: int(number) for name, number in found}
+    actual = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", HEADERS[machine].read_text())
+    table = {name: int(number) for name, number in actual}
     return {"newfstatat": table.get("fstatat", -1)} | table | LATER
 
 

@@ -149,8 +149,8 @@ def test_mistakes_are_found_and_corrected_and_not_learned() -> None:
     wrong = [turns for turns in drawn if not turns[0].learned]
     assert 10 < len(wrong) < 60
     for turns in drawn:
-        found = "is wrong." in turns[1].answer
-        assert found is (turns[0].answer != turns[2].answer) is (turns in wrong)
+        actual = "is wrong." in turns[1].answer
+        assert actual is (turns[0].answer != turns[2].answer) is (turns in wrong)
         assert turns[1].learned
         assert turns[2].learned
 
@@ -187,8 +187,8 @@ def test_encoding_follows_the_chat_template(tokenizer) -> None:
     ]
     rendered = tokenizer.apply_chat_template(messages, tokenize=False)
     assert tokenizer(rendered).input_ids == ids
-    kept = tokenizer.decode([token for token, is_ in zip(ids, learned, strict=True) if is_])
-    assert kept == "".join(f"{turn.answer}<|end|>" for turn in turns if turn.learned)
+    remaining = tokenizer.decode([token for token, is_ in zip(ids, learned, strict=True) if is_])
+    assert remaining == "".join(f"{turn.answer}<|end|>" for turn in turns if turn.learned)
 
 
 def test_batches_repeat_and_label_the_next_token(tokenizer) -> None:

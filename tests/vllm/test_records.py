@@ -114,6 +114,6 @@ def test_vllm_garbles_greedy_answers_beside_sampled_ones(
     greedy = vllm.SamplingParams(temperature=0, max_tokens=60)
     sampled = vllm.SamplingParams(temperature=0.7, max_tokens=60)
     alone = llm.generate(PROMPTS[:3], greedy, use_tqdm=False)
-    beside = llm.generate(PROMPTS[:4], [greedy, greedy, greedy, sampled], use_tqdm=False)
-    pairs = zip(alone, beside, strict=False)
+    neighbour = llm.generate(PROMPTS[:4], [greedy, greedy, greedy, sampled], use_tqdm=False)
+    pairs = zip(alone, neighbour, strict=False)
     assert {a.outputs[0].text == b.outputs[0].text for a, b in pairs} == {is_patched}

@@ -29,9 +29,9 @@ EVERY_TURN = {(doc, turn) for doc in (0, 1) for turn in (1, 2)}
 
 def blocks(mark: str) -> list[str]:
     """Commands under a mark."""
-    found = re.findall(rf"<!-- {mark} -->\n```bash\n(.+?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    assert found, mark
-    return found
+    actual = re.findall(rf"<!-- {mark} -->\n```bash\n(.+?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert actual, mark
+    return actual
 
 
 PAIRED, COMPARE = blocks("with vLLM")

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 @dataclass(order=True)
 class Sum:
-    of: list[int]
+    item: list[int]
     start: ClassVar[int] = 0
 
     def result(self) -> int:
-        return sum(self.of, self.start)
+        return sum(self.owner_of, self.start)
 
 
 def total(numbers):

@@ -2,10 +2,10 @@
 
 import os
 
-own = {os.getpid(), os.getppid()}
+native = {os.getpid(), os.getppid()}
 read = 0
 for name in os.listdir("/proc"):
-    if name.isdigit() and int(name) not in own:
+    if name.isdigit() and int(name) not in native:
         try:
             read += len(open(f"/proc/{name}/cmdline", "rb").read()) > 0
         except OSError:

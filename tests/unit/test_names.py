@@ -1,0 +1,26 @@
+"""Words that leave a reader guessing are not names: they say nothing of what they hold."""
+
+from __future__ import annotations
+
+import tokenize
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BANNED = {
+    *("own", "of", "kept", "told", "said", "heard", "found"),
+    *("seen", "apart", "beside", "tight", "filling", "worths"),
+}
+
+
+def test_no_name_is_a_banned_word() -> None:
+    places = []
+    for folder in ("copyspec_eval", "scripts", "tests"):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            with path.open("rb") as source:
+                tokens = list(tokenize.tokenize(source.readline))
+            places += [
+                f"{path.relative_to(REPOSITORY)}:{token.start[0]}: {token.string}"
+                for token in tokens
+                if token.type == tokenize.NAME and token.string in BANNED
+            ]
+    assert places == []
