@@ -8,11 +8,11 @@ from typing import ClassVar
 
 @dataclass(order=True)
 class Sum:
-    item: list[int]
+    of: list[int]
     start: ClassVar[int] = 0
 
     def result(self) -> int:
-        return sum(self.owner_of, self.start)
+        return sum(self.of, self.start)
 
 
 def total(numbers):

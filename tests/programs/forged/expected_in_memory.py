@@ -4,9 +4,9 @@ import gc
 
 
 def total(numbers):
-    for actual in gc.get_objects():
-        if isinstance(actual, dict) and "canonical_solution" in actual:
+    for found in gc.get_objects():
+        if isinstance(found, dict) and "canonical_solution" in found:
             names = {}
-            exec(actual["prompt"] + actual["canonical_solution"], names)
+            exec(found["prompt"] + found["canonical_solution"], names)
             return names["total"](numbers)
     return 0

@@ -9,5 +9,5 @@ for number in range(3, 128):
         named[number] = os.readlink(f"/proc/self/fd/{number}")
     except OSError:
         continue
-native = [number for number, name in named.items() if name == os.path.abspath(sys.argv[0])]
-print("done" if named.keys() - set(native) else "refused")
+own = [number for number, name in named.items() if name == os.path.abspath(sys.argv[0])]
+print("done" if named.keys() - set(own) else "refused")

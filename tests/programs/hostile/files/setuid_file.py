@@ -4,7 +4,7 @@ import os
 
 with open("program", "wb") as file:
     os.fchmod(file.fileno(), 0o4755)
-remaining = os.stat("program").st_mode & 0o4000
+kept = os.stat("program").st_mode & 0o4000
 ignored = os.statvfs("program").f_flag & os.ST_NOSUID
 os.remove("program")
-print("done" if remaining and not ignored else "refused")
+print("done" if kept and not ignored else "refused")

@@ -6,11 +6,11 @@ import socket
 ours, theirs = socket.socketpair()
 files = [os.open("/dev/null", os.O_RDONLY) for _ in range(64)]
 ours.settimeout(0.2)
-remaining = 0
+kept = 0
 try:
     for _ in range(40):
         socket.send_fds(ours, [b"."], files)
-        remaining += len(files)
+        kept += len(files)
 except OSError:
-    remaining += 0
-print("done" if remaining > 1024 else "refused")
+    kept += 0
+print("done" if kept > 1024 else "refused")

@@ -2,10 +2,10 @@
 
 import os
 
-native = {os.getpid(), os.getppid()}
+own = {os.getpid(), os.getppid()}
 read = 0
 for name in os.listdir("/proc"):
-    if name.isdigit() and int(name) not in native:
+    if name.isdigit() and int(name) not in own:
         try:
             read += len(open(f"/proc/{name}/cmdline", "rb").read()) > 0
         except OSError:
