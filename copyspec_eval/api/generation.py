@@ -182,15 +182,15 @@ def _token_ids(
     model: PreTrainedModel,
 ) -> Iterator[list[int]]:
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    is_list = isinstance(prompts, list | tuple)
-    is_one = not is_list or (prompts and isinstance(prompts[0], Mapping))
+    is_list = isinstance(prompts, Sequence) and not isinstance(prompts, str)
+    is_one = not is_list or (len(prompts) and isinstance(prompts[0], Mapping))
     for number, prompt in enumerate([prompts] if is_one else prompts):
         text: Any = prompt
         is_text = isinstance(prompt, str)
         if not is_text:
-            if not isinstance(prompt, list | tuple):
+            if not isinstance(prompt, Sequence):
                 raise RequestError(
-                    f"prompt {number} is a {type(prompt).__name__}; pass a text or a list of "
+                    f"prompt {number} is of type {type(prompt).__name__}; pass a text or a list of "
                     "messages, and token ids through model.generate with custom_generate"
                 )
             if not getattr(tokenizer, "chat_template", None):

@@ -112,7 +112,9 @@ def report(arguments: argparse.Namespace) -> None:
         _show(leaderboard_forms.overview(board, arguments.wide))
     else:
         _show(leaderboard_forms.FORMS[arguments.format](board))
-    if arguments.format == "table" and len(runs) == 1:
+    # Shards are one run in several folders.
+    is_one = len(arguments.runs) == 1 and arguments.runs[0] == runs[0].folder
+    if arguments.format == "table" and is_one:
         _show(f"\n{files.listing(runs[0].folder)}")
     for path in written:
         print(printable(str(path)), file=sys.stderr)

@@ -231,7 +231,7 @@ def comparison_tables(
     differences = figures["differences"]
     lines = [_line(each) for each in differences if each["status"] != "not_comparable"]
     if reordered:
-        lines.append(f"- {len(reordered)} documents were answered in a different order")
+        lines.append(f"- documents answered in a different order: {len(reordered)}")
     if len(lines) > _MAX_LINES:
         more = len(lines) - _MAX_LINES
         lines[_MAX_LINES:] = [f"- … and {more} more (--json lists all)"]

@@ -46,7 +46,8 @@ def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
 
 def _run_folders(folder: Path) -> list[Path]:
     """The folder, if it is that of a run; else the folders of runs below it."""
-    if folder.is_dir() and not any(map(list, map(folder.glob, _RUN_FILES))):
+    is_run = any(True for pattern in _RUN_FILES for _ in folder.glob(pattern))
+    if folder.is_dir() and not is_run:
         below = sorted({path.parent for path in folder.rglob(_RUN_FILES[0])})
         if not below:
             raise DataError(f"{folder}: no run of copyspec here or below; pass its --output_path")

@@ -222,9 +222,11 @@ def test_prompts_that_are_refused(loaded: tuple[Any, Any]) -> None:
         generate(model, tokenizer, ["a", ""])
     with pytest.raises(CopySpecError, match="streamer is for one prompt"):
         generate(model, tokenizer, ["a", "b"], streamer=object())  # type: ignore[arg-type]
-    with pytest.raises(CopySpecError, match="prompt 0 is a Tensor; pass a text or a list of mess"):
+    with pytest.raises(
+        CopySpecError, match="prompt 0 is of type Tensor; pass a text or a list of mess"
+    ):
         generate(model, tokenizer, torch.tensor([1, 2]))  # type: ignore[arg-type]
-    with pytest.raises(CopySpecError, match="prompt 0 is a int; pass a text"):
+    with pytest.raises(CopySpecError, match="prompt 0 is of type int; pass a text"):
         generate(model, tokenizer, [1, 2, 3])  # type: ignore[arg-type]
     with pytest.raises(CopySpecError, match="model is a str; pass a loaded model"):
         generate("gpt2", tokenizer, "a")  # type: ignore[arg-type]
