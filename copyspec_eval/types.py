@@ -36,9 +36,8 @@ class CopyOrigin(IntEnum):
     RECYCLED = -3
 
 
-CacheKind = Literal["copyspec", "model, cropped", "model, copied"]
-"""Whose cache and attention decode: the engine's or the model's. After a rejected draft the latter
-is cropped or, with recurrent states, replaced by a copy from before the draft."""
+CacheKind = Literal["copyspec", "model"]
+"""Whose cache and attention decode: the engine's or the model's."""
 
 EXACT_MEANS = {
     "invariant": "the bits of plain one-token decoding",

@@ -1,9 +1,7 @@
-"""The engine's attention: one read of keys and values, whatever the number of query heads per key.
+"""The engine's attention, registered with transformers under `NAME` for attention and masks.
 
-Registered with transformers' attention interface under `NAME`, and with its mask interface, so that
-sliding windows and the like are those that the model asks for. On a CPU it is our own kernel. With
-torch's, grouped query heads are folded into the query axis, so that keys are not copied once per
-query head, as the stock masked path does.
+On a CPU it is our own kernel. With torch's, query heads that share a key are folded into the query
+axis, so that keys are not copied once per query head, as in the stock masked path.
 """
 
 from __future__ import annotations
@@ -33,20 +31,16 @@ MaskedBlock = tuple[slice, slice, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the tokens of a forward follow in their contexts.
-
-    They stand in a single row of the model's input, one row of the cache after the other.
+    """What each token of a forward attends to. The tokens stand in one row of the model's input.
 
     Attributes:
-        visible: bool `[1, 1, tokens, extent]`, True for the keys of each token's context, which
-            ends with the token itself.
+        visible: bool `[1, 1, tokens, extent]`, True for the keys of a token's context, it included.
         positions: `[1, tokens]`, int64, of the tokens in their contexts.
-        key_positions: `[1, tokens, extent]`, int64, of the keys of each token's row; anything where
-            none is visible.
+        key_positions: `[1, tokens, extent]`, int64, of the keys; anything where none is visible.
         rows: `[tokens]`, int64, of the cache.
-        parts: each row and its tokens; together they are all tokens.
-        masked_blocks: what torch's kernel takes together, made once for all layers; by the mask's
-            id, heads and key heads, with the mask itself, so that the id stays its own.
+        parts: each cache row and its tokens.
+        masked_blocks: torch's masks, made once for all layers; each is stored with the mask whose
+            id is in its key, so that the id stays valid.
     """
 
     visible: torch.Tensor
@@ -59,12 +53,9 @@ class Step:
     )
 
     def blocks(self, num_tokens: int) -> list[tuple[slice, slice]]:
-        """Rows of the cache, and their tokens, that torch's kernel can take together.
+        """Rows of the cache, and their last `num_tokens`, that torch takes together: all, or each.
 
-        All of them if neighbouring rows have equally many tokens, else each row.
-
-        Args:
-            num_tokens: the last so many. (Gemma 4 drops those without logits in its last layers.)
+        Gemma 4 drops the tokens without logits in its last layers.
         """
         before = self.rows.numel() - num_tokens
         parts = [
@@ -95,12 +86,9 @@ def masked_as(step: Step) -> Iterator[None]:
 def make_mask(
     *, mask_function: Callable[..., Any], device: torch.device, **kwargs: Any
 ) -> torch.Tensor:
-    """The mask of the current step, bool `[1, 1, tokens, extent]`, for transformers' interface.
+    """The current step's mask, bool `[1, 1, tokens, extent]`, as transformers' mask interface.
 
-    Args:
-        mask_function: which positions attend to which, of row, head, query and key; what a model
-            restricts (a sliding window, say) is in it.
-        device: where to put the mask.
+    `mask_function` has what the model restricts, e.g. a sliding window.
     """
     current = _current.get()
     visible = current.visible.to(device)
@@ -125,25 +113,22 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of new tokens over the cache, as transformers' attention interface asks for it.
+    """Attention of new tokens over the cache, as transformers' attention interface.
 
     Args:
-        module: the calling layer, unused.
         query: `[1, heads, tokens, dim]`.
         key, value: `[rows of the cache, kv_heads, S, dim]`.
-        attention_mask: of `make_mask`, or what the model made of it: bool, or floats that are
-            added to the scores; `[1 or rows of the cache, 1 or heads, tokens, S]`.
+        attention_mask: from `make_mask`, or what the model made of it: bool, or floats added to the
+            scores; `[1 or rows of the cache, 1 or heads, tokens, S]`.
         scaling: factor of the scores; 1/sqrt(dim) if None.
-        dropout: ignored, the engine never trains.
         softcap: scores become `softcap * tanh(scores / softcap)` (Gemma 2).
         s_aux: `[heads]`, a score per head that joins the softmax and has no value (gpt-oss).
-        kwargs: settings of other kernels, and what the mask already has in it (`sliding_window`).
 
     Returns:
         `[1, tokens, heads, dim]` in the query's dtype, contiguous, and no weights.
 
     Raises:
-        ModelError: there is a tensor that would change the scores.
+        ModelError: another tensor is passed, which would change the scores.
     """
     _check_known(kwargs)
     step = _current.get()

@@ -12,10 +12,7 @@ from copyspec_eval.decoding import kernels
 
 
 class States(NamedTuple):
-    """A layer's keys and values of some tokens, `[kv_heads, tokens, head_dim]`, in host memory.
-
-    `device` is where the layer computes.
-    """
+    """A layer's keys and values, `[kv_heads, tokens, head_dim]`, in host memory; and its device."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -27,17 +24,14 @@ LayerStates = dict[int, States]
 
 
 def num_bytes(states: LayerStates) -> int:
-    """Memory that keys and values take."""
     return sum(of_layer.keys.nbytes + of_layer.values.nbytes for of_layer in states.values())
 
 
 class RowCache(Cache):
-    """Keys and values of `num_rows` requests, `capacity` tokens each.
+    """Keys and values of `num_rows` requests, `[rows, kv_heads, capacity, head_dim]` per layer.
 
-    Per layer two tensors `[num_rows, kv_heads, capacity, head_dim]`, allocated at the layer's first
-    write with its dtype and on its device. There is no length and nothing to roll back: `place`
-    sets which positions the next forward writes, and the mask limits what is attended to.
-    Layers with a sliding window are kept at full length; the mask has their window.
+    There is no length and nothing to roll back: `place` sets where the next forward writes, and the
+    mask limits what is attended to. Layers with a sliding window are stored at full length.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -50,13 +44,7 @@ class RowCache(Cache):
         self._extent = 0
 
     def place(self, rows: torch.Tensor, positions: torch.Tensor, extent: int) -> None:
-        """Set where the next forward writes and how far it attends.
-
-        Args:
-            rows: `[tokens]`, int64, of each new token.
-            positions: `[tokens]`, int64, of each in its row, under `capacity`.
-            extent: the attention gets positions `0 … extent - 1` of all rows.
-        """
+        """Set where the next forward writes, `[tokens]` int64 each, and how many keys it sees."""
         self._rows, self._positions, self._extent = rows, positions, extent
 
     def update(
@@ -67,11 +55,7 @@ class RowCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the `[1, kv_heads, tokens, head_dim]` of a forward.
-
-        Returns:
-            views of all rows' keys and values, to the extent.
-        """
+        """Write a forward's `[1, kv_heads, tokens, head_dim]`; gives all rows, up to the extent."""
         states = key_states, value_states
         keys = self._of_layer(self._keys, layer_idx, key_states)
         values = self._of_layer(self._values, layer_idx, value_states)
@@ -83,13 +67,6 @@ class RowCache(Cache):
                 # In place of scatter_, which takes 30 times as long on a CPU.
                 cache[rows, :, positions] = new[0].transpose(0, 1)
         return keys[:, :, : self._extent], values[:, :, : self._extent]
-
-    @torch.inference_mode()
-    def copy_row(self, source: int, target: int) -> None:
-        """Copy a row's contents to another, so that the rows in use stay the first ones."""
-        for store in (self._keys, self._values):
-            for tensor in store.values():
-                tensor[target].copy_(tensor[source])
 
     @torch.inference_mode()
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
@@ -133,7 +110,6 @@ class RowCache(Cache):
         return 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Length and offset of the keys that the attention gets."""
         return self._extent, 0
 
     def _of_layer(

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
+from numpy.random import Philox
 from numpy.typing import NDArray
 from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 
-from copyspec_eval.decoding.random_numbers import BITS, Integers, numbers, uniform
 from copyspec_eval.types import first_difference
 
 _BISECTIONS = 50
-_LUCKY = 256
-"""About so many tokens with the largest random numbers are looked at first."""
-_ROUNDING = 1e-9
-"""Far over what two logarithms of one number can differ by, one of numpy's and one of math's."""
+_ROUNDING = 1e-3
+"""Far over the rounding of float32 scores in the hundreds."""
 _ROOM = 1024
 """Tokens by which the prefix grows on the device."""
 
@@ -26,19 +26,17 @@ _ROOM = 1024
 class TokenChooser:
     """Chooses as `model.generate` does: float32 logits, the processors, then argmax or a draw.
 
-    A draw is the Gumbel-max rule: every token of the vocabulary gets a random number that depends
-    on the request's seed and the position alone, and the largest sum of score and number wins,
-    which is each token as often as its softmax says. So the same request and seed give the same
-    tokens whatever was drafted and whoever shares the batch, as long as the logits are the same.
-    Two models that use the same numbers choose the same token with a probability of at least
-    (1 - d) / (1 + d), where d is the total variation between them (arXiv 2408.07978).
+    A draw is the Gumbel-max rule: each token gets a random number that depends on the request's
+    seed and the position alone, and the largest sum of score and number wins. So the same request,
+    seed and logits give the same token, whatever was drafted and whoever shares the batch. Two
+    models that use the same numbers agree with probability (1 - d) / (1 + d) at least, where d is
+    the total variation between them (arXiv 2408.07978).
 
     Args:
         processors: transformers' logits processors (and warpers) of this request.
         do_sample: draw instead of taking the argmax.
         seed: of this request's random numbers.
-        draw: draws a token from its scores, `[vocabulary]` float32, and its position in the output,
-            in another way than the one above; `do_sample` then says nothing.
+        draw: another way to draw, from scores `[vocabulary]` float32 and a position in the output.
     """
 
     def __init__(
@@ -69,22 +67,17 @@ class TokenChooser:
         self._advance()
         return token
 
-    def foresee(self, prefix_ids: Sequence[int], logits: torch.Tensor, ahead: int) -> int:
-        """The token chosen from `logits`, another model's, `ahead` tokens after the next.
-
-        The choice itself will use the same random numbers.
-        """
+    def peek(self, prefix_ids: Sequence[int], logits: torch.Tensor, ahead: int) -> int:
+        """The token chosen from another model's `logits`, `ahead` after the next; same numbers."""
         return self._pick(prefix_ids, logits, self._position + ahead)
 
     def margin(self, prefix_ids: Sequence[int], logits: torch.Tensor, token: int) -> float | None:
         """By how much `logits` would have to change, against each other, for `token` to be chosen.
 
-        Decoding greedily without processors it is the largest logit less that of `token`. Otherwise
-        it is found by bisection: raise the logit of `token` until it is chosen, or lower that of
-        the token that would be (at the edge of a top-k or top-p, that can take less). If rounding
-        moves no logit by more than e, it can change only choices whose margin is at most 2 e.
-
-        Counts as the next choice, like `choose`. None if no change leads to `token`.
+        For an argmax, the largest logit less that of `token`. Otherwise found by bisection: raise
+        the logit of `token`, or lower that of the chosen token. Rounding that moves no logit by
+        more than e can change only choices with a margin of at most 2 e. Counts as the next choice,
+        like `choose`. None if no change leads to `token`.
         """
         logits = logits.float()
         tokens, position = torch.arange(len(logits), device=logits.device), self._position
@@ -108,8 +101,10 @@ class TokenChooser:
         self._position += 1
 
     def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, position: int) -> int:
-        prefix = self._prefix.on(logits.device, prefix_ids)
-        scores: torch.Tensor = self._processors(prefix, logits[None].float())[0]  # type: ignore[arg-type]
+        scores = logits.float()
+        if self._processors:
+            prefix: Any = self._prefix.on(logits.device, prefix_ids)
+            scores = self._processors(prefix, scores[None])[0]
         if self._draw is None:
             return argmax_tokens(scores[None], [slice(1)])[0][0]
         return self._draw(scores, position)
@@ -117,12 +112,24 @@ class TokenChooser:
     def _gumbel_max(self, scores: torch.Tensor, position: int) -> int:
         # On the host: not every device has float64, and the sums are the same bits for all of them.
         values = scores.cpu().numpy()
-        is_possible = values > -math.inf
-        if 2 * numpy.count_nonzero(is_possible) > len(values):
-            return gumbel_max(values, numbers(self._seed, position, len(values)))
-        possible = numpy.flatnonzero(is_possible)
-        drawn = numbers(self._seed, position, possible)
-        return int(possible[gumbel_max(values[possible], drawn)])
+        # Positions are so far apart on the counter that their numbers never meet.
+        source = Philox(key=self._seed % 2**64, counter=position << 64)
+        bits = source.random_raw(len(values)) >> numpy.uint64(12)
+        return gumbel_max(values, (bits + 0.5) * 2.0**-52)
+
+
+class RequestSeeds:
+    """A seed per request, from the user's, the prompt, and how often it was asked before."""
+
+    def __init__(self) -> None:
+        self._times_asked: Counter[bytes] = Counter()
+
+    def next_seed(self, seed: int, prompt_ids: Sequence[int]) -> int:
+        asked = hashlib.sha256(f"{seed}:{tuple(prompt_ids)}".encode())
+        key = asked.digest()
+        self._times_asked[key] += 1
+        asked.update(f":{self._times_asked[key]}".encode())
+        return int.from_bytes(asked.digest()[:8], "big", signed=True)
 
 
 class _Prefix:
@@ -167,7 +174,6 @@ class TopP(LogitsProcessor):
         self._filter_value = warper.filter_value
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores `[1, vocabulary]`, those outside the nucleus replaced by the filter's value."""
         [probabilities] = scores.softmax(-1)
         likely = probabilities > self._left_over / len(probabilities)
         fewest = min(self._fewest, len(probabilities))
@@ -198,34 +204,27 @@ def _least(suffices: Callable[[float], bool], enough: float) -> float:
     return enough
 
 
-def gumbel_max(scores: NDArray[numpy.float32], drawn: Integers) -> int:
-    """Argmax of score - log(-log(uniform)) in float64.
+def gumbel_max(scores: NDArray[numpy.float32], uniform: NDArray[numpy.float64]) -> int:
+    """Argmax of `score - log(-log(uniform))`, both `[n]`; at least one score is finite.
 
-    The logarithms are taken only where the sum can be the largest: none that the luckiest number
-    would not lift over the sums of the likeliest token and of those with the largest numbers.
-    At least one of the scores `[n]` is finite; `drawn` has `random_numbers.BITS` bits each.
+    Logarithms are taken only of tokens that the largest random number could lift to the best sum
+    known, that of the likeliest token.
     """
+    likeliest = scores.argmax()
+    least = float(scores[likeliest]) + _gumbel(uniform[likeliest]) - _gumbel(uniform.max())
+    candidates = numpy.flatnonzero(scores >= least - _ROUNDING)
+    sums = scores[candidates].astype(numpy.float64) + _gumbel(uniform[candidates])
+    return int(candidates[sums.argmax()])
 
-    def sums(tokens: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
-        gumbel = -numpy.log(-numpy.log(uniform(drawn[tokens])))
-        total: NDArray[numpy.float64] = scores[tokens].astype(numpy.float64) + gumbel
-        return total
 
-    largest = numpy.uint64(2**BITS - 2**BITS * min(_LUCKY, len(drawn)) // len(drawn))
-    tried = numpy.append(numpy.flatnonzero(drawn >= largest), scores.argmax())
-    luckiest = -math.log(-math.log(uniform(drawn.max())))
-    # Rounding must not leave the winner out: the logarithms', then that to float32.
-    least = sums(tried).max() - luckiest - _ROUNDING
-    bound = numpy.nextafter(numpy.float32(least), numpy.float32(-math.inf))
-    candidates = numpy.flatnonzero(scores >= bound)
-    return int(candidates[sums(candidates).argmax()])
+def _gumbel(uniform: Any) -> Any:
+    return -numpy.log(-numpy.log(uniform))
 
 
 def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int]]:
-    """Argmax of `[n, vocabulary]` logits, the first one of equals, on the host at once.
+    """Argmax of `[n, vocabulary]` logits for each of `parts`, the first of equals.
 
-    transformers compares float32 logits, so float64 ones are rounded first; widening the narrower
-    types changes nothing. Gives a list for each of `parts`.
+    As in transformers, float64 logits are rounded to float32 first.
     """
     if logits.device.type == "cpu":
         # NumPy's argmax is many times faster here than torch's, of bfloat16 above all. One position
@@ -238,12 +237,7 @@ def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int
 
 
 class StepLogits(NamedTuple):
-    """The logits of a step.
-
-    Attributes:
-        logits: `[tokens, vocabulary]`.
-        parts: of each row, which of them follow its last token and its draft's tokens.
-    """
+    """A step's logits, `[tokens, vocabulary]`, and which of them choose each row's next tokens."""
 
     logits: torch.Tensor
     parts: Sequence[slice]

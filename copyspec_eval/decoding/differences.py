@@ -48,10 +48,7 @@ _LIKE, _UNSEEN = 2.0, 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """Logits of plain decoding, `[vocabulary]`, float32, after `output_ids` as a sequence's output.
-
-    Their `noise` is that of `Rescorer`.
-    """
+    """Plain decoding's logits, `[vocabulary]`, float32, after `output_ids`, and their noise."""
 
     sequence: Sequence
     output_ids: abc.Sequence[int]
@@ -59,11 +56,11 @@ class Rescored:
     noise: float
 
     def margin(self, *tokens: int) -> float | None:
-        """By how much the logits would have to change for the model to choose any of `tokens`.
+        """By how much the logits would have to change for the model to choose each of `tokens`.
 
-        The largest of their `TokenChooser.margin`, which changes one logit alone. Where a third
-        token decides, at the edge of a top-k or top-p, a change of all logits within the noise may
-        do what that cannot: the margin is then at most twice the noise. None if one has none.
+        `TokenChooser.margin` changes one logit. Where a third token decides, at the edge of a top-k
+        or top-p, a change of all logits within the noise may be enough: the margin is then twice
+        the noise.
         """
         prefix_ids = [*self.sequence.prompt_ids, *self.output_ids]
         chooser = self.sequence.chooser
@@ -91,36 +88,26 @@ class Rescored:
 
 
 class Rescorer:
-    """Reads an answer again in ways that are equal but for rounding, to measure the rounding.
+    """Reads an answer again in ways that differ only in rounding, to measure the rounding.
 
     Three readings have no part of the engine that is judged: plain one-token steps, the model's own
-    forward at once, and the model's own in chunks of the engine's steps' shape. How far any two
-    are apart, over `NOISE_WINDOW` positions, is what rounding does to this model, dtype, device and
-    context:
+    forward at once, and the model's own in chunks of the engine's width. How far any two are apart,
+    over `NOISE_WINDOW` positions, is what rounding does to this model, dtype, device and context:
 
-    * the typical error: root mean square over the vocabulary, of the median position;
-    * the deciding error: of the difference of the two likeliest tokens, root mean square over the
-      positions;
-    * the largest error of any logit. This is the noise, and at least one unit in the last place of
-      the largest logit.
+    * typical error: root mean square over the vocabulary, at the median position;
+    * deciding error: of the gap between the two likeliest tokens, root mean square over positions;
+    * largest error of any logit: the noise, and at least one ulp of the largest logit.
 
     The noise is 0, and excuses nothing,
 
     * if an error is beyond its bound in `MOST_ERROR`: then one of the forwards is wrong;
-    * if the judged engine's steps, at their widest, are further from plain decoding than rounding
-      is: more than twice an error of the other readings, and than a quarter of its bound.
+    * if the judged engine's widest steps are further from plain decoding than twice an error of the
+      other readings, and than a quarter of its bound.
 
-    Rounding can change a router's choice of experts, and that moves the logits of single positions
-    by any amount, in one reading and not in the next; in a context of few tokens, those of all that
-    follow. So in a model with experts the two conditions are for the typical error alone, which
-    single positions do not move, and hold if plain decoding is as near to one of the other readings
-    as rounding allows, and the judged engine to one of all three. The noise is then at least the
-    judged engine's largest error at the very position.
-
-    Args:
-        model: that gave the answers.
-        baseline: an engine of it that decodes one token a step.
-        engine: the one that is judged.
+    Rounding can change a router's choice of experts, which moves the logits of single positions by
+    any amount. So with experts only the typical error counts: plain decoding must be near one of
+    the other readings, and the judged engine near one of all three. The noise is then at least the
+    judged engine's largest error at the position itself.
     """
 
     def __init__(self, model: PreTrainedModel, baseline: Engine, engine: Engine) -> None:
@@ -153,7 +140,7 @@ class Rescorer:
     ) -> Rescored:
         """The logits that choose the token after `output_ids`, and their noise.
 
-        Where few tokens precede, rounding is measured over the `following_ids`, too.
+        With few tokens before it, rounding is also measured over `following_ids`.
         """
         length = len(output_ids)
         beyond = max(0, min(NOISE_WINDOW - 1, sequence.stop_rule.max_new_tokens) - length)
@@ -212,21 +199,14 @@ def _as_large(errors: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
 def _is_rounding_of_experts(
     errors: torch.Tensor, of_judged: torch.Tensor, bound: torch.Tensor
 ) -> torch.Tensor:
-    """`Rescorer`'s two conditions for typical errors, where one reading may be set apart.
-
-    `errors` are of each two readings, plain decoding's two first; `of_judged` are the judged
-    engine's against each reading.
-    """
+    """`Rescorer`'s conditions with experts; the first two `errors` are plain decoding's."""
     is_near = errors <= bound
     nearest = torch.where(is_near, errors, 0.0).amax()
     return is_near[:2].any() & (of_judged.min() <= _as_large(nearest, bound))
 
 
 def _errors(a: torch.Tensor, b: torch.Tensor, likeliest: torch.Tensor) -> torch.Tensor:
-    """How far two readings `[positions, vocabulary]` are apart: typical, deciding, largest error.
-
-    `likeliest` are each position's two likeliest tokens.
-    """
+    """How far two readings `[positions, vocabulary]` are apart: typical, deciding, largest."""
     error = a - b
     typical = error.square().mean(-1).sqrt().median()
     first, second = error.gather(-1, likeliest).unbind(-1)

@@ -37,28 +37,24 @@ Rows = list[Sequence | None]
 class Engine:
     """Decodes sequences with a model, `batch_size` side by side, refilling rows as they finish.
 
-    In exact mode the outputs are the same bits for every drafter: because every token is computed
-    alone; or at a fixed width, because the shapes do not depend on drafts. There a prefill carries
-    none, the batch keeps its size, and the longest of the sequences decides how many keys are
-    attended to.
+    In exact mode the outputs are the same bits for every drafter: every token is computed alone;
+    or, at a fixed width, shapes do not depend on drafts. There a prefill carries no draft, the
+    batch keeps its size, and the longest sequence decides how many keys are attended to.
 
     Args:
         model: a model that `trial.check_cache` accepts.
         make_drafter: makes each sequence's drafter.
         num_draft_tokens: the longest draft that is verified; `exact` holds it.
         exact: the way of exact mode, checked for this batch size; None decodes without it.
-        batch_size: rows decoded side by side.
-        step_costs: time of a step by its number of draft tokens, from which the acceptance
+        step_costs: seconds of a step by its number of draft tokens, from which the acceptance
             thresholds follow. At a fixed width, and if None, draft tokens cost nothing.
         draft_model: drafts for the rows whose drafter proposes nothing.
-        prefix_cache: what was read before; nothing is kept if None. It is this engine's alone.
-        cache: whose cache it is; the model's own serves a batch of one, without exact mode, trees
-            and a prefix cache.
+        prefix_cache: this engine's; None to read every prompt anew.
+        cache: whose; the model's serves a batch of one, without exact mode, trees or prefixes.
 
     Attributes:
-        batch_size, exact, cache: as above.
         widest: the most tokens of a row in a step.
-        packs: whether the rows of a step may be of unlike widths.
+        packs: whether the rows of a step may have unlike widths.
     """
 
     def __init__(
@@ -80,7 +76,7 @@ class Engine:
             )
         else:
             assert (exact, batch_size, prefix_cache) == (None, 1, None)
-            self._runner = ModelCacheRunner(model, num_draft_tokens, cache)
+            self._runner = ModelCacheRunner(model, num_draft_tokens)
         self._model = model
         self._make_drafter = make_drafter
         self._num_draft_tokens = num_draft_tokens
@@ -107,13 +103,8 @@ class Engine:
 
         Args:
             sequences: none of them has begun.
-            on_finish: called with a sequence's index and its answer as soon as it is done; its time
-                counts for no sequence.
-            others: sequences of other calls of the same run: the longest of all fixes the keys
-                attended to in exact mode.
-
-        Returns:
-            one answer per sequence, in their order.
+            on_finish: gets a sequence's index and answer when it is done; its time is not counted.
+            others: sequences of the run; at a fixed width, the longest of all fixes the keys.
 
         Raises:
             RequestError: as `check`; nothing is begun then.
@@ -138,10 +129,7 @@ class Engine:
         return [answers[index] for index in range(len(sequences))]
 
     def warm_up(self, sequence: Sequence) -> None:
-        """Answer the beginning of `sequence` in a few tokens, so that nothing is cold afterwards.
-
-        No drafter takes part, so that none remembers it.
-        """
+        """Answer the beginning of `sequence` in a few tokens; no drafter sees them."""
         engine = self.without_drafter(self._num_draft_tokens, draft_model=self._draft_model)
         start = sequence.prompt_ids[:PREFILL_CHUNK]
         engine.generate([Sequence(start, StopRule(_WARM_UP_TOKENS), sequence.chooser)])
@@ -165,11 +153,7 @@ class Engine:
         )
 
     def check(self, sequences: Iterable[Sequence]) -> None:
-        """Refuse sequences before any work.
-
-        Raises:
-            RequestError: one is too long for the model's rotary embedding.
-        """
+        """Raise a RequestError if a sequence is too long for the model's rotary embedding."""
         for sequence in sequences:
             check_length(self._model, sequence.max_length + self._runner.padding)
 
@@ -179,11 +163,10 @@ class Engine:
         rows: Rows = [None] * self.batch_size
         while True:
             yield from self._fill(rows, waiting)
-            if not self._is_fixed:
-                self._compact(rows)
             if not any(rows):
                 return
-            self._step(rows)
+            # Elsewhere idle rows are fed as well, so that the batch stays one block.
+            self._step([each for each in rows if each] if self.packs else rows)
             for row, sequence in enumerate(rows):
                 if sequence is not None and sequence.finish_reason is not None:
                     rows[row] = None
@@ -206,7 +189,6 @@ class Engine:
 
     @torch.inference_mode()
     def _begin(self, begun: Mapping[int, Sequence]) -> None:
-        """Read sequences' prompts into their rows, and choose their first tokens."""
         together: list[Sequence] = []
         drafts: list[Draft] = []
         for row, sequence in begun.items():
@@ -231,7 +213,6 @@ class Engine:
 
     @torch.inference_mode()
     def _step(self, rows: Rows) -> None:
-        """One forward for all rows; its time is shared evenly by those in use."""
         drafts = self._draft(rows)
         self._commit(rows, drafts, self._runner.step(rows, drafts))
         running = [sequence for sequence in rows if sequence is not None]
@@ -258,7 +239,6 @@ class Engine:
     def _commit(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], step: StepLogits
     ) -> None:
-        """Verify each row's draft and commit what the model accepts of it."""
         greedy = any(sequence.chooser.is_argmax for sequence in rows if sequence)
         num_likeliest = max(sequence.num_likeliest for sequence in rows if sequence)
         top = [TopTokens([], [])] * len(rows)
@@ -271,14 +251,3 @@ class Engine:
             choose = sequence.choices(draft, top[index].argmax, step.logits[step.parts[index]])
             verdict = sequence.commit(draft, choose, top[index].likeliest)
             self._runner.accept(sequence, start, draft, verdict)
-
-    def _compact(self, rows: Rows) -> None:
-        """Move the last rows into the holes and drop the rest, once nothing waits for them."""
-        while rows and not all(rows):
-            last = rows.pop()
-            if last is not None:
-                hole = rows.index(None)
-                self._runner.copy_row(last.row, hole)
-                if self._draft_model is not None:
-                    self._draft_model.copy_row(last.row, hole)
-                rows[hole], last.row = last, hole

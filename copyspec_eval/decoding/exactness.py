@@ -54,15 +54,13 @@ def exact_mode(
 ) -> ExactMode:
     """The way that exact mode takes, after a check of some seconds on this model.
 
-    Where our kernels compute every token alone, a step may have any width. A library chooses its
-    kernels by shape, so that a token's last bits depend on what shares its step: there, every step
-    has one width, in plain decoding as with drafts.
+    Our kernels compute every token alone, so a step may have any width. A library chooses its
+    kernels by shape, so a token's last bits depend on what shares its step: there, every step has
+    one width, in plain decoding as with drafts.
 
     Args:
-        model, tokenizer: loaded.
         longest: tokens of the longest draft that is wanted.
         needed: tokens of a draft that a step must hold.
-        batch_size: rows side by side.
 
     Raises:
         OptionError: no step holds a draft of `needed` tokens.
@@ -107,7 +105,6 @@ def check_exact(
     longest: int,
     batch_size: int,
 ) -> Mismatch | None:
-    """The first of `mismatches`; None if there is none."""
     return next(mismatches(model, token_ids, mode, longest, batch_size), None)
 
 
@@ -122,14 +119,8 @@ def mismatches(
     """Decode a real text in several ways and compare the logits bit for bit with plain decoding's.
 
     The same tokens are read in steps of other widths (at a fixed width, at other places in the
-    step), in a prefill, with the largest embeddings behind them and in the rows beside them, with
-    more masked keys, and in a batch in rows of equal and of unlike widths.
-
-    Args:
-        model: as decoding runs it.
-        token_ids: the text; it is repeated if it is short.
-        mode, batch_size: what is checked.
-        longest: tokens of the longest draft.
+    step), in a prefill, with the largest embeddings behind them and in other rows, with more masked
+    keys, and in a batch in rows of equal and of unlike widths.
     """
     # At a fixed width, every place of a step.
     count = mode.width or _COUNT
@@ -179,10 +170,9 @@ def _readings(
 
 
 class _Text:
-    """A text in the first row of an engine, which reads on from a context that all rows have.
+    """A text in the first row of an engine, read on from a context that all rows have.
 
-    In the other rows, and as wrong draft tokens, the largest embedding follows, which is the least
-    alike to anything.
+    The other rows and wrong draft tokens hold the largest embedding, the least alike to anything.
     """
 
     def __init__(
@@ -276,7 +266,6 @@ def _states(
 
 
 def _first_module(plain: _States, other: _States) -> str:
-    """The first module whose inputs or outputs differ."""
     for (name, is_input), plain_states in plain.items():
         other_states = other.get((name, is_input), [None])
         pairs = [
@@ -302,7 +291,6 @@ def _largest_embedding(model: PreTrainedModel) -> int:
 
 
 def text_tokens(tokenizer: Any) -> list[int]:
-    """A text of ours in a tokenizer's tokens."""
     token_ids: list[int] = tokenizer(
         _text(), add_special_tokens=False, truncation=True, max_length=_TEXT_TOKENS
     )["input_ids"]

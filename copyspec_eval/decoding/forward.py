@@ -28,14 +28,10 @@ def key_extent(length: int) -> int:
 
 
 class Part(NamedTuple):
-    """A row's tokens in a forward.
+    """A cache row's tokens in a forward, from position `start` on.
 
-    Attributes:
-        row: of the cache.
-        start: position of the first.
-        token_ids: see above.
-        parents: of a tree, of each token the index here of the token before it, -1 for the first;
-            None if every token follows the one before.
+    `parents` has each token's predecessor in a tree, as an index here, -1 for the first; None: a
+    chain.
     """
 
     row: int
@@ -51,17 +47,15 @@ def forward(
     extent: int | None = None,
     logits_to_keep: int = 0,
 ) -> torch.Tensor:
-    """One target forward. The model gets all tokens in a single row, none of them padded.
+    """One forward of a model within `engine_kernels`; all tokens stand in a single row, unpadded.
 
     Tokens of a tree are written to the cache in their order, and each attends to its ancestors
-    alone, at the position that it has on its own branch.
+    alone, at its position on its branch.
 
     Args:
-        model: within `engine_kernels`.
         cache: where keys and values go.
         parts: one row after the other.
-        extent: positions of the cache that are attended to, masked to each token's past; None for
-            as few as they need.
+        extent: how many keys are attended to; None for as few as needed.
         logits_to_keep: for how many last tokens to compute logits; 0 for all.
 
     Returns:

@@ -23,14 +23,9 @@ class Given(Sequence):
     """A sequence that gets the tokens of a given answer, whatever their logits, and notes these.
 
     Args:
-        prompt_ids: the prompt.
-        answer_ids: the answer.
         drafts: by their place in the answer; at 0 is the prefill's, where that may have one.
         max_new_tokens: the budget; by default the answer's length.
-        num_logits: how many of the last logits are noted; by default all.
-
-    Attributes:
-        logits: `[vocabulary]` each, of the answer's tokens.
+        num_logits: how many of the last `logits`, `[vocabulary]` each, are noted; by default all.
     """
 
     def __init__(
@@ -48,14 +43,12 @@ class Given(Sequence):
         self.logits: deque[torch.Tensor] = deque(maxlen=num_logits)
 
     def propose(self, thresholds: abc.Sequence[float]) -> Draft:
-        """The draft of this place."""
         draft = self._drafts.get(len(self.output_ids), Draft())
         return draft.cut(min(len(thresholds), self.budget))
 
     def choices(
         self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
     ) -> Callable[[int], int]:
-        """The answer's next tokens."""
         following = iter(self._answer_ids[len(self.output_ids) :])
 
         def choose(index: int) -> int:
@@ -72,12 +65,8 @@ def read_again(
 ) -> torch.Tensor:
     """The logits of an engine's widest steps, with `output_ids` as a sequence's output so far.
 
-    In exact mode they are bit for bit those of a `generate` that gave this output. What the engine
-    has read before is neither used nor added to.
-
-    Returns:
-        the last ones, `[at most num_logits, vocabulary]`, float32, up to those that choose what
-        follows.
+    In exact mode they are bit for bit those of a `generate` that gave this output. The prefix cache
+    is not used. Gives the last ones, `[at most num_logits, vocabulary]`, float32.
     """
     num_draft_tokens = engine.widest - 1
     drafts = scripted_drafts(output_ids, [(num_draft_tokens, 0)] * len(output_ids), start=1)
@@ -101,9 +90,7 @@ def scripted_drafts(
     wrong_ids: abc.Sequence[int] = (),
     start: int = 0,
 ) -> dict[int, Draft]:
-    """Drafts for `Given`: of each step, so many right tokens and so many wrong ones behind them.
-
-    There is a wrong token for each place of the answer; at `start` is the first step.
+    """Drafts for `Given`: of each step from `start` on, so many right tokens, then wrong ones.
 
     >>> drafts = scripted_drafts([5, 6, 7, 8], [(1, 2), (0, 1)], wrong_ids=[1, 2, 3, 4])
     >>> {place: draft.token_ids for place, draft in drafts.items()}

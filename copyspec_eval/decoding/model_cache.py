@@ -17,17 +17,14 @@ from copyspec_eval.decoding.choosing import StepLogits
 from copyspec_eval.decoding.model_support import REMEDY, input_device, model_type
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.errors import ModelError
-from copyspec_eval.types import CacheKind, Draft, Verdict
+from copyspec_eval.types import Draft, Verdict
 
 _MOST_UNREAD = 8
 """Tokens that are read again after rejected drafts, before a step goes without a draft."""
 
 
 class ModelCache:
-    """A model's own cache of one text in each of its rows, read as `model.generate` reads it.
-
-    `num_read` tokens of the text are in it.
-    """
+    """A model's own cache of one text in each of its rows, `num_read` tokens so far."""
 
     def __init__(self, model: PreTrainedModel, num_rows: int = 1) -> None:
         self._model: Any = model
@@ -36,17 +33,9 @@ class ModelCache:
         self._states: dict[str, Any] = {}
         self.num_read = 0
 
-    @property
-    def is_croppable(self) -> bool:
-        """Whether tokens can be cropped, by the cache's own account."""
-        return all(getattr(states, "is_croppable", False) for states in self._states.values())
-
     @torch.inference_mode()
     def read(self, token_ids: abc.Sequence[int], keep: int) -> torch.Tensor:
-        """Read on to the end of `token_ids`, a text whose beginning was read.
-
-        Returns:
-            the logits of the last `keep` tokens, all of them new: `[keep, vocabulary]`.
+        """Read on to the end of `token_ids`; logits of the last `keep`: `[keep, vocabulary]`.
 
         Raises:
             ModelError: the model has no cache.
@@ -69,18 +58,6 @@ class ModelCache:
         assert not self.num_read
         logits: torch.Tensor = self._forward(token_ids, keep, use_cache=False).logits
         return logits[0, -keep:]
-
-    def prepare_to_crop(self) -> None:
-        """Make layers with a window remember what they would drop, until the next `crop`."""
-        for states in self._states.values():
-            states.activate_past_recording()
-
-    @torch.inference_mode()
-    def crop(self, num_tokens: int) -> None:
-        """Forget the last `num_tokens` that were read; also to be called if there are none."""
-        for states in self._states.values():
-            states.crop(-num_tokens)
-        self.num_read -= num_tokens
 
     @torch.inference_mode()
     def copied(self) -> ModelCache:
@@ -126,17 +103,15 @@ class ModelCache:
 class ModelCacheRunner:
     """As `RowRunner`, of one row with the model's own attention and cache.
 
-    A rejected draft's tokens are cropped from the cache. Where that is not possible, the cache is
-    copied before each draft; if it is rejected, the copy takes its place, and the next step reads
-    the accepted tokens again in front of its own.
+    The cache is copied before each draft. If the draft is rejected, the copy takes its place, and
+    the next step reads the accepted tokens again in front of its own.
     """
 
     packs = False
     padding = 0
 
-    def __init__(self, model: PreTrainedModel, num_draft_tokens: int, kind: CacheKind) -> None:
+    def __init__(self, model: PreTrainedModel, num_draft_tokens: int) -> None:
         self._model = model
-        self._crops = kind == "model, cropped"
         self._cache = self._before = ModelCache(model)
         self.widest = 1 + num_draft_tokens
 
@@ -144,7 +119,6 @@ class ModelCacheRunner:
     def running(
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
-        """As of `RowRunner`."""
         for sequence in sequences:
             sequence.extent = sequence.max_length + self.widest - 1
         try:
@@ -153,29 +127,20 @@ class ModelCacheRunner:
             self._cache = self._before = ModelCache(self._model)
 
     def load(self, sequence: Sequence) -> None:
-        """As of `RowRunner`: nothing is kept."""
+        """Nothing is stored."""
 
     def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
-        """As of `RowRunner`: the whole prompt at once."""
         self._cache = self._before = ModelCache(self._model)
-        step = self.step(sequences, drafts)
-        if self._crops:
-            self._cache.prepare_to_crop()
-        return step
+        return self.step(sequences, drafts)
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """As of `RowRunner`: neither in a prefill nor after many rejected tokens.
-
-        The cache learns after the prompt that it will be cropped, so that it keeps less of that.
-        """
         num_unread = sequence.length - 1 - self._cache.num_read
         return sequence.num_forwards > 0 and num_unread <= _MOST_UNREAD
 
     def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
-        """As of `RowRunner`, with what else is unread."""
         [sequence], [draft] = rows, drafts
         assert sequence is not None
-        if draft.token_ids and not self._crops:
+        if draft.token_ids:
             self._before = self._cache.copied()
         keep = 1 + len(draft.token_ids)
         logits = self._cache.read([*sequence.token_ids, *draft.token_ids], keep)
@@ -183,16 +148,8 @@ class ModelCacheRunner:
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
         """Take the rejected tokens of a draft back."""
-        num_rejected = len(draft.token_ids) - verdict.num_accepted
-        if self._crops:
-            # Of no token as well: it lets go of what is behind the windows.
-            self._cache.crop(num_rejected)
-        elif num_rejected:
+        if verdict.num_accepted < len(draft.token_ids):
             self._cache = self._before
 
     def finish(self, sequence: Sequence) -> None:
-        """As of `RowRunner`: nothing is kept."""
-
-    def copy_row(self, source: int, target: int) -> None:
-        """As of `RowRunner`: there is one row."""
-        raise AssertionError
+        """Nothing is stored."""

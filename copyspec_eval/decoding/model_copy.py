@@ -36,12 +36,7 @@ _table_lock = threading.Lock()
 
 
 class ModelCopy(NamedTuple):
-    """A copy of a model, and the structure that the model had then.
-
-    Attributes:
-        model: the copy.
-        structure: as of `model_structure`.
-    """
+    """A copy of a model, and the `model_structure` that it had then."""
 
     model: PreTrainedModel
     structure: Hashable
@@ -53,12 +48,9 @@ _copies: WeakKeyDictionary[PreTrainedModel, ModelCopy] = WeakKeyDictionary()
 def model_copy(model: PreTrainedModel) -> ModelCopy:
     """A copy of `model` that shares its parameters and buffers.
 
-    The same copy is returned for as long as the model computes the same function of its weights,
-    which other values of the weights do not change. Hooks and replaced forwards can change what
-    they do unnoticed, so a model that has any gets a new copy each time.
-
-    Args:
-        model: not compiled.
+    The same copy is returned for as long as the model computes the same function of its weights.
+    Hooks and replaced forwards can change that unnoticed, so a model that has any gets a new copy
+    each time.
     """
     structure, is_known = model_structure(model), not _runs_unknown_code(model)
     current = _copies.pop(model, None)
@@ -71,10 +63,7 @@ def model_copy(model: PreTrainedModel) -> ModelCopy:
 
 
 def model_structure(model: PreTrainedModel) -> Hashable:
-    """What decides the function that a model computes, but for the values of its weights.
-
-    Its modules with their plain attributes, e.g. the names of adapters; the configs; autocast.
-    """
+    """What decides the function that a model computes, apart from the values of its weights."""
     device = model.device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
     modules = tuple(
@@ -100,11 +89,10 @@ def model_configs(model: torch.nn.Module) -> list[PreTrainedConfig]:
 
 
 def weights_state(model: torch.nn.Module) -> Hashable:
-    """What changes when the model's weights do, also if they are written to behind torch's back.
+    """What changes when the model's weights do, even if they are written to behind torch's back.
 
-    torch counts the writes that it sees. Writes through `.data` or numpy are noticed by the sample
-    of `weights_hash`: any in a small tensor, and any of a whole row or column. A write to a few
-    values of a large matrix can go unnoticed. (Summing all values would take as long as a step.)
+    torch counts the writes that it sees. Writes through `.data` or numpy are noticed by
+    `weights_hash`, unless they change only a few values of a large matrix.
     """
     tensors = [*_tensors(model)]
     counts = tuple(
@@ -115,10 +103,7 @@ def weights_state(model: torch.nn.Module) -> Hashable:
 
 
 def weights_hash(model: torch.nn.Module) -> str:
-    """Hash of a sample of every tensor of the modules, in a tenth of a forward's time.
-
-    The sample has all values of a small tensor, and one of each row and column of a large matrix.
-    """
+    """Hash of all values of small tensors and one of each row and column of large ones."""
     return _hash(_tensors(model))
 
 
@@ -142,7 +127,7 @@ def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
     """Wait until no other thread is within it for one of these models.
 
     Raises:
-        RequestError: this thread is: a streamer or criterion called back.
+        RequestError: this thread is, e.g. because a streamer called back.
     """
     with _table_lock:
         locks = {

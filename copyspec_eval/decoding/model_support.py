@@ -20,12 +20,7 @@ _SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def check_config(config: Any) -> None:
-    """Refuse, before any weight is loaded, what is no decoder-only language model.
-
-    Raises:
-        ModelError: an encoder-decoder, or no causal language model; or quantized so that a token's
-            numbers depend on its neighbours.
-    """
+    """Refuse, before any weight is loaded, what is no decoder-only model (ModelError)."""
     name = model_type(config)
     if config.is_encoder_decoder:
         raise ModelError(f"model type {name!r} is an encoder-decoder, not decoder-only; {REMEDY}")
@@ -35,11 +30,7 @@ def check_config(config: Any) -> None:
 
 
 def needs_model_cache(config: Any) -> str:
-    """Why the engine's attention and cache cannot serve a model, for people; "" if they can try.
-
-    It has recurrent layers (state-space, linear attention), or another kind of attention, or does
-    not use transformers' attention interface.
-    """
+    """Why the engine's attention and cache cannot serve a model; "" if they can try."""
     name, model_class = model_type(config), _causal_lm_class(config)
     if model_class is None:
         return ""  # the config of a part, of a model that is loaded
@@ -56,7 +47,6 @@ def needs_model_cache(config: Any) -> str:
 
 
 def model_type(config: Any) -> str:
-    """A config's model type, for people."""
     return str(getattr(config, "model_type", type(config).__name__))
 
 
@@ -72,11 +62,7 @@ def _check_quantization(config: Any) -> None:
 
 
 def check_exact(model: PreTrainedModel) -> None:
-    """Refuse exact mode for a mixture of experts whose shapes would depend on the drafts.
-
-    Raises:
-        ModelError: the model's experts do not go through transformers' experts interface.
-    """
+    """Refuse exact mode for experts whose shapes would depend on the drafts (ModelError)."""
     if kernels.serve(model) or model._can_set_experts_implementation():
         return
     if has_experts(model):
@@ -87,11 +73,7 @@ def check_exact(model: PreTrainedModel) -> None:
 
 
 def check_uncompiled(model: torch.nn.Module) -> None:
-    """Refuse what `torch.compile` made of a model: it would compile anew for every width of a step.
-
-    Raises:
-        ModelError: the model is compiled.
-    """
+    """Refuse a model of `torch.compile`: it would be compiled for every width of a step."""
     if hasattr(model, "_orig_mod"):
         raise ModelError("the model is wrapped by torch.compile; pass what it wraps, _orig_mod")
     if getattr(model, "_compiled_call_impl", None) is not None:
@@ -117,10 +99,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def working_dtype(model: PreTrainedModel) -> torch.dtype:
-    """The coarsest dtype on the way to a token's choice, which is made in float32.
-
-    Of the weights, of autocast, and of products at torch's precision; TF32 counts as float16.
-    """
+    """The coarsest dtype among weights, autocast and torch's matrix precision (TF32: float16)."""
     products = {"highest": torch.float32, "high": torch.float16, "medium": torch.bfloat16}
     dtypes = [model.dtype, products[torch.get_float32_matmul_precision()]]
     device = input_device(model).type
@@ -142,11 +121,8 @@ def _causal_lm_class(config: Any) -> Any:
 def check_length(model: PreTrainedModel, length: int) -> None:
     """Refuse lengths at which a rotary embedding changes its frequencies for all positions.
 
-    "longrope" and "dynamic" embeddings choose them by the highest position in the forward, so what
-    a token sees would depend on where steps begin, and on the other rows.
-
-    Raises:
-        RequestError: `length`, with padding, is past the one that the embedding was made for.
+    "longrope" and "dynamic" choose them by the highest position in the forward, so what a token
+    sees would depend on where steps begin, and on the other rows.
     """
     config = model.config.get_text_config()
     for rope_type, limit in _rope_limits(config):

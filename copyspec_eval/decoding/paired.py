@@ -40,12 +40,10 @@ class PairedEngine:
 
     A group of sequences is answered by every arm before the next one begins, and the arm that goes
     first changes with every group, so that drift of the machine affects all alike. In a batch, a
-    group is several batches long, so that the wait for the longest answer comes once a group. The
-    baseline commits one token per row and step, at a fixed width in steps of that width.
+    group is several batches long, so that the wait for the longest answer comes once a group.
 
     Args:
-        model: the engines'.
-        engines: the arms that draft, of one batch size and the same exact steps.
+        engines: the arms that draft, of one batch size and the same exact mode.
         prefix_cache: the baseline's, as large as that of each engine.
         groups: numbers the groups, over all calls of a run.
     """
@@ -63,7 +61,6 @@ class PairedEngine:
         self._rescorers = [Rescorer(model, self._baseline, engine) for engine in self._engines]
 
     def warm_up(self, sequence: Sequence) -> None:
-        """As `Engine.warm_up`, every arm."""
         for arm in self._arms:
             arm.warm_up(sequence)
 
@@ -78,11 +75,7 @@ class PairedEngine:
         sequences: abc.Sequence[Sequence],
         on_finish: Callable[[int, list[PairedAnswer]], None],
     ) -> None:
-        """Answer `sequences` in the order given.
-
-        Args:
-            sequences: they stay as they are.
-            on_finish: called with a sequence's index and its answers, one of each engine.
+        """Answer `sequences`; `on_finish` gets the index of each and its answers, one per engine.
 
         Raises:
             RequestError: as `check`; nothing is begun then.

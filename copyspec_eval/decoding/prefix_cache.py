@@ -24,16 +24,9 @@ class _Block:
 class PrefixCache:
     """Keys and values in the host's memory, found by the longest common beginning of tokens.
 
-    They are kept in blocks of equally many tokens. A block stands for its own tokens and all those
-    before it, so that texts that begin alike share their first blocks. Where the budget is
-    exceeded, the blocks go that were used least recently, the later ones of a text first.
-
-    Args:
-        budget: in bytes, of all keys and values.
-        block_length: tokens per block; by default what `begin` says.
-
-    Attributes:
-        num_bytes: of the keys and values that are kept.
+    They lie in blocks of `block_length` tokens. A block stands for its own tokens and all those
+    before it, so texts that begin alike share blocks. Over the `budget` in bytes, the least
+    recently used blocks go, the later ones of a text first.
 
     >>> from copyspec_eval.decoding.cache import RowCache
     >>> import torch
@@ -57,12 +50,7 @@ class PrefixCache:
         self.num_bytes = 0
 
     def begin(self, owner: Hashable, block_length: int) -> None:
-        """Drop what was computed by anything but `owner`, a model as it is now and how it is run.
-
-        Args:
-            owner: see above.
-            block_length: tokens per block.
-        """
+        """Drop what was computed by anything but `owner`: a model as it is, and how it is run."""
         block_length = self._given_length or block_length
         if (self._owner, self._block_length) != (owner, block_length):
             self._blocks.clear()
@@ -70,11 +58,7 @@ class PrefixCache:
         self._owner, self._block_length = owner, block_length
 
     def load(self, token_ids: Sequence[int], cache: RowCache, row: int) -> int:
-        """Put what is kept of the beginning of `token_ids` at the beginning of a row.
-
-        Returns:
-            of how many tokens it is there.
-        """
+        """Put what is stored of the beginning of `token_ids` into a row; the number of tokens."""
         path = self._path(token_ids)
         if path:
             cache.put(row, [self._blocks[key].states for key in path])
@@ -98,7 +82,6 @@ class PrefixCache:
         self._touch(path)
 
     def _path(self, token_ids: Sequence[int]) -> list[_Key]:
-        """Keys of the blocks that `token_ids` begin with."""
         path: list[_Key] = []
         while (key := self._key(path, token_ids)) in self._blocks:
             path.append(key)

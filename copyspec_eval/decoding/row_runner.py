@@ -26,22 +26,15 @@ _REUSED_BLOCK = 16
 class RowRunner:
     """Makes the forwards of a batch's rows; later tokens overwrite rejected ones.
 
-    Where our kernels serve the model, a step feeds each row its own number of tokens; elsewhere all
-    rows get as many as the longest. At a fixed width every row of every step has that many and
-    attends to equally many keys throughout. There a prefill carries no draft, and its chunks begin
-    at multiples of `PREFILL_CHUNK`, so only whole chunks of earlier prompts are used again;
-    elsewhere any earlier prompt or answer is.
-
-    Args:
-        model: a model that `trial.check_cache` accepts.
-        num_draft_tokens: of the longest draft.
-        exact: the way of exact mode; None decodes without it.
-        batch_size: rows side by side.
-        prefix_cache: what was read before; nothing is kept if None.
+    Where our kernels serve the model, each row of a step has its own width; elsewhere all are as
+    wide as the widest. At a fixed width every row of every step has that width and attends to
+    equally many keys throughout. There a prefill carries no draft and its chunks begin at multiples
+    of `PREFILL_CHUNK`, so only whole chunks of earlier prompts are reused; elsewhere any prompt or
+    answer.
 
     Attributes:
         widest: the most tokens of a row in a step.
-        packs: whether the rows of a step may be of unlike widths.
+        packs: whether the rows of a step may have unlike widths.
         padding: the most tokens that follow a row's own in a step.
     """
 
@@ -69,10 +62,7 @@ class RowRunner:
     def running(
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
-        """Be ready for `sequences`, whose `extent` it sets; all else is called within.
-
-        `beside` are those of other calls of the same run.
-        """
+        """Be ready for `sequences`, whose `extent` it sets; `others` are those of other calls."""
         extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *others)]
         # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
         is_shared = self._is_fixed and self._batch_size > 1
@@ -90,7 +80,6 @@ class RowRunner:
             self._cache = RowCache(0, 0)
 
     def load(self, sequence: Sequence) -> None:
-        """Put what the prefix cache has of a sequence's prompt into its row."""
         if self._prefix_cache is not None:
             # The last token is read in any case, for the logits after it.
             sequence.num_reused_tokens = self._prefix_cache.load(
@@ -120,11 +109,9 @@ class RowRunner:
         return StepLogits(forward(self._model, self._cache, [part], None, keep), [slice(keep)])
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether a sequence's next forward may carry a draft."""
         return not self._is_fixed or sequence.num_forwards > 0
 
     def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
-        """Feed each row its last token and its draft."""
         if self._is_fixed:
             return self._feed(rows, drafts, self.widest)
         longest = max(len(draft.token_ids) for draft in drafts)
@@ -133,10 +120,7 @@ class RowRunner:
     def _feed(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], width: int | None
     ) -> StepLogits:
-        """Feed rows what they have not read, and their drafts; at a fixed width some are idle.
-
-        All are fed `width` tokens; if it is None, each is fed its own number.
-        """
+        """Feed rows their unread tokens and drafts: `width` each, or if None what they have."""
         idle_token = next(sequence.unread_ids[-1] for sequence in rows if sequence)
         parts: list[Part] = []
         places: list[slice] = []
@@ -167,10 +151,6 @@ class RowRunner:
         """Keep the answer, too, where a prompt may be read on from it."""
         if not self._is_fixed:
             self._keep(sequence)
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Copy a row's contents to another, so that the rows in use stay the first ones."""
-        self._cache.copy_row(source, target)
 
     def _keep(self, sequence: Sequence) -> None:
         """Keep what was read of a sequence: all but the last token of its output."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
+from copyspec_eval.loops import looped_tokens
 from copyspec_eval.types import (
     COPIED,
     Attempt,
@@ -38,27 +38,16 @@ class Sequence:
     exactly the forwards that the engine makes.
 
     Args:
-        prompt_ids: the prompt.
         stop_rule: when the output ends; its budget is never exceeded.
         chooser: how the model chooses its tokens; only a replay needs none.
         earlier: answers of earlier runs to the same request, the latest last.
         on_commit: called with the tokens of every step as soon as they are committed.
 
     Attributes:
-        prompt_ids, stop_rule, earlier, on_commit: as above.
-        output_ids: the tokens committed so far.
-        finish_reason: why the output has ended; None until then.
-        drafter: a drafter of this sequence alone, from `start` until the output has ended.
-        num_likeliest: how many likeliest tokens after each verified one it asks for.
-        num_forwards, num_prefill_tokens, num_reused_tokens: as in `TurnCounts`.
-        attempts, spans: as in `Generation`.
+        num_likeliest: how many likeliest tokens after each verified one its drafter asks for.
         row: the cache row that it occupies.
         extent: cache positions that it may need.
         started: time on the engine's stopwatch when its prefill began.
-        prefill_seconds, decode_seconds: as in `TurnCounts`.
-        draft_cache_ids: the tokens that the draft model's cache holds in this row.
-        num_draft_cache_agreed: how many of them, from the first on, are known to be prompt and
-            output; the others may be rejected proposals.
     """
 
     def __init__(
@@ -90,8 +79,6 @@ class Sequence:
         self.started = 0.0
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
-        self.draft_cache_ids: list[int] = []
-        self.num_draft_cache_agreed = 0
 
     def restarted(self) -> Sequence:
         """The same request, not yet begun; it shares the chooser, which starts anew with it."""
@@ -101,13 +88,11 @@ class Sequence:
 
     @property
     def chooser(self) -> TokenChooser:
-        """How the model chooses its tokens."""
         assert self._chooser is not None, "a replay has no model"
         return self._chooser
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and output."""
         return len(self.prompt_ids) + len(self.output_ids)
 
     @property
@@ -117,7 +102,6 @@ class Sequence:
 
     @property
     def token_ids(self) -> list[int]:
-        """Prompt and output."""
         return [*self.prompt_ids, *self.output_ids]
 
     @property
@@ -166,10 +150,7 @@ class Sequence:
         choose: Callable[[int], int],
         likeliest: abc.Sequence[abc.Sequence[int]] = (),
     ) -> Verdict:
-        """Verify `draft` by `choose` (see `verify`) and append the accepted tokens and the next.
-
-        An EOS or stop string inside the accepted part ends the output there.
-        """
+        """Verify `draft` by `choose`; append the accepted tokens and the next, up to an end."""
         verdict = verify(draft, choose)
         if likeliest:
             verdict = replace(verdict, likeliest=likeliest)

@@ -35,18 +35,13 @@ def step_costs(
 ) -> dict[int, float]:
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and as many as fit.
 
-    After one warm-up, every number is timed three times in turn with the others; the median counts.
-    Wide steps take long and vary little: from 64 tokens on they are timed once, and from 256 draft
-    tokens on not at all, since there they cost what their tokens do.
+    Each number is timed three times in turn with the others, and the median counts; from 64 tokens
+    on once, and from 256 draft tokens on not at all, since there a step costs what its tokens do.
 
-    Where rows have widths of their own, the number is of all rows' tokens together. A draft token
-    lengthens the step for all rows and is worth something to one: it counts as many times as there
-    are rows. With the model's own cache half of a draft is rejected, and what the next step takes
-    longer counts with it: where the cache is copied, it reads the accepted tokens again.
-
-    Args:
-        model: the model, warm.
-        batch_size, num_draft_tokens, exact, cache: as of the engine whose steps they are.
+    Where rows have widths of their own, the number is of all rows' tokens together; a draft token
+    lengthens the step for all rows and helps one, so it counts as many times as there are rows.
+    With the model's own cache half of a draft is rejected, and the next step's extra time counts
+    with it.
     """
     engine = Engine(
         model,
@@ -81,10 +76,7 @@ def step_costs(
 
 
 def _seconds(model: PreTrainedModel, engine: Engine, counts: Sequence[int]) -> list[float]:
-    """Of a step with each number of draft tokens; with a model's own cache, and the one after it.
-
-    The tokens are drawn at random, so that a mixture reads as many experts as it does of a text.
-    """
+    """Of a step with each number of draft tokens; with a model's own cache, and the next one."""
     source, num_ids, longest = Random(0), num_text_ids(model), engine.widest - 1
     is_ours = engine.cache == "copyspec"
     rows = []
@@ -111,8 +103,7 @@ class _Blank(PrefixCache):
     """Has every prompt, as zeros: what a step attends to does not change how long it takes."""
 
     def load(self, token_ids: Sequence[int], cache: RowCache, row: int) -> int:
-        """All but the last token of the prompt."""
         return len(token_ids)
 
     def keep(self, token_ids: Sequence[int], cache: RowCache, row: int) -> None:
-        """Nothing."""
+        """Store nothing."""

@@ -10,15 +10,13 @@ from copyspec_eval.types import FinishReason
 class StopRule:
     """Whether the output ends with its last token, and why.
 
-    A stop string counts from the token that completes it, wherever tokens are cut; every committed
-    token is checked, so it cannot hide inside an accepted draft. (A check after each step that
-    looks at a fixed number of last tokens misses it.)
+    Every committed token is checked, so a stop string cannot hide inside an accepted draft. (A
+    check after each step that looks at a fixed number of last tokens misses it.)
 
     Args:
         max_new_tokens: the budget, which drafts keep to.
         eos_ids: ids that end the output; they stay its last token.
-        stop_strings: strings that end the output.
-        decode: text of output ids, special tokens included.
+        decode: text of output ids, special tokens included; stop strings need it.
         length: ends the output after so many tokens of the budget; None for all of it.
     """
 

@@ -20,21 +20,16 @@ def wait_for(device: torch.device) -> None:
 
 
 class Stopwatch:
-    """Seconds in laps without gaps, and `elapsed` in all of them; `restart` leaves a gap.
-
-    It waits for no device: the engine ends a lap behind a read of what was computed in it.
-    """
+    """Seconds in laps without gaps, and `elapsed` in all of them; `restart` leaves a gap."""
 
     def __init__(self) -> None:
         self.elapsed = 0.0
         self.restart()
 
     def restart(self) -> None:
-        """Begin a lap now; the time since the last one is not counted."""
         self._last = perf_counter()
 
     def lap(self) -> float:
-        """Seconds since the last lap ended, or since `restart`."""
         now = perf_counter()
         seconds, self._last = now - self._last, now
         self.elapsed += seconds

@@ -1,15 +1,14 @@
 """A trial at load: whose cache can decode a model, found by decoding a short text with it.
 
-It catches what no list of model types can: a feature of the mask, the cache, the experts or the
-numbers that the engine does not know; a forward of several tokens from a state that is another one
-than that of its tokens one by one; a cache that cannot be taken back.
+It catches what no list of model types can: features of masks, caches, experts or numbers that the
+engine does not know, and a cache that cannot be taken back.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -63,11 +62,7 @@ class CacheChoice(NamedTuple):
 
 @announced("comparing the engine's forward with this model's own")
 def choose_cache(model: PreTrainedModel, *, exact: bool, batch_size: int) -> CacheChoice:
-    """The engine's cache if its trial passes, else the model's own if that one's does.
-
-    Raises:
-        ModelError: neither passes.
-    """
+    """The engine's cache if its trial passes, else the model's own; ModelError if neither does."""
     reason, refusal = needs_model_cache(model.config), None
     if not reason:
         try:
@@ -76,21 +71,10 @@ def choose_cache(model: PreTrainedModel, *, exact: bool, batch_size: int) -> Cac
         except ModelError as error:
             refusal, reason = error, str(error).removesuffix(f"; {REMEDY}")
     try:
-        return CacheChoice(model_cache_kind(model), reason)
+        check_cache(model, "model")
+        return CacheChoice("model", reason)
     except ModelError as error:
         raise refusal or error from None
-
-
-def model_cache_kind(model: PreTrainedModel) -> CacheKind:
-    """How rejected tokens are taken back from a model's own cache: cropped, else copied."""
-    with suppress(Exception):  # whatever it is, the other trial finds it, too
-        cache = ModelCache(model)
-        cache.read([0], keep=1)
-        if cache.is_croppable:
-            check_cache(model, "model, cropped")
-            return "model, cropped"
-    check_cache(model, "model, copied")
-    return "model, copied"
 
 
 @torch.inference_mode()
@@ -99,21 +83,13 @@ def check_cache(
 ) -> None:
     """Check that decoding with a cache gives the logits of the model's own forward without one.
 
-    A prompt and steps with right and with wrong drafts are decoded to a given output, and then
-    trees (not in exact mode, which has none), with attention windows so short that they matter. A
-    position's logits may differ by `MOST_ROUNDING`; with routed experts in half precision the
-    median position's, since rounding can change the choice of experts, and that moves a position's
-    logits by any amount.
+    A prompt and steps with right and wrong drafts are decoded to a given output, then trees (not in
+    exact mode), with attention windows so short that they matter. A position's logits may differ by
+    `MOST_ROUNDING`; with experts in half precision, the median position's.
 
-    A second time, other wrong tokens are drafted, and other texts are in the other rows: the logits
-    are the same bits. Two kinds of models are held to the bound above instead: with stock experts
-    (not `exact`), and where a forward does not repeat its own bits.
-
-    Args:
-        model: the model, loaded.
-        cache: whose cache decodes; a model's own serves a batch of one.
-        exact: whether it will be decoded in exact mode.
-        batch_size: rows side by side.
+    A second time, with other wrong tokens and other rows, the logits must be the same bits. Models
+    with stock experts (not `exact`), or that do not repeat their own bits, are held to the bound
+    instead.
 
     Raises:
         ModelError: the model is compiled, the logits differ, or a forward fails.
@@ -141,11 +117,7 @@ def check_cache(
 
 
 class _Trial:
-    """A text that is decoded in row 0, beside others in the other rows.
-
-    Attributes:
-        through: whose cache it is, for people.
-    """
+    """A text that is decoded in row 0, beside others in the other rows."""
 
     def __init__(
         self, model: PreTrainedModel, cache: CacheKind, exact: bool, batch_size: int
@@ -180,12 +152,7 @@ class _Trial:
         return logits.float()
 
     def decode(self, number: int = 0, is_tree: bool = False) -> torch.Tensor:
-        """The logits that decoding chooses from, as of `reference`.
-
-        Args:
-            number: 0, or 1 for other wrong tokens, and other texts in the other rows.
-            is_tree: whether the drafts are trees.
-        """
+        """The logits that decoding chooses from; 1 has other wrong tokens and other rows than 0."""
         rows = []
         for text in [self._texts[0], *[self._texts[1 + number]] * (self._batch_size - 1)]:
             answer_ids = text[_CONTEXT:]

@@ -11,19 +11,16 @@ def verify(draft: Draft, choose: Callable[[int], int]) -> Verdict:
     """Accept the draft's tokens for as long as the model chooses the same ones.
 
     `choose(0)` is the model's own token before the draft and `choose(i)` the one after draft token
-    `i - 1`. It is called in order, and only while the tokens that lead there were accepted, so it
-    may assume that they were. In a tree the walk continues with the child that the model chooses.
+    `i - 1`; it is called in order, and only after the tokens that lead there were accepted. In a
+    tree the walk continues with the child that the model chooses.
 
-    Greedy decoding: `choose` is the argmax, and the output is that of plain decoding. Sampling:
-    `choose(i)` draws y from the model's distribution p. A draft token x is then accepted with
-    probability p(x), and a rejected one is replaced by y given y ≠ x, whose distribution is p
-    without x, renormalised; so each emitted token has distribution p exactly. This is the rule
-    min(1, p/q) of Leviathan et al. (arXiv 2211.17192) for a draft that puts q(x) = 1 on one token.
+    Sampling: `choose(i)` draws y from the model's distribution p. A draft token x is accepted with
+    probability p(x), and a rejected one is replaced by y given y ≠ x, so each emitted token has
+    distribution p exactly. This is the rule min(1, p/q) of Leviathan et al. (arXiv 2211.17192) for
+    a draft that puts q(x) = 1 on one token.
 
     >>> verify(Draft((7, 8, 9)), lambda i: [7, 8, 4, 5][i])
     Verdict(num_accepted=2, next_token=4, path=None)
-    >>> verify(Draft(), lambda i: 4)
-    Verdict(num_accepted=0, next_token=4, path=None)
     >>> verify(Draft((7, 8, 6), parents=(-1, 0, -1)), lambda i: [6, 0, 0, 5][i])  # 7 8, or 6
     Verdict(num_accepted=1, next_token=5, path=(2,))
     """

@@ -9,9 +9,8 @@ from typing import Any
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
 
-from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.choosing import RequestSeeds, TokenChooser
 from copyspec_eval.decoding.model_support import input_device
-from copyspec_eval.decoding.random_numbers import RequestSeeds
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError, suggestion

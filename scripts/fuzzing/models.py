@@ -71,18 +71,17 @@ _LINEAR_NEXT: dict[str, Any] = {
     "shared_expert_intermediate_size": 16,
 }
 
-OWN_KINDS: dict[str, tuple[str, dict[str, Any], CacheKind]] = {
-    "bloom": ("bloom", _BLOOM, "model, cropped"),
-    "falcon": ("falcon", {"alibi": False}, "model, cropped"),
-    "gptj": ("gptj", _GPT2 | {"rotary_dim": 4}, "model, cropped"),
-    "stablelm": ("stablelm", {}, "model, cropped"),
-    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "model, cropped"),
-    "olmo_hybrid": ("olmo_hybrid", _LINEAR, "model, copied"),
-    "qwen3_next": ("qwen3_next", _LINEAR | _LINEAR_NEXT, "model, copied"),
+OWN_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bloom": ("bloom", _BLOOM),
+    "falcon": ("falcon", {"alibi": False}),
+    "gptj": ("gptj", _GPT2 | {"rotary_dim": 4}),
+    "stablelm": ("stablelm", {}),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]}),
+    "olmo_hybrid": ("olmo_hybrid", _LINEAR),
+    "qwen3_next": ("qwen3_next", _LINEAR | _LINEAR_NEXT),
 }
-"""Model types that are served by their own attention and cache, the last two recurrent, and how
-rejected tokens are taken back; in float64, or a tie that rounding turns were as likely as a defect.
-"""
+"""Model types that are served by their own attention and cache, the last two recurrent; in float64,
+or a tie that rounding turns would be as likely as a defect."""
 
 LIKENESSES = {"same": 0, "noisy": 0, "of fewer tokens": -5, "of more tokens": 5}
 """Draft models, and how many more tokens than the target they know: the target itself, its weights
@@ -107,7 +106,7 @@ class ModelName:
     @property
     def cache(self) -> CacheKind:
         """Whose cache serves it."""
-        return OWN_KINDS[self.kind][2] if self.kind in OWN_KINDS else "copyspec"
+        return "model" if self.kind in OWN_KINDS else "copyspec"
 
 
 ALL_MODELS = tuple(ModelName(kind, "float64", has_twins=False) for kind in OWN_KINDS) + tuple(
@@ -151,7 +150,7 @@ def is_invariant(name: ModelName, batch_size: int) -> bool:
 
 def _random_model(kind: str, dtype: str, **changes: Any) -> Any:
     """Weights spread so widely that a near-tie is rare."""
-    model_type, special = KINDS[kind] if kind in KINDS else OWN_KINDS[kind][:2]
+    model_type, special = KINDS[kind] if kind in KINDS else OWN_KINDS[kind]
     config_class: Any = CONFIG_MAPPING[model_type]
     torch.manual_seed(0)
     auto: Any = AutoModelForCausalLM

@@ -29,7 +29,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
             "token. Sliding windows are shorter than the prompts. `refused` is what a user is told",
             "at the load; `not built` has no tiny model here, and says nothing about a real one.",
             "The cache is the engine's own, `copyspec`, or the model's, with `exact=false` and one",
-            "request at a time, where rejected tokens are cropped or the cache is copied before.",
+            "request at a time, where the cache is copied before each draft.",
             "",
             f"Written by `scripts/architectures` with {installed}:",
             ", ".join(f"{count} {kind}" for kind, count in counts.most_common()) + ".",

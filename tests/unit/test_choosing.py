@@ -26,7 +26,6 @@ from transformers import (
 )
 
 from copyspec_eval.decoding.choosing import TokenChooser, TopP, _Prefix, gumbel_max
-from copyspec_eval.decoding.random_numbers import numbers, uniform
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
@@ -236,47 +235,32 @@ def test_a_choice_can_be_repeated_from_any_position() -> None:
 
 
 @given(
-    st.lists(st.floats(-20, 20, width=32) | st.just(-math.inf), min_size=2, max_size=50),
-    st.integers(0, 2**32),
+    st.lists(
+        st.tuples(
+            st.floats(-20, 20, width=32) | st.just(-math.inf),
+            st.floats(2.0**-53, 1 - 2.0**-53),
+        ),
+        min_size=1,
+        max_size=50,
+    )
 )
-def test_the_largest_sum_is_found_among_the_candidates(scores: list[float], seed: int) -> None:
+def test_the_largest_sum_is_found_among_the_candidates(tokens: list[tuple[float, float]]) -> None:
+    scores, uniform = map(numpy.array, zip(*tokens, strict=True))
     scores[0] = 0.0  # one token at least is possible
-    values = numpy.array(scores, dtype=numpy.float32)
-    drawn = numbers(seed, 0, len(scores))
-    sums = values.astype(numpy.float64) - numpy.log(-numpy.log(uniform(drawn)))
-    assert gumbel_max(values, drawn) == int(sums.argmax())
+    values = scores.astype(numpy.float32)
+    sums = values.astype(numpy.float64) - numpy.log(-numpy.log(uniform))
+    assert gumbel_max(values, uniform) == int(sums.argmax())
 
 
 @pytest.mark.parametrize("deviation", [0.0, 0.1, 1.0, 3.0, 30.0])
 def test_the_winner_among_a_whole_vocabulary(deviation: float) -> None:
     generator = numpy.random.default_rng(0)
-    for seed in range(40):
+    for _ in range(40):
         values = (deviation * generator.standard_normal(5_000)).astype(numpy.float32)
         values[generator.random(5_000) < 0.3] = -math.inf
-        drawn = numbers(seed, 0, len(values))
-        sums = values.astype(numpy.float64) - numpy.log(-numpy.log(uniform(drawn)))
-        assert gumbel_max(values, drawn) == int(sums.argmax())
-
-
-def uniforms(seed: int, position: int, tokens: Any) -> Any:
-    return uniform(numbers(seed, position, tokens))
-
-
-def test_random_numbers_are_uniform_and_those_of_a_token_alone() -> None:
-    """By Kolmogorov and Smirnov over tokens and over positions; neighbours are not correlated."""
-    tokens = numpy.arange(20_000)
-    over_tokens = uniforms(1, 2, tokens)
-    over_positions = numpy.array([uniforms(1, place, tokens[7:8])[0] for place in range(5_000)])
-    for drawn in (over_tokens, over_positions):
-        ordered = numpy.sort(drawn)
-        steps = numpy.arange(len(ordered)) / len(ordered)
-        assert ordered[0] > 0
-        assert ordered[-1] < 1
-        assert abs(ordered - steps).max() < 1.95 / math.sqrt(len(ordered)), "at a level of 0.001"
-        assert abs(numpy.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 3.3 / math.sqrt(len(drawn))
-    assert (uniforms(1, 2, tokens[[5, 3]]) == over_tokens[[5, 3]]).all()
-    assert (uniforms(2, 2, tokens) != over_tokens).all()
-    assert 0 < uniforms(0, 0, numpy.array([2**31 - 1]))[0] < 1
+        uniform = generator.random(5_000)
+        sums = values.astype(numpy.float64) - numpy.log(-numpy.log(uniform))
+        assert gumbel_max(values, uniform) == int(sums.argmax())
 
 
 @given(
@@ -326,9 +310,9 @@ def test_another_model_uses_the_numbers_of_the_choice_to_come() -> None:
     smaller = []
     for position in range(0, 20, 2):
         for ahead in (0, 1):
-            smaller.append(chooser.foresee([0], flat[:60], ahead))
+            smaller.append(chooser.peek([0], flat[:60], ahead))
             wider = torch.cat([flat, torch.full((28,), -math.inf)])
-            assert chooser.foresee([0], wider, ahead) == chosen[position + ahead]
+            assert chooser.peek([0], wider, ahead) == chosen[position + ahead]
         assert [chooser.choose([0], flat) for _ in range(2)] == chosen[position : position + 2]
     pairs = [(a, b) for a, b in zip(smaller, chosen, strict=True) if b < 60]
     assert len(pairs) > 5

@@ -139,7 +139,7 @@ def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:
         p, q = ((scores / 2).softmax(-1) for scores in (logits, draft_logits))
         most += float(torch.minimum(p, q).sum())
         for place in range(len(token_ids)):
-            draft = chooser.foresee(token_ids[:place], draft_logits[place], 0)
+            draft = chooser.peek(token_ids[:place], draft_logits[place], 0)
             accepted += draft == chooser.choose(token_ids[:place], logits[place])
         count += len(token_ids)
     print(f"{count} drafts: accepted {accepted / count:.3f}, at the most {most / count:.3f}")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_rows import ROW, with_counts
 
-from copyspec_eval.decoding.loops import looped_tokens
+from copyspec_eval.loops import looped_tokens
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.turns import frame
 

@@ -21,7 +21,7 @@ from transformers import (
     LogitsProcessorList,
     Qwen3NextConfig,
 )
-from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicLayer
 
 from copyspec_eval.decoding import model_cache
 from copyspec_eval.decoding.choosing import TokenChooser
@@ -33,7 +33,7 @@ from copyspec_eval.decoding.paired import Baseline, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.trial import choose_cache, model_cache_kind
+from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
@@ -41,28 +41,25 @@ from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import Answers
 from copyspec_eval.records import record_of
 from copyspec_eval.session.settings import check_model_cache
-from copyspec_eval.types import CacheKind, Draft, DraftOptions, Generation, Verdict
+from copyspec_eval.types import Draft, DraftOptions, Generation, Verdict
 
 BUDGET = 16
-CROPPED: CacheKind = "model, cropped"
-COPIED: CacheKind = "model, copied"
-KINDS: dict[str, CacheKind] = {
-    "bloom": CROPPED,
-    "falcon": CROPPED,
-    "mpt": CROPPED,
-    "lfm2, with convolutions": CROPPED,
-    "inkling_text": CROPPED,  # windows
-    "deepseek_v4": COPIED,  # says that it can be cropped, and cannot
-    "minimax": COPIED,
-    "rwkv": COPIED,
-    "olmo_hybrid": COPIED,
-    "qwen3_next": COPIED,
-}
-"""Architectures, and how rejected tokens are taken back."""
+ARCHITECTURES = (
+    "bloom",
+    "falcon",
+    "mpt",
+    "lfm2, with convolutions",
+    "inkling_text",  # windows
+    "deepseek_v4",
+    "minimax",
+    "rwkv",
+    "olmo_hybrid",
+    "qwen3_next",
+)
 
 SLOW = {"qwen3_next", "inkling_text"}
 QUICK_AND_SLOW = [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in KINDS
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ARCHITECTURES
 ]
 
 
@@ -93,10 +90,10 @@ def wanted(model: Any) -> list[tuple[int, ...]]:
 
 
 def answers_of(
-    model: Any, kind: CacheKind, factory: DrafterFactory, draft_model: DraftModel | None = None
+    model: Any, factory: DrafterFactory, draft_model: DraftModel | None = None
 ) -> list[Generation]:
     engine = Engine(
-        model, factory, num_draft_tokens=10, exact=None, cache=kind, draft_model=draft_model
+        model, factory, num_draft_tokens=10, exact=None, cache="model", draft_model=draft_model
     )
     return engine.generate([sequence(prompt) for prompt in prompts()])
 
@@ -111,13 +108,13 @@ def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
 
 @pytest.mark.parametrize("architecture", QUICK_AND_SLOW)
 def test_every_drafter_leaves_the_tokens_of_generate(architecture: str) -> None:
-    model, kind = model_of(architecture), KINDS[architecture]
-    assert choose_cache(model, exact=False, batch_size=1).kind == kind
+    model = model_of(architecture)
+    assert choose_cache(model, exact=False, batch_size=1).kind == "model"
     tokens = wanted(model)
     factories = [NoDrafter, drafter_factory(DraftOptions("copyspec", gamma=1))]
     factories += [doubles(name, tokens) for name in ("right", "junk", "partly right")]
     for factory in factories:
-        answers = answers_of(model, kind, factory)
+        answers = answers_of(model, factory)
         assert [answer.token_ids for answer in answers] == tokens
     # Of the last ones some drafts were accepted, some rejected, and some accepted in part.
     attempts = [attempt for answer in answers for attempt in answer.attempts]
@@ -136,7 +133,7 @@ def test_every_forward_is_counted(architecture: str, double: str) -> None:
 
     hook = model.register_forward_hook(count)
     try:
-        answers = answers_of(model, KINDS[architecture], doubles(double, tokens))
+        answers = answers_of(model, doubles(double, tokens))
     finally:
         hook.remove()
     assert forwards == sum(answer.counts.num_forwards or 0 for answer in answers)
@@ -153,7 +150,7 @@ def test_what_is_read_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return step(self, rows, drafts)
 
     monkeypatch.setattr(ModelCacheRunner, "step", noted)
-    answers_of(model, COPIED, doubles("junk", [()] * len(prompts())))
+    answers_of(model, doubles("junk", [()] * len(prompts())))
     # The last token is new, and before it come those that rejected drafts left unread.
     assert max(unread) == model_cache._MOST_UNREAD + 2
 
@@ -176,16 +173,6 @@ def test_a_copy_shares_keys_and_values_alone() -> None:
             assert other.conv_states[0].any()
 
 
-def test_cropping_recurrent_states_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`crop` leaves them as they are and says nothing; the trial takes copies then."""
-    model = model_of("olmo_hybrid")
-    tokens = wanted(model)
-    monkeypatch.setattr(LinearAttentionCacheLayerMixin, "is_croppable", True)
-    assert model_cache_kind(model) == COPIED
-    cropped = answers_of(model, CROPPED, doubles("partly right", tokens))
-    assert [answer.token_ids for answer in cropped] != tokens
-
-
 @pytest.mark.parametrize("architecture", ["qwen3_next", "rwkv", "minimax"])
 def test_a_state_that_is_not_restored_is_refused(
     architecture: str, monkeypatch: pytest.MonkeyPatch
@@ -195,7 +182,7 @@ def test_a_state_that_is_not_restored_is_refused(
 
     monkeypatch.setattr(ModelCacheRunner, "accept", forget)
     with pytest.raises(ModelError, match=r"through its own cache \(in a step off by .*model hf"):
-        model_cache_kind(model_of(architecture))
+        check_cache(model_of(architecture), "model")
 
 
 def test_a_copy_that_shares_recurrent_states_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +195,7 @@ def test_a_copy_that_shares_recurrent_states_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ModelCache, "copied", shared)
     with pytest.raises(ModelError):
-        model_cache_kind(model_of("olmo_hybrid"))
+        check_cache(model_of("olmo_hybrid"), "model")
 
 
 @pytest.mark.parametrize(
@@ -239,32 +226,32 @@ def test_a_bias_of_wider_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         logits = read(self, token_ids, keep)
         return logits + bias if keep > 1 else logits
 
-    assert model_cache_kind(model) == CROPPED
+    check_cache(model, "model")
     monkeypatch.setattr(ModelCache, "read", biased)
     with pytest.raises(ModelError, match="in a step off by"):
-        model_cache_kind(model)
+        check_cache(model, "model")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ["falcon", "lfm2, with convolutions", "qwen3_next"])
 def test_half_precision_passes(architecture: str, dtype: torch.dtype) -> None:
-    assert model_cache_kind(tiny_model(tiny_config(architecture), dtype)) == KINDS[architecture]
+    check_cache(tiny_model(tiny_config(architecture), dtype), "model")
 
 
 def test_a_draft_model_drafts_for_it() -> None:
     target, drafting = model_of("bloom"), tiny_model(tiny_config("llama"))
     for model in (target, drafting):
         assert model.config.vocab_size == VOCABULARY
-    answers = answers_of(target, CROPPED, NoDrafter, DraftModel(drafting, delta=3))
+    answers = answers_of(target, NoDrafter, DraftModel(drafting, delta=3))
     assert [answer.token_ids for answer in answers] == wanted(target)
     assert all(answer.counts.drafts for answer in answers)
 
 
 @pytest.mark.parametrize("architecture", ["falcon", "olmo_hybrid"])
 def test_both_arms_of_a_pair_have_it(architecture: str) -> None:
-    model, kind = model_of(architecture), KINDS[architecture]
+    model = model_of(architecture)
     factory = drafter_factory(DraftOptions("copyspec", gamma=1))
-    engine = Engine(model, factory, num_draft_tokens=10, exact=None, cache=kind)
+    engine = Engine(model, factory, num_draft_tokens=10, exact=None, cache="model")
     baselines: list[Baseline] = []
     PairedEngine(model, [engine]).generate(
         [sequence(prompt) for prompt in prompts()],
@@ -277,7 +264,7 @@ def test_both_arms_of_a_pair_have_it(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
 def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
     model = model_of(architecture)
-    engine = Engine(model, NoDrafter, num_draft_tokens=4, exact=None, cache=KINDS[architecture])
+    engine = Engine(model, NoDrafter, num_draft_tokens=4, exact=None, cache="model")
     prompt, answer = prompts()[1], wanted(model)[1]
     read = read_again(engine, sequence(prompt), answer[:17], num_logits=6)
     whole = ModelCache(model).read_without([*prompt, *answer[:17]], keep=6).float()
@@ -286,7 +273,7 @@ def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
 
 def test_costs_are_measured_up_to_the_longest_draft() -> None:
     for architecture in ("bloom", "olmo_hybrid"):
-        costs = step_costs(model_of(architecture), 1, 20, None, KINDS[architecture])
+        costs = step_costs(model_of(architecture), 1, 20, None, "model")
         assert list(costs) == [0, 1, 3, 7, 15, 20]
         assert min(costs.values()) > 0
 

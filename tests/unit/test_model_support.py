@@ -63,10 +63,6 @@ def test_rejected_positions_are_simply_written_over() -> None:
     keys, values = cache.update(torch.full((1, 1, 1, 1), 9.0), torch.full((1, 1, 1, 1), 8.0), 0)
     assert keys[1, 0, :, 0].tolist() == [0, 0, 0, 0, 3, 9]
     assert values[1, 0, 5, 0] == 8
-    cache.copy_row(source=1, target=0)
-    cache.place(torch.tensor([0]), torch.tensor([0]), extent=6)
-    keys, _ = cache.update(torch.full((1, 1, 1, 1), 7.0), torch.zeros(1, 1, 1, 1), 0)
-    assert keys[0, 0, :, 0].tolist() == [7, 0, 0, 0, 3, 9]
     assert cache.get_mask_sizes(1, 0) == (6, 0)
 
 

@@ -1,9 +1,7 @@
 """Our kernels for a CPU, in bfloat16 and float32: C++, compiled where it runs.
 
-Each computes every token alone: its bits do not depend on what stands beside it. They cost a few
-microseconds of Python per call. Where there is no C++ compiler, torch's kernels are used.
-
-Every argument is checked before its address is passed on; a wrong one is a ValueError.
+Each computes every token alone: its bits do not depend on what stands beside it. Where there is no
+C++ compiler, torch's kernels are used. Every argument is checked before its address is passed on.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ _CHECKING = ("attend", "write_states")
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler."""
     return library.compiler() is not None
 
 
@@ -69,14 +66,12 @@ def serve(model: torch.nn.Module) -> bool:
 
 
 def takes(tensor: torch.Tensor) -> bool:
-    """Whether they take tensors of this dtype and device."""
     return tensor.is_cpu and tensor.dtype in _DTYPES and is_available()
 
 
 def attends(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
 ) -> bool:
-    """Whether `attend` takes such tensors."""
     return (
         takes(query)
         and query.dtype == key.dtype == value.dtype
@@ -94,13 +89,7 @@ def packs(weight: torch.Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeights:
-    """Weights of linear layers that read the same inputs, as `linear` reads them.
-
-    Attributes:
-        words: the packed weights; see linear.cpp.
-        num_inputs: of all layers.
-        num_outputs: of each layer.
-    """
+    """Weights of linear layers that read the same inputs, laid out as in linear.cpp."""
 
     words: torch.Tensor
     num_inputs: int
@@ -137,15 +126,9 @@ def pack(weights: Sequence[torch.Tensor]) -> PackedWeights:
 def linear(
     hidden: torch.Tensor, weights: PackedWeights, bias: torch.Tensor | None = None
 ) -> list[torch.Tensor]:
-    """`hidden @ weight.T + bias` of each layer.
+    """`hidden @ weight.T + bias` of each layer: `[…, inputs]` to `[…, outputs]` each, contiguous.
 
-    Args:
-        hidden: `[…, inputs]`, in the dtype of the weights.
-        weights: of the layers.
-        bias: of all layers, one after the other, `[sum of outputs]`; None for none.
-
-    Returns:
-        `[…, outputs]` of each layer, contiguous.
+    `bias` is of all layers, one after the other, `[sum of outputs]`.
     """
     _check(hidden.dtype == weights.dtype and hidden.is_cpu, "hidden", hidden)
     _check(hidden.dim() > 0 and hidden.shape[-1] == weights.num_inputs, "hidden", hidden)
@@ -184,13 +167,11 @@ def attend(
 
     Args:
         query: `[1, heads, tokens, dim]`, with an even dim.
-        key: `[rows, key heads, extent, dim]`.
-        value: `[rows, key heads, extent, value dim]`.
+        key: `[rows, key heads, extent, dim]`; value: `[rows, key heads, extent, value dim]`.
         mask: bool `[1, 1, tokens, extent]`, True for the keys that a token sees.
         scale: factor of the scores.
         key_rows: `[tokens]`, int64, the row of each token's keys.
-        softcap: scores become `softcap * tanh(scores / softcap)`; None or 0 for none.
-        sinks: `[heads]`, a score per head that joins the softmax and has no value.
+        softcap, sinks: as in `decoding.attention.attend`.
 
     Returns:
         `[1, tokens, heads, value dim]`, contiguous. A token that sees no key gets zeros.
@@ -236,12 +217,9 @@ def write_states(
     rows: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
-    """Write the keys and values of a forward into a layer's cache, of any dtype.
+    """Write a forward's keys and values, `[1, heads, tokens, dim]`, of any dtype, to a cache.
 
-    Args:
-        states: keys and values, `[1, heads, tokens, dim]` each.
-        caches: those of the layer, `[rows, heads, capacity, dim]`, contiguous.
-        rows, positions: `[tokens]`, int64, where each token goes.
+    The caches are `[rows, heads, capacity, dim]`, contiguous; rows and positions `[tokens]`, int64.
     """
     _, heads, num_tokens, _ = states[0].shape
     num_rows, _, capacity, _ = caches[0].shape
@@ -268,16 +246,9 @@ def write_states(
 def rms_norm(
     hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, rounds_first: bool
 ) -> torch.Tensor:
-    """`hidden / sqrt(mean(hidden²) + epsilon) * weight` over the last dimension.
+    """`hidden / sqrt(mean(hidden²) + epsilon) * weight` over the last of `[…, size]`, contiguous.
 
-    Args:
-        hidden: `[…, size]`.
-        weight: `[size]`, float32.
-        epsilon: see above.
-        rounds_first: whether the quotient is rounded to the dtype of `hidden` before the product.
-
-    Returns:
-        `[…, size]`, contiguous.
+    `weight` is float32 `[size]`; `rounds_first` rounds the quotient before the product.
     """
     size = hidden.shape[-1] if hidden.dim() else 0
     _check(takes(hidden) and size > 0, "hidden", hidden)
@@ -302,12 +273,8 @@ def rotate(
 ) -> list[torch.Tensor]:
     """Rotary embedding of the halves of heads, rounded as `x * cos + rotate_half(x) * sin` is.
 
-    Args:
-        states: each `[rows, heads, tokens, dim]`, with an even dim; heads may differ.
-        cosines, sines: `[rows or 1, tokens, dim]`, of the same dtype.
-
-    Returns:
-        as `states`, contiguous.
+    States are `[rows, heads, tokens, dim]` with an even dim, cosines and sines `[rows or 1, tokens,
+    dim]`, all of one dtype.
     """
     _check(cosines.dim() == 3 and takes(cosines), "cosines", cosines)
     _check(sines.shape == cosines.shape and sines.is_cpu, "sines", sines)

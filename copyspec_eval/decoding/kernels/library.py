@@ -38,12 +38,7 @@ def compiler() -> str | None:
 
 
 def load() -> ctypes.CDLL:
-    """The compiled kernels, from the user's cache or compiled anew, which takes some seconds.
-
-    Raises:
-        OSError: they cannot be loaded.
-        CalledProcessError: they do not compile.
-    """
+    """The compiled kernels, from the user's cache or anew; OSError or CalledProcessError if not."""
     folder = Path(__file__).parent
     # The processor's features are in the name, for a home folder may serve several machines.
     source = "\n".join(

@@ -28,15 +28,10 @@ _forwards: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, dict[torch.nn.Modu
 
 @contextmanager
 def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
-    """Run `model` with the engine's attention and kernels; outside, it is as it was loaded.
+    """Run `model`, a copy, with the engine's attention and kernels; gives the `weights_state`.
 
-    Args:
-        model: a copy for the engine.
-        exact: whether a mixture's experts, where our kernels do not serve it, compute in shapes
-            that do not depend on the routing.
-
-    Yields:
-        the `weights_state`.
+    If `exact`, experts that our kernels do not serve compute in shapes that routing does not
+    change.
     """
     loaded_attention = model.config._attn_implementation
     loaded_experts = model.config._experts_implementation

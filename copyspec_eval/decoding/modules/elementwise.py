@@ -141,7 +141,6 @@ def _with_our_rotation(forward: FunctionType, rotate: Callable[..., Any]) -> Fun
 
 @functools.cache
 def _rotates_halves(rotate: Callable[..., Any], dtype: torch.dtype) -> bool:
-    """Whether a function gives the bits of our kernel."""
     query, key = _random(2, 3, 5, 16, dtype=dtype), _random(2, 1, 5, 16, dtype=dtype)
     cosines, sines = _random(2, 5, 16, dtype=dtype), _random(2, 5, 16, dtype=dtype)[[1, 0]]
     try:

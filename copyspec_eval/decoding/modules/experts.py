@@ -41,10 +41,9 @@ def compute_every_expert(
     top_k_index: torch.Tensor,
     top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Sum over experts, in the order of their index, of weight x output, each at full width.
+    """Sum of weight x output over all experts in order, each at full width.
 
     Args:
-        self: a module marked `@use_experts_implementation`.
         hidden_states: `[tokens, hidden]`, as the result.
         top_k_index, top_k_weights: `[tokens, k]`, the chosen experts and their weights.
     """

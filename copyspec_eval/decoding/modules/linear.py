@@ -63,7 +63,6 @@ class PackedLayer:
     index: int
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """`[…, inputs]` to `[…, outputs]`."""
         return self.group.output(self.index, hidden)
 
 
@@ -85,7 +84,6 @@ def linear_layers(model: torch.nn.Module) -> dict[torch.nn.Module, PackedLayer]:
 
 
 def _kind(layer: Any) -> Hashable:
-    """What layers of one group have in common."""
     matrix = _matrix(layer)
     return matrix.dtype, matrix.shape[1], layer.bias is None
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CacheHook
 
-from copyspec_eval.decoding.loops import looped_tokens
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.recorded import parameters
+from copyspec_eval.loops import looped_tokens
 from copyspec_eval.records import BaselineTurn
 from copyspec_eval.types import Attempt, DraftCounts, DraftSource, FinishReason, Span, TurnCounts
 
