@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 from transformers import Cache
 
 from copyspec_eval.decoding import kernels
 
+StateName = tuple[int, Literal["keys", "values"]]
+"""Of a layer, by its index."""
 
-class States(NamedTuple):
-    """A layer's keys and values, `[kv_heads, tokens, head_dim]`, in host memory; and its device."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    device: torch.device
+States = dict[StateName, tuple[torch.Tensor, torch.device]]
+"""Of tokens, `[kv_heads, tokens, head_dim]` each in host memory, and the device of the layer."""
 
 
-LayerStates = dict[int, States]
-"""By layer."""
-
-
-def num_bytes(states: LayerStates) -> int:
-    return sum(of_layer.keys.nbytes + of_layer.values.nbytes for of_layer in states.values())
+def num_bytes(states: States) -> int:
+    return sum(tensor.nbytes for tensor, _ in states.values())
 
 
 class RowCache(Cache):
@@ -38,8 +32,7 @@ class RowCache(Cache):
         super().__init__(layers=[])
         self.num_rows = num_rows
         self.capacity = capacity
-        self._keys: dict[int, torch.Tensor] = {}
-        self._values: dict[int, torch.Tensor] = {}
+        self._tensors: dict[StateName, torch.Tensor] = {}
         self._rows = self._positions = torch.empty(0, dtype=torch.long)
         self._extent = 0
 
@@ -57,8 +50,8 @@ class RowCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write a forward's `[1, kv_heads, tokens, head_dim]`; gives all rows, up to the extent."""
         states = key_states, value_states
-        keys = self._of_layer(self._keys, layer_idx, key_states)
-        values = self._of_layer(self._values, layer_idx, value_states)
+        keys = self._tensor((layer_idx, "keys"), key_states)
+        values = self._tensor((layer_idx, "values"), value_states)
         if keys.is_cpu and values.is_cpu and kernels.is_available():
             kernels.write_states(states, (keys, values), self._rows, self._positions)
         else:
@@ -71,39 +64,29 @@ class RowCache(Cache):
     @torch.inference_mode()
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
         """Move a row's positions `sources` to `target …`, in their order."""
-        device = next(iter(self._keys.values())).device
+        device = next(iter(self._tensors.values())).device
         index = torch.tensor(sources, device=device)
-        for store in (self._keys, self._values):
-            for tensor in store.values():
-                moved = tensor[row].index_select(1, index.to(tensor.device))
-                tensor[row, :, target : target + len(sources)] = moved
+        for tensor in self._tensors.values():
+            moved = tensor[row].index_select(1, index.to(tensor.device))
+            tensor[row, :, target : target + len(sources)] = moved
 
     @torch.inference_mode()
-    def copy(self, row: int, start: int, end: int, length: int) -> list[LayerStates]:
+    def copy(self, row: int, start: int, end: int, length: int) -> list[States]:
         """Copies of a row's positions `start … end - 1`, in parts of `length` each."""
-        parts: list[LayerStates] = [{} for _ in range(start, end, length)]
-        for layer, keys in self._keys.items():
-            both = (
-                torch.split(store[layer][row, :, start:end].cpu(), length, dim=1)
-                for store in (self._keys, self._values)
-            )
-            for part, layer_keys, layer_values in zip(parts, *both, strict=True):
-                # Each with memory of its own, so that it can be dropped alone.
-                part[layer] = States(layer_keys.clone(), layer_values.clone(), keys.device)
+        parts: list[States] = [{} for _ in range(start, end, length)]
+        for name, tensor in self._tensors.items():
+            pieces = torch.split(tensor[row, :, start:end].cpu(), length, dim=1)
+            for part, piece in zip(parts, pieces, strict=True):
+                # With memory of its own, so that it can be dropped alone.
+                part[name] = piece.clone(), tensor.device
         return parts
 
     @torch.inference_mode()
-    def put(self, row: int, parts: Sequence[LayerStates]) -> None:
+    def put(self, row: int, parts: Sequence[States]) -> None:
         """Write what was copied, part after part, from a row's first position on."""
-        for layer, first in parts[0].items():
-            of_layer = [part[layer] for part in parts]
-            for store, tensors in (
-                (self._keys, [states.keys for states in of_layer]),
-                (self._values, [states.values for states in of_layer]),
-            ):
-                together = torch.cat(tensors, dim=1).to(first.device)
-                target = self._of_layer(store, layer, together)
-                target[row, :, : together.shape[1]] = together
+        for name, (_, device) in parts[0].items():
+            together = torch.cat([part[name][0] for part in parts], dim=1).to(device)
+            self._tensor(name, together)[row, :, : together.shape[1]] = together
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Zero: models use it only to guess positions and masks, which the engine passes."""
@@ -112,12 +95,9 @@ class RowCache(Cache):
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self._extent, 0
 
-    def _of_layer(
-        self, store: dict[int, torch.Tensor], layer_idx: int, like: torch.Tensor
-    ) -> torch.Tensor:
+    def _tensor(self, name: StateName, like: torch.Tensor) -> torch.Tensor:
         """A layer's keys or values, made at its first write, for `[…, heads, n, head_dim]`."""
-        if layer_idx not in store:
+        if name not in self._tensors:
             heads, _, head_dim = like.shape[-3:]
-            shape = self.num_rows, heads, self.capacity, head_dim
-            store[layer_idx] = like.new_zeros(shape)
-        return store[layer_idx]
+            self._tensors[name] = like.new_zeros(self.num_rows, heads, self.capacity, head_dim)
+        return self._tensors[name]

@@ -12,15 +12,13 @@ import numpy
 import torch
 from numpy.random import Philox
 from numpy.typing import NDArray
-from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
+from transformers import LogitsProcessorList
 
 from copyspec_eval.types import first_difference
 
 _BISECTIONS = 50
 _ROUNDING = 1e-3
 """Far over the rounding of float32 scores in the hundreds."""
-_ROOM = 1024
-"""Tokens by which the prefix grows on the device."""
 
 
 class TokenChooser:
@@ -46,7 +44,7 @@ class TokenChooser:
         seed: int = 0,
         draw: Callable[[torch.Tensor, int], int] | None = None,
     ) -> None:
-        self._processors = LogitsProcessorList(map(_without_sorting_all, processors))
+        self._processors = processors
         self._draw = draw or (self._gumbel_max if do_sample else None)
         self._seed = seed
         self._prefix = _Prefix()
@@ -101,10 +99,8 @@ class TokenChooser:
         self._position += 1
 
     def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, position: int) -> int:
-        scores = logits.float()
-        if self._processors:
-            prefix: Any = self._prefix.on(logits.device, prefix_ids)
-            scores = self._processors(prefix, scores[None])[0]
+        prefix: Any = self._prefix.on(logits.device, prefix_ids)
+        scores = self._processors(prefix, logits[None].float())[0]
         if self._draw is None:
             return argmax_tokens(scores[None], [slice(1)])[0][0]
         return self._draw(scores, position)
@@ -142,57 +138,13 @@ class _Prefix:
     def on(self, device: torch.device, token_ids: Sequence[int]) -> torch.Tensor:
         """`token_ids` as `[1, n]`; only what is new is copied."""
         known = len(self._ids)
-        if self._tensor.device != device:
-            known = 0
-        elif self._ids != list(token_ids[:known]):
+        if self._ids != [*token_ids[:known]]:
             known = first_difference(self._ids, token_ids) or 0
-        del self._ids[known:]
-        if len(token_ids) > self._tensor.shape[1] or self._tensor.device != device:
-            grown = torch.empty(1, len(token_ids) + _ROOM, dtype=torch.long, device=device)
-            grown[:, :known] = self._tensor[:, :known]
-            self._tensor = grown
-        new_ids = list(token_ids[known:])
-        self._tensor[0, known : len(token_ids)] = torch.tensor(new_ids, dtype=torch.long)
-        self._ids += new_ids
-        return self._tensor[:, : len(token_ids)]
-
-
-class TopP(LogitsProcessor):
-    """transformers' `TopPLogitsWarper`, without sorting the whole vocabulary.
-
-    Tokens of a probability of at most (1 - top_p) / vocabulary have together at most 1 - top_p, so
-    that they are none of the nucleus: only the others are sorted.
-
-    >>> scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    >>> TopP(TopPLogitsWarper(0.7))(torch.tensor([[0]]), scores).exp()
-    tensor([[0.5000, 0.3000, 0.0000, 0.0000]])
-    """
-
-    def __init__(self, warper: TopPLogitsWarper) -> None:
-        self._left_over = 1 - warper.top_p
-        self._fewest = warper.min_tokens_to_keep
-        self._filter_value = warper.filter_value
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        [probabilities] = scores.softmax(-1)
-        likely = probabilities > self._left_over / len(probabilities)
-        fewest = min(self._fewest, len(probabilities))
-        tokens = likely.nonzero()[:, 0]
-        if len(tokens) < fewest:
-            tokens = scores[0].topk(fewest).indices
-        # By scores, which may differ where probabilities are rounded to the same.
-        order = scores[0, tokens].argsort()
-        ascending = probabilities[tokens[order]]
-        below = probabilities.sum() - ascending.sum()
-        nucleus = below + ascending.cumsum(0) > self._left_over
-        nucleus[len(nucleus) - fewest :] = True
-        outside = torch.ones_like(likely)
-        outside[tokens[order]] = ~nucleus
-        return scores.masked_fill(outside, self._filter_value)
-
-
-def _without_sorting_all(processor: LogitsProcessor) -> LogitsProcessor:
-    return TopP(processor) if type(processor) is TopPLogitsWarper else processor
+        new_ids = [*token_ids[known:]]
+        before = self._tensor[:, :known].to(device)
+        self._tensor = torch.cat([before, torch.tensor([new_ids], dtype=torch.long).to(device)], 1)
+        self._ids[known:] = new_ids
+        return self._tensor
 
 
 def _least(suffices: Callable[[float], bool], enough: float) -> float:

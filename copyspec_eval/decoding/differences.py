@@ -21,29 +21,24 @@ NOISE_WINDOW = 64
 """Positions, in tokens, over which rounding is measured."""
 
 MOST_ERROR = (8.0, 16.0, 64.0)
-"""What rounding can do at most: bounds of the typical, the deciding and the largest error (see
-`Rescorer`), in eps of the dtype times standard deviations of the logits. In bfloat16 that is 0.06,
-0.12 and 0.5 standard deviations.
-
-Measured over 64 positions in bfloat16 and float16: 3.3, 3.0 and 22 eps in a trained model of 30
-layers, less in small random ones of every architecture but for experts that change."""
+"""Bounds of the typical, the deciding and the largest error (see `Rescorer`), in eps of the dtype
+times standard deviations of the logits. Measured in bfloat16 and float16: 3.3, 3.0 and 22 eps in a
+trained model of 30 layers, less in small random ones without experts."""
 
 _SINGLE = 16.0
-"""So many times larger are the bounds in float32 (0.00002, 0.00003 and 0.0001 standard deviations),
-where sums round as their results do. Measured: 18, 19 and 138 eps. Those of float64 are the same,
-since tokens are chosen by float32 logits."""
+"""So many times larger are the bounds in float32, where sums round as their results do. Measured:
+18, 19 and 138 eps. Those of float64 are the same, since tokens are chosen by float32 logits."""
 
 _QUANTIZED_EPS = 2.0**-5
-"""Counts as the eps of a quantized model: a last bit can turn a whole step of an activation that is
-cut to 8 bits. Measured with int8: typical errors of 0.1 and largest of 1 standard deviation, in
-float32 as in bfloat16."""
+"""The eps of a quantized model: a last bit can turn a whole step of an activation cut to 8 bits.
+Measured with int8: typical errors of 0.1 and largest of 1 standard deviation."""
 
 _CHANGES = 500
 """Random changes of all logits that are tried where a filter may hide how near a token is."""
 
 _LIKE, _UNSEEN = 2.0, 0.25
 """The judged engine's error is rounding up to so many times that of the other readings (measured:
-1.5; over 8 positions 1.8), or up to this share of the bounds, where those happen to agree."""
+1.8), or up to this share of the bounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.forward import Part, forward, key_extent
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.modules import engine_kernels
@@ -64,10 +65,13 @@ class DraftModel:
             if sequence and sequence.budget and not draft.token_ids
         }
         texts = [sequence.token_ids for sequence in drafting.values()]
+        greedy = [sequence.chooser.is_argmax for sequence in drafting.values()]
         for ahead in range(self.delta if drafting else 0):
             logits = self._read([sequence.row for sequence in drafting.values()], texts)
-            for sequence, text, scores in zip(drafting.values(), texts, logits, strict=True):
-                text.append(sequence.chooser.peek(text, scores, ahead))
+            [argmax] = argmax_tokens(logits, [slice(None)]) if any(greedy) else [[]]
+            for place, (sequence, text) in enumerate(zip(drafting.values(), texts, strict=True)):
+                peek = sequence.chooser.peek
+                text.append(argmax[place] if greedy[place] else peek(text, logits[place], ahead))
         drafts = list(drafts)
         for (place, sequence), text in zip(drafting.items(), texts, strict=True):
             token_ids = text[sequence.length :][: sequence.budget]

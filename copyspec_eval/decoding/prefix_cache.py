@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from copyspec_eval.decoding.cache import LayerStates, RowCache, num_bytes
+from copyspec_eval.decoding.cache import RowCache, States, num_bytes
 
 _START = 0
 
@@ -17,7 +17,7 @@ _Key = tuple[int, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class _Block:
     number: int
-    states: LayerStates
+    states: States
     num_bytes: int
 
 

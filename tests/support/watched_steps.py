@@ -10,7 +10,7 @@ from unittest import mock
 
 from pretended_device import Event, PretendedDevice
 
-from copyspec_eval.decoding.choosing import TokenChooser, TopP
+from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 
 
@@ -23,7 +23,6 @@ class Taken:
         is_greedy: whether a row takes the argmax of bare logits.
         num_forwards: of the model, and of a draft model.
         num_picked: tokens that were chosen otherwise, one at a time.
-        num_filtered: times that a top-p looked for its nucleus.
         events: see there.
     """
 
@@ -31,7 +30,6 @@ class Taken:
     is_greedy: bool
     num_forwards: int = 0
     num_picked: int = 0
-    num_filtered: int = 0
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -43,10 +41,10 @@ class Taken:
         """Fail unless the host waited no more than it has to, and no layer for it.
 
         Once for the argmax of each forward (a prefill reads that of its last one alone), and once
-        for each other choice; the size of a top-p's nucleus is a number, too.
+        for each other choice.
         """
         of_argmax = self.is_greedy * (self.num_forwards if self.what == "step" else 1)
-        most = of_argmax + self.num_picked + self.num_filtered
+        most = of_argmax + self.num_picked
         assert len(self.reads) == most, (self.what, most, self.reads)
         in_layers = [event for event in self.events if event.layer]
         assert not in_layers, (self.what, in_layers)
@@ -85,6 +83,5 @@ def watched(pretended: PretendedDevice) -> Iterator[list[Taken]]:
         mock.patch.object(Engine, "_read", noting("prefill", Engine._read)),
         mock.patch.object(Engine, "_step", noting("step", Engine._step)),
         mock.patch.object(TokenChooser, "_pick", counting("num_picked", TokenChooser._pick)),
-        mock.patch.object(TopP, "__call__", counting("num_filtered", TopP.__call__)),
     ):
         yield noted

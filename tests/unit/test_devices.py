@@ -40,7 +40,7 @@ from copyspec_eval.decoding import (
     row_runner,
 )
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.choosing import TokenChooser, TopP
+from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import check_exact
@@ -301,8 +301,8 @@ def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
         made.generate([Sequence(prompts()[1], StopRule(4), greedy())])
         blocks = list(remaining._blocks.values())
         assert blocks
-        for states in (states for block in blocks for states in block.states.values()):
-            assert pretended.owner_of(states.keys) == pretended.owner_of(states.values) == HOST
+        tensors = [tensor for block in blocks for tensor, _ in block.states.values()]
+        assert {*map(pretended.owner_of, tensors)} == {HOST}
 
 
 # What the pretence itself is worth.
@@ -376,12 +376,11 @@ WAITS: dict[str, tuple[str, Any, str, str, str]] = {
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
     "a read for each row": (
         "draft model",
-        draft_model,
-        "_choices",
-        "        if greedy[place]:",
-        "        logits[place].argmax().item()\n        if greedy[place]:",
+        DraftModel,
+        "propose",
+        "[argmax] = ",
+        "_, [argmax] = logits[0].argmax().item(), ",
     ),
-    "a size in each draw": ("sampling", TopP, "__call__", "] = ~nucleus", "[nucleus]] = False"),
 }
 """A case, and a function of ours with its text and another that waits for the device once more."""
 

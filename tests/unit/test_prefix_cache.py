@@ -48,9 +48,8 @@ def filled(token_ids: Tokens[int]) -> RowCache:
 
 
 def states_of(cache: RowCache, count: int) -> list[torch.Tensor]:
-    [keys] = cache._keys.values()
-    [values] = cache._values.values()
-    return [keys[0, :, :count], values[0, :, :count]]
+    [part] = cache.copy(row=0, start=0, end=count, length=count)
+    return [tensor for tensor, _ in part.values()]
 
 
 @given(st.lists(tokens, max_size=12), tokens, st.integers(1, 4))
@@ -100,8 +99,7 @@ def test_the_budget_is_kept_and_what_is_left_is_right(
         held = sum(
             tensor.untyped_storage().nbytes()
             for block in prefix_cache._blocks.values()
-            for states in block.states.values()
-            for tensor in (states.keys, states.values)
+            for tensor, _ in block.states.values()
         )
         assert prefix_cache.num_bytes == held <= budget
 

@@ -93,7 +93,7 @@ def test_the_cache_is_the_engines() -> None:
     cache = RowCache(3, capacity=32 + 1)
     with torch.inference_mode(), engine_kernels(model, exact=False):
         forward(model, cache, [Part(0, 0, [0] * 4)], 4)
-    held = sum(part.nbytes for store in (cache._keys, cache._values) for part in store.values())
+    held = sum(part.nbytes for part in cache._tensors.values())
     # The last position is that of the step itself.
     assert held == cache_bytes(shape_of(config), Step(rows=3, context=32, value_bytes=4))
 

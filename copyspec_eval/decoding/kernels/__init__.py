@@ -12,6 +12,7 @@ import subprocess
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Literal
 
 import torch
@@ -25,18 +26,16 @@ _BLOCK, _WORDS = 32, 16
 """Outputs of a linear layer that lie together, and words of inputs to whose multiple they are
 filled up; see linear.cpp."""
 
-_POINTER, _SIZE, _FLOAT, _BOOL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_bool
-_ARGUMENTS: dict[str, list[Any]] = {
-    "attend": [*[_POINTER] * 8, _FLOAT, _FLOAT],
-    "pack": [_POINTER, _POINTER, _SIZE, _SIZE],
-    "linear": [*[_POINTER] * 4, _SIZE, _SIZE, _SIZE, _POINTER],
-    "rms_norm": [*[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _BOOL],
-    "rotate": [_POINTER] * 5,
-    "gate": [*[_POINTER] * 3, _SIZE, _BOOL],
-    "write_states": [_POINTER] * 7,
+_STRUCTS = {
+    "attend": Struct("7Q16q2d"),
+    "pack": Struct("2Q2q"),
+    "linear": Struct("5Q3q"),
+    "rms_norm": Struct("3Q2qdq"),
+    "rotate": Struct("4Q8q"),
+    "gate": Struct("3Q2q"),
+    "write_states": Struct("6Q10q"),
 }
-_CHECKING = ("attend", "write_states")
-"""They give whether indices are in range."""
+"""What the kernels get, in words of 64 bits; see there."""
 
 
 def has_compiler() -> bool:
@@ -93,13 +92,7 @@ class PackedWeights:
 
     words: torch.Tensor
     num_inputs: int
-    num_outputs: tuple[int, ...]
-    _sizes: Any
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weights."""
-        return self.words.dtype
+    num_outputs: array[int]
 
 
 def pack(weights: Sequence[torch.Tensor]) -> PackedWeights:
@@ -113,14 +106,10 @@ def pack(weights: Sequence[torch.Tensor]) -> PackedWeights:
     padded = -(-num_inputs // (_WORDS * per_word)) * _WORDS * per_word
     rows = [-(-len(weight) // _BLOCK) * _BLOCK for weight in weights]
     words = first.new_empty(sum(rows), padded)
-    function = _function("pack", first.dtype)
     for weight, part in zip(weights, torch.split(words, rows), strict=True):
         dense = weight.detach().contiguous()
-        function(dense.data_ptr(), part.data_ptr(), len(dense), num_inputs)
-    num_outputs = tuple(len(weight) for weight in weights)
-    return PackedWeights(
-        words, num_inputs, num_outputs, (ctypes.c_int64 * len(weights))(*num_outputs)
-    )
+        _call("pack", first.dtype, [dense, part], len(dense), num_inputs)
+    return PackedWeights(words, num_inputs, array("q", map(len, weights)))
 
 
 def linear(
@@ -130,26 +119,19 @@ def linear(
 
     `bias` is of all layers, one after the other, `[sum of outputs]`.
     """
-    _check(hidden.dtype == weights.dtype and hidden.is_cpu, "hidden", hidden)
+    _check(hidden.dtype == weights.words.dtype and hidden.is_cpu, "hidden", hidden)
     _check(hidden.dim() > 0 and hidden.shape[-1] == weights.num_inputs, "hidden", hidden)
     if bias is not None:
-        _check(bias.dtype == weights.dtype and bias.is_cpu, "bias", bias)
+        _check(bias.dtype == weights.words.dtype and bias.is_cpu, "bias", bias)
         _check(bias.shape == (sum(weights.num_outputs),), "bias", bias)
         bias = bias.contiguous()
     hidden = hidden.contiguous()
     shape = hidden.shape[:-1]
     outputs = [hidden.new_empty((*shape, size)) for size in weights.num_outputs]
     addresses = array("Q", [output.data_ptr() for output in outputs])
-    _function("linear", weights.dtype)(
-        hidden.data_ptr(),
-        weights.words.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        addresses.buffer_info()[0],
-        hidden.numel() // weights.num_inputs,
-        weights.num_inputs,
-        len(outputs),
-        weights._sizes,
-    )
+    lists = [each.buffer_info()[0] for each in (addresses, weights.num_outputs)]
+    sizes = hidden.numel() // weights.num_inputs, weights.num_inputs, len(outputs)
+    _call("linear", hidden.dtype, [hidden, weights.words, bias], *lists, *sizes)
     return outputs
 
 
@@ -192,21 +174,10 @@ def attend(
     query, key, value = map(_with_dense_heads, (query, key, value))
     mask = mask.contiguous()
     output = query.new_empty(1, tokens, heads, value.shape[3])
-    layout = *query.stride(), *key.stride(), *value.stride(), *query.shape, *key.shape
-    sizes = array("q", (*layout, value.shape[3]))
-    is_done = _function("attend", query.dtype)(
-        query.data_ptr(),
-        key.data_ptr(),
-        value.data_ptr(),
-        mask.data_ptr(),
-        None if sinks is None else sinks.data_ptr(),
-        key_rows.data_ptr(),
-        output.data_ptr(),
-        sizes.buffer_info()[0],
-        scale,
-        softcap or 0.0,
-    )
-    if not is_done:
+    tensors = [query, key, value, mask, sinks, key_rows, output]
+    strides = [stride for each in (query, key, value) for stride in each.stride()[:3]]
+    sizes = tokens, heads, num_rows, key_heads, dim, value.shape[3], extent
+    if not _call("attend", query.dtype, tensors, *strides, *sizes, scale, softcap or 0.0):
         raise ValueError(f"key_rows is not under {num_rows} throughout")
     return output
 
@@ -226,20 +197,15 @@ def write_states(
     _check_indices("rows", rows, num_tokens)
     _check_indices("positions", positions, num_tokens)
     states = [_with_dense_heads(new) for new in states]
-    sizes = array("q", (num_tokens, heads, num_rows, capacity))
+    layout = [num_tokens, heads, num_rows, capacity]
     for new, cache in zip(states, caches, strict=True):
         dim = new.shape[-1]
         _check(new.shape == (1, heads, num_tokens, dim) and new.is_cpu, "states", new)
         _check(cache.shape == (num_rows, heads, capacity, dim), "cache", cache)
         _check(cache.dtype == new.dtype and cache.is_cpu, "cache", cache)
         _check(cache.is_contiguous(), "cache", cache)
-        _, of_heads, of_tokens, _ = new.stride()
-        sizes.extend(new.itemsize * number for number in (dim, of_heads, of_tokens))
-    is_done = _function("write_states", None)(
-        *(tensor.data_ptr() for tensor in (*states, *caches, rows, positions)),
-        sizes.buffer_info()[0],
-    )
-    if not is_done:
+        layout += [new.itemsize * number for number in (dim, *new.stride()[1:3])]
+    if not _call("write_states", None, [*states, *caches, rows, positions], *layout):
         raise ValueError(f"rows or positions are not in a cache of {num_rows, capacity}")
 
 
@@ -256,15 +222,8 @@ def rms_norm(
     _check(weight.shape == (size,) and weight.is_contiguous(), "weight", weight)
     hidden = hidden.contiguous()
     output = torch.empty_like(hidden)
-    _function("rms_norm", hidden.dtype)(
-        hidden.data_ptr(),
-        weight.data_ptr(),
-        output.data_ptr(),
-        hidden.numel() // size,
-        size,
-        epsilon,
-        rounds_first,
-    )
+    settings = hidden.numel() // size, size, epsilon, rounds_first
+    _call("rms_norm", hidden.dtype, [hidden, weight, output], *settings)
     return output
 
 
@@ -281,7 +240,6 @@ def rotate(
     _check(sines.dtype == cosines.dtype, "sines", sines)
     cosines, sines = cosines.contiguous(), sines.contiguous()
     num_angles, tokens, dim = cosines.shape
-    function = _function("rotate", cosines.dtype)
     outputs = []
     for each in states:
         _check(each.dim() == 4 and each.is_cpu and each.dtype == cosines.dtype, "states", each)
@@ -290,11 +248,8 @@ def rotate(
         _check(num_angles in (1, rows), "cosines", cosines)
         each = _with_dense_heads(each)
         output = each.new_empty(each.shape)
-        sizes = array("q", (*each.shape, *each.stride(), num_angles))
-        function(
-            *(tensor.data_ptr() for tensor in (each, cosines, sines, output)),
-            sizes.buffer_info()[0],
-        )
+        layout = *each.shape, *each.stride()[:3], num_angles
+        _call("rotate", cosines.dtype, [each, cosines, sines, output], *layout)
         outputs.append(output)
     return outputs
 
@@ -308,9 +263,7 @@ def gate(
     _check(up.shape == gates.shape, "up", up)
     gates, up = gates.contiguous(), up.contiguous()
     output = torch.empty_like(gates)
-    _function("gate", gates.dtype)(
-        gates.data_ptr(), up.data_ptr(), output.data_ptr(), gates.numel(), activation == "silu"
-    )
+    _call("gate", gates.dtype, [gates, up, output], gates.numel(), activation == "silu")
     return output
 
 
@@ -329,12 +282,20 @@ def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
     _check(indices.numel() == count and indices.is_contiguous(), name, indices)
 
 
+def _call(
+    name: str,
+    dtype: torch.dtype | None,
+    tensors: Sequence[torch.Tensor | None],
+    *numbers: float,
+) -> bool:
+    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    return bool(_function(name, dtype)(_STRUCTS[name].pack(*pointers, *numbers)))
+
+
 @functools.cache
 def _function(name: str, dtype: torch.dtype | None) -> Any:
-    full_name = f"{name}_{_DTYPES[dtype]}" if dtype else name
-    function = getattr(_library(), full_name)
-    function.argtypes = _ARGUMENTS[name]
-    function.restype = _BOOL if name in _CHECKING else None
+    function = getattr(_library(), f"{name}_{_DTYPES[dtype]}" if dtype else name)
+    function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_bool
     return function
 
 

@@ -84,7 +84,7 @@ struct VectorProducts {
 };
 
 template <typename Products, typename T>
-void run(const Attention<T>& attention) {
+void run_with(const Attention<T>& attention) {
   const std::vector<Task> tasks = attention.tasks(Products::CHUNK);
 #pragma omp parallel
   {
@@ -92,17 +92,8 @@ void run(const Attention<T>& attention) {
     Products products{attention};
 #pragma omp for schedule(dynamic)
     for (size_t number = 0; number < tasks.size(); ++number)
-      attention.run(tasks[number], scratch, products);
+      attention.run_task(tasks[number], scratch, products);
   }
-}
-
-template <typename T>
-void attend(const Attention<T>& attention) {
-#ifdef __AMX_BF16__
-  if constexpr (sizeof(T) == 2)
-    if (has_tiles()) return run<TileProducts>(attention);
-#endif
-  run<VectorProducts<T>>(attention);
 }
 
 inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
@@ -111,46 +102,43 @@ inline bool are_under(const int64_t* indices, int64_t count, int64_t end) {
   });
 }
 
+template <typename T>
+bool Attention<T>::run() const {
+  if (!are_under(key_rows, num_tokens, num_rows)) return false;
+#ifdef __AMX_BF16__
+  if constexpr (sizeof(T) == 2)
+    if (has_tiles()) return run_with<TileProducts>(*this), true;
+#endif
+  run_with<VectorProducts<T>>(*this);
+  return true;
+}
+
+// The keys and values of a forward, and where they go in the cache; tensors of any dtype.
+struct Writing {
+  const char* states[2];
+  char* caches[2];
+  const int64_t *rows, *positions;  // [tokens]
+  int64_t num_tokens, heads, num_rows, capacity;
+  struct {
+    int64_t size, head, token;  // in bytes: a head of a token; from one head, or token, to the next
+  } layout[2];
+};
+
 }  // namespace
 
-// `sizes`: strides of query, key and value, in elements; shapes of query and key; value dim.
-// `softcap`: 0 for none. Gives whether there are all of the key rows; else nothing is done.
-#define ATTEND(DTYPE, T)                                                                       \
-  extern "C" bool attend_##DTYPE(                                                              \
-      const T* query, const T* key, const T* value, const uint8_t* mask, const float* sinks,   \
-      const int64_t* key_rows, T* output, const int64_t* sizes, float scale, float softcap) {  \
-    const auto strides = [&](int at) {                                                         \
-      return Strides{sizes[at], sizes[at + 1], sizes[at + 2]};                                 \
-    };                                                                                         \
-    const int64_t *queries = sizes + 12, *keys = sizes + 16, value_dim = sizes[20];            \
-    const Attention<T> attention{                                                              \
-        query, key, value, mask, sinks, key_rows, output, strides(0), strides(4), strides(8),  \
-        queries[2], queries[1], keys[1], queries[3], value_dim, keys[2], scale, softcap};      \
-    if (!are_under(key_rows, queries[2], keys[0])) return false;                               \
-    attend(attention);                                                                         \
-    return true;                                                                               \
-  }
-ATTEND(bfloat16, uint16_t)
-ATTEND(float32, float)
+KERNEL(attend, Attention)
 
-// Writes the keys and values of a forward into the cache, tensors of any dtype. `sizes`: tokens, heads,
-// rows and capacity of the cache; then of keys and of values, in bytes: a head of a token, and from
-// one head, and one token, of the forward to the next. Gives whether the cache has all of the tokens'
-// rows and positions; else nothing is written.
-extern "C" bool write_states(
-    const char* keys, const char* values, char* key_cache, char* value_cache, const int64_t* rows,
-    const int64_t* positions, const int64_t* sizes) {
-  const int64_t num_tokens = sizes[0], heads = sizes[1], capacity = sizes[3];
-  if (!are_under(rows, num_tokens, sizes[2]) || !are_under(positions, num_tokens, capacity))
-    return false;
+extern "C" bool write_states(const Writing& given) {
+  if (!are_under(given.rows, given.num_tokens, given.num_rows)) return false;
+  if (!are_under(given.positions, given.num_tokens, given.capacity)) return false;
   for (int store = 0; store < 2; ++store) {
-    const int64_t *layout = sizes + 4 + 3 * store, size = layout[0];
-    for (int64_t token = 0; token < num_tokens; ++token) {
-      const char* source = (store ? values : keys) + token * layout[2];
-      char* target = (store ? value_cache : key_cache) +
-          (rows[token] * heads * capacity + positions[token]) * size;
-      for (int64_t head = 0; head < heads; ++head)
-        std::memcpy(target + head * capacity * size, source + head * layout[1], size);
+    const auto [size, next_head, next_token] = given.layout[store];
+    for (int64_t token = 0; token < given.num_tokens; ++token) {
+      const int64_t head_rows = given.rows[token] * given.heads * given.capacity;
+      const char* source = given.states[store] + token * next_token;
+      char* target = given.caches[store] + (head_rows + given.positions[token]) * size;
+      for (int64_t head = 0; head < given.heads; ++head)
+        std::memcpy(target + head * given.capacity * size, source + head * next_head, size);
     }
   }
   return true;

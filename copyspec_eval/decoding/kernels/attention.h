@@ -69,8 +69,10 @@ struct Attention {
   const int64_t* key_rows;  // [tokens]
   T* output;                // [tokens, heads, value dim]
   Strides query_strides, key_strides, value_strides;
-  int64_t num_tokens, heads, key_heads, dim, value_dim, extent;
-  float scale, softcap;
+  int64_t num_tokens, heads, num_rows, key_heads, dim, value_dim, extent;
+  double scale, softcap;  // 0 for no cap
+
+  bool run() const;
 
   int64_t groups() const { return heads / key_heads; }
 
@@ -98,7 +100,7 @@ struct Attention {
   // Products: what computes scores, and sums of values by weights of type Products::Weight, which
   // stand where the scores were.
   template <typename Products>
-  void run(Task task, Scratch<T>& scratch, Products& products) const {
+  void run_task(Task task, Scratch<T>& scratch, Products& products) const {
     find_keys(task);
     find_queries(task, scratch);
     const int64_t count = scratch.queries.size();
@@ -140,12 +142,13 @@ struct Attention {
   template <typename Weight>
   float weigh(float* scores, const uint8_t* visible, Range keys, const float* sink) const {
     const Floats nothing = Floats{} - std::numeric_limits<float>::infinity();
+    const float factor = scale, cap = softcap;
     Floats largest = nothing;
     for (int64_t key = keys.begin; key < keys.end; key += LANES) {
       const Bytes bytes = load<Bytes>(visible + key, keys.end - key);
       const Ints seen = __builtin_convertvector(bytes, Ints) != 0;
-      Floats score = load<Floats>(scores + key) * scale;
-      if (softcap > 0) score = softcap * hyperbolic_tangent(score / softcap);
+      Floats score = load<Floats>(scores + key) * factor;
+      if (cap > 0) score = cap * hyperbolic_tangent(score / cap);
       score = seen ? score : nothing;
       // NaN stays, so that it is not taken for a token without keys.
       largest = (score > largest) | (score != score) ? score : largest;

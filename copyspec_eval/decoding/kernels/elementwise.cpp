@@ -31,53 +31,66 @@ inline Floats rounded(Floats floats) {
 }
 
 template <typename T>
-void rms_norm(
-    const T* input, const float* weight, T* output, int64_t num_rows, int64_t size, float epsilon,
-    bool rounds_first) {
-#pragma omp parallel for if (num_rows * size > PER_THREAD)
-  for (int64_t row = 0; row < num_rows; ++row) {
-    const T* from = input + row * size;
-    Floats sums = {};
-    each_vector<T>(size, [&](int64_t at, size_t bytes) {
-      const Floats values = read(from + at, bytes);
-      sums = multiply_add(values, values, sums);
-    });
-    const float square = reduced(sums, [](float a, float b) { return a + b; });
-    const float factor = 1.0f / std::sqrt(square / size + epsilon);
-    each_vector<T>(size, [&](int64_t at, size_t bytes) {
-      Floats values = read(from + at, bytes) * factor;
-      if (rounds_first) values = rounded<T>(values);
-      const size_t count = bytes / sizeof(T) * sizeof(float);
-      write(output + row * size + at, values * load<Floats>(weight + at, count), bytes);
-    });
-  }
-}
+struct Norm {
+  const T* input;       // [rows, size]
+  const float* weight;  // [size]
+  T* output;
+  int64_t num_rows, size;
+  double epsilon;
+  int64_t rounds_first;  // the quotient, before the product with the weight
 
-// Rotates the halves of heads; `sizes`: shape and strides of the input, [rows, heads, tokens, dim], and
-// rows of cosines and sines, 1 or as many.
-template <typename T>
-void rotate(const T* input, const T* cosines, const T* sines, T* output, const int64_t* sizes) {
-  const int64_t rows = sizes[0], heads = sizes[1], tokens = sizes[2], dim = sizes[3];
-  const int64_t half = dim / 2, *strides = sizes + 4, num_angles = sizes[8];
-#pragma omp parallel for if (rows * tokens * heads * dim > PER_THREAD)
-  for (int64_t row_and_head = 0; row_and_head < rows * heads; ++row_and_head) {
-    const int64_t row = row_and_head / heads, head = row_and_head % heads;
-    for (int64_t token = 0; token < tokens; ++token) {
-      const T* from = input + row * strides[0] + head * strides[1] + token * strides[2];
-      const int64_t angle = ((num_angles > 1 ? row * tokens : 0) + token) * dim;
-      T* to = output + (row_and_head * tokens + token) * dim;
-      each_vector<T>(half, [&](int64_t at, size_t bytes) {
-        const Floats first = read(from + at, bytes), second = read(from + half + at, bytes);
-        const auto turned = [&](Floats straight, Floats across, int64_t place) {
-          return rounded<T>(straight * read(cosines + angle + place, bytes)) +
-              rounded<T>(across * read(sines + angle + place, bytes));
-        };
-        write(to + at, turned(first, -second, at), bytes);
-        write(to + half + at, turned(second, first, half + at), bytes);
+  bool run() const {
+#pragma omp parallel for if (num_rows * size > PER_THREAD)
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const T* from = input + row * size;
+      Floats sums = {};
+      each_vector<T>(size, [&](int64_t at, size_t bytes) {
+        const Floats values = read(from + at, bytes);
+        sums = multiply_add(values, values, sums);
+      });
+      const float square = reduced(sums, [](float a, float b) { return a + b; });
+      const float factor = 1.0f / std::sqrt(square / size + float(epsilon));
+      each_vector<T>(size, [&](int64_t at, size_t bytes) {
+        Floats values = read(from + at, bytes) * factor;
+        if (rounds_first) values = rounded<T>(values);
+        const size_t count = bytes / sizeof(T) * sizeof(float);
+        write(output + row * size + at, values * load<Floats>(weight + at, count), bytes);
       });
     }
+    return true;
   }
-}
+};
+
+// Rotates the halves of heads.
+template <typename T>
+struct Rotation {
+  const T *input, *cosines, *sines;  // [rows, heads, tokens, dim], [rows or 1, tokens, dim]
+  T* output;
+  int64_t rows, heads, tokens, dim, row_stride, head_stride, token_stride, num_angles;
+
+  bool run() const {
+    const int64_t half = dim / 2;
+#pragma omp parallel for if (rows * tokens * heads * dim > PER_THREAD)
+    for (int64_t row_and_head = 0; row_and_head < rows * heads; ++row_and_head) {
+      const int64_t row = row_and_head / heads, head = row_and_head % heads;
+      for (int64_t token = 0; token < tokens; ++token) {
+        const T* from = input + row * row_stride + head * head_stride + token * token_stride;
+        const int64_t angle = ((num_angles > 1 ? row * tokens : 0) + token) * dim;
+        T* to = output + (row_and_head * tokens + token) * dim;
+        each_vector<T>(half, [&](int64_t at, size_t bytes) {
+          const Floats first = read(from + at, bytes), second = read(from + half + at, bytes);
+          const auto turned = [&](Floats straight, Floats across, int64_t place) {
+            return rounded<T>(straight * read(cosines + angle + place, bytes)) +
+                rounded<T>(across * read(sines + angle + place, bytes));
+          };
+          write(to + at, turned(first, -second, at), bytes);
+          write(to + half + at, turned(second, first, half + at), bytes);
+        });
+      }
+    }
+    return true;
+  }
+};
 
 inline Floats silu(Floats x) {
   const Floats power = exponential(x < 0.0f ? x : -x);
@@ -90,36 +103,30 @@ inline Floats gelu_tanh(Floats x) {
   return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
 }
 
-// activation(gate) * up
+// activation(gates) * up
 template <typename T>
-void gate(const T* gate, const T* up, T* output, int64_t size, bool is_silu) {
-  const int64_t pieces = (size + PER_THREAD - 1) / PER_THREAD;
+struct Gate {
+  const T *gates, *up;
+  T* output;
+  int64_t size, is_silu;
+
+  bool run() const {
+    const int64_t pieces = (size + PER_THREAD - 1) / PER_THREAD;
 #pragma omp parallel for if (pieces > 1)
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    const int64_t first = piece * PER_THREAD;
-    each_vector<T>(std::min(PER_THREAD, size - first), [&](int64_t at, size_t bytes) {
-      const Floats input = read(gate + first + at, bytes);
-      const Floats activated = rounded<T>(is_silu ? silu(input) : gelu_tanh(input));
-      write(output + first + at, activated * read(up + first + at, bytes), bytes);
-    });
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t first = piece * PER_THREAD;
+      each_vector<T>(std::min(PER_THREAD, size - first), [&](int64_t at, size_t bytes) {
+        const Floats input = read(gates + first + at, bytes);
+        const Floats activated = rounded<T>(is_silu ? silu(input) : gelu_tanh(input));
+        write(output + first + at, activated * read(up + first + at, bytes), bytes);
+      });
+    }
+    return true;
   }
-}
+};
 
 }  // namespace
 
-#define ELEMENTWISE(DTYPE, T)                                                                    \
-  extern "C" void rms_norm_##DTYPE(                                                              \
-      const T* input, const float* weight, T* output, int64_t num_rows, int64_t size,            \
-      float epsilon, bool rounds_first) {                                                        \
-    rms_norm(input, weight, output, num_rows, size, epsilon, rounds_first);                      \
-  }                                                                                              \
-  extern "C" void rotate_##DTYPE(                                                                \
-      const T* input, const T* cosines, const T* sines, T* output, const int64_t* sizes) {       \
-    rotate(input, cosines, sines, output, sizes);                                                \
-  }                                                                                              \
-  extern "C" void gate_##DTYPE(                                                                  \
-      const T* gated, const T* up, T* output, int64_t size, bool is_silu) {                      \
-    gate(gated, up, output, size, is_silu);                                                      \
-  }
-ELEMENTWISE(bfloat16, uint16_t)
-ELEMENTWISE(float32, float)
+KERNEL(rms_norm, Norm)
+KERNEL(rotate, Rotation)
+KERNEL(gate, Gate)

@@ -9,8 +9,6 @@
 
 namespace {
 
-inline int64_t num_blocks(int64_t num_outputs) { return (num_outputs + BLOCK - 1) / BLOCK; }
-
 template <typename T>
 int64_t padded_words(int64_t num_inputs) {
   constexpr int per_word = 4 / sizeof(T), words = 16;
@@ -18,17 +16,22 @@ int64_t padded_words(int64_t num_inputs) {
 }
 
 template <typename T>
-void pack(const T* weight, uint32_t* packed, int64_t num_outputs, int64_t num_inputs) {
-  const int64_t num_words = padded_words<T>(num_inputs), size = num_words * BLOCK;
+struct Pack {
+  const T* weight;  // [outputs, inputs]
+  uint32_t* packed;
+  int64_t num_outputs, num_inputs;
+
+  bool run() const {
+    const int64_t size = padded_words<T>(num_inputs) * BLOCK;
 #pragma omp parallel for
-  for (int64_t block = 0; block < num_blocks(num_outputs); ++block) {
-    uint32_t* to = packed + block * size;
-    transpose(
-        weight + block * BLOCK * num_inputs, num_inputs, num_outputs - block * BLOCK, num_inputs,
-        to);
-    std::fill(to + num_inputs * sizeof(T) / 4 * BLOCK, to + size, 0);
+    for (int64_t first = 0; first < num_outputs; first += BLOCK) {
+      uint32_t* to = packed + first / BLOCK * size;
+      transpose(weight + first * num_inputs, num_inputs, num_outputs - first, num_inputs, to);
+      std::fill(to + num_inputs * sizeof(T) / 4 * BLOCK, to + size, 0);
+    }
+    return true;
   }
-}
+};
 
 template <typename T>
 struct Linear {
@@ -36,8 +39,10 @@ struct Linear {
   const uint32_t* packed;  // see above
   const T* bias;           // of all layers, one after the other; or null
   T* const* outputs;       // of each layer, [tokens, its outputs]
-  int64_t num_tokens, num_inputs, num_layers;
   const int64_t* num_outputs;  // of each layer
+  int64_t num_tokens, num_inputs, num_layers;
+
+  bool run() const;
 
   int64_t num_words() const { return padded_words<T>(num_inputs); }
 
@@ -103,8 +108,6 @@ struct Linear {
   }
 };
 
-inline void run(const Linear<float>& linear) { linear.run_in_vectors(); }
-
 #ifdef __AMX_BF16__
 
 inline void run_in_tiles(const Linear<uint16_t>& linear) {
@@ -139,32 +142,19 @@ inline void run_in_tiles(const Linear<uint16_t>& linear) {
   }
 }
 
-inline void run(const Linear<uint16_t>& linear) {
-  has_tiles() ? run_in_tiles(linear) : linear.run_in_vectors();
-}
-
-#else
-
-inline void run(const Linear<uint16_t>& linear) { linear.run_in_vectors(); }
-
 #endif
+
+template <typename T>
+bool Linear<T>::run() const {
+#ifdef __AMX_BF16__
+  if constexpr (sizeof(T) == 2)
+    if (has_tiles()) return run_in_tiles(*this), true;
+#endif
+  run_in_vectors();
+  return true;
+}
 
 }  // namespace
 
-#define PACK(DTYPE, T)                                                                         \
-  extern "C" void pack_##DTYPE(                                                                \
-      const T* weight, uint32_t* packed, int64_t num_outputs, int64_t num_inputs) {            \
-    pack(weight, packed, num_outputs, num_inputs);                                             \
-  }
-PACK(bfloat16, uint16_t)
-PACK(float32, float)
-
-#define LINEAR(DTYPE, T)                                                                       \
-  extern "C" void linear_##DTYPE(                                                              \
-      const T* hidden, const uint32_t* packed, const T* bias, T* const* outputs,               \
-      int64_t num_tokens, int64_t num_inputs, int64_t num_layers,                              \
-      const int64_t* num_outputs) {                                                            \
-    run(Linear<T>{hidden, packed, bias, outputs, num_tokens, num_inputs, num_layers, num_outputs}); \
-  }
-LINEAR(bfloat16, uint16_t)
-LINEAR(float32, float)
+KERNEL(pack, Pack)
+KERNEL(linear, Linear)

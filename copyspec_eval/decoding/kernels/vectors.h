@@ -235,3 +235,8 @@ inline void in_tiles(int64_t total, const Function& function) {
 }
 
 }  // namespace
+
+// A kernel for both dtypes. It gets a struct of words of 64 bits; gives whether indices are in range.
+#define KERNEL(NAME, STRUCT)                                                                       \
+  extern "C" bool NAME##_bfloat16(const STRUCT<uint16_t>& given) { return given.run(); }           \
+  extern "C" bool NAME##_float32(const STRUCT<float>& given) { return given.run(); }
