@@ -35,10 +35,8 @@ class Step:
 
     Attributes:
         visible: bool `[1, 1, tokens, extent]`, True for the keys of a token's context, it included.
-        positions: `[1, tokens]`, int64, of the tokens in their contexts.
-        key_positions: `[1, tokens, extent]`, int64, of the keys; anything where none is visible.
-        rows: `[tokens]`, int64, of the cache.
-        parts: each cache row and its tokens.
+        positions, key_positions: `[1, tokens]` and `[1, tokens, extent]`, int64, in the context.
+        rows, parts: `[tokens]`, int64, of the cache; and each of them with its tokens.
         masked_blocks: torch's masks, made once for all layers; each is stored with the mask whose
             id is in its key, so that the id stays valid.
     """
@@ -148,15 +146,11 @@ def attend(
         step.masked_blocks[memo] = attention_mask, blocks
     outputs = []
     for rows, tokens, mask in step.masked_blocks[memo][1]:
-        queries = _by_row(query[:, :, tokens], rows)
-        outputs.append(_attend(queries, key[rows], value[rows], mask, scale, softcap, s_aux))
+        queries = query[0, :, tokens].reshape(heads, rows.stop - rows.start, -1, dim)
+        outputs.append(
+            _attend(queries.transpose(0, 1), key[rows], value[rows], mask, scale, softcap, s_aux)
+        )
     return torch.cat([output.flatten(0, 1) for output in outputs])[None], None
-
-
-def _by_row(states: torch.Tensor, rows: slice) -> torch.Tensor:
-    """`[1, heads, tokens, n]` as `[rows, heads, tokens per row, n]`."""
-    _, heads, _, size = states.shape
-    return states.reshape(heads, rows.stop - rows.start, -1, size).transpose(0, 1)
 
 
 def _attend(

@@ -203,7 +203,7 @@ class TopTokens(NamedTuple):
 
 
 def top_tokens(logits: torch.Tensor, parts: Sequence[slice], num_likeliest: int) -> list[TopTokens]:
-    """As `argmax_tokens`, with the tokens of the largest logits in the same copy to the host.
+    """As `argmax_tokens`, with the likeliest tokens in the same copy to the host.
 
     >>> top_tokens(torch.tensor([[0.1, 0.5, 0.3], [0.9, 0.1, 0.2]]), [slice(2)], num_likeliest=2)
     [TopTokens(argmax=[1, 0], likeliest=[[1, 2], [0, 2]])]

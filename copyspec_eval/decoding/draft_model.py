@@ -27,13 +27,8 @@ class DraftModel:
 
     The draft model chooses as the target does: the argmax of the processed logits, or, sampling,
     the token that the target's next random numbers choose. Models that agree then draw the same
-    token, so that drafts are verified as in greedy decoding, and the output is the one that no
-    draft would have changed ("drafter-invariant", Daliri et al., arXiv 2408.07978), with the
-    target's distribution.
-
-    Args:
-        model: accepted by `trial.check_cache`, with the target's tokenizer.
-        delta: tokens per draft, the paper's δ.
+    token, and the output is the one that no draft would have changed ("drafter-invariant", Daliri
+    et al., arXiv 2408.07978), with the target's distribution. `delta` is the paper's δ.
     """
 
     def __init__(self, model: PreTrainedModel, delta: int) -> None:

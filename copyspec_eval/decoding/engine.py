@@ -42,8 +42,6 @@ class Engine:
     batch keeps its size, and the longest sequence decides how many keys are attended to.
 
     Args:
-        model: a model that `trial.check_cache` accepts.
-        make_drafter: makes each sequence's drafter.
         num_draft_tokens: the longest draft that is verified; `exact` holds it.
         exact: the way of exact mode, checked for this batch size; None decodes without it.
         step_costs: seconds of a step by its number of draft tokens, from which the acceptance
@@ -51,10 +49,6 @@ class Engine:
         draft_model: drafts for the rows whose drafter proposes nothing.
         prefix_cache: this engine's; None to read every prompt anew.
         cache: whose; the model's serves a batch of one, without exact mode, trees or prefixes.
-
-    Attributes:
-        widest: the most tokens of a row in a step.
-        packs: whether the rows of a step may have unlike widths.
     """
 
     def __init__(

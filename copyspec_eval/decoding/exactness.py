@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from copyspec_eval.announced import announced
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.announced import announced
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.given import Given, scripted_drafts
 from copyspec_eval.decoding.model_support import position_limit
@@ -56,11 +56,8 @@ def exact_mode(
 
     Our kernels compute every token alone, so a step may have any width. A library chooses its
     kernels by shape, so a token's last bits depend on what shares its step: there, every step has
-    one width, in plain decoding as with drafts.
-
-    Args:
-        longest: tokens of the longest draft that is wanted.
-        needed: tokens of a draft that a step must hold.
+    one width, in plain decoding as with drafts. `longest` and `needed` are tokens of the longest
+    draft that is wanted, and of one that a step must hold.
 
     Raises:
         OptionError: no step holds a draft of `needed` tokens.
@@ -99,22 +96,14 @@ def fixed_width(num_draft_tokens: int) -> int:
 
 
 def check_exact(
-    model: PreTrainedModel,
-    token_ids: Sequence[int],
-    mode: ExactMode,
-    longest: int,
-    batch_size: int,
+    model: PreTrainedModel, token_ids: Sequence[int], mode: ExactMode, longest: int, batch_size: int
 ) -> Mismatch | None:
     return next(mismatches(model, token_ids, mode, longest, batch_size), None)
 
 
 @torch.inference_mode()
 def mismatches(
-    model: PreTrainedModel,
-    token_ids: Sequence[int],
-    mode: ExactMode,
-    longest: int,
-    batch_size: int,
+    model: PreTrainedModel, token_ids: Sequence[int], mode: ExactMode, longest: int, batch_size: int
 ) -> Iterator[Mismatch]:
     """Decode a real text in several ways and compare the logits bit for bit with plain decoding's.
 
@@ -189,17 +178,14 @@ class _Text:
         self._loud_ids = [_largest_embedding(model)] * room
         # The prefill is the first step, but at a fixed width, where it has no draft.
         self._in_prompt = 0 if mode.width else 1
-        self._engine, self._reading_anew = (
-            Engine(
-                model,
-                NoDrafter,
-                num_draft_tokens=room,
-                exact=mode,
-                batch_size=batch_size,
-                prefix_cache=prefix_cache,
-            )
+        self._engine = Engine(
+            model,
+            NoDrafter,
+            num_draft_tokens=room,
+            exact=mode,
+            batch_size=batch_size,
             # The context is read once, but for as many tokens as a step has.
-            for prefix_cache in (PrefixCache(math.inf, max(1, context - (mode.width or 0))), None)
+            prefix_cache=PrefixCache(math.inf, max(1, context - (mode.width or 0))),
         )
         self.read([[(0, 0)]])
 
@@ -222,20 +208,21 @@ class _Text:
     def read_at_once(self, count: int) -> torch.Tensor:
         """Logits after so many tokens from the context on, which a prefill reads."""
         given = Given([*self._context_ids, *self._next_ids[:count]], self._next_ids[:1], {})
-        self._reading_anew.generate([given])
+        self._engine.without_drafter(0).generate([given])
         return torch.stack([*given.logits])
 
 
-_States = dict[tuple[str, bool], list[torch.Tensor | None]]
-"""Of the first row in each forward, `[tokens, …]`, by module and whether it goes in, in their
-order; None where it cannot be told what is the first row's."""
+_States = dict[tuple[str, bool], torch.Tensor]
+"""Of the first row, `[tokens, …]`, by module and whether it goes in; without modules where it is
+unclear what is the first row's."""
 
 
 def _states(
     model: PreTrainedModel, read: Callable[[Callable[[list[int]], None]], object]
 ) -> _States:
     """What goes into modules and comes out of them while the first row's tokens are read."""
-    states: _States = {}
+    states: dict[tuple[str, bool], list[torch.Tensor]] = {}
+    unclear: set[tuple[str, bool]] = set()
     latest: dict[tuple[str, bool], list[torch.Tensor]] = {}
 
     def note(place: tuple[str, bool], values: Any) -> None:
@@ -254,29 +241,23 @@ def _states(
     def take(token_ids: list[int]) -> None:
         for place, values in latest.items():
             row = values[0][0] if values[0].dim() > 2 else values[0]
-            is_clear = len(values) == 1 and row.dim() == 2 and len(row) >= len(token_ids)
-            states.setdefault(place, []).append(row[: len(token_ids)].clone() if is_clear else None)
+            if len(values) > 1 or row.dim() != 2 or len(row) < len(token_ids):
+                unclear.add(place)
+            states.setdefault(place, []).append(row[: len(token_ids)].clone())
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(before, name)))
             hooks.enter_context(module.register_forward_hook(partial(behind, name)))
         read(take)
-    return states
+    return {place: torch.cat(rows) for place, rows in states.items() if place not in unclear}
 
 
 def _first_module(plain: _States, other: _States) -> str:
-    for (name, is_input), plain_states in plain.items():
-        other_states = other.get((name, is_input), [None])
-        pairs = [
-            [state for state in states if state is not None]
-            for states in (plain_states, other_states)
-        ]
-        if len(pairs[0]) < len(plain_states) or len(pairs[1]) < len(other_states):
-            continue
-        first, second = map(torch.cat, pairs)
-        count = min(len(first), len(second))
-        if not torch.equal(first[:count], second[:count]):
+    for (name, is_input), state in plain.items():
+        compared = other.get((name, is_input), state)
+        count = min(len(state), len(compared))
+        if not torch.equal(state[:count], compared[:count]):
             return f"{name.rpartition('.')[0]}, before {name}" if is_input else name
     return _NO_MODULE
 

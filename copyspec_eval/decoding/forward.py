@@ -47,19 +47,11 @@ def forward(
     extent: int | None = None,
     logits_to_keep: int = 0,
 ) -> torch.Tensor:
-    """One forward of a model within `engine_kernels`; all tokens stand in a single row, unpadded.
+    """One forward of a model within `engine_kernels`; logits `[tokens or so many, vocabulary]`.
 
-    Tokens of a tree are written to the cache in their order, and each attends to its ancestors
-    alone, at its position on its branch.
-
-    Args:
-        cache: where keys and values go.
-        parts: one row after the other.
-        extent: how many keys are attended to; None for as few as needed.
-        logits_to_keep: for how many last tokens to compute logits; 0 for all.
-
-    Returns:
-        logits `[tokens or logits_to_keep, vocabulary]`.
+    All tokens stand in a single row, unpadded. Those of a tree are written to the cache in their
+    order; each attends to its ancestors alone, at its position on its branch. `extent` is how many
+    keys are attended to; None for as few as needed.
     """
     if extent is None:
         extent = key_extent(max(part.start + len(part.token_ids) for part in parts))

@@ -20,12 +20,11 @@ _MOST_IDS = 1000
 
 
 class Given(Sequence):
-    """A sequence that gets the tokens of a given answer, whatever their logits, and notes these.
+    """A sequence that gets a given answer's tokens, whatever their logits, and notes the latter.
 
     Args:
         drafts: by their place in the answer; at 0 is the prefill's, where that may have one.
-        max_new_tokens: the budget; by default the answer's length.
-        num_logits: how many of the last `logits`, `[vocabulary]` each, are noted; by default all.
+        num_logits: how many of the last `logits`, `[vocabulary]` each, are noted; None for all.
     """
 
     def __init__(

@@ -91,8 +91,7 @@ def model_configs(model: torch.nn.Module) -> list[PreTrainedConfig]:
 def weights_state(model: torch.nn.Module) -> Hashable:
     """What changes when the model's weights do, even if they are written to behind torch's back.
 
-    torch counts the writes that it sees. Writes through `.data` or numpy are noticed by
-    `weights_hash`, unless they change only a few values of a large matrix.
+    torch counts the writes that it sees; `weights_hash` notices most of the others.
     """
     tensors = [*_tensors(model)]
     counts = tuple(

@@ -36,16 +36,12 @@ class PairedAnswer:
 
 
 class PairedEngine:
-    """Measures engines against plain one-token decoding of the same model, cache and attention.
+    """Measures engines, of one batch size and exact mode, against plain one-token decoding.
 
     A group of sequences is answered by every arm before the next one begins, and the arm that goes
     first changes with every group, so that drift of the machine affects all alike. In a batch, a
     group is several batches long, so that the wait for the longest answer comes once a group.
-
-    Args:
-        engines: the arms that draft, of one batch size and the same exact mode.
-        prefix_cache: the baseline's, as large as that of each engine.
-        groups: numbers the groups, over all calls of a run.
+    `groups` numbers them over all calls of a run; `prefix_cache` is the baseline's.
     """
 
     def __init__(

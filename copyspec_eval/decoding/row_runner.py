@@ -27,15 +27,10 @@ class RowRunner:
     """Makes the forwards of a batch's rows; later tokens overwrite rejected ones.
 
     Where our kernels serve the model, each row of a step has its own width; elsewhere all are as
-    wide as the widest. At a fixed width every row of every step has that width and attends to
-    equally many keys throughout. There a prefill carries no draft and its chunks begin at multiples
-    of `PREFILL_CHUNK`, so only whole chunks of earlier prompts are reused; elsewhere any prompt or
-    answer.
-
-    Attributes:
-        widest: the most tokens of a row in a step.
-        packs: whether the rows of a step may have unlike widths.
-        padding: the most tokens that follow a row's own in a step.
+    wide as the widest, with `padding` behind a row's own tokens. At a fixed width every row of
+    every step has that width and attends to equally many keys throughout. There a prefill carries
+    no draft and its chunks begin at multiples of `PREFILL_CHUNK`, so only whole chunks of earlier
+    prompts are reused; elsewhere any prompt or answer.
     """
 
     def __init__(

@@ -45,8 +45,7 @@ class Sequence:
 
     Attributes:
         num_likeliest: how many likeliest tokens after each verified one its drafter asks for.
-        row: the cache row that it occupies.
-        extent: cache positions that it may need.
+        row, extent: the cache row that it occupies, and the positions that it may need there.
         started: time on the engine's stopwatch when its prefill began.
     """
 

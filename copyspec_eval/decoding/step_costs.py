@@ -10,7 +10,7 @@ from time import perf_counter
 
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.announced import announced
+from copyspec_eval.announced import announced
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.given import Given, num_text_ids, scripted_drafts
@@ -35,13 +35,11 @@ def step_costs(
 ) -> dict[int, float]:
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and as many as fit.
 
-    Each number is timed three times in turn with the others, and the median counts; from 64 tokens
-    on once, and from 256 draft tokens on not at all, since there a step costs what its tokens do.
-
-    Where rows have widths of their own, the number is of all rows' tokens together; a draft token
-    lengthens the step for all rows and helps one, so it counts as many times as there are rows.
-    With the model's own cache half of a draft is rejected, and the next step's extra time counts
-    with it.
+    Each number is timed three times in turn with the others, and the median counts; wide steps once
+    or not at all. Where rows have widths of their own, the number is of all rows' tokens together;
+    a draft token lengthens the step for all rows and helps one, so it counts as many times as there
+    are rows. With the model's own cache half of a draft is rejected, and the next step's extra time
+    counts with it.
     """
     engine = Engine(
         model,

@@ -15,7 +15,6 @@ class StopRule:
 
     Args:
         max_new_tokens: the budget, which drafts keep to.
-        eos_ids: ids that end the output; they stay its last token.
         decode: text of output ids, special tokens included; stop strings need it.
         length: ends the output after so many tokens of the budget; None for all of it.
     """

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.announced import announced
+from copyspec_eval.announced import announced
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.given import Given, num_text_ids, scripted_drafts
 from copyspec_eval.decoding.model_cache import ModelCache
@@ -80,11 +80,9 @@ def check_cache(
 
     A prompt and steps with right and wrong drafts are decoded to a given output, then trees (not in
     exact mode), with attention windows so short that they matter. A position's logits may differ by
-    `MOST_ROUNDING`; with experts in half precision, the median position's.
-
-    A second time, with other wrong tokens and other rows, the logits must be the same bits. Models
-    with stock experts (not `exact`), or that do not repeat their own bits, are held to the bound
-    instead.
+    `MOST_ROUNDING`; with experts in half precision, the median position's. A second time, with
+    other wrong tokens and other rows, the logits must be the same bits, unless stock experts (not
+    `exact`) or a model that does not repeat its own bits forbid it.
 
     Raises:
         ModelError: the model is compiled, the logits differ, or a forward fails.

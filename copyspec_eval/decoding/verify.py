@@ -14,10 +14,9 @@ def verify(draft: Draft, choose: Callable[[int], int]) -> Verdict:
     `i - 1`; it is called in order, and only after the tokens that lead there were accepted. In a
     tree the walk continues with the child that the model chooses.
 
-    Sampling: `choose(i)` draws y from the model's distribution p. A draft token x is accepted with
-    probability p(x), and a rejected one is replaced by y given y ≠ x, so each emitted token has
-    distribution p exactly. This is the rule min(1, p/q) of Leviathan et al. (arXiv 2211.17192) for
-    a draft that puts q(x) = 1 on one token.
+    A `choose` that draws from the model's distribution p accepts a draft token x with probability
+    p(x), and replaces a rejected one by y given y ≠ x, so each emitted token has distribution p.
+    This is min(1, p/q) of Leviathan et al. (arXiv 2211.17192) for q(x) = 1.
 
     >>> verify(Draft((7, 8, 9)), lambda i: [7, 8, 4, 5][i])
     Verdict(num_accepted=2, next_token=4, path=None)

@@ -91,10 +91,7 @@ def _on_turns(turns: Sequence[int], *columns: Column) -> list[Column]:
     return all_columns
 
 
-_ARM = (
-    *(_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP)),
-    *(_COPIED, _TAU, _IDENTICAL),
-)
+_ARM = (*(_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP)), *(_COPIED, _TAU, _IDENTICAL))
 
 
 def _headers(columns: Sequence[Column]) -> list[str]:

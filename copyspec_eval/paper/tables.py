@@ -86,9 +86,7 @@ TABLES = {
         "Speed by the length of the prompt", layouts.context_lengths, _CONVERSATIONS
     ),
     "similarity": PaperTable(
-        "γ by the cosine similarity of a word and the γ before it",
-        similarity_table,
-        _CONVERSATIONS,
+        "γ by the cosine similarity of a word and the γ before it", similarity_table, _CONVERSATIONS
     ),
 }
 

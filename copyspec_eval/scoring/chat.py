@@ -89,10 +89,7 @@ class ChatModel:
         async def body() -> bytes:
             async with client.chat.completions.with_streaming_response.create(
                 model=self.name,
-                messages=[
-                    {"role": "system", "content": system},
-                    {"role": "user", "content": user},
-                ],
+                messages=[{"role": "system", "content": system}, {"role": "user", "content": user}],
                 temperature=0,
                 max_tokens=MAX_TOKENS,
             ) as response:

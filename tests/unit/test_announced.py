@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from copyspec_eval.decoding.announced import announced
+from copyspec_eval.announced import announced
 
 
 def test_what_takes_long_is_said_once_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:

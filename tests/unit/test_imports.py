@@ -26,7 +26,7 @@ FLOORS = (
     ("drafters", "scoring", "records", "manifest", "sources"),
     ("sandbox",),
     ("types", "journal", "provenance"),
-    ("errors", "loops", "paths"),
+    ("announced", "errors", "loops", "paths"),
     ("redaction",),
 )
 LEVELS = {unit: level for level, units in enumerate(reversed(FLOORS)) for unit in units}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from copyspec_eval.decoding.announced import announced
+from copyspec_eval.announced import announced
 from copyspec_eval.decoding.kernels import library
 from copyspec_eval.decoding.kernels.library import logger
 
@@ -145,18 +145,9 @@ def attend(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention of new tokens over cached keys.
+    """`decoding.attention.attend` of a bool mask `[1, 1, tokens, extent]`, with an even dim.
 
-    Args:
-        query: `[1, heads, tokens, dim]`, with an even dim.
-        key: `[rows, key heads, extent, dim]`; value: `[rows, key heads, extent, value dim]`.
-        mask: bool `[1, 1, tokens, extent]`, True for the keys that a token sees.
-        scale: factor of the scores.
-        key_rows: `[tokens]`, int64, the row of each token's keys.
-        softcap, sinks: as in `decoding.attention.attend`.
-
-    Returns:
-        `[1, tokens, heads, value dim]`, contiguous. A token that sees no key gets zeros.
+    `key_rows`, `[tokens]` int64, are the cache rows of the tokens. One that sees no key gets zeros.
     """
     _check(query.dim() == 4 and attends(query, key, value, mask), "query", query)
     _, heads, tokens, dim = query.shape
@@ -283,10 +274,7 @@ def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
 
 
 def _call(
-    name: str,
-    dtype: torch.dtype | None,
-    tensors: Sequence[torch.Tensor | None],
-    *numbers: float,
+    name: str, dtype: torch.dtype | None, tensors: Sequence[torch.Tensor | None], *numbers: float
 ) -> bool:
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     return bool(_function(name, dtype)(_STRUCTS[name].pack(*pointers, *numbers)))

@@ -54,7 +54,7 @@ struct VectorProducts {
   void sum_part(
       const Task& task, const Query<T>* queries, const float* weights, int64_t stride,
       int64_t first) const {
-    using Vector = typename Of<T>::Vector;
+    using Vector = VectorOf<T>;
     constexpr int parts = std::max(1, PARTS);
     const size_t size = PARTS ? sizeof(Vector) : (attention.value_dim - first) * sizeof(T);
     const T* values = attention.values_of(task) + first;

@@ -164,7 +164,7 @@ struct Attention {
     }
     Floats sum = {};
     for (int64_t key = keys.begin; key < end; key += LANES) {
-      typename Of<Weight>::Vector weight{};
+      VectorOf<Weight> weight{};
       if (key < keys.end) narrow(exponential(load<Floats>(scores + key) - maximum), weight);
       sum += widened(weight);
       store(weights + key, weight);

@@ -13,19 +13,19 @@ inline void each_vector(int64_t size, const Function& function) {
 
 template <typename T>
 inline Floats read(const T* from, size_t size) {
-  return widened(load<typename Of<T>::Vector>(from, size));
+  return widened(load<VectorOf<T>>(from, size));
 }
 
 template <typename T>
 inline void write(T* to, Floats floats, size_t size) {
-  typename Of<T>::Vector narrowed;
+  VectorOf<T> narrowed;
   narrow(floats, narrowed);
   store(to, narrowed, size);
 }
 
 template <typename T>
 inline Floats rounded(Floats floats) {
-  typename Of<T>::Vector narrowed;
+  VectorOf<T> narrowed;
   narrow(floats, narrowed);
   return widened(narrowed);
 }

@@ -70,7 +70,7 @@ struct Linear {
 
   // A vector of a block of one token: adds the bias, rounds, and writes.
   static void finish(const Block& block, int part, int64_t token, Floats sums) {
-    using Vector = typename Of<T>::Vector;
+    using Vector = VectorOf<T>;
     const int64_t count = std::min<int64_t>(LANES, block.size - part * LANES);
     if (count <= 0) return;
     if (block.bias)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 #ifdef __FMA__
 #include <immintrin.h>
@@ -71,15 +72,7 @@ inline void narrow(Floats floats, Halves& to) {
 }
 
 template <typename T>
-struct Of;
-template <>
-struct Of<float> {
-  using Vector = Floats;
-};
-template <>
-struct Of<uint16_t> {
-  using Vector = Halves;
-};
+using VectorOf = std::conditional_t<sizeof(T) == 4, Floats, Halves>;
 
 inline Words shuffled(Words first, Words second, Words lanes) {
 #ifdef __clang__

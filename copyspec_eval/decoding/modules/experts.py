@@ -18,10 +18,7 @@ ROUTED, DENSE = "copyspec_routed", "copyspec_dense"
 
 
 def compute_routed_tokens(
-    self: Any,
-    hidden_states: torch.Tensor,
-    top_k_index: torch.Tensor,
-    top_k_weights: torch.Tensor,
+    self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """As `compute_every_expert`, of the tokens that are routed to each expert alone."""
     output = torch.zeros_like(hidden_states)
@@ -36,16 +33,11 @@ def compute_routed_tokens(
 
 
 def compute_every_expert(
-    self: Any,
-    hidden_states: torch.Tensor,
-    top_k_index: torch.Tensor,
-    top_k_weights: torch.Tensor,
+    self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """Sum of weight x output over all experts in order, each at full width.
 
-    Args:
-        hidden_states: `[tokens, hidden]`, as the result.
-        top_k_index, top_k_weights: `[tokens, k]`, the chosen experts and their weights.
+    `hidden_states` and the result are `[tokens, hidden]`; indices and weights `[tokens, k]`.
     """
     output = torch.zeros_like(hidden_states)
     for expert in range(self.num_experts):
