@@ -62,16 +62,14 @@ class ModelCache:
     @torch.inference_mode()
     def copied(self) -> ModelCache:
         """Another one of the same; keys and values, which never change in place, are shared."""
-        memo = {id(tensor): tensor for tensor in self._immutable()}
+        layers = [
+            layer for states in self._states.values() for layer in getattr(states, "layers", ())
+        ]
+        dynamic = [layer for layer in layers if isinstance(layer, DynamicLayer)]
+        memo = {id(each): each for layer in dynamic for each in (layer.keys, layer.values)}
         other = copy.copy(self)
         other._states = copy.deepcopy(self._states, memo)
         return other
-
-    def _immutable(self) -> Iterator[torch.Tensor]:
-        for states in self._states.values():
-            for layer in getattr(states, "layers", ()):
-                if isinstance(layer, DynamicLayer):
-                    yield from (each for each in (layer.keys, layer.values) if each is not None)
 
     def _forward(self, token_ids: abc.Sequence[int], keep: int, use_cache: bool) -> Any:
         model = self._model
@@ -79,7 +77,9 @@ class ModelCache:
         given = dict(self._states)
         if "position_ids" in self._parameters:
             given["position_ids"] = torch.arange(len(token_ids), device=ids.device)[None]
-        if use_cache and "past_key_values" not in given and self._takes_dynamic_cache:
+        # As `generate` does for most models.
+        makes_cache = "past_key_values" in self._parameters.keys() - given.keys()
+        if use_cache and makes_cache and model._supports_default_dynamic_cache():
             config = model.config.get_text_config(decoder=True)
             given["past_key_values"] = DynamicCache(config=config)
         inputs = model.prepare_inputs_for_generation(
@@ -92,12 +92,6 @@ class ModelCache:
         if "logits_to_keep" in self._parameters:
             inputs["logits_to_keep"] = keep
         return model(**inputs, return_dict=True)
-
-    @property
-    def _takes_dynamic_cache(self) -> bool:
-        """Whether `generate` would make a cache for the model, as it does for most."""
-        supported: bool = self._model._supports_default_dynamic_cache()
-        return supported and "past_key_values" in self._parameters
 
 
 class ModelCacheRunner:

@@ -7,6 +7,7 @@ depends on how many tokens there are. And routers and experts multiply by matric
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ _MATRIX_CLASSES = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
 def alone_forward(module: torch.nn.Module) -> Forward | None:
     """A forward for activations, rotary embeddings, routers and experts on a CPU; else None."""
     if type(module) in _ACTIVATIONS:
-        return _Activation(module)
+        return functools.partial(in_whole_vectors, type(module).forward.__get__(module))
     if "RotaryEmbedding" in type(module).__name__:
         return _Rotary(module)
     weights = [weight for weight in module._parameters.values() if weight is not None]
@@ -60,14 +61,6 @@ def in_whole_vectors(
     flat = F.pad(values.reshape(-1), (0, -count % _VECTORS))
     pieces = [function(piece, *args, **kwargs) for piece in torch.split(flat, _PIECE)]
     return torch.cat(pieces)[:count].view(values.shape)
-
-
-class _Activation:
-    def __init__(self, module: Any) -> None:
-        self._forward = type(module).forward.__get__(module)
-
-    def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        return in_whole_vectors(self._forward, values)
 
 
 class _Rotary:

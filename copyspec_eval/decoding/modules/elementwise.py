@@ -45,16 +45,12 @@ def norm_forward(module: Any) -> Forward | None:
         return None
     for offset, rounds_first in itertools.product((0.0, 1.0), (True, False)):
         scales = (weight.float() + offset).contiguous()
-        forward = functools.partial(_norm, scales, epsilon, rounds_first)
+        forward = functools.partial(
+            kernels.rms_norm, weight=scales, epsilon=epsilon, rounds_first=rounds_first
+        )
         if _close(forward(inputs), wanted, _ROUNDING):
             return forward
     return None
-
-
-def _norm(
-    scales: torch.Tensor, epsilon: float, rounds_first: bool, hidden: torch.Tensor
-) -> torch.Tensor:
-    return kernels.rms_norm(hidden, scales, epsilon, rounds_first)
 
 
 def gated_forward(module: Any, layers: Mapping[torch.nn.Module, PackedLayer]) -> Forward | None:
