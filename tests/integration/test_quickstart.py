@@ -52,8 +52,8 @@ def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path: Path) -> N
     assert (output / "turns.jsonl").read_bytes().count(b"\n") == 6
     assert len(json.loads((output / "manifest.json").read_text())["runs"]) == 1
 
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    shown = readme.partition("<!-- output of the quickstart -->\n```\n")[2].partition("```")[0]
+    page = (REPOSITORY / "docs" / "measuring.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- output of the quickstart -->\n```\n")[2].partition("```")[0]
     shown_headers, *shown_lines = rows(shown)
     assert shown_headers == headers
     assert [line[:2] for line in shown_lines] == [line[:2] for line in lines]
