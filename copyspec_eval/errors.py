@@ -72,7 +72,6 @@ def printable(text: str) -> str:
 
 
 def print_error(error: CopySpecError | OSError) -> None:
-    """Print what went wrong to standard error, in one line."""
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}; check the path, and who may use it"
@@ -82,9 +81,7 @@ def print_error(error: CopySpecError | OSError) -> None:
 def report_errors_in_one_line() -> None:
     """Make an uncaught CopySpecError print one line instead of a traceback.
 
-    lm-eval's command line lets a model's exceptions run through to the interpreter, so the
-    interpreter's hook is the only place to shorten them. Other exceptions go to the hook that was
-    there before; the exit code stays 1. Calling it again changes nothing.
+    lm-eval's command line lets a model's exceptions run through to the interpreter's hook.
     """
     previous = sys.excepthook
     if getattr(previous, "reports_copyspec_errors", False):

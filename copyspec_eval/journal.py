@@ -36,9 +36,6 @@ def locked(folder: Path) -> Iterator[None]:
     """Make `folder`, and hold the lock under which anything in it is written.
 
     On a file system without locks only one process at a time may write.
-
-    Raises:
-        DataError: nothing can be written there, or another process holds the lock too long.
     """
     lock = folder / _LOCK
     try:
@@ -58,11 +55,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Keep other processes, and other callers here, from working on `path` at the same time.
-
-    Raises:
-        DataError: another one does, or as `locked`.
-    """
+    """Keep other processes, and other callers here, from working on `path` at the same time."""
     with locked(path.parent):
         lock = FileLock(path.with_name(f".{path.name}.lock"))
     with ExitStack() as stack:
@@ -89,9 +82,6 @@ def append(path: Path, line: bytes) -> None:
     """Append one line, without a line break, and its end: all of it, or nothing.
 
     What a kill left of the last line gets an end first, so two lines are never glued together.
-
-    Raises:
-        DataError: it cannot be written; the file is then as it was.
     """
     with locked(path.parent):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -115,11 +105,7 @@ def append(path: Path, line: bytes) -> None:
 
 
 def replace(path: Path, content: str | bytes) -> None:
-    """Give `path` another content, as a whole or not at all; it also replaces a link.
-
-    Raises:
-        DataError: it cannot be written; the file is then as it was.
-    """
+    """Give `path` another content, as a whole or not at all; it also replaces a link."""
     if isinstance(content, str):
         content = content.encode(errors="backslashreplace")
     partial = path.with_name(_PARTIAL)
@@ -137,11 +123,7 @@ def replace(path: Path, content: str | bytes) -> None:
 
 
 def subfolder(folder: Path, *names: str) -> Path:
-    """The folder of these names below `folder`, made if it is missing.
-
-    Raises:
-        DataError: a link leads there, perhaps out of `folder`; or it cannot be made.
-    """
+    """The folder of these names below `folder`, made if it is missing; no link leads there."""
     try:
         for name in names:
             folder /= name
@@ -154,21 +136,12 @@ def subfolder(folder: Path, *names: str) -> Path:
 
 
 def read(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises:
-        DataError: it cannot be read, or is not a regular file.
-    """
     with _opened(path) as file:
         return file.read()
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """All lines but empty ones, also a last one without an end.
-
-    Raises:
-        DataError: as `read`.
-    """
+    """All lines but empty ones, also a last one without an end."""
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if content := line.rstrip(b"\r\n"):
@@ -188,12 +161,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def parsed(content: bytes) -> Any:
-    """The value of a JSON text that others wrote.
-
-    Raises:
-        ValueError: it is not JSON, or not readable: no UTF-8, nested too deep, a number too long,
-            half a character.
-    """
+    """The value of a JSON text that others wrote; a ValueError if there is none in it."""
     try:
         value = json.loads(content.decode())
         # Half a character cannot be printed, written or hashed.

@@ -25,23 +25,12 @@ class RunSpec:
 
     Attributes:
         backend: "copyspec", or the stock lm-eval model that was timed.
-        model: name or folder of the model.
-        model_args: every argument of the model class, defaults included, as resolved: `max_length`,
-            `peft`, `quantization_config`, `parallelize`, `enable_thinking`, …
-        drafting: drafter and its settings, `exact`, kind of step, `paired`; empty for other
-            backends.
-        batch_size: rows decoded side by side, or "auto".
-        device, dtype: of the weights.
-        weights: hash of a sample of the weights, so that a changed checkpoint is another model;
-            None where the backend does not show them.
-        quantization: the loaded model's; None for none.
-        ranks: processes that share the documents.
+        model_args: every argument of the model class, as resolved.
+        drafting: drafter and its settings, kind of step, `paired`; empty for other backends.
+        weights: hash of a sample of the weights; None where the backend does not show them.
         threads: of torch, per process.
-        hardware: see `provenance.hardware`.
-        environment: variables that choose kernels, see `provenance.kernel_environment`.
-        versions: of Python and packages.
-        code: commit of this package's checkout, see `provenance.code_commit`.
-        evaluation: lm-eval's own settings: `limit`, seeds, chat template, `gen_kwargs`, ….
+        environment: variables that choose kernels.
+        evaluation: lm-eval's settings: `limit`, seeds, chat template, `gen_kwargs`, ….
         tasks: by task its version, shots, repeats, request settings, and a hash of its definition.
     """
 
@@ -83,7 +72,6 @@ class RunSpec:
         return dict(sorted(flat.items()))
 
     def key(self) -> str:
-        """Equal for equal specs alone."""
         return json.dumps(msgspec.to_builtins(self), sort_keys=True)
 
 
@@ -99,14 +87,7 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """One run.
-
-    Attributes:
-        started_at: UTC, ISO 8601.
-        command: what was run, without secrets.
-        step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
-        num_answers: how many it was asked for; None if unknown.
-    """
+    """One run; `step_seconds` is the time of a step by its number of draft tokens."""
 
     run_id: str
     started_at: str
@@ -118,13 +99,7 @@ class RunManifest:
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:
-    """Add `run` to `manifest.json`, after earlier runs into the same folder.
-
-    The file is `{"runs": [manifest, …]}`, oldest first, replaced as a whole or not at all.
-
-    Raises:
-        DataError: it cannot be written, or a file of that name is not ours.
-    """
+    """Add `run` to `manifest.json`, after earlier runs into the same folder."""
     path = folder / _FILE
     with journal.locked(folder):
         earlier = [entry for entry in _entries(path) if entry["run_id"] != run.run_id]
@@ -136,9 +111,6 @@ def read_manifests(folder: Path, notes: list[str]) -> dict[str, RunManifest]:
     """The manifests of the runs into `folder`, by run id; empty if there is no file.
 
     An entry of another schema is left out, with a line in `notes`.
-
-    Raises:
-        DataError: the file is not ours.
     """
     manifests = {}
     for entry in _entries(folder / _FILE):

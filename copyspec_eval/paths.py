@@ -29,6 +29,6 @@ def model_path(name: str) -> str:
 
 
 def data_dir() -> Path | None:
-    """`$COPYSPEC_DATA_DIR`, the folder of local copies of the public data sets, if it is set."""
+    """`$COPYSPEC_DATA_DIR`, the folder of local copies of the public data sets."""
     value = os.environ.get(DATA_DIR_VARIABLE)
     return Path(value) if value else None

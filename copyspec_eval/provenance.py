@@ -58,15 +58,11 @@ def new_run_id() -> str:
 
 
 def is_of_this_process(run_id: str) -> bool:
-    """Whether `run_id` belongs to a run of this process.
-
-    It never makes the first call of `process_id`, which waits for all ranks.
-    """
+    """Whether it is; never the first call of `process_id`, which waits for all ranks."""
     return process_id.cache_info().currsize > 0 and run_id.startswith(process_id())
 
 
 def started_at() -> str:
-    """Now, UTC, ISO 8601, in seconds."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -76,7 +72,6 @@ def command() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a run's figures."""
     installed = {"python": platform.python_version()}
     for package in (*_PACKAGES, *_OPTIONAL):
         try:
@@ -89,10 +84,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code_commit() -> str | None:
-    """The checkout's commit, with a hash of uncommitted changes: "e92627e1c3f1+5d41402abc4b".
-
-    None outside a checkout.
-    """
+    """The checkout's commit, and a hash of uncommitted changes: "e92627e1c3f1+5d41402abc4b"."""
     checkout = Path(__file__).resolve().parents[1]
     if not (checkout / ".git").exists():
         return None
@@ -110,7 +102,6 @@ def code_commit() -> str | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, accelerators and their software, and the instruction set that torch uses."""
     import torch
 
     kinds: tuple[Any, ...] = torch.cuda, torch.xpu
@@ -126,12 +117,10 @@ def hardware() -> dict[str, Any]:
 
 
 def processor_features() -> str:
-    """The processor's optional instructions, as far as the system lists them."""
     return _cpuinfo("flags|Features") or platform.machine()
 
 
 def kernel_environment() -> dict[str, str]:
-    """The environment variables that choose kernels, as far as they are set."""
     return {name: os.environ[name] for name in _KERNEL_VARIABLES if name in os.environ}
 
 

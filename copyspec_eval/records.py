@@ -31,10 +31,9 @@ class AnswerKey(NamedTuple):
 
 
 class SpanCharacters(NamedTuple):
-    """The characters of a `Span`.
+    """The characters of a `Span`, from the answer's first one and from the prompt's.
 
-    `[start, end)` counts from the answer's first character, `[source_start, source_end)` from the
-    prompt's, the answer following the prompt; or both are a `CopyOrigin`.
+    The answer follows the prompt; or both ends of the source are a `CopyOrigin`.
     """
 
     start: int
@@ -62,32 +61,22 @@ class BaselineTurn:
 
     @property
     def agreement(self) -> Agreement:
-        """How the drafted answer compares with this one."""
         return self.difference.agreement if self.difference else "identical"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One answered turn; a row of `turns.jsonl`.
-
-    The settings under which it was answered are those of its run, in `manifest.json`.
+    """One answered turn; a row of `turns.jsonl`. Its settings are those of its run's manifest.
 
     Attributes:
         run_id: the run that answered; an answer from lm-eval's cache keeps the earlier run's.
-        task, doc_id, turn, repeat: which turn this is, see `AnswerKey`.
-        category: the document's category, "" where the task has none.
-        rank: which process of the run answered.
-        backend: "copyspec", or the stock lm-eval model that was timed.
         drafter: the drafter and its switches, "suffix + store=base"; None for other backends.
-        batch_size: rows decoded side by side.
         generation: the request's settings without stop strings, `name=value, …` in order of name.
-        prompt: the prompt as the model read it, special tokens included.
+        prompt: as the model read it, special tokens included.
         prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
-        attempts: every forward that verified a draft, in order.
         token_ids: the answer as generated, with drafts; None where the backend reports none.
         text: the answer as handed to lm-eval; in a paired run it is the baseline's.
         answer: the text of `token_ids`, special tokens included.
-        spans, span_characters: the copied stretches of `token_ids`, and their characters.
     """
 
     run_id: str
@@ -119,7 +108,6 @@ class TurnRecord:
 
     @property
     def answer_ids(self) -> tuple[int, ...] | None:
-        """Tokens of the answer that was handed to lm-eval."""
         return self.baseline.token_ids if self.baseline else self.token_ids
 
 
@@ -139,8 +127,7 @@ def segments(answer: str, places: Iterable[SpanCharacters]) -> list[Segment]:
 class RecordedText(str):
     """An answer as lm-eval expects it, a `str`, that also carries its `TurnRecord`.
 
-    It survives lm-eval's filters, pickling into `--use_cache` and gathering over ranks. Other
-    backends answer with a plain `str`, so readers use `record_of`.
+    It survives lm-eval's filters, pickling into `--use_cache` and gathering over ranks.
     """
 
     record: TurnRecord
@@ -168,16 +155,11 @@ def records_file(folder: Path, rank: int) -> Path:
 
 
 def append(path: Path, record: TurnRecord) -> None:
-    """Append one row; see `journal.append`."""
     journal.append(path, msgspec.json.encode(record))
 
 
 def read(path: Path, notes: list[str]) -> list[TurnRecord]:
-    """The rows of a `turns.jsonl`, in order; a line in `notes` names those that cannot be read.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """The rows of a `turns.jsonl`, in order; a line in `notes` names those that cannot be read."""
     rows: list[TurnRecord] = []
     skipped: dict[int, str] = {}
     decoder = msgspec.json.Decoder(TurnRecord)

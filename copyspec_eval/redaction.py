@@ -140,10 +140,8 @@ def shareable(text: str) -> str:
 
     >>> shareable("lm_eval --model_args pretrained=/home/me/models/M --output_path ~/runs/a/")
     'lm_eval --model_args pretrained=M --output_path a'
-    >>> shareable("store=/home/me/runs/a:/home/me/runs/b")
-    'store=a:b'
-    >>> shareable("http://host/v1 and org/M")
-    'http://host/v1 and org/M'
+    >>> shareable("store=/home/me/runs/a:/home/me/runs/b http://host/v1 org/M")
+    'store=a:b http://host/v1 org/M'
     """
     return _PATH.sub(lambda path: path[0].rstrip("/").rpartition("/")[2], masked(text))
 

@@ -29,8 +29,6 @@ _COPYSPEC = (
 
 @dataclass(frozen=True, slots=True)
 class PublicFile:
-    """A published file, pinned to one content."""
-
     url: str
     sha256: str
 
@@ -83,11 +81,6 @@ def locate(path: str) -> Path:
     """The file `path` of `FILES`: below `$COPYSPEC_DATA_DIR` if that is set, else downloaded once.
 
     A local file may differ from the public one.
-
-    Raises:
-        OptionError: `FILES` has no such file.
-        DataError: the local copy is missing; or the download fails, differs from what was
-            published, or cannot be cached.
     """
     if path not in FILES:
         raise unknown_option("data file", path, FILES)
@@ -103,11 +96,7 @@ def locate(path: str) -> Path:
 
 
 def read_as_published(path: str) -> str:
-    """The text of the file `path` of `FILES`.
-
-    Raises:
-        DataError: as `locate`; or a local copy differs from what was published.
-    """
+    """The text of the file `path` of `FILES`, refused where it differs from the public one."""
     file = locate(path)
     content = file.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
@@ -120,11 +109,7 @@ def read_as_published(path: str) -> str:
 
 
 def read_jsonl(path: Path) -> Iterator[JsonLine]:
-    """The lines of a JSONL file; blank ones are skipped.
-
-    Raises:
-        DataError: the file cannot be read or is empty, or a line is not a JSON object.
-    """
+    """The lines of a JSONL file, of which there is at least one; blank ones are skipped."""
     is_empty = True
     for number, line in journal.lines(path):
         if line.strip():
@@ -135,12 +120,7 @@ def read_jsonl(path: Path) -> Iterator[JsonLine]:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """All questions of a file in the format of FastChat's `question.jsonl`, without other fields.
-
-    Raises:
-        DataError: as `read_jsonl`; a field is missing or of another type; a `question_id` occurs
-            twice; the questions differ in their number of turns.
-    """
+    """All questions of a file in the format of FastChat's `question.jsonl`."""
     questions: list[Question] = []
     places: dict[int, str] = {}
     for line in read_jsonl(path):
@@ -187,7 +167,6 @@ def _question(line: JsonLine) -> Question:
 
 
 def _cached(path: str) -> Path:
-    """The file in the cache; downloaded if it is missing there or has other content."""
     file = FILES[path]
     pooch.get_logger().setLevel("WARNING")
     cache = pooch.os_cache("copyspec_eval") / file.sha256[:12]

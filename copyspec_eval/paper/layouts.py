@@ -29,14 +29,11 @@ _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
 
 class Answered(NamedTuple):
-    """A run, its folder and its figures."""
-
     run: PlannedRun
     folder: Path
     board: Leaderboard
 
     def line(self, **drafting: Any) -> Any:
-        """The line of the arm with these settings."""
         settings = self.board.settings
         fits = Series(True, index=settings.index)
         for name, value in drafting.items():
@@ -45,7 +42,6 @@ class Answered(NamedTuple):
         return line
 
     def figures(self, line: Any, turn: int | None = None, category: str = "") -> Series[Any]:
-        """The figures of a line, or of one of its turns, or of a category of that."""
         if turn is None:
             return self.board.lines.loc[line]
         if category:
@@ -129,7 +125,6 @@ def main_results(runs: Sequence[Answered]) -> Table:
 
 
 def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
-    """The cells of one data set by variant and metric."""
     line = answered.line(drafter="copyspec")
     figures = answered.figures(line)
     column: dict[tuple[str, str], object] = {

@@ -20,8 +20,7 @@ HUMANEVAL = "humaneval_evalplus_paper"
 class Task(NamedTuple):
     """One of our tasks under the paper's name, and what the paper's code answers of it.
 
-    `tokens_per_answer` is about what Qwen2.5-7B gave; `score` is the figure that the paper has, ""
-    for a judge's rating; `is_whole` says that the documents are all that the task has.
+    `tokens_per_answer` is about what Qwen2.5-7B gave; `score` is the paper's, "" for a rating.
     """
 
     name: str
@@ -45,10 +44,7 @@ IN_THE_PAPER = (MT_REDUNDANT, CNN_DAILYMAIL, GSM8K, MT_BENCH, HUMANEVAL)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for: the options of `copyspec-eval paper`.
-
-    `model_args` are as they are recorded; a run gets the `secrets` by its environment.
-    """
+    """The options of `copyspec-eval paper`; a run gets the `secrets` by its environment."""
 
     model: str
     out: Path
@@ -61,10 +57,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A task, answered in a folder of this name by several arms in turn.
-
-    The baseline is there in any case, and no part of `arms`.
-    """
+    """A task, answered by several arms in turn, and by the baseline, in a folder of this name."""
 
     name: str
     task: str
@@ -72,7 +65,6 @@ class PlannedRun:
     exact: bool = True
 
     def num_documents(self, request: Request) -> int:
-        """How many are asked."""
         num_documents = TASKS[self.task].num_documents
         return min(num_documents, request.limit or num_documents)
 
@@ -83,14 +75,12 @@ class PlannedRun:
         return answers * task.tokens_per_answer * (len(self.arms) + 1)
 
     def folder(self, request: Request) -> Path:
-        """Where lm-eval writes."""
         return request.out / self.name
 
     def command(self, request: Request) -> list[str]:
         """lm-eval's command line, from `run` on.
 
-        The answers are kept in a cache, so that a run that was killed goes on where it ended. As in
-        the reference, every turn is prefilled anew, and FastChat's template renders MT-Bench.
+        As in the reference, every turn is prefilled anew, and FastChat's template renders MT-Bench.
         """
         folder = self.folder(request)
         arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
@@ -108,14 +98,11 @@ class PlannedRun:
 
 
 def in_shell(command: Sequence[str]) -> str:
-    """A command of `PlannedRun` as it is typed."""
     return shlex.join(["copyspec-eval", *command])
 
 
 def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
-    """A run in a folder that is named after its first and last arm.
-
-    Tables that need the same run share its folder.
+    """A run in a folder named after its first and last arm, which tables share that need the same.
 
     >>> planned_run("mt_bench_paper", ["copyspec+gamma=2", "copyspec+gamma=10"]).name
     'mt_bench-copyspec-gamma2-to-copyspec-gamma10'

@@ -33,12 +33,7 @@ def write_redundant(
 ) -> dict[int, str]:
     """Append the redundant variant of each question to `path`, but of those that it has already.
 
-    Returns:
-        why a question has none, by question_id; empty if all have one. Once all are there, the file
-        is in the order of `questions`.
-
-    Raises:
-        DataError: `path` has other questions, or cannot be written.
+    Returns why a question has none, by its id; once all are there, they are put in order.
     """
 
     def redundant_row(question: Question) -> dict[str, Any]:
@@ -63,7 +58,6 @@ def write_redundant(
 
 
 def _written(path: Path, questions: Sequence[Question]) -> dict[int, dict[str, Any]]:
-    """The rows of an earlier start."""
     if not path.exists() or not path.stat().st_size:
         return {}
     firsts = {question["question_id"]: question["turns"][0] for question in questions}

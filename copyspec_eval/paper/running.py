@@ -22,11 +22,7 @@ _COMMAND = "command.json"
 
 
 def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Model arguments as commands have them, and those that a run gets by its environment.
-
-    Raises:
-        OptionError: `text` is neither `name=value,…` nor JSON.
-    """
+    """Model arguments as commands have them, and those that a run gets by its environment."""
     try:
         parsed = try_parse_json(text) if text.startswith("{") else key_val_to_dict(text)
     except ValueError as error:
@@ -42,11 +38,7 @@ def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def make(runs: Iterable[PlannedRun], request: Request) -> None:
-    """Run what is not there yet.
-
-    Raises:
-        DataError: a folder has a run of another command; or a run fails.
-    """
+    """Run what is not there yet."""
     runs = list(runs)
     environment = os.environ | {
         VARIABLE: json.dumps(environment_arguments() | dict(request.secrets))

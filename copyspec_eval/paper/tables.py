@@ -27,13 +27,9 @@ def _with_draft_model(delta: int) -> tuple[str, ...]:
 
 
 class PaperTable(NamedTuple):
-    """A table or figure of the paper, and the runs that it needs.
+    """A table or figure of the paper, and the runs that it needs: one per task and tuple of arms.
 
-    Attributes:
-        layout: its cells, from the runs in their order.
-        tasks, arms: there is a run of each task with each tuple of arms; "{}" stands for the draft
-            model, and without one these arms are left out.
-        exact: whether the runs are exact.
+    "{}" stands for the draft model; without one these arms are left out.
     """
 
     title: str
@@ -47,7 +43,6 @@ class PaperTable(NamedTuple):
         return any(all("{}" in arm for arm in arms) for arms in self.arms)
 
     def runs(self, request: Request) -> list[PlannedRun]:
-        """The runs that a request needs."""
         model = request.draft_model
         usable = [
             [arm.format(model) for arm in arms if model or "{}" not in arm] for arms in self.arms
@@ -94,11 +89,6 @@ TABLES = {
 
 
 def table_named(name: str, request: Request) -> PaperTable:
-    """The table of that name.
-
-    Raises:
-        OptionError: no such table, no draft model where it needs one, or a wrong limit.
-    """
     if request.limit is not None and request.limit < 1:
         raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
     if name not in TABLES:
@@ -109,11 +99,7 @@ def table_named(name: str, request: Request) -> PaperTable:
 
 
 def render(table: PaperTable, request: Request) -> str:
-    """The table as Markdown: its cells, what it is to be read with, conditions and commands.
-
-    Raises:
-        DataError: a run is missing or broken.
-    """
+    """The table as Markdown: its cells, what it is to be read with, conditions and commands."""
     runs = table.runs(request)
     folders = [run.folder(request) for run in runs]
     boards = [leaderboard([read_recorded(folder)]) for folder in folders]
@@ -131,11 +117,7 @@ def render(table: PaperTable, request: Request) -> str:
 
 
 def planned(table: PaperTable, request: Request, tokens_per_second: float) -> str:
-    """The commands, and how long they take at most at the speed of plain decoding.
-
-    Raises:
-        OptionError: the speed is not positive.
-    """
+    """The commands, and how long they take at most at the speed of plain decoding."""
     if not 0 < tokens_per_second < math.inf:
         raise OptionError(
             f"--tokens-per-second must be positive, got {tokens_per_second} (default: 35.5)"

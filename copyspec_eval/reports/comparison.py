@@ -48,14 +48,11 @@ _EXCERPT = 20
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The answers of two runs to one request.
+    """The answers of two runs to one request; None for a missing one.
 
-    Attributes:
-        key, a, b: the request and the answers; None for a missing one.
-        compared_by: the tokens if both runs have them, else the text; also the text if equal tokens
-            became different texts; None if nothing was compared.
-        position: index of the first token, or character, that differs.
-        difference: how near the model was to either answer, if it was asked; the baseline is `a`.
+    `compared_by` the tokens if both runs have them, else the text, also if equal tokens became
+    different texts; `position` of the first that differs; `difference`, whose baseline is `a`,
+    tells how near the model was to either answer, if it was asked.
     """
 
     key: AnswerKey
@@ -74,15 +71,10 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScorePair:
-    """One metric of one task in both runs, over the documents that both have.
+    """One metric of one task in both runs: their means over the documents that both have.
 
-    Attributes:
-        metric: its name in lm-eval, "metric,filter".
-        num_documents, num_unpaired: how many documents both runs scored, and only one of them.
-        a, b, difference: the means, and b - a; None without documents.
-        discordant, p_value: where every value is 0 or 1, how many documents only a, and only b, has
-            right, and McNemar's exact test on those.
-        interval: where there are other values, the 95 % bootstrap interval of the difference.
+    Where every value is 0 or 1, `discordant` documents are right in a only, and in b only, with the
+    p-value of McNemar's exact test; else `interval` is that of the difference.
     """
 
     task: str
@@ -116,10 +108,7 @@ def fails(pairs: Iterable[Pair]) -> bool:
 
 
 def reordered_documents(a: Run, b: Run) -> list[Document]:
-    """The fewest documents that, moved, give the log of `a` the order of `b`'s.
-
-    Documents of one run only are left out.
-    """
+    """The fewest documents of both that, moved, give the log of `a` the order of `b`'s."""
     in_a, in_b = (
         dict.fromkeys(Document(key.task, key.doc_id) for key in run.answers) for run in (a, b)
     )
@@ -130,7 +119,6 @@ def reordered_documents(a: Run, b: Run) -> list[Document]:
 
 
 def compare_scores(a: Run, b: Run) -> list[ScorePair]:
-    """All metrics of both runs that are numbers per document, in order of task and metric."""
     names = {(task, metric) for run in (a, b) for task in run.scores for metric in run.scores[task]}
     return [
         _score_pair(task, metric, *(run.scores.get(task, {}).get(metric, {}) for run in (a, b)))
@@ -199,13 +187,7 @@ def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]
 def comparison_figures(
     pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
 ) -> dict[str, Any]:
-    """Everything as JSON values.
-
-    `{"equal": bool, "counts": {"answers": n, status: n, …}, "turns": [{"task", "turn",
-    "compared_by", "answers", status: n, …}, …], "differences": [one per answer that is not
-    identical, …], "margins": {bin: n, …}, "reordered": [{"task", "doc_id"}, …], "scores": [{field
-    of `ScorePair`: …}, …]}`; "margins" is empty where the model was not asked.
-    """
+    """Everything as JSON values, as `compare --json` prints it."""
     by_turn: dict[tuple[str, int], list[Pair]] = {}
     for pair in pairs:
         by_turn.setdefault((pair.key.task, pair.key.turn), []).append(pair)
@@ -226,7 +208,7 @@ def comparison_figures(
 def comparison_tables(
     pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
 ) -> str:
-    """Markdown: tables and, between them, the differing answers by name; the verdict last."""
+    """Tables and, between them, the differing answers by name; the verdict last."""
     figures = comparison_figures(pairs, reordered, scores)
     differences = figures["differences"]
     lines = [_line(each) for each in differences if each["status"] != "not_comparable"]
@@ -262,7 +244,6 @@ def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
 
 
 def _compared_by(pairs: Sequence[Pair]) -> str | None:
-    """What the answers were compared by: "tokens", "text", "both" or nothing."""
     kinds = {pair.compared_by for pair in pairs if pair.compared_by}
     return "both" if len(kinds) > 1 else next(iter(kinds), None)
 
@@ -282,7 +263,6 @@ def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
 
 
 def _difference(pair: Pair) -> dict[str, Any]:
-    """A pair that is not identical as JSON values; a missing answer is None."""
     start = first_difference(pair.a.text, pair.b.text) if pair.a and pair.b else None
 
     def side(answer: Answer | None) -> dict[str, Any] | None:
@@ -306,7 +286,6 @@ def _difference(pair: Pair) -> dict[str, Any]:
 
 
 def _line(difference: Mapping[str, Any]) -> str:
-    """One answer and what is wrong with it; texts as Python writes them, on one line."""
     repeat = f" repeat {difference['repeat']}" if difference["repeat"] else ""
     name = f"- {difference['task']} doc {difference['doc_id']} turn {difference['turn']}{repeat}"
     a, b, status = difference["a"], difference["b"], difference["status"]

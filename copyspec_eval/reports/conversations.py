@@ -17,8 +17,6 @@ PREFIX = "rating_"
 
 
 class Rating(NamedTuple):
-    """A rating of one answer, from 1 to 10."""
-
     task: str
     judge: str
     category: str
@@ -28,11 +26,7 @@ class Rating(NamedTuple):
 
 
 def conversations(run: Run) -> dict[str, list[Conversation]]:
-    """The conversations that a judge can score, by task: those of FastChat's question files.
-
-    Raises:
-        DataError: there are none, or one has no answer or no document.
-    """
+    """The conversations that a judge can score, by task: those of FastChat's question files."""
     by_task: dict[str, list[Conversation]] = {}
     for answer in run.answers.values():
         if answer.turn == 1 and answer.repeat == 0 and _has_questions(answer):
@@ -62,11 +56,7 @@ def _conversation(first: Answer, second: Answer | None) -> Conversation:
 
 
 def document_fields(answer: Answer, **types: Any) -> list[Any]:
-    """Fields of the answer's document, converted to these types.
-
-    Raises:
-        DataError: one is missing or of another type.
-    """
+    """Fields of the answer's document, converted to these types."""
     doc, values = answer.doc or {}, []
     # What is missing is named before what is of another type.
     for name in sorted(types, key=lambda name: name in doc):

@@ -24,7 +24,7 @@ _BEYOND = 2**31
 
 
 class Asked(NamedTuple):
-    """Which request: `task` is "" where it is not known, `document` the document's number or id."""
+    """Which request; `task` is "" where it is not known."""
 
     task: str
     document: str
@@ -33,13 +33,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EarlierAnswer:
-    """An answer as an earlier run left it.
-
-    Attributes:
-        token_ids: None where the backend reported none.
-        text: the answer as handed to lm-eval; None for a trace.
-        whole_text: of `token_ids`, special tokens included; None for a trace.
-    """
+    """An answer as an earlier run left it; what its backend did not report is None."""
 
     asked: Asked
     token_ids: TokenIds | None
@@ -49,11 +43,7 @@ class EarlierAnswer:
 
 
 class EarlierAnswers:
-    """Token ids of earlier answers, by what was asked.
-
-    Attributes:
-        in_order: all answers, the latest last.
-        digest: of all answers and what was asked; twelve hexadecimal digits.
+    """Token ids of earlier answers, by what was asked; the latest last.
 
     >>> earlier = EarlierAnswers([(Asked("mt_bench", "7", 2), [5, 6]), (Asked("", "7", 2), [8])])
     >>> [list(answer) for answer in earlier.to("mt_bench", 7, 2)], earlier.to("mt_bench", 7, 1)
@@ -84,14 +74,7 @@ class EarlierAnswers:
 
 
 def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
-    """The answers in `paths`: folders of runs, files of their rows, or files of traces.
-
-    Later paths have the later answers. `notes` gets a line about rows that cannot be read.
-
-    Raises:
-        OptionError: there is no such file or folder, or no answer in it.
-        DataError: a file cannot be read.
-    """
+    """The answers in folders of runs, files of their rows, or files of traces, in this order."""
     answers: list[EarlierAnswer] = []
     for path in paths:
         try:
@@ -107,13 +90,7 @@ def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
 
 
 def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -> EarlierAnswers:
-    """The answers in `paths` for a replay of a file of traces, whose documents have no task.
-
-    Raises:
-        OptionError: as `read_earlier`; it is the same file; an answer has no token ids; none has
-            the id and turn of a trace.
-        DataError: as `read_earlier` and `read_traces`.
-    """
+    """The answers in `paths` for a replay of a file of traces, whose documents have no task."""
     for path in paths:
         if os.path.realpath(path) == os.path.realpath(replayed):
             raise OptionError(f"store={path} is what is replayed; name answers of another run")

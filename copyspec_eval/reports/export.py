@@ -24,11 +24,7 @@ def model_name(run: Run) -> str:
 
 
 def write_fastchat(run: Run, folder: Path) -> list[Path]:
-    """Write `<task>/model_answer/<model>.jsonl` below `folder`, a row per conversation.
-
-    Raises:
-        DataError: as `conversations`, or a file cannot be written.
-    """
+    """Write `<task>/model_answer/<model>.jsonl` below `folder`, a row per conversation."""
     model = model_name(run)
     written = []
     for task, in_task in conversations(run).items():
@@ -49,14 +45,7 @@ def write_fastchat(run: Run, folder: Path) -> list[Path]:
 
 
 def write_evalplus(run: Run, folder: Path) -> Path:
-    """Write `<model>.jsonl` below `folder`: the program in each answer, as EvalPlus sanitises it.
-
-    No program is run.
-
-    Raises:
-        OptionError: EvalPlus is not installed.
-        DataError: there are no answers, one has no document, or the file cannot be written.
-    """
+    """Write `<model>.jsonl`: the program in each answer, as EvalPlus sanitises it; none is run."""
     try:
         from evalplus.sanitize import sanitize
     except ImportError as error:
@@ -73,11 +62,6 @@ def write_evalplus(run: Run, folder: Path) -> Path:
 
 
 def write_turns(folder: Path, path: Path) -> Path:
-    """Write the turns of a run, `turns.read_turns`, as parquet.
-
-    Raises:
-        DataError: as `read_turns`, or the file cannot be written.
-    """
     journal.replace(path, read_turns([folder]).to_parquet(index=False))
     return path
 

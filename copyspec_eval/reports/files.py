@@ -21,7 +21,6 @@ _RUN_FILES = {
 
 
 def listing(folder: Path) -> str:
-    """A line per kind of file in the folder of a run."""
     newest = {pattern: max(folder.rglob(pattern), default=None) for pattern in _RUN_FILES}
     places = {
         path.parent / pattern: _RUN_FILES[pattern] for pattern, path in newest.items() if path
@@ -33,9 +32,6 @@ def write(board: Leaderboard, folder: Path) -> list[Path]:
     """Write all files into `folder`; everything is made before anything is written.
 
     They are meant to be shared, so notes name files without the folders of this machine.
-
-    Raises:
-        DataError: a file cannot be written; those written before are whole.
     """
     board = replace(board, notes=[shareable(note) for note in board.notes])
     texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}

@@ -27,16 +27,10 @@ _MAX_NAMES = 10
 def judge_run(
     run: Run, judge: Judge, concurrency: int, all_references: bool = False
 ) -> dict[str, Judged]:
-    """Have all answers of `run` to MT-Bench, MT-Redundant and own question files rated, by task.
+    """Have all answers of `run` that a judge can rate rated, by task; each is asked for once.
 
-    The judgements are in `fastchat/<task>/model_judgment/<judge>_single.jsonl` of the run's folder,
-    and only those that are not there yet are asked for. FastChat shows them:
-    `python -m fastchat.llm_judge.show_result --bench-name mt_bench --input-file FILE`, also for
-    MT-Redundant, because it shows second turns under that name alone. Those with `all_references`
-    (see `gradings`) are in another file.
-
-    Raises:
-        DataError: as `judge_all` and `conversations`, or the judge's data are missing.
+    `python -m fastchat.llm_judge.show_result --bench-name mt_bench --input-file FILE` shows the
+    judgements, also of MT-Redundant: it shows second turns under that name alone.
     """
     judge_data = guide(*_judge_files())
     results: dict[str, Judged] = {}
@@ -56,12 +50,7 @@ def judge_two_runs(
 ) -> dict[str, JudgedPairs]:
     """Have the judge choose between two runs' answers, by task, see `pairwise`.
 
-    The verdicts are in `fastchat/<task>/model_judgment/<judge>_pair-<run b>.jsonl` of the first
-    run's folder, and only those that are not there yet are asked for. FastChat shows them:
-    `python -m fastchat.llm_judge.show_result --mode pairwise-all --input-file FILE`.
-
-    Raises:
-        OptionError, DataError: as `conversations`, `pairs_of` and `judge_pairs`.
+    `python -m fastchat.llm_judge.show_result --mode pairwise-all --input-file FILE` shows them.
     """
     names = model_name(a), model_name(b)
     if names[0] == names[1]:
@@ -103,7 +92,6 @@ def ratings_table(results: Mapping[str, Judged]) -> str:
 
 
 def _rating_rows(judged: Judged) -> Iterator[list[Any]]:
-    """Both turns and each of them, over all categories and in each."""
     graded = [
         (g.turn, g.category, judged.scores.get((g.question_id, g.turn))) for g in judged.gradings
     ]

@@ -33,17 +33,14 @@ _IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycl
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """Figures of runs, and what was kept separate or is missing.
+    """Figures of runs, and what was separated or is missing.
 
     Attributes:
-        lines: a row per line: `model`, `task`, `drafter` (with the settings that distinguish it
-            from other lines of that drafter), `date` of its latest run, the columns of
-            `summary.summarise`; `score_NAME`, the mean of lm-eval's score over the runs, and
-            `score_NAME_spread`; `rating_JUDGE`, the mean over the answers; `documents` and
-            `documents_of`, those answered and those that the task has; and if any run was cut
-            short, `runs_cut_short`, their number.
-        by_turn, by_category: the same figures, without scores, by `line` and `turn`, and also by
-            `category`.
+        lines: a row per line: `model`, `task`, `drafter` (with what distinguishes it from others),
+            `date` of its latest run, the columns of `summary.summarise`; `score_NAME`, lm-eval's,
+            and `score_NAME_spread`; `rating_JUDGE`; `documents` answered, and `documents_of` the
+            task; and if any run was cut short, `runs_cut_short`.
+        by_turn, by_category: the same figures, without scores.
         settings: by line, a column per setting, see `RunSpec.settings`.
         turns: see `turns.frame`; with `line`, and `repetition` among the runs of the line.
         records: the record of each row of `turns`, by its index.
@@ -63,8 +60,7 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     """All runs' answers by model, task, drafter and `RunSpec`.
 
     Answers under unequal specs are lines of their own, and a note names the settings that differ.
-    Runs under equal specs are repetitions: nothing is dropped, figures are means over the runs, or
-    over all answers where runs are unequal. Runs that answered different documents are one.
+    Runs under equal specs are repetitions; runs that answered different documents are one.
     """
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
@@ -92,7 +88,6 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
 
 
 def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
-    """Which lines have loops or copies of earlier runs, and what exact mode gave to each arm."""
     for number, share in board.lines.get("looped_share", Series(dtype=float)).items():
         if share is not None and share > _MUCH_LOOPED:
             yield (
@@ -113,7 +108,6 @@ def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
 
 
 def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame:
-    """The judges' ratings of the runs of each line."""
     rated = [
         (number, *rating)
         for (number, task), line in frame.groupby(["line", "task"])
@@ -157,7 +151,6 @@ def _numbered(frame: DataFrame, manifests: dict[str, RunManifest]) -> DataFrame:
 def _lines(
     frame: DataFrame, manifests: Mapping[str, RunManifest], runs: Sequence[RecordedRun]
 ) -> tuple[DataFrame, DataFrame]:
-    """Names, date, documents and scores of each line, and its settings."""
     scores = {key: values for run in runs for key, values in run.scores.items()}
     cut_short = {run_id for run in runs for run_id in run.cut_short}
     documents = {task: count for run in runs for task, count in run.documents.items()}
@@ -210,7 +203,6 @@ def _unequal_repetitions(board: Leaderboard) -> Iterator[str]:
 
 
 def _separate_lines(board: Leaderboard) -> Iterator[str]:
-    """Which lines differ only in their settings, and in which."""
     settings = board.settings.map(_text)
     arms = settings.get("drafting.arms")
     for before, number in pairwise(board.lines.index):

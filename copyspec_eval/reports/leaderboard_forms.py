@@ -71,12 +71,10 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
 
 
 def _differs(board: Leaderboard, name: str) -> bool:
-    """Whether lines differ in a column; a single task is named all the same."""
     return name == "task" or board.lines[name].nunique() > 1
 
 
 def as_markdown(board: Leaderboard) -> str:
-    """The tables, the conditions, the commands and the notes."""
     parts = ["# Leaderboard\n"]
     parts += [markdown(*line_cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
     if len(board.by_turn) > len(board.lines):
@@ -102,7 +100,6 @@ def in_words(board: Leaderboard) -> list[str]:
 
 
 def line_cells(board: Leaderboard) -> Cells:
-    """The main table: a row per line."""
     _, _, numbers = conditions(board)
 
     def turn_column(turn: int) -> Column:
@@ -212,17 +209,15 @@ def as_json(board: Leaderboard) -> str:
 
 
 def _values(row: Series[Any]) -> dict[str, Any]:
-    """A row as JSON values; what is unknown is None."""
     return {
         str(name): None if value != value else value for name, value in row.astype(object).items()
     }
 
 
 def csv_files(board: Leaderboard) -> dict[str, str]:
-    """Files for analysis by name: a row per line, per line and turn, and per category.
+    """Files for analysis, whose cells need no parsing: by line, by turn, and by category.
 
-    One column per setting, metric and score, so that no cell needs parsing. A text that a
-    spreadsheet would take for a formula gets an apostrophe in front.
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     tables = {
         "leaderboard.csv": board.lines.join(board.settings.add_prefix("spec.")),

@@ -20,13 +20,8 @@ from copyspec_eval.types import Attempt
 class RecordedRun:
     """The runs into one folder, or into several folders that are shards of one run.
 
-    Attributes:
-        folder: the folder, or that of the first shard.
-        records: all answers, in the order of their runs and keys, without token ids and spans; each
-            once where a run continued another, see `Results.last_runs`.
-        manifests: by run id; a run whose manifest is missing has none.
-        scores, documents, cut_short: see `Results`.
-        notes: what is incomplete, left out or of another schema, for people.
+    `records` has each answer once, without token ids and spans, in the order of runs and keys;
+    `scores`, `documents` and `cut_short` are those of `Results`; `notes` are for people.
     """
 
     folder: Path
@@ -40,11 +35,7 @@ class RecordedRun:
 
 
 def read_recorded(folder: Path) -> RecordedRun:
-    """The run, or the runs, in `folder`.
-
-    Raises:
-        DataError: no such folder, no records in it, or its manifest or results are broken.
-    """
+    """The run, or the runs, in `folder`."""
     files = sorted(folder.glob("turns*.jsonl"))
     if not files and not (folder / "manifest.json").exists():
         read_run(folder)  # reports what is missing, if the folder is no run at all

@@ -18,11 +18,9 @@ _METRICS = {metric.name: metric for metric in METRICS}
 
 
 def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
-    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`.
+    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`: sums, and ratios of `METRICS`.
 
-    Each is the sums of turns, tokens, forwards and attempts, and ratios of `summary.METRICS`, None
-    where nothing was attempted. `cost_per_token` is (forwards + token_cost * drafted tokens) /
-    tokens: the time per token in steps of one token, so that plain decoding has 1. Where answers of
+    `cost_per_token` is in steps of one token, so that plain decoding has 1. Where answers of
     earlier runs were drafted from, `earlier_share` is the share of the tokens that they gave.
     """
     rows = [
@@ -57,7 +55,6 @@ def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> dict[str
 
 
 def replay_table(figures: dict[str, Any]) -> str:
-    """The same as a table, a row per group."""
     groups = {"all": figures["total"]}
     groups |= {f"turn {name}": group for name, group in figures["by_turn"].items()}
     groups |= figures["by_category"]

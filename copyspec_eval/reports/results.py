@@ -41,10 +41,8 @@ class Results(NamedTuple):
         documents: by task, how many it has, asked or not.
         last_runs: by run id, the last run that continued it; most runs map to themselves. A later
             run continues one that was cut short if it has the same settings for every task that
-            lacks results. An answer that both have counts once, as the later run gave it, because
-            that is the one lm-eval scored.
-        cut_short: the runs that neither reached their end nor were continued, since a kill, an
-            error or a power cut ended them, or they are still running; a note on each by run id.
+            lacks results; an answer of both counts once, as the later run gave it.
+        cut_short: a note on each run that neither reached its end nor was continued.
     """
 
     scores: _Scores
@@ -59,9 +57,6 @@ def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests
     A file belongs to the run that it names, and to its other arms. A task that was entirely in
     lm-eval's cache belongs to the latest run before it that answered it, in the same arm. A file
     that names no run, and no model of another kind, belongs to the latest run.
-
-    Raises:
-        DataError: a file is broken.
     """
     answered = {(row.run_id, row.task) for row in rows}
     scores: _Scores = {}
@@ -142,7 +137,6 @@ def _endings(
 
 
 def _continues(other: str, run_id: str, tasks: set[str], manifests: _Manifests) -> bool:
-    """Whether `other` has the settings of `run_id` for `tasks`."""
     if run_id == other or run_id not in manifests or other not in manifests:
         return False
     a, b = manifests[run_id].spec, manifests[other].spec

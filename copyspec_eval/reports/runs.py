@@ -24,11 +24,7 @@ Scores = dict[str, dict[str, dict[int, float]]]
 class Answer:
     """One generated answer; its text is as it was scored.
 
-    Attributes:
-        prompt: as rendered; None where only its hash was recorded.
-        token_ids: the tokens it came from, where the backend is ours.
-        gen_kwargs: the generation settings of the request; empty where they were not recorded.
-        doc: the task's document; None where it was not recorded.
+    Unknown where they were not recorded: the rendered `prompt`, `token_ids`, `gen_kwargs`, `doc`.
     """
 
     task: str
@@ -56,15 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run's answers and scores.
-
-    Attributes:
-        answers: task by task in the order of the sample log; without logs in order of key.
-        scores: metrics that are not numbers are left out.
-        dtype: the model's, e.g. "torch.bfloat16"; None if not recorded.
-        model: its name as lm-eval puts it into file names; None if not recorded.
-        notes: what could not be read or was cut short, for people.
-    """
+    """A run's answers and scores, the former in order of the sample log, or of key without logs."""
 
     folder: Path
     answers: dict[AnswerKey, Answer]
@@ -86,9 +74,6 @@ def read_run(folder: Path) -> Run:
     """The run in `folder` and the folders below it; of each task the newest sample log.
 
     Without sample logs the answers are those of `turns.jsonl`.
-
-    Raises:
-        DataError: no such folder, neither of these in it, or one of them is broken.
     """
     if not folder.is_dir():
         raise DataError(
@@ -128,11 +113,7 @@ def _read_rows(folder: Path, notes: list[str]) -> dict[Path, list[TurnRecord]]:
 
 
 def read_arms(folder: Path) -> dict[str, tuple[Run, Run]]:
-    """By arm of a paired run the baseline's answers and the arm's; they have no scores.
-
-    Raises:
-        DataError: as `read_run`; or an answer has no baseline, or no tokens.
-    """
+    """By arm of a paired run the baseline's answers and the arm's; they have no scores."""
     run = read_run(folder)
     rows = [row for in_place in _read_rows(folder, []).values() for row in in_place]
     manifests = read_manifests(folder, [])
@@ -234,7 +215,6 @@ def _answers(
 
 
 def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
-    """A run without sample logs; rows stand in the order in which a batch happened to finish."""
     answers = {
         row.key: Answer(*row.key, None, row.prompt_sha256, row.text, row.answer_ids, {})
         for row in rows

@@ -31,16 +31,11 @@ _MOST_WEIGHTS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure over turns.
+    """A figure over turns, from columns of `turns.frame`; a turn without one is left out.
 
-    Attributes:
-        name: in results files.
-        heading: in tables.
-        columns: of `turns.frame`, which it is computed from; a turn without one is left out.
-        combine: the figure of at least one turn; NaN where there is nothing to divide by.
-        timed: whether it needs seconds, which an answer from lm-eval's cache lacks.
-        higher_is_better: None where neither is.
-        is_bound: whether it is an end of another metric's confidence interval.
+    `combine` is the figure of at least one turn; NaN where there is nothing to divide by. `timed`
+    ones need seconds, which an answer from lm-eval's cache lacks. `is_bound` marks the ends of
+    another metric's confidence interval.
     """
 
     name: str
@@ -97,12 +92,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval that draws whole clusters; NaN for fewer than two.
 
-    The turns of a conversation are not independent, so conversations are drawn. The same input
-    gives the same interval, and memory does not grow with resamples x turns.
-
-    Args:
-        statistic: of weights `[resamples, turns]`, how often each turn was drawn: `[resamples]`.
-        clusters: by turn, the number of its cluster.
+    The turns of a conversation are not independent, so conversations are drawn. `statistic` is of
+    weights `[resamples, turns]`, how often each turn was drawn, by chunks that bound the memory.
     """
     numbers, members = numpy.unique(clusters, return_inverse=True)
     count = len(numbers)
@@ -122,11 +113,6 @@ def bootstrap_interval(
 
 
 def ratio_of_sums(values: Floats, _: Integers) -> float:
-    """Sum of the first column / sum of the second.
-
-    >>> ratio_of_sums(numpy.array([[10.0, 2.0], [30.0, 8.0]]), numpy.arange(2))
-    4.0
-    """
     numerator, denominator = values.sum(axis=0)
     return float(numerator / denominator) if denominator else math.nan
 
@@ -150,21 +136,11 @@ def ratio_of_rates(values: Floats, _: Integers) -> float:
 
 
 def median_of_ratios(values: Floats, _: Integers) -> float:
-    """Median over the turns of `ratio_of_rates`.
-
-    >>> turns = [[10.0, 2.0, 10.0, 4.0], [10.0, 1.0, 10.0, 4.0], [10.0, 1.0, 10.0, 1.0]]
-    >>> median_of_ratios(numpy.array(turns), numpy.arange(3))
-    2.0
-    """
     return float(numpy.median(_rates(values)))
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:
-    """The median of `values`, each repeated as often as its weight: `[resamples]`.
-
-    Args:
-        values: `[turns]`, ascending.
-        weights: `[resamples, turns]`, whole numbers.
+    """The median of ascending `values`, each repeated as often as its weight: `[resamples]`.
 
     >>> weighted_median(numpy.array([1.0, 2.0, 5.0]), numpy.array([[1.0, 0.0, 1.0]]))
     array([3.])

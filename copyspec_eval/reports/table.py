@@ -38,10 +38,7 @@ def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
 
 
 def run_table(rows: Sequence[TurnRecord]) -> str:
-    """A row per task and turn, under it one per category if there are several.
-
-    A column that has no value anywhere is left out.
-    """
+    """A row per task and turn, under it one per category if there are several."""
     names = {(row.task, f"turn {row.turn}"): row.drafter or row.backend for row in rows}
     lines = []
     for task, by_turn in run_figures(rows).items():

@@ -20,10 +20,7 @@ Cells = tuple[list[str], list[list[object]]]
 
 
 class Column(NamedTuple):
-    """A column of a table over a frame of figures: its heading, and the cell of a row.
-
-    `turn` is the one that it is of, in a table with several turns beside each other.
-    """
+    """A heading, and the cell of a row; `turn` where a table has turns beside each other."""
 
     heading: str
     cell: Callable[[Series[Any]], object]
@@ -31,7 +28,6 @@ class Column(NamedTuple):
 
 
 def text_column(name: str) -> Column:
-    """A column of the frame as it is."""
     return Column(name, lambda row: row[name])
 
 
@@ -41,7 +37,6 @@ def metric_column(name: str, form: str, heading: str | None = None) -> Column:
 
 
 def metric_columns(form: str, *names: str) -> list[Column]:
-    """Several metrics in the same number format."""
     return [metric_column(name, form) for name in names]
 
 
@@ -70,7 +65,6 @@ def figure(figures: Series[Any], name: str, form: str) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """`value` in a format; "" for None and NaN."""
     return "" if value is None or value != value else format(value, form)
 
 
@@ -96,6 +90,5 @@ def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Cells:
-    """The table without the columns in which every cell is empty."""
     full = [index for index in range(len(headers)) if any(row[index] != "" for row in rows)]
     return [headers[index] for index in full], [[row[index] for index in full] for row in rows]

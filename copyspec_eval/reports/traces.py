@@ -33,11 +33,7 @@ class Trace:
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
-    """Traces of a JSONL file: `category, turn, prompt_ids, answer_ids` in each row, `id` in some.
-
-    Raises:
-        DataError: the file is missing or has no rows, or a line is not such a row.
-    """
+    """The rows of a JSONL file: `category, turn, prompt_ids, answer_ids`, and `id` in some."""
     for where, fields in read_jsonl(path):
         try:
             yield msgspec.convert(fields, Trace)

@@ -27,9 +27,6 @@ def read_turns(folders: Iterable[Path]) -> DataFrame:
 
     >>> turns = read_turns([Path("runs/a"), Path("runs/b")])  # doctest: +SKIP
     >>> turns.groupby("spec.drafting.gamma")["num_tokens"].sum()  # doctest: +SKIP
-
-    Raises:
-        DataError: as `read_recorded`.
     """
     runs = [read_recorded(folder) for folder in folders]
     specs = {run_id: run.spec for read in runs for run_id, run in read.manifests.items()}
@@ -43,7 +40,7 @@ def read_turns(folders: Iterable[Path]) -> DataFrame:
 
 
 def _of_one_type(setting: Series[Any]) -> Series[Any]:
-    """A setting's values as any file of tables takes them: of one simple type, or as text."""
+    """A setting's values as parquet takes them: of one simple type, or as text."""
     values = setting.dropna()
     types = set(values.map(type))
     simple = len(types) < 2 and not types & {list, dict}
@@ -65,11 +62,8 @@ def frame(records: Sequence[TurnRecord]) -> DataFrame:
 def columns(record: TurnRecord) -> dict[str, Any]:
     """The row of a record.
 
-    The fields that name the turn, `drafter` (the backend where there is none), `batch_size`,
-    `generation`; `counts_columns`, those of the baseline as `baseline_…`; `ended`, 1 if neither the
-    answer nor the baseline's was cut by the token budget; `agreement` ("" if not paired) and, as 0
-    or 1, `identical`, `near_tie`, `diverged`; `difference_position`, `margin` and `noise` of the
-    first difference.
+    `drafter` is the backend where there is none; `ended` is 1 if neither the answer nor the
+    baseline's was cut by the token budget; `agreement` is "" if not paired.
     """
     baseline = record.baseline
     difference = baseline.difference if baseline else None
@@ -93,10 +87,8 @@ def columns(record: TurnRecord) -> dict[str, Any]:
 def counts_columns(counts: TurnCounts) -> dict[str, Any]:
     """The counts of a turn, flat, and the sums that metrics are made of.
 
-    `SOURCE_attempts`, `SOURCE_drafted`, `SOURCE_accepted` for each source of draft tokens;
     `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
-    context, store and earlier runs, not known where a source is "unknown"; `drafted_tokens`: of all
-    sources; `num_turns`: 1; `cut`: 0 or 1, whether the token budget ended the answer.
+    context, store and earlier runs, not known where a source is "unknown".
     """
     flat = {field.name: getattr(counts, field.name) for field in fields(TurnCounts)}
     drafts = flat.pop("drafts")

@@ -103,7 +103,6 @@ def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Itera
 
 
 def _agreements(board: Leaderboard) -> list[list[str]]:
-    """How many answers are the baseline's, by line."""
     compared = board.turns[board.turns["agreement"] != ""]
     counts = compared.groupby("line")[["identical", "near_tie", "diverged"]].sum()
     return [
@@ -113,7 +112,6 @@ def _agreements(board: Leaderboard) -> list[list[str]]:
 
 
 def _differences(board: Leaderboard) -> list[list[str]]:
-    """Where answers differ from the baseline's."""
     rows = []
     for number, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
         record = board.records[number]

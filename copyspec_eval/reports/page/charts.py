@@ -52,8 +52,6 @@ _LONGEST_LABEL = 14
 
 
 class Chart(NamedTuple):
-    """A drawing, what it shows in a line, and its SVG."""
-
     title: str
     note: str
     svg: str
@@ -62,7 +60,6 @@ class Chart(NamedTuple):
 def _draw(
     title: str, note: str, labels: tuple[str, str], grid: _Grid, plot: Callable[[Axes], None]
 ) -> Chart:
-    """A chart that `plot` draws on axes with these labels of x and y."""
     with matplotlib.rc_context(_STYLE):
         # Found for each chart, the margins would take as long as all else.
         figure = Figure(figsize=_SIZE)
