@@ -69,12 +69,15 @@ def replay(arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print where two runs' answers and scores differ, or the arms of one; 1 if answers do."""
-    from copyspec_eval.reports import comparison, runs
+    from copyspec_eval.reports import comparison
+    from copyspec_eval.reports.recorded import read_whole
+    from copyspec_eval.reports.runs import read_arms
 
+    run_a = read_whole(arguments.run_a)
     if arguments.run_b is None:
-        pairs = runs.read_arms(arguments.run_a)
+        pairs = read_arms(run_a)
     else:
-        pairs = {"": (runs.read_run(arguments.run_a), runs.read_run(arguments.run_b))}
+        pairs = {"": (run_a, read_whole(arguments.run_b))}
     compared = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
     if arguments.json:
         figures = {name: comparison.comparison_figures(*each) for name, each in compared.items()}
@@ -103,9 +106,10 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.reports import files, leaderboard, leaderboard_forms, shards
+    from copyspec_eval.reports import files, leaderboard, leaderboard_forms
+    from copyspec_eval.reports.recorded import read_runs
 
-    runs = shards.read_runs(arguments.runs)
+    runs = read_runs(arguments.runs)
     board = leaderboard.leaderboard(runs)
     written = files.write(board, arguments.out) if arguments.out else []
     if arguments.format == "table":
@@ -120,13 +124,6 @@ def report(arguments: argparse.Namespace) -> None:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:
         raise DataError(f"{', '.join(str(run.folder) for run in runs)}: no answers to report")
-
-
-def merge(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.reports.shards import write_merged
-
-    _print_notes(write_merged(arguments.runs, arguments.out))
-    _show(arguments.out)
 
 
 def exactness(arguments: argparse.Namespace) -> None:
@@ -146,13 +143,14 @@ def tiny(arguments: argparse.Namespace) -> None:
 
 def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
-    from copyspec_eval.reports import judged, runs
+    from copyspec_eval.reports import judged
+    from copyspec_eval.reports.recorded import read_whole
     from copyspec_eval.scoring.judge import Judge
 
     rater = Judge(arguments.model, arguments.base_url)
-    run, how = runs.read_run(arguments.run), (arguments.concurrency, arguments.all_references)
+    run, how = read_whole(arguments.run), (arguments.concurrency, arguments.all_references)
     if arguments.against:
-        pairs = judged.judge_two_runs(run, runs.read_run(arguments.against), rater, *how)
+        pairs = judged.judge_two_runs(run, read_whole(arguments.against), rater, *how)
         _show(judged.verdicts_table(pairs))
         return int(any(pair.reasons for pair in pairs.values()))
     results = judged.judge_run(run, rater, *how)
@@ -193,14 +191,15 @@ def paper(arguments: argparse.Namespace) -> None:
 
 
 def export(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.reports import export, runs
+    from copyspec_eval.reports import export
+    from copyspec_eval.reports.recorded import read_whole
 
     if arguments.format == "turns":
         written = [export.write_turns(arguments.run, arguments.out / "turns.parquet")]
     elif arguments.format == "evalplus":
-        written = [export.write_evalplus(runs.read_run(arguments.run), arguments.out)]
+        written = [export.write_evalplus(read_whole(arguments.run), arguments.out)]
     else:
-        written = export.write_fastchat(runs.read_run(arguments.run), arguments.out)
+        written = export.write_fastchat(read_whole(arguments.run), arguments.out)
     for path in written:
         _show(path)
 

@@ -112,11 +112,14 @@ def _read_rows(folder: Path, notes: list[str]) -> dict[Path, list[TurnRecord]]:
     return by_place
 
 
-def read_arms(folder: Path) -> dict[str, tuple[Run, Run]]:
+def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:
     """By arm of a paired run the baseline's answers and the arm's; they have no scores."""
-    run = read_run(folder)
-    rows = [row for in_place in _read_rows(folder, []).values() for row in in_place]
-    manifests = read_manifests(folder, [])
+    folder = run.folder
+    by_place = _read_rows(folder, [])
+    rows = [row for in_place in by_place.values() for row in in_place]
+    manifests: dict[str, RunManifest] = {}
+    for place in by_place:
+        manifests |= read_manifests(place, [])
     drafted: dict[str, dict[AnswerKey, Answer]] = {}
     for row in sorted(rows, key=lambda row: row.run_id):
         if row.baseline is None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pandas import DataFrame, Series
 
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.types import COPIED, DraftCounts, DraftSource, TurnCounts
 
 _SOURCES: tuple[DraftSource, ...] = get_args(DraftSource)
@@ -28,7 +28,7 @@ def read_turns(folders: Iterable[Path]) -> DataFrame:
     >>> turns = read_turns([Path("runs/a"), Path("runs/b")])  # doctest: +SKIP
     >>> turns.groupby("spec.drafting.gamma")["num_tokens"].sum()  # doctest: +SKIP
     """
-    runs = [read_recorded(folder) for folder in folders]
+    runs = read_runs(folders)
     specs = {run_id: run.spec for read in runs for run_id, run in read.manifests.items()}
     records = [record for run in runs for record in run.records]
     settings = [
