@@ -40,8 +40,8 @@ def replay(arguments: argparse.Namespace) -> None:
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
+    from copyspec_eval.reports.earlier_runs import read_traces
     from copyspec_eval.reports.replayed import replay_figures, replay_table
-    from copyspec_eval.reports.traces import read_traces
 
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(
@@ -106,12 +106,14 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.reports import files, leaderboard, leaderboard_forms
+    from copyspec_eval.reports import leaderboard, leaderboard_forms
+    from copyspec_eval.reports.page.build import write_report
     from copyspec_eval.reports.recorded import read_runs
+    from copyspec_eval.reports.runs import listing
 
     runs = read_runs(arguments.runs)
     board = leaderboard.leaderboard(runs)
-    written = files.write(board, arguments.out) if arguments.out else []
+    written = write_report(board, arguments.out) if arguments.out else []
     if arguments.format == "table":
         _show(leaderboard_forms.overview(board, arguments.wide))
     else:
@@ -119,7 +121,7 @@ def report(arguments: argparse.Namespace) -> None:
     # Shards are one run in several folders.
     is_one = len(arguments.runs) == 1 and arguments.runs[0] == runs[0].folder
     if arguments.format == "table" and is_one:
-        _show(f"\n{files.listing(runs[0].folder)}")
+        _show(f"\n{listing(runs[0].folder)}")
     for path in written:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:

@@ -5,22 +5,42 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from copyspec_eval import records
 from copyspec_eval.drafters.options import store_text
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.traces import read_traces
 from copyspec_eval.sources import read_jsonl
 
 TokenIds = Sequence[int]
 
 _BEYOND = 2**31
 """No tokenizer has as many tokens."""
+
+_MOST_TOKENS = 2**20
+"""Of a prompt or an answer; a drafter reads them in seconds."""
+
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded turn: a prompt and the answer that a model gave to it, as token ids.
+
+    By `id`, of its document, answers of other runs to the same request are found.
+    """
+
+    category: str
+    turn: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    prompt_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=_MOST_TOKENS)]
+    answer_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(min_length=1, max_length=_MOST_TOKENS)]
+    id: int | str | None = None
 
 
 class Asked(NamedTuple):
@@ -71,6 +91,17 @@ class EarlierAnswers:
         return tuple(
             ids for name in tasks for ids in self._by_request.get(asked._replace(task=name), ())
         )
+
+
+def read_traces(path: Path) -> Iterator[Trace]:
+    """The rows of a JSONL file: `category, turn, prompt_ids, answer_ids`, and `id` in some."""
+    for where, fields in read_jsonl(path):
+        try:
+            yield msgspec.convert(fields, Trace)
+        except msgspec.ValidationError as error:
+            raise DataError(
+                f"{where}: not a trace ({error}); give category, turn, prompt_ids, answer_ids"
+            ) from error
 
 
 def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:

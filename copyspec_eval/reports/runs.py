@@ -16,6 +16,14 @@ from copyspec_eval.records import AnswerKey, TurnRecord
 from copyspec_eval.reports.results import BROKEN, numbers, read_results
 from copyspec_eval.sources import read_jsonl
 
+_RUN_FILES = {
+    "results_*.json": "lm-eval's results",
+    "samples_*.jsonl": "prompts, answers and scores",
+    "turns*.jsonl": "counts, times and tokens of every turn",
+    "report.html": "a page for the browser: charts, and every answer with its copied text",
+    "manifest.json": "hardware, versions, settings and command",
+}
+
 Scores = dict[str, dict[str, dict[int, float]]]
 """`{task: {"metric,filter": {doc_id: value}}}`."""
 
@@ -147,6 +155,14 @@ def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
     drafting = manifest.spec.drafting
     names = ("gamma", "num_draft_tokens", "delta")
     return ", ".join([str(row.drafter), *(f"{name}={drafting[name]}" for name in names)])
+
+
+def listing(folder: Path) -> str:
+    newest = {pattern: max(folder.rglob(pattern), default=None) for pattern in _RUN_FILES}
+    places = {
+        path.parent / pattern: _RUN_FILES[pattern] for pattern, path in newest.items() if path
+    }
+    return "".join(f"{place}: {what}\n" for place, what in places.items())
 
 
 def newest_logs(folder: Path) -> list[SampleLog]:

@@ -6,15 +6,25 @@ import base64
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from pandas import DataFrame, Series
 
+from copyspec_eval import journal
 from copyspec_eval.records import TurnRecord, segments
+from copyspec_eval.redaction import shareable
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
-from copyspec_eval.reports.leaderboard_forms import in_words, line_cells
+from copyspec_eval.reports.leaderboard_forms import (
+    as_json,
+    as_markdown,
+    csv_files,
+    in_words,
+    line_cells,
+)
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
 from copyspec_eval.reports.summary import METRICS
@@ -42,6 +52,19 @@ _CARDS = [
     metric_column("tokens_per_forward", ".2f", "tokens per forward"),
     metric_column("identical", ".1%", "identical to the baseline"),
 ]
+
+
+def write_report(board: Leaderboard, folder: Path) -> list[Path]:
+    """Write all files into `folder`; everything is made before anything is written.
+
+    They are meant to be shared, so notes name files without the folders of this machine.
+    """
+    board = replace(board, notes=[shareable(note) for note in board.notes])
+    texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}
+    texts |= csv_files(board) | {"report.html": build(board)}
+    for name, text in texts.items():
+        journal.replace(folder / name, text)
+    return [folder / name for name in texts]
 
 
 def build(board: Leaderboard) -> str:
