@@ -1,12 +1,4 @@
-"""Errors that are a user's to mend, each one line that names the value and the remedy.
-
-CopySpecError
-├── OptionError    an option that does not exist, or a value out of its range
-├── ModelError     a model that this engine cannot serve exactly
-├── RequestError   a request that cannot be answered: no room for it, or a setting not served
-├── DataError      a questions or trace file that is missing or malformed
-└── SandboxError   programs cannot be run or scored on this machine
-"""
+"""Errors that are a user's to mend, each one line that names the value and the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +25,7 @@ class ModelError(CopySpecError):
 
 
 class RequestError(CopySpecError):
-    """A request that cannot be answered as it was asked."""
+    """A request that cannot be answered: no room for it, or a setting that is not served."""
 
 
 class DataError(CopySpecError):

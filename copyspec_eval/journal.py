@@ -45,10 +45,9 @@ def locked(folder: Path) -> Iterator[None]:
                 stack.enter_context(FileLock(lock, WAIT_SECONDS, is_singleton=True))
             yield
     except Timeout:
-        raise DataError(
-            f"{lock}: another process holds it for over {WAIT_SECONDS:g} s; wait until that has "
-            "ended, or remove the file if there is none"
-        ) from None
+        reason = f"another process holds it for over {WAIT_SECONDS:g} s"
+        remedy = "wait until that has ended, or remove the file if there is none"
+        raise DataError(f"{lock}: {reason}; {remedy}") from None
     except OSError as error:
         raise _unwritable(error.filename or folder, error) from error
 
@@ -63,19 +62,16 @@ def alone(path: Path) -> Iterator[None]:
             with suppress(NotImplementedError):
                 stack.enter_context(lock.acquire(blocking=False))
         except Timeout:
-            raise DataError(
-                f"{path}: another process is writing it; wait until that has ended, or remove "
-                f"{lock.lock_file} if there is none"
-            ) from None
+            remedy = f"wait until that has ended, or remove {lock.lock_file} if there is none"
+            raise DataError(f"{path}: another process is writing it; {remedy}") from None
         except OSError as error:
             raise _unwritable(Path(lock.lock_file), error) from error
         yield
 
 
 def _unwritable(path: Path | str, error: OSError) -> DataError:
-    return DataError(
-        f"{path}: cannot be written ({error.strerror}); free space there, or choose another folder"
-    )
+    remedy = "free space there, or choose another folder"
+    return DataError(f"{path}: cannot be written ({error.strerror}); {remedy}")
 
 
 def append(path: Path, line: bytes) -> None:
@@ -88,9 +84,8 @@ def append(path: Path, line: bytes) -> None:
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                raise DataError(
-                    f"{path}: is no file of its own; remove it, or choose another folder"
-                )
+                remedy = "remove it, or choose another folder"
+                raise DataError(f"{path}: is no file of its own; {remedy}")
             size = status.st_size
             torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
             content = (b"\n" if torn else b"") + line + b"\n"

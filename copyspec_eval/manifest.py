@@ -119,10 +119,8 @@ def read_manifests(folder: Path, notes: list[str]) -> dict[str, RunManifest]:
                 raise ValueError(f"schema {entry.get('schema_version')}, not {MANIFEST_VERSION}")
             manifests[entry["run_id"]] = msgspec.convert(entry, RunManifest, str_keys=True)
         except ValueError as error:
-            notes.append(
-                f"{folder / _FILE}: run {entry['run_id']} is left out ({error}); "
-                "its settings are unknown"
-            )
+            left_out = f"run {entry['run_id']} is left out ({error})"
+            notes.append(f"{folder / _FILE}: {left_out}; its settings are unknown")
     return manifests
 
 
@@ -134,7 +132,6 @@ def _entries(path: Path) -> list[dict[str, Any]]:
         if not all(isinstance(entry["run_id"], str) for entry in entries):
             raise ValueError("a run_id is no text")
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: not a manifest of ours ({error!r}); move it away or choose another folder"
-        ) from error
+        remedy = "move it away or choose another folder"
+        raise DataError(f"{path}: not a manifest of ours ({error!r}); {remedy}") from error
     return list(entries)

@@ -90,9 +90,8 @@ def code_commit() -> str | None:
         return None
 
     def git(*arguments: str) -> bytes:
-        return subprocess.run(
-            ["git", "-C", checkout, *arguments], capture_output=True, check=True, timeout=30
-        ).stdout
+        command = ["git", "-C", str(checkout), *arguments]
+        return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
 
     try:
         commit, changes = git("rev-parse", "HEAD").decode()[:12], git("diff", "HEAD")
@@ -105,13 +104,12 @@ def hardware() -> dict[str, Any]:
     import torch
 
     kinds: tuple[Any, ...] = torch.cuda, torch.xpu
+    names = [kind.get_device_name(n) for kind in kinds for n in range(kind.device_count())]
     return {
         "processor": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "processors": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "accelerators": [
-            kind.get_device_name(device) for kind in kinds for device in range(kind.device_count())
-        ],
+        "accelerators": names,
         "cuda": torch.version.cuda,
     }
 

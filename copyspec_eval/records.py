@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,7 @@ from copyspec_eval.types import Agreement, Attempt, Difference, Span, TurnCounts
 
 SCHEMA_VERSION = 5
 
-_NUMBERS = tuple(
-    field.name for field in fields(TurnCounts) if field.name not in ("drafts", "finish_reason")
-)
+_NUMBERS = [name for name in TurnCounts.__slots__ if name not in ("drafts", "finish_reason")]
 _MOST, _LONGEST_DRAFT = 10**9, 2**16
 """Tokens, or seconds, that an answer may have; and tokens of a draft."""
 
@@ -174,10 +172,8 @@ def read(path: Path, notes: list[str]) -> list[TurnRecord]:
             skipped[number] = str(error)
     if skipped:
         numbers = ", ".join(map(str, list(skipped)[:10])) + (", …" if len(skipped) > 10 else "")
-        reason = next(iter(skipped.values()))
-        notes.append(
-            f"{path}: unreadable rows left out: {len(skipped)}, on line {numbers} ({reason})"
-        )
+        why = next(iter(skipped.values()))
+        notes.append(f"{path}: unreadable rows left out: {len(skipped)}, on line {numbers} ({why})")
     return rows
 
 

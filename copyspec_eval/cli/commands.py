@@ -69,7 +69,7 @@ def replay(arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print where two runs' answers and scores differ, or the arms of one; 1 if answers do."""
-    from copyspec_eval.reports import comparison
+    from copyspec_eval.reports.comparison import comparison_tables
     from copyspec_eval.reports.recorded import read_whole
     from copyspec_eval.reports.runs import read_arms
 
@@ -78,20 +78,19 @@ def compare(arguments: argparse.Namespace) -> int:
         pairs = read_arms(run_a)
     else:
         pairs = {"": (run_a, read_whole(arguments.run_b))}
-    compared = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
+    figures = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
     if arguments.json:
-        figures = {name: comparison.comparison_figures(*each) for name, each in compared.items()}
         [only] = figures.values() if len(figures) == 1 else [figures]
         print(json.dumps(only, indent=2))
     else:
-        for name, each in compared.items():
-            title = f"{name}:\n" if len(compared) > 1 else ""
-            _show(title + comparison.comparison_tables(*each))
+        for name, each in figures.items():
+            title = f"{name}:\n" if len(figures) > 1 else ""
+            _show(title + comparison_tables(each))
     _print_notes(note for pair in pairs.values() for run in pair for note in run.notes)
-    return int(any(comparison.fails(answers) for answers, *_ in compared.values()))
+    return int(not all(each["equal"] for each in figures.values()))
 
 
-def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
+def _compared(a: Run, b: Run, model: str | None) -> dict[str, Any]:
     from copyspec_eval.reports import comparison
 
     answers = comparison.compare_answers(a, b)
@@ -102,7 +101,8 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
     scores = comparison.compare_scores(a, b)
     if not answers and not any(score.num_documents for score in scores):
         raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
-    return answers, comparison.reordered_documents(a, b), scores
+    reordered = comparison.reordered_documents(a, b)
+    return comparison.comparison_figures(answers, reordered, scores)
 
 
 def report(arguments: argparse.Namespace) -> None:

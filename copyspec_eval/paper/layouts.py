@@ -107,10 +107,7 @@ def _on_turns(turns: Sequence[int], *columns: Column) -> list[Column]:
     return all_columns
 
 
-_ARM = (
-    *(_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP)),
-    *(_COPIED, _TAU, _IDENTICAL),
-)
+_ARM = (_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP), _COPIED, _TAU, _IDENTICAL)
 
 
 def _headers(columns: Sequence[Column]) -> list[str]:
@@ -125,8 +122,8 @@ def _arm_rows(
         _BASE._replace(turn=column.turn) if column.cell is _SPEED.cell else _EMPTY
         for column in columns
     ]
-    rows: list[list[object]] = [["base model", *answered.cells(next(iter(labels)), base)]]
-    return rows + [[label, *answered.cells(n, columns)] for n, label in labels.items()]
+    first = ["base model", *answered.cells(next(iter(labels)), base)]
+    return [first, *([label, *answered.cells(n, columns)] for n, label in labels.items())]
 
 
 def main_results(runs: Sequence[Answered]) -> Table:
@@ -228,10 +225,8 @@ def draft_models(runs: Sequence[Answered]) -> Table:
             rows.append([str(delta), category or "average", *cells])
         for turn in (1, 2):
             fast, slow = (each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone))
-            notes.append(
-                f"δ = {delta}, turn {turn}: copying (γ = 3) + draft model is "
-                f"{fast / slow - 1:+.0%} over the draft model alone"
-            )
+            gain = f"{fast / slow - 1:+.0%} over the draft model alone"
+            notes.append(f"δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}")
     notes.append(f"the paper has {_COPYING_OVER_DRAFT_MODEL:+.0%} on turn 2, on average")
     return Table(["δ", "category", *_headers(columns)], rows, notes)
 
@@ -256,7 +251,7 @@ def context_lengths(runs: Sequence[Answered]) -> Table:
     columns = (_BASE, _COPYSPEC, _INTERVAL, _ROUNDED_COPIED)
     frames = [each.board.turns for each in runs]
     parts = [
-        frame.assign(conversation=frame["doc_id"] + 1000 * n) for n, frame in enumerate(frames)
+        turns.assign(conversation=turns["doc_id"] + 1000 * n) for n, turns in enumerate(frames)
     ]
     turns = concat(parts, ignore_index=True)
     turns["length"] = cut(turns["num_prompt_tokens"], [*_PROMPT_LENGTHS], right=False)

@@ -48,9 +48,8 @@ def write_redundant(
     with journal.alone(path):
         rows = _written(path, questions)
         by_id = {question["question_id"]: question for question in questions}
-        reasons = ask_missing(
-            path, by_id, rows, redundant_row, concurrency, "Asking", ensure_ascii=False
-        )
+        how = redundant_row, concurrency, "Asking"
+        reasons = ask_missing(path, by_id, rows, *how, ensure_ascii=False)
         if not reasons:
             lines = (json.dumps(rows[number], ensure_ascii=False) + "\n" for number in by_id)
             journal.replace(path, "".join(lines))
@@ -61,9 +60,7 @@ def _written(path: Path, questions: Sequence[Question]) -> dict[int, dict[str, A
     if not path.exists() or not path.stat().st_size:
         return {}
     firsts = {question["question_id"]: question["turns"][0] for question in questions}
-    rows: dict[int, dict[str, Any]] = {
-        row["question_id"]: dict(row) for row in read_questions(path)
-    }
+    rows: dict[int, Any] = {row["question_id"]: dict(row) for row in read_questions(path)}
     for number, row in rows.items():
         if firsts.get(number) != row["turns"][0]:
             raise DataError(f"{path}: question {number} is of another file; give another --out")

@@ -40,9 +40,8 @@ def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def make(runs: Iterable[PlannedRun], request: Request) -> None:
     """Run what is not there yet."""
     runs = list(runs)
-    environment = os.environ | {
-        VARIABLE: json.dumps(environment_arguments() | dict(request.secrets))
-    }
+    hidden = environment_arguments() | dict(request.secrets)
+    environment = os.environ | {VARIABLE: json.dumps(hidden)}
     for run in runs:
         _check_folder(run, request)
     for run in runs:
@@ -53,13 +52,10 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         journal.replace(folder / _COMMAND, json.dumps(command) + "\n")
         print(in_shell(command), file=sys.stderr, flush=True)
         # What lm-eval prints is not the table.
-        code = subprocess.run(
-            [sys.executable, "-m", "copyspec_eval", *command], stdout=2, env=environment
-        ).returncode
-        if code:
-            raise DataError(
-                f"{folder}: its run failed (exit code {code}); the same command goes on"
-            )
+        command = [sys.executable, "-m", "copyspec_eval", *command]
+        if code := subprocess.run(command, stdout=2, env=environment).returncode:
+            reason = f"its run failed (exit code {code})"
+            raise DataError(f"{folder}: {reason}; the same command goes on")
 
 
 def _check_folder(run: PlannedRun, request: Request) -> None:
@@ -71,7 +67,5 @@ def _check_folder(run: PlannedRun, request: Request) -> None:
     except ValueError as error:
         raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
     if made != run.command(request):
-        raise DataError(
-            f"{run.folder(request)}: has a run of another command ({path.name} there); give "
-            "another --out"
-        )
+        reason = f"has a run of another command ({path.name} there)"
+        raise DataError(f"{path.parent}: {reason}; give another --out")

@@ -61,14 +61,11 @@ def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
     try:
         from gensim.models import Word2Vec
     except ImportError as error:
-        raise OptionError(
-            "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
-        ) from error
-    samples = [
-        list(words[place - gamma : place + 1])
-        for words in texts
-        for place in range(gamma, len(words))
-    ]
+        needed = "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
+        raise OptionError(needed) from error
+    samples = []
+    for words in texts:
+        samples += [list(words[end - gamma : end + 1]) for end in range(gamma, len(words))]
     # One worker, so that the same texts give the same vectors.
     model = Word2Vec(
         samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS

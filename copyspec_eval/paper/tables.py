@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.tables import terminal
 
 _USUAL = "copyspec+gamma=3"
+_GAMMAS = tuple(f"copyspec+gamma={gamma}" for gamma in plan.GAMMAS)
 _CONVERSATIONS = (plan.MT_REDUNDANT, plan.MT_BENCH)
 
 
@@ -44,10 +46,11 @@ class PaperTable(NamedTuple):
 
     def runs(self, request: Request) -> list[PlannedRun]:
         model = request.draft_model
-        usable = [
-            [arm.format(model) for arm in arms if model or "{}" not in arm] for arms in self.arms
-        ]
-        return [plan.planned_run(task, arms, self.exact) for task in self.tasks for arms in usable]
+        runs = []
+        for task, arms in itertools.product(self.tasks, self.arms):
+            usable = [arm.format(model) for arm in arms if model or "{}" not in arm]
+            runs.append(plan.planned_run(task, usable, self.exact))
+        return runs
 
 
 TABLES = {
@@ -55,11 +58,7 @@ TABLES = {
     "categories": PaperTable(
         "MT-Redundant and MT-Bench by category", layouts.categories, _CONVERSATIONS
     ),
-    "gamma": PaperTable(
-        "MT-Redundant by γ",
-        layouts.gammas,
-        arms=[tuple(f"copyspec+gamma={gamma}" for gamma in plan.GAMMAS)],
-    ),
+    "gamma": PaperTable("MT-Redundant by γ", layouts.gammas, arms=[_GAMMAS]),
     "copied-tokens": PaperTable(
         "MT-Redundant by the number of copied tokens",
         layouts.numbers_copied,
@@ -119,9 +118,8 @@ def render(table: PaperTable, request: Request) -> str:
 def planned(table: PaperTable, request: Request, tokens_per_second: float) -> str:
     """The commands, and how long they take at most at the speed of plain decoding."""
     if not 0 < tokens_per_second < math.inf:
-        raise OptionError(
-            f"--tokens-per-second must be positive, got {tokens_per_second} (default: 35.5)"
-        )
+        actual = f"got {tokens_per_second} (default: 35.5)"
+        raise OptionError(f"--tokens-per-second must be positive, {actual}")
     runs = table.runs(request)
     hours = sum(run.num_tokens(request) for run in runs) / tokens_per_second / 3600
     lines = [plan.in_shell(run.command(request)) for run in runs]

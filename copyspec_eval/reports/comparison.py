@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy
 from pandas import cut
@@ -33,12 +33,12 @@ not_comparable: the prompts differ, as they contain an earlier turn that did.
 
 ComparedBy = Literal["tokens", "text"]
 
-FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
+_FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
 
 _NAMES: dict[PairStatus, str] = {
-    **{status: status.replace("_", " ") for status in get_args(PairStatus)},
-    "near_tie": "near-tie",
+    status: status.replace("_", " ") for status in get_args(PairStatus)
 }
+_NAMES["near_tie"] = "near-tie"
 _SHARES = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 """Upper ends of the histogram's bins, in shares of twice the noise; a near-tie is at most 1."""
 
@@ -62,11 +62,6 @@ class Pair:
     a: Answer | None
     b: Answer | None
     difference: Difference | None = None
-
-
-class Document(NamedTuple):
-    task: str
-    doc_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +99,12 @@ def compare_answers(a: Run, b: Run) -> list[Pair]:
 
 def fails(pairs: Iterable[Pair]) -> bool:
     """Whether the runs differ in a way that neither rounding nor an earlier turn explains."""
-    return any(pair.status in FAILING for pair in pairs)
+    return any(pair.status in _FAILING for pair in pairs)
 
 
-def reordered_documents(a: Run, b: Run) -> list[Document]:
+def reordered_documents(a: Run, b: Run) -> list[tuple[str, int]]:
     """The fewest documents of both that, moved, give the log of `a` the order of `b`'s."""
-    in_a, in_b = (
-        dict.fromkeys(Document(key.task, key.doc_id) for key in run.answers) for run in (a, b)
-    )
+    in_a, in_b = (dict.fromkeys((key.task, key.doc_id) for key in run.answers) for run in (a, b))
     places = {document: place for place, document in enumerate(in_b)}
     common = [document for document in in_a if document in places]
     in_order = longest_increasing([places[document] for document in common])
@@ -120,10 +113,11 @@ def reordered_documents(a: Run, b: Run) -> list[Document]:
 
 def compare_scores(a: Run, b: Run) -> list[ScorePair]:
     names = {(task, metric) for run in (a, b) for task in run.scores for metric in run.scores[task]}
-    return [
-        _score_pair(task, metric, *(run.scores.get(task, {}).get(metric, {}) for run in (a, b)))
-        for task, metric in sorted(names)
-    ]
+    pairs = []
+    for task, metric in sorted(names):
+        both = (run.scores.get(task, {}).get(metric, {}) for run in (a, b))
+        pairs.append(_score_pair(task, metric, *both))
+    return pairs
 
 
 def longest_increasing(numbers: Iterable[int]) -> set[int]:
@@ -176,16 +170,15 @@ def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]
         # McNemar: the discordant documents fall on either side with even chances.
         p_value = binomtest(only_b, only_a + only_b, 0.5).pvalue if only_a + only_b else 1.0
         return replace(pair, discordant=(only_a, only_b), p_value=float(p_value))
-    if len(common) > 1:
-        changes = numpy.array(differences)
-        documents = numpy.arange(len(changes))
-        interval = bootstrap_interval(lambda drawn: drawn @ changes / len(changes), documents)
-        return replace(pair, interval=interval)
-    return pair
+    if len(common) == 1:
+        return pair
+    changes, documents = numpy.array(differences), numpy.arange(len(common))
+    interval = bootstrap_interval(lambda drawn: drawn @ changes / len(changes), documents)
+    return replace(pair, interval=interval)
 
 
 def comparison_figures(
-    pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
+    pairs: Sequence[Pair], reordered: Sequence[tuple[str, int]], scores: Sequence[ScorePair]
 ) -> dict[str, Any]:
     """Everything as JSON values, as `compare --json` prints it."""
     by_turn: dict[tuple[str, int], list[Pair]] = {}
@@ -194,48 +187,36 @@ def comparison_figures(
     return {
         "equal": not fails(pairs),
         "counts": _counts(pairs),
-        "turns": [
-            {"task": task, "turn": turn, "compared_by": _compared_by(part)} | _counts(part)
-            for (task, turn), part in sorted(by_turn.items())
-        ],
+        "turns": [_turn(*place, part) for place, part in sorted(by_turn.items())],
         "differences": [_difference(pair) for pair in pairs if pair.status != "identical"],
         "margins": _margins(pairs),
-        "reordered": [document._asdict() for document in reordered],
+        "reordered": [{"task": task, "doc_id": doc_id} for task, doc_id in reordered],
         "scores": [asdict(score) for score in scores],
     }
 
 
-def comparison_tables(
-    pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
-) -> str:
+def comparison_tables(figures: Mapping[str, Any]) -> str:
     """Tables and, between them, the differing answers by name; the verdict last."""
-    figures = comparison_figures(pairs, reordered, scores)
     differences = figures["differences"]
     lines = [_line(each) for each in differences if each["status"] != "not_comparable"]
-    if reordered:
-        lines.append(f"- documents answered in a different order: {len(reordered)}")
+    if figures["reordered"]:
+        lines.append(f"- documents answered in a different order: {len(figures['reordered'])}")
     if len(lines) > _MAX_LINES:
         more = len(lines) - _MAX_LINES
         lines[_MAX_LINES:] = [f"- … and {more} more (--json lists all)"]
-    turns = [
-        [turn["task"], turn["turn"], turn["answers"], *map(turn.get, _NAMES), turn["compared_by"]]
-        for turn in figures["turns"]
-    ]
-    turn_headers = ["task", "turn", "answers", *_NAMES.values(), "compared by"]
+    names = ["task", "turn", "answers", *_NAMES, "compared_by"]
+    turns = [[turn[name] for name in names] for turn in figures["turns"]]
+    turn_headers = [*names[:3], *_NAMES.values(), "compared by"]
     margin_headers = ["margin, in shares of twice the noise", "answers"]
     score_headers = ["task", "metric", "A", "B", "difference", "test", "p or interval"]
     parts = [
-        _table(turn_headers, turns),
+        terminal(turn_headers, turns),
         "".join(f"{line}\n" for line in lines),
-        _table(margin_headers, list(figures["margins"].items())),
-        _table([*score_headers, "n", "unpaired"], [_score_row(score) for score in scores]),
+        terminal(margin_headers, list(figures["margins"].items())),
+        terminal([*score_headers, "n", "unpaired"], list(map(_score_row, figures["scores"]))),
         _verdict(figures["counts"], figures["equal"]) + "\n",
     ]
     return "\n".join(filter(None, parts))
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    return terminal(headers, rows) if rows else ""
 
 
 def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
@@ -243,17 +224,18 @@ def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
     return {"answers": len(pairs)} | {status: counts[status] for status in _NAMES}
 
 
-def _compared_by(pairs: Sequence[Pair]) -> str | None:
+def _turn(task: str, turn: int, pairs: Sequence[Pair]) -> dict[str, Any]:
     kinds = {pair.compared_by for pair in pairs if pair.compared_by}
-    return "both" if len(kinds) > 1 else next(iter(kinds), None)
+    compared_by = "both" if len(kinds) > 1 else next(iter(kinds), None)
+    return {"task": task, "turn": turn, "compared_by": compared_by} | _counts(pairs)
 
 
 def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
     """Histogram of how near the model was to both answers."""
+    asked = [pair.difference for pair in pairs if pair.difference]
     shares = [
         math.inf if each.margin is None or not each.noise else each.margin / (2 * each.noise)
-        for each in (pair.difference for pair in pairs)
-        if each
+        for each in asked
     ]
     if not shares:
         return {}
@@ -303,24 +285,22 @@ def _side_text(side: Mapping[str, Any]) -> str:
     return " ".join(shown + ([repr(side["text"])] if side["text"] else [])) or "ends"
 
 
-def _score_row(score: ScorePair) -> list[object]:
-    means = [number(value, ".4g") for value in (score.a, score.b, score.difference)]
+def _score_row(score: Mapping[str, Any]) -> list[object]:
+    means = [number(score[name], ".4g") for name in ("a", "b", "difference")]
     test, result = "", ""
-    if score.discordant is not None:
-        only_a, only_b = score.discordant
-        test, result = "McNemar", f"p = {score.p_value:.3g} ({only_a} only A, {only_b} only B)"
-    elif score.interval is not None:
-        low, high = score.interval
+    if score["discordant"]:
+        only_a, only_b = score["discordant"]
+        test, result = "McNemar", f"p = {score['p_value']:.3g} ({only_a} only A, {only_b} only B)"
+    elif score["interval"]:
+        low, high = score["interval"]
         test, result = "bootstrap", f"{CONFIDENCE:.0%} from {low:.4g} to {high:.4g}"
-    return [score.task, score.metric, *means, test, result, score.num_documents, score.num_unpaired]
+    counts = score["num_documents"], score["num_unpaired"]
+    return [score["task"], score["metric"], *means, test, result, *counts]
 
 
 def _verdict(counts: Mapping[str, int], equal: bool) -> str:
-    others = [
-        f"{counts[status]} {name}"
-        for status, name in _NAMES.items()
-        if status != "identical" and counts[status]
-    ]
+    named = {status: f"{counts[status]} {name}" for status, name in _NAMES.items()}
+    others = [named[status] for status in named if status != "identical" and counts[status]]
     identical = f"{counts['identical']} of {counts['answers']} answers"
     if not equal:
         return f"NOT EQUAL: {', '.join(others)}; identical: {identical}"

@@ -16,6 +16,9 @@ PREFIX = "rating_"
 """How the columns of a leaderboard begin that hold a judge's ratings; the judge's name follows."""
 
 
+_TWO_TURNS: Any = Annotated[list[str], msgspec.Meta(min_length=2)]
+
+
 class Rating(NamedTuple):
     task: str
     judge: str
@@ -33,9 +36,8 @@ def conversations(run: Run) -> dict[str, list[Conversation]]:
             second = run.answers.get(answer.key._replace(turn=2))
             by_task.setdefault(answer.task, []).append(_conversation(answer, second))
     if not by_task:
-        raise DataError(
-            f"{run.folder}: no answers to mt_bench, mt_redundant or a question file; run one"
-        )
+        wanted = "mt_bench, mt_redundant or a question file"
+        raise DataError(f"{run.folder}: no answers to {wanted}; run one")
     return by_task
 
 
@@ -49,9 +51,8 @@ def _has_questions(answer: Answer) -> bool:
 def _conversation(first: Answer, second: Answer | None) -> Conversation:
     if second is None:
         raise DataError(f"{first.task} doc {first.doc_id}: the second answer is missing; run again")
-    identity, category, (question, again, *_) = document_fields(
-        first, question_id=int, category=str, turns=Annotated[list[str], msgspec.Meta(min_length=2)]
-    )
+    types = {"question_id": int, "category": str, "turns": _TWO_TURNS}
+    identity, category, (question, again, *_) = document_fields(first, **types)
     return Conversation(identity, category, (question, again), (first.text, second.text))
 
 
@@ -66,9 +67,8 @@ def document_fields(answer: Answer, **types: Any) -> list[Any]:
         try:
             values.append(msgspec.convert(doc[name], types[name], strict=False))
         except msgspec.ValidationError as error:
-            raise DataError(
-                f"{where} is not that of a document ({error}); run lm_eval again"
-            ) from error
+            reason = f"is not that of a document ({error})"
+            raise DataError(f"{where} {reason}; run lm_eval again") from error
     return values
 
 

@@ -87,10 +87,8 @@ class EarlierAnswers:
         if document is None:
             return ()
         asked = Asked(task, str(document), turn)
-        tasks = dict.fromkeys(("", task))
-        return tuple(
-            ids for name in tasks for ids in self._by_request.get(asked._replace(task=name), ())
-        )
+        requests = dict.fromkeys((asked._replace(task=""), asked))
+        return tuple(ids for each in requests for ids in self._by_request.get(each, ()))
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
@@ -99,9 +97,8 @@ def read_traces(path: Path) -> Iterator[Trace]:
         try:
             yield msgspec.convert(fields, Trace)
         except msgspec.ValidationError as error:
-            raise DataError(
-                f"{where}: not a trace ({error}); give category, turn, prompt_ids, answer_ids"
-            ) from error
+            remedy = "give category, turn, prompt_ids, answer_ids"
+            raise DataError(f"{where}: not a trace ({error}); {remedy}") from error
 
 
 def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
@@ -111,9 +108,8 @@ def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
         try:
             in_path = _answers_in(Path(path), notes)
         except OSError as error:
-            raise OptionError(
-                f"store={path}: {error.strerror}; name the --output_path of an earlier run"
-            ) from error
+            remedy = "name the --output_path of an earlier run"
+            raise OptionError(f"store={path}: {error.strerror}; {remedy}") from error
         if not in_path:
             raise OptionError(f"store={path}: no answers there; name a run that has some")
         answers += in_path
@@ -127,17 +123,14 @@ def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -
             raise OptionError(f"store={path} is what is replayed; name answers of another run")
     answers, store = read_earlier(paths, notes), f"store={store_text(paths)}"
     if any(answer.token_ids is None for answer in answers):
-        raise OptionError(
-            f"{store}: answers without token ids; a replay has no tokenizer, so name a run of "
-            "--model copyspec"
-        )
+        remedy = "a replay has no tokenizer, so name a run of --model copyspec"
+        raise OptionError(f"{store}: answers without token ids; {remedy}")
     earlier = EarlierAnswers(
-        (answer.asked._replace(task=""), answer.token_ids or ()) for answer in answers
+        (each.asked._replace(task=""), each.token_ids or ()) for each in answers
     )
     if not any([earlier.to("", trace.id, trace.turn) for trace in read_traces(replayed)]):
-        raise OptionError(
-            f"{store}: no answer has the id and turn of a trace; name answers to the same documents"
-        )
+        remedy = "name answers to the same documents"
+        raise OptionError(f"{store}: no answer has the id and turn of a trace; {remedy}")
     return earlier
 
 
@@ -145,23 +138,16 @@ def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
     if path.is_dir():
         files = sorted(path.glob("turns*.jsonl"))
         if not files:
-            raise OptionError(
-                f"store={path}: no turns*.jsonl there; name the --output_path of a run of "
-                "--model copyspec or copyspec-timed"
-            )
+            remedy = "name the --output_path of a run of --model copyspec or copyspec-timed"
+            raise OptionError(f"store={path}: no turns*.jsonl there; {remedy}")
         return _answers_in_records(files, notes)
     if not path.exists():
-        raise OptionError(
-            f"store={path}: no such file or folder; pass true, false, or the --output_path of an "
-            "earlier run"
-        )
+        remedy = "pass true, false, or the --output_path of an earlier run"
+        raise OptionError(f"store={path}: no such file or folder; {remedy}")
     if "answer_ids" not in next(read_jsonl(path)).fields:
         return _answers_in_records([path], notes)
-    return [
-        EarlierAnswer(Asked("", str(trace.id), trace.turn), trace.answer_ids)
-        for trace in read_traces(path)
-        if trace.id is not None
-    ]
+    traces = [trace for trace in read_traces(path) if trace.id is not None]
+    return [EarlierAnswer(Asked("", str(t.id), t.turn), t.answer_ids) for t in traces]
 
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:

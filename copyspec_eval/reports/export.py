@@ -49,9 +49,8 @@ def write_evalplus(run: Run, folder: Path) -> Path:
     try:
         from evalplus.sanitize import sanitize
     except ImportError as error:
-        raise OptionError(
-            "this export needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
-        ) from error
+        needed = "this export needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
+        raise OptionError(needed) from error
     answers = [answer for answer in run.answers.values() if answer.task == HUMANEVAL]
     if not answers:
         raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run it")
@@ -68,9 +67,8 @@ def write_turns(folder: Path, path: Path) -> Path:
 
 def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
     """The problem's id and a complete program; a completion continues its prompt."""
-    task_id, problem, entry_point = document_fields(
-        answer, task_id=str, prompt=str, entry_point=str
-    )
+    types = {"task_id": str, "prompt": str, "entry_point": str}
+    task_id, problem, entry_point = document_fields(answer, **types)
     beginning = f"{problem.strip()}\n"
     completes = (answer.prompt or "").endswith(beginning)
     raw = beginning + answer.text if completes else answer.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,8 @@ def judge_run(
     judge_data = guide(*_judge_files())
     results: dict[str, Judged] = {}
     for task, in_task in conversations(run).items():
-        asked = [
-            grading
-            for each in in_task
-            for grading in gradings(task, each, judge_data, all_references)
-        ]
+        each_asked = (gradings(task, each, judge_data, all_references) for each in in_task)
+        asked = list(itertools.chain.from_iterable(each_asked))
         path = _judgement_file(run, task, judge.name, "single", all_references)
         results[task] = judge_all(judge.rate, asked, path, model_name(run), judge.name, concurrency)
     return results
@@ -92,9 +90,8 @@ def ratings_table(results: Mapping[str, Judged]) -> str:
 
 
 def _rating_rows(judged: Judged) -> Iterator[list[Any]]:
-    graded = [
-        (g.turn, g.category, judged.scores.get((g.question_id, g.turn))) for g in judged.gradings
-    ]
+    asked, scores = judged.gradings, judged.scores
+    graded = [(g.turn, g.category, scores.get((g.question_id, g.turn))) for g in asked]
     ratings = DataFrame(graded, columns=["turn", "category", "rating"]).astype({"rating": float})
     for name, turns in (("both", (1, 2)), ("1", (1,)), ("2", (2,))):
         in_turns = ratings[ratings["turn"].isin(turns)]
@@ -119,9 +116,8 @@ def _unjudged(results: Mapping[str, Judged]) -> str:
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"- … and {len(lines) - _MAX_LINES} more reasons"]
     total = sum(map(len, names.values()))
-    return "\n".join(
-        ["", f"Unjudged, and in no mean: {total}; start again to ask for them", *lines, ""]
-    )
+    heading = f"Unjudged, and in no mean: {total}; start again to ask for them"
+    return "\n".join(["", heading, *lines, ""])
 
 
 def verdicts_table(results: Mapping[str, JudgedPairs]) -> str:

@@ -71,10 +71,14 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     frame = _numbered(frame, manifests)
     lines, settings = _lines(frame, manifests, runs)
     rated = _ratings_by_line(frame, runs)
+
+    def figures(*by: str) -> DataFrame:
+        return _with_ratings(figures_by(frame, [*by]), rated)
+
     board = Leaderboard(
-        lines=_with_ratings(lines.join(figures_by(frame, ["line"])), rated),
-        by_turn=_with_ratings(figures_by(frame, ["line", "turn"]), rated),
-        by_category=_with_ratings(figures_by(frame, ["line", "turn", "category"]), rated),
+        lines=lines.join(figures("line")),
+        by_turn=figures("line", "turn"),
+        by_category=figures("line", "turn", "category"),
         settings=settings,
         commands=sorted({shareable(manifest.command) for manifest in manifests.values()}),
         turns=frame,
@@ -90,16 +94,13 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
 def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
     for number, share in board.lines.get("looped_share", Series(dtype=float)).items():
         if share is not None and share > _MUCH_LOOPED:
-            yield (
-                f"{_name(board, number)}: {share:.0%} of its tokens are loops up to the token "
-                "budget, which copy for nearly nothing; read the speed-up of ended answers"
-            )
+            loops = f"{share:.0%} of its tokens are loops up to the token budget"
+            remedy = "which copy for nearly nothing; read the speed-up of ended answers"
+            yield f"{_name(board, number)}: {loops}, {remedy}"
     for number, share in board.lines.get("earlier_share", Series(dtype=float)).items():
         if shown(share):
-            yield (
-                f"{_name(board, number)}: {share:.0%} of its tokens were copied from answers "
-                "of earlier runs; a line without them is no measure of it"
-            )
+            copied = f"{share:.0%} of its tokens were copied from answers of earlier runs"
+            yield f"{_name(board, number)}: {copied}; a line without them is no measure of it"
     kinds = board.settings.get("drafting.steps", Series(dtype=object))
     named = board.lines[["model", "drafter"]].assign(kind=kinds).drop_duplicates()
     for model, drafter, kind in named.itertuples(index=False):
@@ -159,9 +160,10 @@ def _lines(
     for number, line in frame.groupby("line"):
         run_ids, first = sorted(line["run_id"].unique()), line.iloc[0]
         task, newest = first["task"], manifests.get(run_ids[-1])
+        given = newest.spec.of_task(task).settings() if newest else {}
         settings[number] = {
             name: shareable(value) if isinstance(value, str) else value
-            for name, value in (newest.spec.of_task(task).settings() if newest else {}).items()
+            for name, value in given.items()
         }
         by_run = DataFrame([scores.get((run_id, task), {}) for run_id in run_ids])
         lines.append(
@@ -196,10 +198,8 @@ def _unequal_repetitions(board: Leaderboard) -> Iterator[str]:
     for number, line in board.turns.groupby("line"):
         counts = line["repetition"].value_counts().sort_index().tolist()
         if len(set(counts)) > 1:
-            yield (
-                f"{_name(board, number)}: its {len(counts)} runs have "
-                f"{', '.join(map(str, counts))} answers; figures are over all of them"
-            )
+            answers = f"its {len(counts)} runs have {', '.join(map(str, counts))} answers"
+            yield f"{_name(board, number)}: {answers}; figures are over all of them"
 
 
 def _separate_lines(board: Leaderboard) -> Iterator[str]:
@@ -225,10 +225,8 @@ def _name(board: Leaderboard, number: Any) -> str:
 
 def _label(board: Leaderboard, number: int) -> str:
     """The drafter, and the settings in which it differs from other lines of its model and task."""
-    line = board.lines.loc[number]
-    alike = board.lines[
-        (board.lines["model"] == line["model"]) & (board.lines["task"] == line["task"])
-    ]
+    lines, line = board.lines, board.lines.loc[number]
+    alike = lines[(lines["model"] == line["model"]) & (lines["task"] == line["task"])]
     same = alike.index[alike["drafter"] == line["drafter"]]
     parts = [line["drafter"]]
     for name in board.settings.columns:

@@ -66,8 +66,8 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
         *metric_columns(".0%", "earlier_share", "recycled_share", "identical"),
         *(wide if is_wide else []),
     ]
-    table = terminal(*cells(columns, frame)) if len(frame) else ""
-    return table + "".join(f"note: {printable(note)}\n" for note in board.notes)
+    notes = "".join(f"note: {printable(note)}\n" for note in board.notes)
+    return terminal(*cells(columns, frame)) + notes
 
 
 def _differs(board: Leaderboard, name: str) -> bool:
@@ -209,9 +209,8 @@ def as_json(board: Leaderboard) -> str:
 
 
 def _values(row: Series[Any]) -> dict[str, Any]:
-    return {
-        str(name): None if value != value else value for name, value in row.astype(object).items()
-    }
+    items = row.astype(object).items()
+    return {str(name): None if value != value else value for name, value in items}
 
 
 def csv_files(board: Leaderboard) -> dict[str, str]:
@@ -224,10 +223,8 @@ def csv_files(board: Leaderboard) -> dict[str, str]:
         "leaderboard_by_turn.csv": _by_turn(board).reset_index(),
         "leaderboard_by_category.csv": board.lines[_NAMES].join(board.by_category).reset_index(),
     }
-    return {
-        name: table.map(_harmless).to_csv(index=False, lineterminator="\n")
-        for name, table in tables.items()
-    }
+    harmless = {name: table.map(_harmless) for name, table in tables.items()}
+    return {name: t.to_csv(index=False, lineterminator="\n") for name, t in harmless.items()}
 
 
 def _harmless(value: Any) -> Any:

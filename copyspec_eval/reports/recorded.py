@@ -17,7 +17,7 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.conversations import Rating, read_ratings
-from copyspec_eval.reports.results import read_results, score_name
+from copyspec_eval.reports.results import RunScores, read_results, score_name
 from copyspec_eval.reports.runs import Run, Scores, read_run
 from copyspec_eval.types import Attempt
 
@@ -35,7 +35,7 @@ class RecordedRun:
     folder: Path
     records: list[TurnRecord]
     manifests: dict[str, RunManifest]
-    scores: dict[tuple[str, str], dict[str, float]]
+    scores: RunScores
     documents: dict[str, int]
     cut_short: dict[str, str]
     notes: list[str]
@@ -150,15 +150,12 @@ def _are_shards(runs: Sequence[RecordedRun]) -> bool:
 def _are_alike(a: RunSpec, b: RunSpec) -> bool:
     """Whether two specs have the same settings except for the documents."""
     shared = a.tasks.keys() & b.tasks.keys()
-    a, b = (
-        replace(
-            spec,
-            tasks={task: spec.tasks[task] for task in shared},
-            evaluation=spec.evaluation | {"samples": None},
-        )
-        for spec in (a, b)
-    )
-    return a == b
+
+    def rest(spec: RunSpec) -> RunSpec:
+        tasks = {task: spec.tasks[task] for task in shared}
+        return replace(spec, tasks=tasks, evaluation=spec.evaluation | {"samples": None})
+
+    return rest(a) == rest(b)
 
 
 def _merged(shards: Sequence[RecordedRun]) -> RecordedRun:
@@ -170,7 +167,7 @@ def _merged(shards: Sequence[RecordedRun]) -> RecordedRun:
     records.sort(key=lambda row: (row.key, row.drafter or ""))
     documents = {task: n for shard in shards for task, n in shard.documents.items()}
     manifests = {run_id: run for shard in shards for run_id, run in shard.manifests.items()}
-    samples = _samples(manifests.values(), documents)
+    samples = _samples(manifests, documents)
     for run_id, manifest in manifests.items():
         evaluation = manifest.spec.evaluation | {"samples": samples}
         manifests[run_id] = replace(manifest, spec=replace(manifest.spec, evaluation=evaluation))
@@ -179,12 +176,10 @@ def _merged(shards: Sequence[RecordedRun]) -> RecordedRun:
     return RecordedRun(shards[0].folder, records, manifests, scores, documents, {}, notes)
 
 
-def _samples(
-    manifests: Iterable[RunManifest], documents: Mapping[str, int]
-) -> dict[str, list[int]] | None:
+def _samples(manifests: dict[str, RunManifest], documents: dict[str, int]) -> Any:
     """The documents of all shards by task; None if they are all that there are."""
     union: dict[str, set[int]] = {}
-    for manifest in manifests:
+    for manifest in manifests.values():
         for task, asked in manifest.spec.evaluation["samples"].items():
             union.setdefault(task, set()).update(asked)
     if all(asked == {*range(documents.get(task, -1))} for task, asked in union.items()):
@@ -194,7 +189,7 @@ def _samples(
 
 def _scores(
     shards: Sequence[RecordedRun], records: Sequence[TurnRecord], notes: list[str]
-) -> dict[tuple[str, str], dict[str, float]]:
+) -> RunScores:
     """The mean of each score over the documents of all shards, by the newest run and task."""
     newest = {row.task: row.run_id for row in sorted(records, key=lambda row: row.run_id)}
     by_document: dict[tuple[str, str], dict[int, float]] = {}
@@ -208,7 +203,7 @@ def _scores(
                 if not values or not math.isclose(score, _mean(values), rel_tol=1e-9):
                     no_means.add((task, name))
                 by_document.setdefault((task, name), {}).update(values)
-    merged: dict[tuple[str, str], dict[str, float]] = {}
+    merged: RunScores = {}
     for (task, name), values in sorted(by_document.items()):
         if (task, name) in no_means:
             notes.append(f"{task}: {name} is no mean over documents; its shards do not give it")

@@ -24,8 +24,8 @@ def replay_figures(turns: Iterable[ReplayedTurn], token_cost: float) -> dict[str
     earlier runs were drafted from, `earlier_share` is the share of the tokens that they gave.
     """
     rows = [
-        {"turn": str(turn), "category": category, **counts_columns(counts)}
-        for category, turn, counts in turns
+        {"turn": str(each.turn), "category": each.category, **counts_columns(each.counts)}
+        for each in turns
     ]
     frame = DataFrame(rows).assign(conversation=range(len(rows)))
     unused = set() if frame["earlier_drafted"].sum() else {"earlier_share"}
@@ -59,10 +59,7 @@ def replay_table(figures: dict[str, Any]) -> str:
     groups |= {f"turn {name}": group for name, group in figures["by_turn"].items()}
     groups |= figures["by_category"]
     rows = [
-        [
-            name,
-            *(number(value, "" if isinstance(value, int) else ".3f") for value in group.values()),
-        ]
+        [name, *(number(each, "" if isinstance(each, int) else ".3f") for each in group.values())]
         for name, group in groups.items()
     ]
     return terminal(["", *groups["all"]], rows)

@@ -29,7 +29,7 @@ _OURS = "copyspec"
 
 _NO_SCORES = {metric.name for metric in METRICS} | {"answered", "sample_len"}
 
-_Scores = dict[tuple[str, str], dict[str, float]]
+RunScores = dict[tuple[str, str], dict[str, float]]
 _Manifests = Mapping[str, RunManifest]
 
 
@@ -45,7 +45,7 @@ class Results(NamedTuple):
         cut_short: a note on each run that neither reached its end nor was continued.
     """
 
-    scores: _Scores
+    scores: RunScores
     documents: dict[str, int]
     last_runs: dict[str, str]
     cut_short: dict[str, str]
@@ -59,7 +59,7 @@ def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests
     that names no run, and no model of another kind, belongs to the latest run.
     """
     answered = {(row.run_id, row.task) for row in rows}
-    scores: _Scores = {}
+    scores: RunScores = {}
     documents: dict[str, int] = {}
     whole: set[str] = set()
     files = (path for path in folder.rglob("*.json") if _FILE.fullmatch(path.stem))
@@ -83,9 +83,8 @@ def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests
                 if isinstance(counts.get("original"), int):
                     documents[task] = counts["original"]
         except BROKEN as error:
-            raise DataError(
-                f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
-            ) from error
+            remedy = "move it away, or run lm_eval again"
+            raise DataError(f"{path}: not lm-eval's results ({error!r}); {remedy}") from error
     return Results(scores, documents, *_endings(folder, rows, manifests, scores, whole))
 
 
@@ -104,7 +103,7 @@ def _endings(
     folder: Path,
     rows: Sequence[TurnRecord],
     manifests: _Manifests,
-    scores: _Scores,
+    scores: RunScores,
     whole: set[str],
 ) -> tuple[dict[str, str], dict[str, str]]:
     """`last_runs` and `cut_short` of `Results`; a results file names the runs in `whole`."""
@@ -129,10 +128,9 @@ def _endings(
         if run_id in manifests and manifests[run_id].num_answers is not None:
             count += f" of {manifests[run_id].num_answers}"
         # Shared notes show only the last part of a path, and a folder's name can reveal too much.
-        cut_short[run_id] = (
-            f"{folder / 'turns.jsonl'}: run {run_id} was cut short or is still running "
-            f"(answers: {count}; results of lm-eval: none)"
-        )
+        ended = f"run {run_id} was cut short or is still running"
+        result = f"(answers: {count}; results of lm-eval: none)"
+        cut_short[run_id] = f"{folder / 'turns.jsonl'}: {ended} {result}"
     return last, cut_short
 
 
@@ -145,11 +143,8 @@ def _continues(other: str, run_id: str, tasks: set[str], manifests: _Manifests) 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers among the values that lm-eval wrote."""
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
+    known = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in known.items() if math.isfinite(value)}
 
 
 def score_name(key: str) -> str:

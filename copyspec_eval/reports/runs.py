@@ -84,24 +84,21 @@ def read_run(folder: Path) -> Run:
     Without sample logs the answers are those of `turns.jsonl`.
     """
     if not folder.is_dir():
-        raise DataError(
-            f"{folder}: no such folder; give the one that lm_eval --output_path wrote to"
-        )
+        remedy = "give the one that lm_eval --output_path wrote to"
+        raise DataError(f"{folder}: no such folder; {remedy}")
     notes: list[str] = []
     by_place = _read_rows(folder, notes)
     rows = [row for in_place in by_place.values() for row in in_place]
     rows.sort(key=lambda row: row.run_id)  # of an answer that two runs gave, the later one counts
     logs = newest_logs(folder)
     if not rows and not logs:
-        raise DataError(
-            f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
-        )
+        remedy = f"run lm_eval with --output_path {folder} --log_samples"
+        raise DataError(f"{folder}: no sample logs; {remedy}")
     run = _run_from_logs(folder, logs, rows) if logs else _run_from_rows(folder, rows)
     unread = sorted({row.task for row in rows} - {log.task for log in logs})
     if logs and unread:
-        notes.append(
-            f"{folder}: answers to {', '.join(unread)} are left out: they have no sample log"
-        )
+        tasks = ", ".join(unread)
+        notes.append(f"{folder}: answers to {tasks} are left out: they have no sample log")
     # lm-eval writes a sample log after the results, so a run that was cut short has none.
     left_out = "; its answers are left out: other runs have sample logs" if logs else ""
     for place, in_place in sorted(by_place.items()):
@@ -141,10 +138,8 @@ def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:
     if not drafted:
         raise DataError(f"{folder}: nothing to compare; give two runs, or one with paired=true")
     baseline = replace(run, scores={})
-    return {
-        name: (baseline, replace(baseline, answers=answers, notes=()))
-        for name, answers in drafted.items()
-    }
+    arms = {name: replace(baseline, answers=arm, notes=()) for name, arm in drafted.items()}
+    return {name: (baseline, arm) for name, arm in arms.items()}
 
 
 def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
@@ -158,10 +153,8 @@ def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
 
 
 def listing(folder: Path) -> str:
-    newest = {pattern: max(folder.rglob(pattern), default=None) for pattern in _RUN_FILES}
-    places = {
-        path.parent / pattern: _RUN_FILES[pattern] for pattern, path in newest.items() if path
-    }
+    newest = {name: max(folder.rglob(name), default=None) for name in _RUN_FILES}
+    places = {path.parent / name: _RUN_FILES[name] for name, path in newest.items() if path}
     return "".join(f"{place}: {what}\n" for place, what in places.items())
 
 
@@ -191,9 +184,8 @@ def _run_from_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnR
                     values = scores.setdefault(log.task, {}).setdefault(metric, {})
                     values[int(sample["doc_id"])] = value
             except BROKEN as error:
-                raise DataError(
-                    f"{where}: not a sample of lm-eval ({error!r}); run lm_eval again"
-                ) from error
+                reason = f"not a sample of lm-eval ({error!r})"
+                raise DataError(f"{where}: {reason}; run lm_eval again") from error
     newest = results[max(results)]
     return Run(folder, answers, scores, newest["config"].get("model_dtype"), newest["model"])
 
@@ -234,10 +226,10 @@ def _answers(
 
 
 def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
-    answers = {
-        row.key: Answer(*row.key, None, row.prompt_sha256, row.text, row.answer_ids, {})
-        for row in rows
-    }
+    answers: dict[AnswerKey, Answer] = {}
+    for row in rows:
+        digest, tokens = row.prompt_sha256, row.answer_ids
+        answers[row.key] = Answer(*row.key, None, digest, row.text, tokens, {})
     return Run(folder, dict(sorted(answers.items())), {})
 
 

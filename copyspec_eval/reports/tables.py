@@ -82,12 +82,14 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """The same layout with nothing escaped; columns that hold only numbers are aligned right."""
+    """The same, nothing escaped; columns of numbers are aligned right. Nothing without rows."""
+    if not rows:
+        return ""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    columns = zip(*texts, strict=True) if texts else ()
+    columns = zip(*texts, strict=True)
     numeric = [all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in columns]
     align = ["right" if right else "left" for right in numeric]
-    table = tabulate(texts, headers, "pipe", disable_numparse=True, colalign=align or None)
+    table = tabulate(texts, headers, "pipe", disable_numparse=True, colalign=align)
     return f"{table}\n"
 
 
@@ -130,10 +132,8 @@ def run_table(rows: Sequence[TurnRecord]) -> str:
             labels = {"task": task, "turn": turn.removeprefix("turn ")}
             labels["drafter"] = names[task, turn]
             categories = figures["by_category"] if len(figures["by_category"]) > 1 else {}
-            lines += [
-                labels | {"category": name} | part
-                for name, part in [("all", figures), *categories.items()]
-            ]
+            for name, part in [("all", figures), *categories.items()]:
+                lines.append(labels | {"category": name} | part)
     return terminal(*cells(_RUN_COLUMNS, DataFrame(lines, dtype=object)))
 
 

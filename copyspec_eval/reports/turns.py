@@ -31,10 +31,8 @@ def read_turns(folders: Iterable[Path]) -> DataFrame:
     runs = read_runs(folders)
     specs = {run_id: run.spec for read in runs for run_id, run in read.manifests.items()}
     records = [record for run in runs for record in run.records]
-    settings = [
-        specs[record.run_id].of_task(record.task).settings() if record.run_id in specs else {}
-        for record in records
-    ]
+    known = [(specs.get(record.run_id), record.task) for record in records]
+    settings = [spec.of_task(task).settings() if spec else {} for spec, task in known]
     by_turn = DataFrame(settings, dtype=object).add_prefix("spec.")
     return frame(records).join(by_turn.apply(_of_one_type).infer_objects())
 

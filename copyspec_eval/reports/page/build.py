@@ -91,9 +91,7 @@ def build(board: Leaderboard) -> str:
         differences=differences[:MOST_DIFFERENCES],
         num_hidden_differences=max(0, len(differences) - MOST_DIFFERENCES),
         shown=f"{len(shown):,} of {len(drafters):,} turns" if len(shown) < len(drafters) else "",
-        data=_embedded(
-            [_turn(board.records[row], drafter) for row, drafter in labelled if row in shown]
-        ),
+        data=_embedded([_turn(board.records[n], drafter) for n, drafter in labelled if n in shown]),
     )
 
 
@@ -103,9 +101,7 @@ def _file(name: str) -> str:
 
 def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> dict[str, Any]:
     turns = board.turns[board.turns["line"].isin(lines)]
-    figures = Series(
-        {metric.name: metric.figure(turns) for metric in METRICS if not metric.is_bound}
-    )
+    figures = Series({each.name: each.figure(turns) for each in METRICS if not each.is_bound})
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
     shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
     drawn = list(_charts(board, lines, turns))

@@ -104,9 +104,9 @@ def speed_by_context(turns: DataFrame) -> Chart | None:
     """Decode speed against context length, a line fitted to each arm; None with too few turns."""
     arms = [(name, colour, _points(turns, prefix)) for prefix, name, colour in _ARMS]
     fits = [
-        (name, colour, points, numpy.polyfit(points[:, 0], points[:, 1], 1))
-        for name, colour, points in arms
-        if len(points) > 2 and numpy.ptp(points[:, 0]) > 0
+        (*arm, numpy.polyfit(arm[2][:, 0], arm[2][:, 1], 1))
+        for arm in arms
+        if len(arm[2]) > 2 and numpy.ptp(arm[2][:, 0]) > 0
     ]
     if not fits:
         return None
