@@ -1,7 +1,6 @@
-"""Reading files from folders that others may have made, and writing outputs.
+"""Reading and writing files in folders that others may have made: no pipes, nothing through links.
 
-Only regular files are read. Nothing is written through a link, and a kill or a full disk never
-corrupts what several processes append to.
+A kill or a full disk never corrupts what several processes append to.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -22,13 +21,6 @@ WAIT_SECONDS = 60.0
 """For a lock that is held for the time of a write; without flock, its file alone is the lock."""
 
 _LOCK, _PARTIAL = ".lock", ".partial"
-
-
-class Line(NamedTuple):
-    """A line of a file, without its end; `number` counts from 1."""
-
-    number: int
-    content: bytes
 
 
 @contextmanager
@@ -135,12 +127,12 @@ def read(path: Path) -> bytes:
         return file.read()
 
 
-def lines(path: Path) -> Iterator[Line]:
-    """All lines but empty ones, also a last one without an end."""
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """All lines but empty ones, without their ends, by their number from 1."""
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if content := line.rstrip(b"\r\n"):
-                yield Line(number, content)
+                yield number, content
 
 
 @contextmanager

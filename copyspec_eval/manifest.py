@@ -22,35 +22,25 @@ class RunSpec:
 
     Runs with equal specs are repetitions of each other; others never share a line. All values are
     JSON values.
-
-    Attributes:
-        backend: "copyspec", or the stock lm-eval model that was timed.
-        model_args: every argument of the model class, as resolved.
-        drafting: drafter and its settings, kind of step, `paired`; empty for other backends.
-        weights: hash of a sample of the weights; None where the backend does not show them.
-        threads: of torch, per process.
-        environment: variables that choose kernels.
-        evaluation: lm-eval's settings: `limit`, seeds, chat template, `gen_kwargs`, ….
-        tasks: by task its version, shots, repeats, request settings, and a hash of its definition.
     """
 
-    backend: str
+    backend: str  # "copyspec", or the stock lm-eval model that was timed
     model: str
-    model_args: dict[str, Any]
-    drafting: dict[str, Any]
+    model_args: dict[str, Any]  # every argument of the model class, as resolved
+    drafting: dict[str, Any]  # drafter, its settings, kind of step, `paired`; empty for others
     batch_size: int | str
     device: str
     dtype: str
-    weights: str | None
+    weights: str | None  # hash of a sample of them; None where the backend does not show them
     quantization: dict[str, Any] | None
     ranks: int
-    threads: int
+    threads: int  # of torch, per process
     hardware: dict[str, Any]
-    environment: dict[str, str]
+    environment: dict[str, str]  # variables that choose kernels
     versions: dict[str, str]
     code: str | None
-    evaluation: dict[str, Any]
-    tasks: dict[str, dict[str, Any]]
+    evaluation: dict[str, Any]  # lm-eval's: `limit`, seeds, chat template, `gen_kwargs`, …
+    tasks: dict[str, dict[str, Any]]  # version, shots, request settings, hash of the definition, …
 
     def of_task(self, task: str) -> RunSpec:
         """The settings of one task alone; its "samples" are its documents, None for all."""

@@ -8,8 +8,7 @@ from importlib.metadata import EntryPoints, distribution
 from pathlib import Path
 
 DATA_DIR_VARIABLE = "COPYSPEC_DATA_DIR"
-TINY = "copyspec-tiny"
-"""Name of the embedded model."""
+TINY = "copyspec-tiny"  # name of the embedded model
 
 
 @functools.cache

@@ -24,14 +24,8 @@ _OPTIONAL = ("bitsandbytes", "gptqmodel", "optimum", "peft", "torchao", "vllm", 
 
 # Environment variables that choose kernels, and so bits and speed.
 _KERNEL_VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CXX",
-    "CXXFLAGS",
-    "MKL_CBWR",
-    "NVIDIA_TF32_OVERRIDE",
-    "ONEDNN_MAX_CPU_ISA",
-    "VLLM_BATCH_INVARIANT",
+    *("ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "CXX", "CXXFLAGS", "MKL_CBWR"),
+    *("NVIDIA_TF32_OVERRIDE", "ONEDNN_MAX_CPU_ISA", "VLLM_BATCH_INVARIANT"),
 )
 
 _runs = itertools.count(1)
@@ -39,10 +33,7 @@ _runs = itertools.count(1)
 
 @functools.cache
 def process_id() -> str:
-    """This process's id, sortable by time; under torch.distributed that of rank 0.
-
-    The first call broadcasts it, so all ranks make it at the same point.
-    """
+    """Sortable by time; under torch.distributed rank 0's, which all ranks' first call awaits."""
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
     shared = [f"{now}-{secrets.token_hex(3)}"]
     distributed = sys.modules.get("torch.distributed")

@@ -41,9 +41,7 @@ class SpanCharacters(NamedTuple):
 
 
 Segment = tuple[str] | tuple[str, int, int]
-"""A piece of an answer: its text and, if it was copied, where its source starts and ends in the
-characters of prompt and answer together; both negative for a copy from another answer and for what
-was recycled, see `types.CopyOrigin`."""
+"""A piece of an answer: its text and, if it was copied, its source as in `SpanCharacters`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +62,9 @@ class BaselineTurn:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One answered turn; a row of `turns.jsonl`. Its settings are those of its run's manifest.
+    """One answered turn; a row of `turns.jsonl`. Its settings are those of its run's manifest."""
 
-    Attributes:
-        run_id: the run that answered; an answer from lm-eval's cache keeps the earlier run's.
-        drafter: the drafter and its switches, "suffix + store=base"; None for other backends.
-        generation: the request's settings without stop strings, `name=value, …` in order of name.
-        prompt: as the model read it, special tokens included.
-        prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
-        token_ids: the answer as generated, with drafts; None where the backend reports none.
-        text: the answer as handed to lm-eval; in a paired run it is the baseline's.
-        answer: the text of `token_ids`, special tokens included.
-    """
-
-    run_id: str
+    run_id: str  # the run that answered, also if lm-eval's cache gave the answer to a later one
     task: str
     doc_id: int
     turn: int
@@ -85,16 +72,16 @@ class TurnRecord:
     category: str
     rank: int
     backend: str
-    drafter: str | None
+    drafter: str | None  # with its switches: "suffix + store=base"; None for other backends
     batch_size: int
-    generation: str
-    prompt: str
-    prompt_sha256: str
+    generation: str  # the request's settings without stop strings, in order of name
+    prompt: str  # as the model read it, special tokens included
+    prompt_sha256: str  # of the rendered prompt text, to pair rows of different runs
     counts: TurnCounts
     attempts: tuple[Attempt, ...]
-    token_ids: tuple[int, ...] | None
-    text: str
-    answer: str
+    token_ids: tuple[int, ...] | None  # with drafts; None where the backend reports none
+    text: str  # as handed to lm-eval; in a paired run it is the baseline's
+    answer: str  # the text of `token_ids`, special tokens included
     spans: tuple[Span, ...] = ()
     span_characters: tuple[SpanCharacters, ...] = ()
     baseline: BaselineTurn | None = None

@@ -1,7 +1,6 @@
 """Secrets in texts that others wrote: server errors, tracebacks, log lines, URLs.
 
-Only declared settings are recorded (`harness/recorded.py`). The values of all others, and of secret
-environment variables, are masked wherever they turn up.
+Values of settings that are not declared, and of secret environment variables, are masked.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 NOT_RECORDED = "not-recorded"
 
 _SECRET_NAME = re.compile(
-    r"(?:token|(?:key|secret|password|credential|cookie|header)s?|passwd|pass|proxies|"
-    r"auth|authorization)$",
-    re.IGNORECASE,
+    r"(?i)(?:token|(?:key|secret|password|credential|cookie|header)s?|passwd|pass|proxies|"
+    r"auth|authorization)$"
 )
 _URL = re.compile(
     r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>`]*|(?<![\w/])/[^\s\"'<>`?]*\?[^\s\"'<>`]*=[^\s\"'<>`]*",

@@ -79,8 +79,7 @@ def locate(path: str) -> Path:
     """
     if path not in FILES:
         raise unknown_option("data file", path, FILES)
-    folder = data_dir()
-    if folder is None:
+    if (folder := data_dir()) is None:
         return _cached(path)
     local = folder / path
     if not local.is_file():
@@ -91,14 +90,11 @@ def locate(path: str) -> Path:
 
 def read_as_published(path: str) -> str:
     """The text of the file `path` of `FILES`, refused where it differs from the public one."""
-    file = locate(path)
-    content = file.read_bytes()
+    content, (url, published) = locate(path).read_bytes(), FILES[path]
     digest = hashlib.sha256(content).hexdigest()
-    if digest != FILES[path].sha256:
-        raise DataError(
-            f"{file}: its SHA-256 is {digest:.12}…, not the published {FILES[path].sha256:.12}…; "
-            f"copy {FILES[path].url} there"
-        )
+    if digest != published:
+        reason = f"its SHA-256 is {digest:.12}…, not the published {published:.12}…"
+        raise DataError(f"{locate(path)}: {reason}; copy {url} there")
     return content.decode()
 
 
@@ -108,7 +104,7 @@ def read_jsonl(path: Path) -> Iterator[JsonLine]:
     for number, line in journal.lines(path):
         if line.strip():
             is_empty = False
-            yield _json_line(f"{path}:{number}", line)
+            yield JsonLine(f"{path}:{number}", _json_object(f"{path}:{number}", line))
     if is_empty:
         raise DataError(f"{path}: no rows in it; copy the file again")
 
@@ -131,19 +127,19 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
-def _json_line(where: str, line: bytes) -> JsonLine:
+def _json_object(where: str, line: bytes) -> dict[str, Any]:
     try:
         fields = journal.parsed(line)
-        if not isinstance(fields, dict):
-            actual = f"a {type(fields).__name__}, not a JSON object"
-            raise DataError(f"{where}: {actual}; write one JSON object on each line")
-        return JsonLine(where, fields)
     except json.JSONDecodeError as error:
         reason = f"not JSON ({error.msg} at column {error.colno})"
         raise DataError(f"{where}: {reason}; write one JSON object on each line") from error
     except ValueError as error:
         reason = f"not JSON that can be read ({error})"
         raise DataError(f"{where}: {reason}; correct the line") from error
+    if not isinstance(fields, dict):
+        actual = f"a {type(fields).__name__}, not a JSON object"
+        raise DataError(f"{where}: {actual}; write one JSON object on each line")
+    return fields
 
 
 def _question(line: JsonLine) -> Question:
@@ -163,7 +159,6 @@ def _cached(path: str) -> Path:
         name = Path(path).name
         return Path(pooch.retrieve(*file, name, cache, downloader=downloader))
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100}); "
-            f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
-        ) from error
+        reason = f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100})"
+        remedy = f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
+        raise DataError(f"{reason}; {remedy}") from error

@@ -21,8 +21,7 @@ DraftSource = Literal["context", "store", "earlier", "recycled", "model", "unkno
 or from an answer of an earlier run; runners-up of the model; proposed by a draft model; or by a
 server that does not say."""
 
-COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")
-"""Those that are copies."""
+COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")  # those that are copies
 
 
 class CopyOrigin(IntEnum):
@@ -44,8 +43,7 @@ EXACT_MEANS = {
 }
 """What exact mode gives, by its name in a run's settings; the last is of earlier versions."""
 
-FIXED_WIDTHS = (8, 16, 32)
-"""Step widths in tokens, of fixed width."""
+FIXED_WIDTHS = (8, 16, 32)  # step widths in tokens, of fixed width
 
 PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5
 """The paper's usual γ, number of copied tokens and δ, all in tokens."""

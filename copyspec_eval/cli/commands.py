@@ -41,7 +41,7 @@ def replay(arguments: argparse.Namespace) -> None:
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
     from copyspec_eval.reports.earlier_runs import read_traces
-    from copyspec_eval.reports.replayed import replay_figures, replay_table
+    from copyspec_eval.reports.tables import replay_figures, replay_table
 
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(
@@ -175,18 +175,17 @@ def redundant(arguments: argparse.Namespace) -> int:
 
 def paper(arguments: argparse.Namespace) -> None:
     from copyspec_eval import journal
-    from copyspec_eval.paper import running, tables
-    from copyspec_eval.paper.plan import Request
+    from copyspec_eval.paper import plan, tables
 
-    model_args, secrets = running.arguments(arguments.model_args)
+    model_args, secrets = plan.arguments(arguments.model_args)
     names = ("model", "out", "limit", "draft_model", "batch_size")
     given = {name: getattr(arguments, name) for name in names}
-    request = Request(**given, model_args=model_args, secrets=secrets)
+    request = plan.Request(**given, model_args=model_args, secrets=secrets)
     table = tables.table_named(arguments.table, request)
     if arguments.plan:
         _show(tables.planned(table, request, arguments.tokens_per_second))
         return
-    running.make(table.runs(request), request)
+    plan.make(table.runs(request), request)
     text = tables.render(table, request)
     journal.replace(arguments.out / f"{arguments.table}.md", text)
     _show(text)

@@ -29,8 +29,7 @@ _SOURCE = (
     "abstract are the best of its models and categories."
 )
 
-_PLAIN_TOKENS_PER_SECOND = 35.5
-"""As the authors report it: Llama-3.1-8B, MT-Redundant, both turns."""
+_PLAIN_TOKENS_PER_SECOND = 35.5  # as the authors report it: Llama-3.1-8B, MT-Redundant, both turns
 
 _BY_GAMMA = {3: 49.2, 5: 47.4, 10: 44.2}
 """The same with copying: tokens per second by γ, both turns."""
@@ -42,8 +41,7 @@ _BEST_SPEEDUPS = {
 }
 """By task and turn."""
 
-_COPYING_OVER_DRAFT_MODEL = 0.49
-"""On turn 2 of MT-Redundant, over all categories."""
+_COPYING_OVER_DRAFT_MODEL = 0.49  # on turn 2 of MT-Redundant, over all categories
 
 _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 

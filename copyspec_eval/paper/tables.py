@@ -19,13 +19,17 @@ from copyspec_eval.reports.tables import terminal
 
 _USUAL = "copyspec+gamma=3"
 _GAMMAS = tuple(f"copyspec+gamma={gamma}" for gamma in plan.GAMMAS)
-_CONVERSATIONS = (plan.MT_REDUNDANT, plan.MT_BENCH)
+_NUMBERS_COPIED = tuple(f"{_USUAL}+num_draft_tokens={n}" for n in (0, 1, 5, 10, 50, 100))
+_CHATS = (plan.MT_REDUNDANT, plan.MT_BENCH)
 
 
 def _with_draft_model(delta: int) -> tuple[str, ...]:
     """The draft model alone, and behind copying at two γ."""
     drafting = f"draft_model={{}}+delta={delta}"
     return f"none+{drafting}", f"{_USUAL}+{drafting}", f"copyspec+gamma=5+{drafting}"
+
+
+_CORRECTED = (_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))
 
 
 class PaperTable(NamedTuple):
@@ -40,10 +44,6 @@ class PaperTable(NamedTuple):
     arms: Sequence[tuple[str, ...]] = ((_USUAL,),)
     exact: bool = True
 
-    def needs_draft_model(self) -> bool:
-        """Whether there is a run whose arms all have one."""
-        return any(all("{}" in arm for arm in arms) for arms in self.arms)
-
     def runs(self, request: Request) -> list[PlannedRun]:
         model = request.draft_model
         runs = []
@@ -55,15 +55,11 @@ class PaperTable(NamedTuple):
 
 TABLES = {
     "main": PaperTable("Main results, per task and turn", layouts.main_results, tuple(plan.TASKS)),
-    "categories": PaperTable(
-        "MT-Redundant and MT-Bench by category", layouts.categories, _CONVERSATIONS
-    ),
+    "categories": PaperTable("MT-Redundant and MT-Bench by category", layouts.categories, _CHATS),
     "gamma": PaperTable("MT-Redundant by γ", layouts.gammas, arms=[_GAMMAS]),
-    "copied-tokens": PaperTable(
+    "copied-tokens": PaperTable(  # exact steps do not hold a hundred
         "MT-Redundant by the number of copied tokens",
-        layouts.numbers_copied,
-        arms=[tuple(f"{_USUAL}+num_draft_tokens={n}" for n in (0, 1, 5, 10, 50, 100))],
-        exact=False,  # exact steps do not hold a hundred
+        *(layouts.numbers_copied, (plan.MT_REDUNDANT,), [_NUMBERS_COPIED], False),
     ),
     "draft-model": PaperTable(
         "MT-Redundant with a draft model, alone and behind copying",
@@ -71,18 +67,13 @@ TABLES = {
         arms=[_with_draft_model(delta) for delta in (3, 5, 10)],
     ),
     "self-correction": PaperTable(
-        "GSM8K with self-correction",
-        layouts.self_correction,
-        (plan.GSM8K,),
-        [(_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))],
+        "GSM8K with self-correction", layouts.self_correction, (plan.GSM8K,), [_CORRECTED]
     ),
     "context-length": PaperTable(
-        "Speed by the length of the prompt", layouts.context_lengths, _CONVERSATIONS
+        "Speed by the length of the prompt", layouts.context_lengths, _CHATS
     ),
     "similarity": PaperTable(
-        "γ by the cosine similarity of a word and the γ before it",
-        similarity_table,
-        _CONVERSATIONS,
+        "γ by the cosine similarity of a word and the γ before it", similarity_table, _CHATS
     ),
 }
 
@@ -92,9 +83,10 @@ def table_named(name: str, request: Request) -> PaperTable:
         raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
     if name not in TABLES:
         raise unknown_option("table of the paper", name, TABLES)
-    if TABLES[name].needs_draft_model() and not request.draft_model:
+    table = TABLES[name]
+    if not request.draft_model and any(all("{}" in arm for arm in arms) for arms in table.arms):
         raise OptionError(f"the table {name} needs a draft model; give --draft-model NAME")
-    return TABLES[name]
+    return table
 
 
 def render(table: PaperTable, request: Request) -> str:

@@ -20,18 +20,13 @@ from copyspec_eval.reports.tables import number, terminal
 from copyspec_eval.types import Difference, first_difference
 
 PairStatus = Literal[
-    "identical", "near_tie", "diverged", "missing", "other_prompt", "not_comparable"
+    "identical",  # the same prompt, and the same answer
+    "near_tie",  # another answer, which rounding explains, as only the model can tell
+    "diverged",  # another answer
+    "missing",  # in one of the runs only
+    "other_prompt",  # and no earlier turn of the conversation differs
+    "not_comparable",  # the prompts contain an earlier turn that differs
 ]
-"""How two runs' answers compare.
-
-identical, diverged: the same prompt, and the same answer or another.
-near_tie: diverged where rounding explains it, which takes the model to decide.
-missing: in one of the runs only.
-other_prompt: the prompts differ, and no earlier turn of the conversation did.
-not_comparable: the prompts differ, as they contain an earlier turn that did.
-"""
-
-ComparedBy = Literal["tokens", "text"]
 
 _FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
 
@@ -50,27 +45,21 @@ _EXCERPT = 20
 class Pair:
     """The answers of two runs to one request; None for a missing one.
 
-    `compared_by` the tokens if both runs have them, else the text, also if equal tokens became
-    different texts; `position` of the first that differs; `difference`, whose baseline is `a`,
-    tells how near the model was to either answer, if it was asked.
+    They are compared by their tokens if both runs have them, else, or if those are equal, by text.
     """
 
     key: AnswerKey
     status: PairStatus
-    compared_by: ComparedBy | None
-    position: int | None
+    compared_by: Literal["tokens", "text"] | None
+    position: int | None  # of the first token, or character, that differs
     a: Answer | None
     b: Answer | None
-    difference: Difference | None = None
+    difference: Difference | None = None  # as the model measured it, with `a` as the baseline
 
 
 @dataclass(frozen=True, slots=True)
 class ScorePair:
-    """One metric of one task in both runs: their means over the documents that both have.
-
-    Where every value is 0 or 1, `discordant` documents are right in a only, and in b only, with the
-    p-value of McNemar's exact test; else `interval` is that of the difference.
-    """
+    """One metric of one task in both runs: their means over the documents that both have."""
 
     task: str
     metric: str
@@ -79,9 +68,9 @@ class ScorePair:
     a: float | None = None
     b: float | None = None
     difference: float | None = None
-    discordant: tuple[int, int] | None = None
-    p_value: float | None = None
-    interval: tuple[float, float] | None = None
+    discordant: tuple[int, int] | None = None  # how many only a, and only b, has right, if binary
+    p_value: float | None = None  # of McNemar's exact test on those
+    interval: tuple[float, float] | None = None  # of the difference, if not binary
 
 
 def compare_answers(a: Run, b: Run) -> list[Pair]:
@@ -121,11 +110,7 @@ def compare_scores(a: Run, b: Run) -> list[ScorePair]:
 
 
 def longest_increasing(numbers: Iterable[int]) -> set[int]:
-    """The members of a longest increasing subsequence of distinct `numbers`.
-
-    >>> sorted(longest_increasing([0, 3, 1, 2, 4]))
-    [0, 1, 2, 4]
-    """
+    """The members of a longest increasing subsequence of distinct `numbers`."""
     ends: list[int] = []  # ends[k] is the smallest number that k others can lead up to
     before: dict[int, int | None] = {}
     for each in numbers:
@@ -146,14 +131,12 @@ def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, differing: bool) -
         return Pair(key, "missing", None, None, a, b)
     if a.prompt_sha256 != b.prompt_sha256:
         return Pair(key, "not_comparable" if differing else "other_prompt", None, None, a, b)
-    compared_by: ComparedBy = "text"
-    position = None
-    if a.token_ids is not None and b.token_ids is not None:
-        compared_by, position = "tokens", first_difference(a.token_ids, b.token_ids)
+    by_tokens = a.token_ids is not None and b.token_ids is not None
+    position = first_difference(a.token_ids or (), b.token_ids or ()) if by_tokens else None
     if position is None and (in_text := first_difference(a.text, b.text)) is not None:
-        compared_by, position = "text", in_text
+        by_tokens, position = False, in_text
     status: PairStatus = "identical" if position is None else "diverged"
-    return Pair(key, status, compared_by, position, a, b)
+    return Pair(key, status, "tokens" if by_tokens else "text", position, a, b)
 
 
 def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]) -> ScorePair:

@@ -20,11 +20,9 @@ from copyspec_eval.sources import read_jsonl
 
 TokenIds = Sequence[int]
 
-_BEYOND = 2**31
-"""No tokenizer has as many tokens."""
+_BEYOND = 2**31  # no tokenizer has as many tokens
 
-_MOST_TOKENS = 2**20
-"""Of a prompt or an answer; a drafter reads them in seconds."""
+_MOST_TOKENS = 2**20  # of a prompt or an answer; a drafter reads them in seconds
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -136,8 +134,7 @@ def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -
 
 def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
     if path.is_dir():
-        files = sorted(path.glob("turns*.jsonl"))
-        if not files:
+        if not (files := sorted(path.glob("turns*.jsonl"))):
             remedy = "name the --output_path of a run of --model copyspec or copyspec-timed"
             raise OptionError(f"store={path}: no turns*.jsonl there; {remedy}")
         return _answers_in_records(files, notes)
@@ -152,18 +149,13 @@ def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     """The answers of several files, in the order of their runs."""
-    by_run: dict[str, list[EarlierAnswer]] = {}
-    for file in files:
-        for row in records.read(file, notes):
-            by_run.setdefault(row.run_id, []).append(_recorded_answer(row))
-    return [answer for run_id in sorted(by_run) for answer in by_run[run_id]]
+    rows = (row for file in files for row in records.read(file, notes))
+    answers = [(row.run_id, _recorded_answer(row)) for row in rows]
+    return [answer for _, answer in sorted(answers, key=lambda each: each[0])]
 
 
 def _recorded_answer(row: TurnRecord) -> EarlierAnswer:
-    asked = Asked(row.task, str(row.doc_id), row.turn)
-    has_eos = row.counts.finish_reason == "eos"
-    ids = row.token_ids
-    if ids is not None and not all(0 <= token < _BEYOND for token in ids):
-        ids = None  # they are no one's
-    compact = None if ids is None else array("i", ids)
-    return EarlierAnswer(asked, compact, row.text, row.answer, has_eos)
+    asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids
+    are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
+    compact = array("i", ids or ()) if are_possible else None
+    return EarlierAnswer(asked, compact, row.text, row.answer, row.counts.finish_reason == "eos")

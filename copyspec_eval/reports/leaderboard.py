@@ -22,8 +22,7 @@ _UNKNOWN = "unknown"
 # A line lists a setting of at most so many items, e.g. documents.
 _LISTED = 4
 
-_MUCH_LOOPED = 0.2
-"""Of the tokens of a line; its speed-up then says little."""
+_MUCH_LOOPED = 0.2  # of the tokens of a line; its speed-up then says little
 
 # Settings that the label of a line names where they set it apart from others of its drafter.
 _LABELLED = ("dtype", "batch_size", "drafting.", "model_args.", "evaluation.", "task.")
@@ -35,24 +34,18 @@ _IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycl
 class Leaderboard:
     """Figures of runs, and what was separated or is missing.
 
-    Attributes:
-        lines: a row per line: `model`, `task`, `drafter` (with what distinguishes it from others),
-            `date` of its latest run, the columns of `summary.summarise`; `score_NAME`, lm-eval's,
-            and `score_NAME_spread`; `rating_JUDGE`; `documents` answered, and `documents_of` the
-            task; and if any run was cut short, `runs_cut_short`.
-        by_turn, by_category: the same figures, without scores.
-        settings: by line, a column per setting, see `RunSpec.settings`.
-        turns: see `turns.frame`; with `line`, and `repetition` among the runs of the line.
-        records: the record of each row of `turns`, by its index.
+    `lines` has `model`, `task`, `drafter` (with what distinguishes it from others), `date` of the
+    latest run, the columns of `summary.summarise`, `score_NAME`, `score_NAME_spread`,
+    `rating_JUDGE`, `documents` answered, `documents_of` the task, and perhaps `runs_cut_short`.
     """
 
     lines: DataFrame
     by_turn: DataFrame
     by_category: DataFrame
-    settings: DataFrame
+    settings: DataFrame  # by line, see `RunSpec.settings`
     commands: list[str]
-    turns: DataFrame
-    records: list[TurnRecord]
+    turns: DataFrame  # with `line`, and `repetition` among the runs of the line
+    records: list[TurnRecord]  # of each row of `turns`, by its index
     notes: list[str]
 
 

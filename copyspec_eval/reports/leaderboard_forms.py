@@ -27,8 +27,7 @@ from copyspec_eval.reports.tables import (
 )
 from copyspec_eval.types import COPIED
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet would compute."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
 
 
 def _speed(figures: Series[Any]) -> str:
@@ -231,9 +230,5 @@ def _harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-FORMS = {
-    "md": as_markdown,
-    "csv": lambda board: csv_files(board)["leaderboard.csv"],
-    "json": as_json,
-}
-"""Files, by what `--format` calls them."""
+# Files, by what `--format` calls them.
+FORMS = {"md": as_markdown, "csv": lambda each: csv_files(each)["leaderboard.csv"], "json": as_json}

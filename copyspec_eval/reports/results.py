@@ -15,8 +15,7 @@ from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.summary import METRICS
 
-TURN_SCORE = re.compile(r"(.+)_turn(\d+)")
-"""The name of a score that belongs to one turn."""
+TURN_SCORE = re.compile(r"(.+)_turn(\d+)")  # the name of a score that belongs to one turn
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading JSON of an unexpected shape raises."""
@@ -36,19 +35,14 @@ _Manifests = Mapping[str, RunManifest]
 class Results(NamedTuple):
     """What the results files of a folder say.
 
-    Attributes:
-        scores: by run id and task, then by metric.
-        documents: by task, how many it has, asked or not.
-        last_runs: by run id, the last run that continued it; most runs map to themselves. A later
-            run continues one that was cut short if it has the same settings for every task that
-            lacks results; an answer of both counts once, as the later run gave it.
-        cut_short: a note on each run that neither reached its end nor was continued.
+    A later run continues one that was cut short if it has the same settings for every task that
+    lacks results; an answer of both counts once, as the later run gave it.
     """
 
-    scores: RunScores
-    documents: dict[str, int]
-    last_runs: dict[str, str]
-    cut_short: dict[str, str]
+    scores: RunScores  # by run id and task, then by metric
+    documents: dict[str, int]  # by task, how many it has, asked or not
+    last_runs: dict[str, str]  # by run id, the last run that continued it, often itself
+    cut_short: dict[str, str]  # a note on each run that neither reached its end nor was continued
 
 
 def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests) -> Results:

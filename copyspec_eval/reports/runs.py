@@ -24,8 +24,7 @@ _RUN_FILES = {
     "manifest.json": "hardware, versions, settings and command",
 }
 
-Scores = dict[str, dict[str, dict[int, float]]]
-"""`{task: {"metric,filter": {doc_id: value}}}`."""
+Scores = dict[str, dict[str, dict[int, float]]]  # `{task: {"metric,filter": {doc_id: value}}}`
 
 
 @dataclass(frozen=True, slots=True)

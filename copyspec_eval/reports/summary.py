@@ -1,22 +1,20 @@
 """What the figures mean: the only place where a metric is defined.
 
-A figure over several turns is a ratio of sums, never a mean of ratios, so that a table's total and
-its rows agree. The one exception, the median of per-turn speed-ups, has it in its name.
+A figure over several turns is a ratio of sums, so that a table's total and its rows agree, or has
+"median" in its name.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 from pandas import DataFrame, Index, MultiIndex
-
-from copyspec_eval.types import COPIED
 
 Floats = NDArray[numpy.float64]
 Integers = NDArray[numpy.int64]
@@ -118,11 +116,7 @@ def ratio_of_sums(values: Floats, _: Integers) -> float:
 
 
 def share_if_drafted(values: Floats, conversations: Integers) -> float:
-    """`ratio_of_sums` of the first two columns; NaN where the third, the drafted ones, is zero.
-
-    >>> share_if_drafted(numpy.array([[3.0, 10.0, 4.0], [0.0, 5.0, 0.0]]), numpy.arange(2))
-    0.2
-    """
+    """`ratio_of_sums` of the first two columns; NaN where the third, the drafted ones, is zero."""
     return ratio_of_sums(values[:, :2], conversations) if values[:, 2].any() else math.nan
 
 
@@ -175,16 +169,16 @@ def _interval(statistic: Any, values: bytes, clusters: bytes) -> tuple[float, fl
     return bootstrap_interval(statistic(turns), numpy.frombuffer(clusters, numpy.int64))
 
 
-def _bound(
-    name: str, heading: str, statistic: Any, end: int, columns: tuple[str, ...] | None = None
-) -> Metric:
-    """One end of an interval; the two ends are asked for one after the other."""
+def _bounds(name: str, statistic: Any, columns: tuple[str, ...]) -> Iterator[Metric]:
+    """Both ends of an interval, which are asked for one after the other."""
 
-    def combine(values: Floats, clusters: Integers) -> float:
+    def combine(end: int, values: Floats, clusters: Integers) -> float:
         contiguous = numpy.ascontiguousarray(values)
         return _interval(statistic, contiguous.tobytes(), clusters.tobytes())[end]
 
-    return Metric(name, heading, columns or _BOTH_RATES, combine, **_FAST, is_bound=True)
+    low, high = (functools.partial(combine, end) for end in (0, 1))
+    yield Metric(f"{name}_low", f"{CONFIDENCE:.0%} from", columns, low, **_FAST, is_bound=True)
+    yield Metric(f"{name}_high", "to", columns, high, **_FAST, is_bound=True)
 
 
 def _ratio(name: str, heading: str, formula: str, **properties: Any) -> Metric:
@@ -208,7 +202,6 @@ _SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
 _ENDED_RATES = (*_BOTH_RATES, "ended")
 _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
-_FROM = f"{CONFIDENCE:.0%} from"
 
 METRICS: tuple[Metric, ...] = (
     # prefill + decode seconds: what a user waits for
@@ -236,14 +229,11 @@ METRICS: tuple[Metric, ...] = (
     _ratio("baseline_tokens_per_second", "baseline tok/s", _BASELINE_RATE, **_FAST),
     # of the answers that both decoders ended themselves: loops up to the budget copy for nothing
     Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, **_FAST),
-    _bound("speedup_ended_low", _FROM, _speedup_statistic, 0, _ENDED_RATES),
-    _bound("speedup_ended_high", "to", _speedup_statistic, 1, _ENDED_RATES),
+    *_bounds("speedup_ended", _speedup_statistic, _ENDED_RATES),
     Metric("speedup", "speed-up (all)", _BOTH_RATES, ratio_of_rates, **_FAST),
-    _bound("speedup_low", _FROM, _speedup_statistic, 0),
-    _bound("speedup_high", "to", _speedup_statistic, 1),
+    *_bounds("speedup", _speedup_statistic, _BOTH_RATES),
     Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, **_FAST),
-    _bound("speedup_median_low", _FROM, _median_statistic, 0),
-    _bound("speedup_median_high", "to", _median_statistic, 1),
+    *_bounds("speedup_median", _median_statistic, _BOTH_RATES),
     # tokens equal to the baseline's; different at a near-tie; different beyond rounding
     _ratio("identical", "identical", "identical / num_turns", higher_is_better=True),
     _ratio("near_tie", "near-tie", "near_tie / num_turns"),
@@ -252,9 +242,8 @@ METRICS: tuple[Metric, ...] = (
 
 ALL_METRICS: tuple[Metric, ...] = (
     *METRICS,
-    *(
-        _accepted(f"{source}_", f"τ ({label})", f"{source}_accepted", f"{source}_attempts")
-        for source, label in zip(COPIED, ("context", "store", "earlier runs"), strict=True)
-    ),
+    _accepted("context_", "τ (context)", "context_accepted", "context_attempts"),
+    _accepted("store_", "τ (store)", "store_accepted", "store_attempts"),
+    _accepted("earlier_", "τ (earlier runs)", "earlier_accepted", "earlier_attempts"),
 )
 """What reports of runs show; lm-eval's results have `METRICS`."""

@@ -1,9 +1,10 @@
-"""Tables in Markdown: columns, cells, the layout of all of them, and those of one run."""
+"""Tables in Markdown: columns, cells, their layout, and those of one run and of a replay."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, Series
@@ -12,13 +13,13 @@ from tabulate import tabulate
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import turns
 from copyspec_eval.reports.summary import ALL_METRICS, figures_by
+from copyspec_eval.types import ReplayedTurn
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?( ±[\d.,]+%?)?")
 _ESCAPES = str.maketrans({"|": r"\|", "`": r"\`", "<": "&lt;", "\n": " ", "\r": " "})
-_HEADINGS = {metric.name: metric.heading for metric in ALL_METRICS}
+_METRICS = {metric.name: metric for metric in ALL_METRICS}
 
-Cells = tuple[list[str], list[list[object]]]
-"""Headings and rows."""
+Cells = tuple[list[str], list[list[object]]]  # headings and rows
 
 
 class Column(NamedTuple):
@@ -35,7 +36,7 @@ def text_column(name: str) -> Column:
 
 def metric_column(name: str, form: str, heading: str | None = None) -> Column:
     """A metric, with its spread over runs, in a number format."""
-    return Column(heading or _HEADINGS[name], lambda row: figure(row, name, form))
+    return Column(heading or _METRICS[name].heading, lambda row: figure(row, name, form))
 
 
 def metric_columns(form: str, *names: str) -> list[Column]:
@@ -51,7 +52,7 @@ def interval_column(name: str) -> Column:
         has_none = name == "speedup_ended" and not text and number(row["speedup"], ".2f")
         return "none ended" if has_none else text
 
-    return Column(_HEADINGS[name], cell)
+    return Column(_METRICS[name].heading, cell)
 
 
 def cells(columns: Sequence[Column], frame: DataFrame) -> Cells:
@@ -98,6 +99,7 @@ def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object
     return [headers[index] for index in full], [[row[index] for index in full] for row in rows]
 
 
+_REPLAYED = ("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token")
 _RUN_COLUMNS = [
     *map(text_column, ("task", "turn", "drafter", "category")),
     Column("answers", lambda row: row["turns"]),
@@ -141,3 +143,51 @@ def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | 
     """The figures of each group as JSON values; None for what has none."""
     figures = figures_by(frame, by)
     return dict(figures.astype(object).where(figures.notna(), None).to_dict(orient="index"))
+
+
+def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
+    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`: sums, and ratios of `METRICS`.
+
+    `cost_per_token` is in steps of one token, so that plain decoding has 1. Where answers of
+    earlier runs were drafted from, `earlier_share` is the share of the tokens that they gave.
+    """
+    rows = [
+        {"turn": str(each.turn), "category": each.category, **turns.counts_columns(each.counts)}
+        for each in replayed
+    ]
+    frame = DataFrame(rows).assign(conversation=range(len(rows)))
+    unused = set() if frame["earlier_drafted"].sum() else {"earlier_share"}
+
+    def ratio(name: str, part: DataFrame) -> float | None:
+        value = _METRICS[name].figure(part)
+        return None if math.isnan(value) else value
+
+    def figures(part: DataFrame) -> dict[str, Any]:
+        names = ["num_tokens", "num_forwards", "drafted_tokens", "copy_attempts"]
+        tokens, forwards, drafted, attempts = (int(total) for total in part[names].sum())
+        return {
+            "turns": len(part),
+            "tokens": tokens,
+            "forwards": forwards,
+            **{name: ratio(name, part) for name in _REPLAYED if name not in unused},
+            "cost_per_token": (forwards + token_cost * drafted) / tokens,
+            "attempts": attempts,
+            "accepted_per_attempt": ratio("accepted_per_attempt", part),
+        }
+
+    return {
+        "total": figures(frame),
+        "by_turn": {str(name): figures(part) for name, part in frame.groupby("turn")},
+        "by_category": {str(name): figures(part) for name, part in frame.groupby("category")},
+    }
+
+
+def replay_table(figures: dict[str, Any]) -> str:
+    groups = {"all": figures["total"]}
+    groups |= {f"turn {name}": group for name, group in figures["by_turn"].items()}
+    groups |= figures["by_category"]
+    rows = [
+        [name, *(number(each, "" if isinstance(each, int) else ".3f") for each in group.values())]
+        for name, group in groups.items()
+    ]
+    return terminal(["", *groups["all"]], rows)

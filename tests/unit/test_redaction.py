@@ -20,7 +20,7 @@ from copyspec_eval import redaction
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import recorded as recording
 from copyspec_eval.harness.recorded import Arguments, recorded, with_environment
-from copyspec_eval.paper.running import arguments as paper_arguments
+from copyspec_eval.paper.plan import arguments as paper_arguments
 from copyspec_eval.redaction import address, hide, masked, without_secrets
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.page.build import write_report

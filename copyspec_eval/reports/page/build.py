@@ -31,14 +31,11 @@ from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import metric_column, metric_columns
 from copyspec_eval.types import COPIED, first_difference
 
-MOST_TURNS = 1000
-"""Turns with their texts; of more, those that differ from the baseline come first."""
+MOST_TURNS = 1000  # turns with their texts; of more, those that differ from the baseline come first
 
-MOST_ARMS = 12
-"""Arms with cards and charts."""
+MOST_ARMS = 12  # arms with cards and charts
 
-MOST_DIFFERENCES = 100
-"""Answers that differ from the baseline, in the table of where they do."""
+MOST_DIFFERENCES = 100  # answers that differ from the baseline, in the table of where they do
 
 _SNIPPET = 60
 
