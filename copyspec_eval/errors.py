@@ -71,10 +71,7 @@ def print_error(error: CopySpecError | OSError) -> None:
 
 
 def report_errors_in_one_line() -> None:
-    """Make an uncaught CopySpecError print one line instead of a traceback.
-
-    lm-eval's command line lets a model's exceptions run through to the interpreter's hook.
-    """
+    """Have the interpreter print an uncaught CopySpecError in a line; lm-eval lets it through."""
     previous = sys.excepthook
     if getattr(previous, "reports_copyspec_errors", False):
         return

@@ -68,11 +68,10 @@ class RunSpec:
 def _flat(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         return {name: value}
-    return {
-        key: leaf
-        for inner, part in value.items()
-        for key, leaf in _flat(f"{name}.{inner}", part).items()
-    }
+    flat: dict[str, Any] = {}
+    for inner, part in value.items():
+        flat |= _flat(f"{name}.{inner}", part)
+    return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,7 @@ def write_manifest(folder: Path, run: RunManifest) -> None:
 
 
 def read_manifests(folder: Path, notes: list[str]) -> dict[str, RunManifest]:
-    """The manifests of the runs into `folder`, by run id; empty if there is no file.
-
-    An entry of another schema is left out, with a line in `notes`.
-    """
+    """The manifests of the runs into `folder` by run id; a note on each of another schema."""
     manifests = {}
     for entry in _entries(folder / _FILE):
         try:

@@ -46,10 +46,7 @@ Segment = tuple[str] | tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class BaselineTurn:
-    """The same turn by the baseline, plain one-token decoding, in a paired run.
-
-    `difference` is where the drafted answer first differs; None if the two are identical.
-    """
+    """The same turn by the baseline, plain decoding; where the drafted answer first differs."""
 
     counts: TurnCounts
     token_ids: tuple[int, ...]

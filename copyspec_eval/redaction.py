@@ -40,11 +40,7 @@ _named: set[tuple[str, str]] = set()
 
 
 def looks_secret(name: str) -> bool:
-    """Whether an argument or a variable of that name may hold a secret.
-
-    >>> looks_secret("HF_TOKEN"), looks_secret("num_draft_tokens")
-    (True, False)
-    """
+    """Whether an argument or a variable of that name may hold a secret."""
     return bool(_SECRET_NAME.search(name))
 
 

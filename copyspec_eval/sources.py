@@ -73,10 +73,7 @@ class Question(TypedDict):
 
 
 def locate(path: str) -> Path:
-    """The file `path` of `FILES`: below `$COPYSPEC_DATA_DIR` if that is set, else downloaded once.
-
-    A local file may differ from the public one.
-    """
+    """The file `path` of `FILES`: any in `$COPYSPEC_DATA_DIR` if that is set, else downloaded."""
     if path not in FILES:
         raise unknown_option("data file", path, FILES)
     if (folder := data_dir()) is None:
@@ -156,8 +153,7 @@ def _cached(path: str) -> Path:
     cache = pooch.os_cache("copyspec_eval") / file.sha256[:12]
     downloader = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
     try:
-        name = Path(path).name
-        return Path(pooch.retrieve(*file, name, cache, downloader=downloader))
+        return Path(pooch.retrieve(*file, Path(path).name, cache, downloader=downloader))
     except (OSError, ValueError) as error:
         reason = f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100})"
         remedy = f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"

@@ -45,8 +45,7 @@ EXACT_MEANS = {
 
 FIXED_WIDTHS = (8, 16, 32)  # step widths in tokens, of fixed width
 
-PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5
-"""The paper's usual γ, number of copied tokens and δ, all in tokens."""
+PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5  # the paper's usual ones, in tokens
 
 
 @dataclass(frozen=True, slots=True)

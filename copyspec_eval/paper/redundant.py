@@ -1,8 +1,4 @@
-"""Redundant variants of question files, made by a chat model as MT-Redundant was.
-
-The first questions stay; each second one asks for the first answer once more, with a change to it,
-so that much of the second answer repeats the first.
-"""
+"""Variants of question files, whose second questions ask for the first answer with a change."""
 
 from __future__ import annotations
 

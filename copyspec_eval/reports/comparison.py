@@ -37,8 +37,7 @@ _NAMES["near_tie"] = "near-tie"
 _SHARES = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 """Upper ends of the histogram's bins, in shares of twice the noise; a near-tie is at most 1."""
 
-_MAX_LINES = 20
-_EXCERPT = 20
+_MAX_LINES, _EXCERPT = 20, 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,5 @@ def _rating(line: bytes, asked: dict[int, Conversation], task: str, judge: str) 
         is_ours = conversation.answers[turn - 1] in row["user_prompt"]
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None
-    if not (is_ours and turn >= 1 and is_rating(score)):
-        return None
-    return Rating(task, judge, conversation.category, turn, conversation.question_id, score)
+    rating = Rating(task, judge, conversation.category, turn, conversation.question_id, score)
+    return rating if is_ours and turn >= 1 and is_rating(score) else None

@@ -123,9 +123,8 @@ def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -
     if any(answer.token_ids is None for answer in answers):
         remedy = "a replay has no tokenizer, so name a run of --model copyspec"
         raise OptionError(f"{store}: answers without token ids; {remedy}")
-    earlier = EarlierAnswers(
-        (each.asked._replace(task=""), each.token_ids or ()) for each in answers
-    )
+    by_request = ((each.asked._replace(task=""), each.token_ids or ()) for each in answers)
+    earlier = EarlierAnswers(by_request)
     if not any([earlier.to("", trace.id, trace.turn) for trace in read_traces(replayed)]):
         remedy = "name answers to the same documents"
         raise OptionError(f"{store}: no answer has the id and turn of a trace; {remedy}")

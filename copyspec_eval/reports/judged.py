@@ -21,8 +21,7 @@ from copyspec_eval.scoring.mt_bench import file_name, gradings, guide
 from copyspec_eval.scoring.pairwise import JudgedPairs, judge_pairs, pairs_of
 from copyspec_eval.sources import locate, read_jsonl
 
-_MAX_LINES = 20
-_MAX_NAMES = 10
+_MAX_LINES, _MAX_NAMES = 20, 10
 
 
 def judge_run(
@@ -30,8 +29,7 @@ def judge_run(
 ) -> dict[str, Judged]:
     """Have all answers of `run` that a judge can rate rated, by task; each is asked for once.
 
-    `python -m fastchat.llm_judge.show_result --bench-name mt_bench --input-file FILE` shows the
-    judgements, also of MT-Redundant: it shows second turns under that name alone.
+    FastChat's `show_result` shows the files, under `--bench-name mt_bench` also MT-Redundant's.
     """
     judge_data = guide(*_judge_files())
     results: dict[str, Judged] = {}
@@ -46,10 +44,7 @@ def judge_run(
 def judge_two_runs(
     a: Run, b: Run, model: ChatModel, concurrency: int, all_references: bool = False
 ) -> dict[str, JudgedPairs]:
-    """Have the judge choose between two runs' answers, by task, see `pairwise`.
-
-    `python -m fastchat.llm_judge.show_result --mode pairwise-all --input-file FILE` shows them.
-    """
+    """Have the judge choose between two runs' answers, by task, see `pairwise`."""
     names = model_name(a), model_name(b)
     if names[0] == names[1]:
         names = file_name(a.folder.resolve().name), file_name(b.folder.resolve().name)

@@ -19,9 +19,7 @@ from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
 
 _UNKNOWN = "unknown"
-# A line lists a setting of at most so many items, e.g. documents.
-_LISTED = 4
-
+_LISTED = 4  # a line lists a setting of at most so many items, e.g. documents
 _MUCH_LOOPED = 0.2  # of the tokens of a line; its speed-up then says little
 
 # Settings that the label of a line names where they set it apart from others of its drafter.
@@ -52,8 +50,7 @@ class Leaderboard:
 def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     """All runs' answers by model, task, drafter and `RunSpec`.
 
-    Answers under unequal specs are lines of their own, and a note names the settings that differ.
-    Runs under equal specs are repetitions; runs that answered different documents are one.
+    A note names the settings in which lines differ; runs under equal specs are repetitions.
     """
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
@@ -203,11 +200,10 @@ def _separate_lines(board: Leaderboard) -> Iterator[str]:
             continue
         if arms is not None and arms[number] == arms[before] != "unset":
             continue  # arms of one run
-        differing = [
-            f"{name} ({_brief(board.settings.at[before, name])} / "
-            f"{_brief(board.settings.at[number, name])})"
-            for name in settings.columns[settings.loc[number] != settings.loc[before]]
-        ]
+        differing = []
+        for name in settings.columns[settings.loc[number] != settings.loc[before]]:
+            both = (_brief(board.settings.at[place, name]) for place in (before, number))
+            differing.append(f"{name} ({' / '.join(both)})")
         reason = ", ".join(differing) or "what is unknown of them, or in folders of the same name"
         yield f"{_name(board, number)}: kept separate: they differ in {reason}"
 

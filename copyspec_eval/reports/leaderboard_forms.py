@@ -40,8 +40,6 @@ RATING = Column("rating", lambda row: ", ".join(ratings(row).values()))
 
 _NAMES = ["model", "task", "drafter"]
 _RUNS = Column("runs", lambda row: f"{row['runs']:.0f}" if row["runs"] > 1 else "")
-
-
 _SPEEDUPS = [interval_column(f"speedup{which}") for which in ("_ended", "")]
 
 

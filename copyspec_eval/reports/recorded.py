@@ -1,8 +1,4 @@
-"""A run of our models in its folder, or in those of its shards: records, manifests and scores.
-
-Shards are parts of a run that answered different documents, each perhaps on its own machine, as
-`lm_eval --samples` makes them.
-"""
+"""A run of our models in its folder, or in the folders of its shards."""
 
 from __future__ import annotations
 
@@ -26,19 +22,15 @@ _RUN_FILES = ("turns*.jsonl", "manifest.json")
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The runs into one folder, or into several folders that are shards of one run.
+    """The runs into one folder, or the run whose shards are in several folders."""
 
-    `records` has each answer once, without token ids and spans, in the order of runs and keys;
-    `scores`, `documents` and `cut_short` are those of `Results`; `notes` are for people.
-    """
-
-    folder: Path
-    records: list[TurnRecord]
+    folder: Path  # that of the first shard
+    records: list[TurnRecord]  # each answer once, without token ids and spans, in order
     manifests: dict[str, RunManifest]
-    scores: RunScores
+    scores: RunScores  # this and the following two as in `Results`
     documents: dict[str, int]
     cut_short: dict[str, str]
-    notes: list[str]
+    notes: list[str]  # what is incomplete, left out or of another schema, for people
     ratings: list[Rating] = field(default_factory=list)
 
 
@@ -66,16 +58,9 @@ def read_recorded(folder: Path) -> RecordedRun:
     results = read_results(folder, rows, manifests)
     answers = {(results.last_runs[row.run_id], *_key(row)): row for row in rows}
     notes += results.cut_short.values()
-    return RecordedRun(
-        folder=folder,
-        records=sorted(answers.values(), key=lambda row: (row.run_id, *_key(row))),
-        manifests=manifests,
-        scores=results.scores,
-        documents=results.documents,
-        cut_short=results.cut_short,
-        ratings=read_ratings(folder, notes),
-        notes=notes,
-    )
+    in_order = sorted(answers.values(), key=lambda row: (row.run_id, *_key(row)))
+    figures = results.scores, results.documents, results.cut_short
+    return RecordedRun(folder, in_order, manifests, *figures, notes, read_ratings(folder, notes))
 
 
 def _key(row: TurnRecord) -> tuple[Any, ...]:
@@ -158,7 +143,7 @@ def _are_alike(a: RunSpec, b: RunSpec) -> bool:
     return rest(a) == rest(b)
 
 
-def _merged(shards: Sequence[RecordedRun]) -> RecordedRun:
+def _merged(shards: list[RecordedRun]) -> RecordedRun:
     """Shards as one run; its scores are computed again from the scores of the documents.
 
     A score that is not a mean over documents is left out, and a note says so.
@@ -187,9 +172,7 @@ def _samples(manifests: dict[str, RunManifest], documents: dict[str, int]) -> An
     return {task: sorted(asked) for task, asked in sorted(union.items())}
 
 
-def _scores(
-    shards: Sequence[RecordedRun], records: Sequence[TurnRecord], notes: list[str]
-) -> RunScores:
+def _scores(shards: list[RecordedRun], records: list[TurnRecord], notes: list[str]) -> RunScores:
     """The mean of each score over the documents of all shards, by the newest run and task."""
     newest = {row.task: row.run_id for row in sorted(records, key=lambda row: row.run_id)}
     by_document: dict[tuple[str, str], dict[int, float]] = {}

@@ -45,7 +45,7 @@ class Results(NamedTuple):
     cut_short: dict[str, str]  # a note on each run that neither reached its end nor was continued
 
 
-def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests) -> Results:
+def read_results(folder: Path, rows: list[TurnRecord], manifests: _Manifests) -> Results:
     """The results files in `folder` and below.
 
     A file belongs to the run that it names, and to its other arms. A task that was entirely in
@@ -94,11 +94,7 @@ def _precedes(run: str, named: str, arms: Sequence[str]) -> bool:
 
 
 def _endings(
-    folder: Path,
-    rows: Sequence[TurnRecord],
-    manifests: _Manifests,
-    scores: RunScores,
-    whole: set[str],
+    folder: Path, rows: list[TurnRecord], manifests: _Manifests, scores: RunScores, whole: set[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """`last_runs` and `cut_short` of `Results`; a results file names the runs in `whole`."""
     begun = {run_id: {*manifest.spec.tasks} for run_id, manifest in manifests.items()}

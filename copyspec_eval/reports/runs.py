@@ -24,6 +24,7 @@ _RUN_FILES = {
     "manifest.json": "hardware, versions, settings and command",
 }
 
+_TokenIds = dict[tuple[str, int, str, str], tuple[int, ...] | None]
 Scores = dict[str, dict[str, dict[int, float]]]  # `{task: {"metric,filter": {doc_id: value}}}`
 
 
@@ -168,7 +169,7 @@ def newest_logs(folder: Path) -> list[SampleLog]:
 
 
 def _run_from_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
-    token_ids = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
+    token_ids: _TokenIds = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
     results = {date: _results(log) for date, log in {log.date: log for log in logs}.items()}
     answers: dict[AnswerKey, Answer] = {}
     scores: Scores = {}
@@ -190,13 +191,10 @@ def _run_from_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnR
 
 
 def _answers(
-    task: str,
-    sample: dict[str, Any],
-    repeats: int | None,
-    token_ids: dict[tuple[str, int, str, str], tuple[int, ...] | None],
+    task: str, sample: dict[str, Any], repeats: int | None, token_ids: _TokenIds
 ) -> Iterator[Answer]:
     """Generated answers of a sample; a log-likelihood has no generation settings."""
-    doc = sample.get("doc")
+    doc = sample["doc"] if isinstance(sample.get("doc"), dict) else None
     requests = zip(sample["arguments"].values(), sample["resps"], strict=True)
     for turn, (request, texts) in enumerate(requests, start=1):
         gen_kwargs = request.get("arg_1")
@@ -210,18 +208,9 @@ def _answers(
         for repeat, text in enumerate(texts[:repeats]):
             if not isinstance(text, str):
                 raise TypeError(f"an answer that is a {type(text).__name__}")
-            yield Answer(
-                task=task,
-                doc_id=int(sample["doc_id"]),
-                turn=turn,
-                repeat=repeat,
-                prompt=prompt,
-                prompt_sha256=digest,
-                text=text,
-                token_ids=token_ids.get((task, turn, digest, text)),
-                gen_kwargs=gen_kwargs,
-                doc=doc if isinstance(doc, dict) else None,
-            )
+            key = task, int(sample["doc_id"]), turn, repeat
+            tokens = token_ids.get((task, turn, digest, text))
+            yield Answer(*key, prompt, digest, text, tokens, gen_kwargs, doc)
 
 
 def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
@@ -235,17 +224,13 @@ def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
 def _results(log: SampleLog) -> dict[str, Any]:
     """Settings from the results file of the run that wrote `log`; empty without such a file."""
     path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
-    if path is None:
-        return {"configs": {}, "config": {}, "model": None}
     try:
-        written = journal.parsed(journal.read(path))
+        written = journal.parsed(journal.read(path)) if path else {}
         model = written.get("model_name_sanitized")
         # Files are named after it.
         usable = isinstance(model, str) and model.isprintable() and Path(model).name == model
-        return {
-            "configs": {task: dict(config) for task, config in written.get("configs", {}).items()},
-            "config": dict(written.get("config", {})),
-            "model": model if usable else None,
-        }
+        configs = {task: dict(config) for task, config in written.get("configs", {}).items()}
+        config = dict(written.get("config", {}))
+        return {"configs": configs, "config": config, "model": model if usable else None}
     except BROKEN as error:
         raise DataError(f"{path}: not a results file ({error!r}); run lm_eval again") from error

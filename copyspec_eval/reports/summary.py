@@ -18,6 +18,7 @@ from pandas import DataFrame, Index, MultiIndex
 
 Floats = NDArray[numpy.float64]
 Integers = NDArray[numpy.int64]
+Statistic = Callable[[Floats], Floats]
 Combine = Callable[[Floats, Integers], float]
 """The figure of `[turns, columns]` values, and of each turn the number of its conversation."""
 
@@ -31,18 +32,16 @@ _MOST_WEIGHTS = 4_000_000
 class Metric:
     """A figure over turns, from columns of `turns.frame`; a turn without one is left out.
 
-    `combine` is the figure of at least one turn; NaN where there is nothing to divide by. `timed`
-    ones need seconds, which an answer from lm-eval's cache lacks. `is_bound` marks the ends of
-    another metric's confidence interval.
+    `combine` is the figure of at least one turn; NaN where there is nothing to divide by.
     """
 
     name: str
     heading: str
     columns: tuple[str, ...]
     combine: Combine
-    timed: bool = False
+    timed: bool = False  # whether it needs seconds, which an answer from lm-eval's cache lacks
     higher_is_better: bool | None = None
-    is_bound: bool = False
+    is_bound: bool = False  # whether it is an end of another metric's confidence interval
 
     def over(self, values: Floats, conversations: Integers) -> float:
         """The figure of `[turns, columns]` values, rows with a NaN left out; NaN without rows."""
@@ -86,7 +85,7 @@ def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
 
 
 def bootstrap_interval(
-    statistic: Callable[[Floats], Floats], clusters: Integers, confidence: float = CONFIDENCE
+    statistic: Statistic, clusters: Integers, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Percentile bootstrap interval that draws whole clusters; NaN for fewer than two.
 
@@ -121,11 +120,7 @@ def share_if_drafted(values: Floats, conversations: Integers) -> float:
 
 
 def ratio_of_rates(values: Floats, _: Integers) -> float:
-    """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds, …`.
-
-    >>> ratio_of_rates(numpy.array([[10.0, 2.0, 10.0, 4.0], [30.0, 8.0, 30.0, 16.0]]), [0, 1])
-    2.0
-    """
+    """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds, …`."""
     return float(_rates(values.sum(axis=0)))
 
 
@@ -153,11 +148,11 @@ def _rates(values: Floats) -> Floats:
     return numpy.asarray(ratio)
 
 
-def _speedup_statistic(turns: Floats) -> Callable[[Floats], Floats]:
+def _speedup_statistic(turns: Floats) -> Statistic:
     return lambda weights: _rates(weights @ turns)
 
 
-def _median_statistic(turns: Floats) -> Callable[[Floats], Floats]:
+def _median_statistic(turns: Floats) -> Statistic:
     ratios = _rates(turns)
     order = numpy.argsort(ratios, kind="stable")
     return lambda weights: weighted_median(ratios[order], weights[:, order])

@@ -58,10 +58,9 @@ def frame(records: Sequence[TurnRecord]) -> DataFrame:
 
 
 def columns(record: TurnRecord) -> dict[str, Any]:
-    """The row of a record.
+    """The row of a record; `drafter` is the backend where there is none.
 
-    `drafter` is the backend where there is none; `ended` is 1 if neither the answer nor the
-    baseline's was cut by the token budget; `agreement` is "" if not paired.
+    `ended` is 1 if neither the answer nor the baseline's was cut by the token budget.
     """
     baseline = record.baseline
     difference = baseline.difference if baseline else None

@@ -132,15 +132,10 @@ def _differences(board: Leaderboard) -> list[list[str]]:
     for number, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
         record = board.records[number]
         start = max(0, (first_difference(record.answer, record.text) or 0) - _SNIPPET // 2)
-        rows.append(
-            [
-                *board.lines.loc[turn["line"], ["task", "drafter"]],
-                *(str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")),
-                f"{turn['difference_position']:.0f}",
-                record.answer[start : start + _SNIPPET],
-                record.text[start : start + _SNIPPET],
-            ]
-        )
+        names = board.lines.loc[turn["line"], ["task", "drafter"]]
+        place = str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")
+        excerpts = (text[start : start + _SNIPPET] for text in (record.answer, record.text))
+        rows.append([*names, *place, f"{turn['difference_position']:.0f}", *excerpts])
     return rows
 
 

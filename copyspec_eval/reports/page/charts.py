@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy
@@ -21,34 +21,19 @@ _COLOURS = {"#000001": "ink", "#000002": "faint", "#000003": "drafted", "#000004
 _INK, _FAINT, _DRAFTED, _BASELINE = _COLOURS
 # The beginning of their columns in `turns.frame`, their names and colours.
 _ARMS = (("", "with drafts", _DRAFTED), ("baseline_", "baseline", _BASELINE))
-_STYLE = {
-    "svg.fonttype": "none",
-    # A dollar in a category's name is a dollar.
-    "text.parse_math": False,
-    "svg.hashsalt": "copyspec",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": _FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _FAINT,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
+_STYLE: dict[Any, Any] = {
+    **{"font.size": 9, "axes.titlesize": 10, "grid.alpha": 0.3, "svg.hashsalt": "copyspec"},
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _FAINT),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "svg.fonttype"), "none"),
+    "text.parse_math": False,  # a dollar in a category's name is a dollar
 }
 _Grid = Literal["both", "y"]
 
 _SIZE = (4.4, 3.0)
 _MARGINS = {"left": 0.14, "right": 0.98, "bottom": 0.21, "top": 0.91}
-_FEWEST_GROUPS = 4
-_MOST_POINTS = 500
-_LONGEST_LABEL = 14
+_FEWEST_GROUPS, _MOST_POINTS, _LONGEST_LABEL = 4, 500, 14
 
 
 class Chart(NamedTuple):
