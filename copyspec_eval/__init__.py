@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "__version__", "custom_generate", "generate"]
 
-_MODULES = {
-    "Answer": "copyspec_eval.api.answers",
-    "custom_generate": "copyspec_eval.api.custom_generate",
-    "generate": "copyspec_eval.api.generation",
-}
+_MODULES = {"Answer": "answers", "custom_generate": "custom_generate", "generate": "generation"}
 
 
 # Not before they are asked for: the command line and lm-eval's hook need no torch.
@@ -22,7 +18,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return metadata.version("copyspec-eval")
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        return getattr(import_module(f"copyspec_eval.api.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'copyspec_eval' has no attribute {name!r}")
 
 

@@ -1,12 +1,4 @@
-"""Errors that are a user's to mend, each one line that names the value and the remedy.
-
-CopySpecError
-├── OptionError    an option that does not exist, or a value out of its range
-├── ModelError     a model that this engine cannot serve exactly
-├── RequestError   a request that cannot be answered: no room for it, or a setting not served
-├── DataError      a questions or trace file that is missing or malformed
-└── SandboxError   programs cannot be run or scored on this machine
-"""
+"""Errors that are a user's to mend, each one line that names the value and the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +25,7 @@ class ModelError(CopySpecError):
 
 
 class RequestError(CopySpecError):
-    """A request that cannot be answered as it was asked."""
+    """A request that cannot be answered: no room for it, or a setting that is not served."""
 
 
 class DataError(CopySpecError):
@@ -72,7 +64,6 @@ def printable(text: str) -> str:
 
 
 def print_error(error: CopySpecError | OSError) -> None:
-    """Print what went wrong to standard error, in one line."""
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}; check the path, and who may use it"
@@ -80,12 +71,7 @@ def print_error(error: CopySpecError | OSError) -> None:
 
 
 def report_errors_in_one_line() -> None:
-    """Make an uncaught CopySpecError print one line instead of a traceback.
-
-    lm-eval's command line lets a model's exceptions run through to the interpreter, so the
-    interpreter's hook is the only place to shorten them. Other exceptions go to the hook that was
-    there before; the exit code stays 1. Calling it again changes nothing.
-    """
+    """Have the interpreter print an uncaught CopySpecError in a line; lm-eval lets it through."""
     previous = sys.excepthook
     if getattr(previous, "reports_copyspec_errors", False):
         return

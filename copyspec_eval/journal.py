@@ -1,7 +1,6 @@
-"""Reading files from folders that others may have made, and writing outputs.
+"""Reading and writing files in folders that others may have made: no pipes, nothing through links.
 
-Only regular files are read. Nothing is written through a link, and a kill or a full disk never
-corrupts what several processes append to.
+A kill or a full disk never corrupts what several processes append to.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -24,21 +23,11 @@ WAIT_SECONDS = 60.0
 _LOCK, _PARTIAL = ".lock", ".partial"
 
 
-class Line(NamedTuple):
-    """A line of a file, without its end; `number` counts from 1."""
-
-    number: int
-    content: bytes
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make `folder`, and hold the lock under which anything in it is written.
 
     On a file system without locks only one process at a time may write.
-
-    Raises:
-        DataError: nothing can be written there, or another process holds the lock too long.
     """
     lock = folder / _LOCK
     try:
@@ -48,21 +37,16 @@ def locked(folder: Path) -> Iterator[None]:
                 stack.enter_context(FileLock(lock, WAIT_SECONDS, is_singleton=True))
             yield
     except Timeout:
-        raise DataError(
-            f"{lock}: another process holds it for over {WAIT_SECONDS:g} s; wait until that has "
-            "ended, or remove the file if there is none"
-        ) from None
+        reason = f"another process holds it for over {WAIT_SECONDS:g} s"
+        remedy = "wait until that has ended, or remove the file if there is none"
+        raise DataError(f"{lock}: {reason}; {remedy}") from None
     except OSError as error:
         raise _unwritable(error.filename or folder, error) from error
 
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Keep other processes, and other callers here, from working on `path` at the same time.
-
-    Raises:
-        DataError: another one does, or as `locked`.
-    """
+    """Keep other processes, and other callers here, from working on `path` at the same time."""
     with locked(path.parent):
         lock = FileLock(path.with_name(f".{path.name}.lock"))
     with ExitStack() as stack:
@@ -70,37 +54,30 @@ def alone(path: Path) -> Iterator[None]:
             with suppress(NotImplementedError):
                 stack.enter_context(lock.acquire(blocking=False))
         except Timeout:
-            raise DataError(
-                f"{path}: another process is writing it; wait until that has ended, or remove "
-                f"{lock.lock_file} if there is none"
-            ) from None
+            remedy = f"wait until that has ended, or remove {lock.lock_file} if there is none"
+            raise DataError(f"{path}: another process is writing it; {remedy}") from None
         except OSError as error:
             raise _unwritable(Path(lock.lock_file), error) from error
         yield
 
 
 def _unwritable(path: Path | str, error: OSError) -> DataError:
-    return DataError(
-        f"{path}: cannot be written ({error.strerror}); free space there, or choose another folder"
-    )
+    remedy = "free space there, or choose another folder"
+    return DataError(f"{path}: cannot be written ({error.strerror}); {remedy}")
 
 
 def append(path: Path, line: bytes) -> None:
     """Append one line, without a line break, and its end: all of it, or nothing.
 
     What a kill left of the last line gets an end first, so two lines are never glued together.
-
-    Raises:
-        DataError: it cannot be written; the file is then as it was.
     """
     with locked(path.parent):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                raise DataError(
-                    f"{path}: is no file of its own; remove it, or choose another folder"
-                )
+                remedy = "remove it, or choose another folder"
+                raise DataError(f"{path}: is no file of its own; {remedy}")
             size = status.st_size
             torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
             content = (b"\n" if torn else b"") + line + b"\n"
@@ -115,11 +92,7 @@ def append(path: Path, line: bytes) -> None:
 
 
 def replace(path: Path, content: str | bytes) -> None:
-    """Give `path` another content, as a whole or not at all; it also replaces a link.
-
-    Raises:
-        DataError: it cannot be written; the file is then as it was.
-    """
+    """Give `path` another content, as a whole or not at all; it also replaces a link."""
     if isinstance(content, str):
         content = content.encode(errors="backslashreplace")
     partial = path.with_name(_PARTIAL)
@@ -137,11 +110,7 @@ def replace(path: Path, content: str | bytes) -> None:
 
 
 def subfolder(folder: Path, *names: str) -> Path:
-    """The folder of these names below `folder`, made if it is missing.
-
-    Raises:
-        DataError: a link leads there, perhaps out of `folder`; or it cannot be made.
-    """
+    """The folder of these names below `folder`, made if it is missing; no link leads there."""
     try:
         for name in names:
             folder /= name
@@ -154,25 +123,16 @@ def subfolder(folder: Path, *names: str) -> Path:
 
 
 def read(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises:
-        DataError: it cannot be read, or is not a regular file.
-    """
     with _opened(path) as file:
         return file.read()
 
 
-def lines(path: Path) -> Iterator[Line]:
-    """All lines but empty ones, also a last one without an end.
-
-    Raises:
-        DataError: as `read`.
-    """
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """All lines but empty ones, without their ends, by their number from 1."""
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if content := line.rstrip(b"\r\n"):
-                yield Line(number, content)
+                yield number, content
 
 
 @contextmanager
@@ -188,12 +148,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def parsed(content: bytes) -> Any:
-    """The value of a JSON text that others wrote.
-
-    Raises:
-        ValueError: it is not JSON, or not readable: no UTF-8, nested too deep, a number too long,
-            half a character.
-    """
+    """The value of a JSON text that others wrote; a ValueError if there is none in it."""
     try:
         value = json.loads(content.decode())
         # Half a character cannot be printed, written or hashed.

@@ -22,46 +22,25 @@ class RunSpec:
 
     Runs with equal specs are repetitions of each other; others never share a line. All values are
     JSON values.
-
-    Attributes:
-        backend: "copyspec", or the stock lm-eval model that was timed.
-        model: name or folder of the model.
-        model_args: every argument of the model class, defaults included, as resolved: `max_length`,
-            `peft`, `quantization_config`, `parallelize`, `enable_thinking`, …
-        drafting: drafter and its settings, `exact`, kind of step, `paired`; empty for other
-            backends.
-        batch_size: rows decoded side by side, or "auto".
-        device, dtype: of the weights.
-        weights: hash of a sample of the weights, so that a changed checkpoint is another model;
-            None where the backend does not show them.
-        quantization: the loaded model's; None for none.
-        ranks: processes that share the documents.
-        threads: of torch, per process.
-        hardware: see `provenance.hardware`.
-        environment: variables that choose kernels, see `provenance.kernel_environment`.
-        versions: of Python and packages.
-        code: commit of this package's checkout, see `provenance.code_commit`.
-        evaluation: lm-eval's own settings: `limit`, seeds, chat template, `gen_kwargs`, ….
-        tasks: by task its version, shots, repeats, request settings, and a hash of its definition.
     """
 
-    backend: str
+    backend: str  # "copyspec", or the stock lm-eval model that was timed
     model: str
-    model_args: dict[str, Any]
-    drafting: dict[str, Any]
+    model_args: dict[str, Any]  # every argument of the model class, as resolved
+    drafting: dict[str, Any]  # drafter, its settings, kind of step, `paired`; empty for others
     batch_size: int | str
     device: str
     dtype: str
-    weights: str | None
+    weights: str | None  # hash of a sample of them; None where the backend does not show them
     quantization: dict[str, Any] | None
     ranks: int
-    threads: int
+    threads: int  # of torch, per process
     hardware: dict[str, Any]
-    environment: dict[str, str]
+    environment: dict[str, str]  # variables that choose kernels
     versions: dict[str, str]
     code: str | None
-    evaluation: dict[str, Any]
-    tasks: dict[str, dict[str, Any]]
+    evaluation: dict[str, Any]  # lm-eval's: `limit`, seeds, chat template, `gen_kwargs`, …
+    tasks: dict[str, dict[str, Any]]  # version, shots, request settings, hash of the definition, …
 
     def of_task(self, task: str) -> RunSpec:
         """The settings of one task alone; its "samples" are its documents, None for all."""
@@ -83,30 +62,21 @@ class RunSpec:
         return dict(sorted(flat.items()))
 
     def key(self) -> str:
-        """Equal for equal specs alone."""
         return json.dumps(msgspec.to_builtins(self), sort_keys=True)
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         return {name: value}
-    return {
-        key: leaf
-        for inner, part in value.items()
-        for key, leaf in _flat(f"{name}.{inner}", part).items()
-    }
+    flat: dict[str, Any] = {}
+    for inner, part in value.items():
+        flat |= _flat(f"{name}.{inner}", part)
+    return flat
 
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """One run.
-
-    Attributes:
-        started_at: UTC, ISO 8601.
-        command: what was run, without secrets.
-        step_seconds: measured time of a step by its number of draft tokens, where a drafter asked.
-        num_answers: how many it was asked for; None if unknown.
-    """
+    """One run; `step_seconds` is the time of a step by its number of draft tokens."""
 
     run_id: str
     started_at: str
@@ -118,13 +88,7 @@ class RunManifest:
 
 
 def write_manifest(folder: Path, run: RunManifest) -> None:
-    """Add `run` to `manifest.json`, after earlier runs into the same folder.
-
-    The file is `{"runs": [manifest, …]}`, oldest first, replaced as a whole or not at all.
-
-    Raises:
-        DataError: it cannot be written, or a file of that name is not ours.
-    """
+    """Add `run` to `manifest.json`, after earlier runs into the same folder."""
     path = folder / _FILE
     with journal.locked(folder):
         earlier = [entry for entry in _entries(path) if entry["run_id"] != run.run_id]
@@ -133,13 +97,7 @@ def write_manifest(folder: Path, run: RunManifest) -> None:
 
 
 def read_manifests(folder: Path, notes: list[str]) -> dict[str, RunManifest]:
-    """The manifests of the runs into `folder`, by run id; empty if there is no file.
-
-    An entry of another schema is left out, with a line in `notes`.
-
-    Raises:
-        DataError: the file is not ours.
-    """
+    """The manifests of the runs into `folder` by run id; a note on each of another schema."""
     manifests = {}
     for entry in _entries(folder / _FILE):
         try:
@@ -147,10 +105,8 @@ def read_manifests(folder: Path, notes: list[str]) -> dict[str, RunManifest]:
                 raise ValueError(f"schema {entry.get('schema_version')}, not {MANIFEST_VERSION}")
             manifests[entry["run_id"]] = msgspec.convert(entry, RunManifest, str_keys=True)
         except ValueError as error:
-            notes.append(
-                f"{folder / _FILE}: run {entry['run_id']} is left out ({error}); "
-                "its settings are unknown"
-            )
+            left_out = f"run {entry['run_id']} is left out ({error})"
+            notes.append(f"{folder / _FILE}: {left_out}; its settings are unknown")
     return manifests
 
 
@@ -162,7 +118,6 @@ def _entries(path: Path) -> list[dict[str, Any]]:
         if not all(isinstance(entry["run_id"], str) for entry in entries):
             raise ValueError("a run_id is no text")
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: not a manifest of ours ({error!r}); move it away or choose another folder"
-        ) from error
+        remedy = "move it away or choose another folder"
+        raise DataError(f"{path}: not a manifest of ours ({error!r}); {remedy}") from error
     return list(entries)

@@ -8,8 +8,7 @@ from importlib.metadata import EntryPoints, distribution
 from pathlib import Path
 
 DATA_DIR_VARIABLE = "COPYSPEC_DATA_DIR"
-TINY = "copyspec-tiny"
-"""Name of the embedded model."""
+TINY = "copyspec-tiny"  # name of the embedded model
 
 
 @functools.cache
@@ -29,6 +28,6 @@ def model_path(name: str) -> str:
 
 
 def data_dir() -> Path | None:
-    """`$COPYSPEC_DATA_DIR`, the folder of local copies of the public data sets, if it is set."""
+    """`$COPYSPEC_DATA_DIR`, the folder of local copies of the public data sets."""
     value = os.environ.get(DATA_DIR_VARIABLE)
     return Path(value) if value else None

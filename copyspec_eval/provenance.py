@@ -24,14 +24,8 @@ _OPTIONAL = ("bitsandbytes", "gptqmodel", "optimum", "peft", "torchao", "vllm", 
 
 # Environment variables that choose kernels, and so bits and speed.
 _KERNEL_VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CXX",
-    "CXXFLAGS",
-    "MKL_CBWR",
-    "NVIDIA_TF32_OVERRIDE",
-    "ONEDNN_MAX_CPU_ISA",
-    "VLLM_BATCH_INVARIANT",
+    *("ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "CXX", "CXXFLAGS", "MKL_CBWR"),
+    *("NVIDIA_TF32_OVERRIDE", "ONEDNN_MAX_CPU_ISA", "VLLM_BATCH_INVARIANT"),
 )
 
 _runs = itertools.count(1)
@@ -39,10 +33,7 @@ _runs = itertools.count(1)
 
 @functools.cache
 def process_id() -> str:
-    """This process's id, sortable by time; under torch.distributed that of rank 0.
-
-    The first call broadcasts it, so all ranks make it at the same point.
-    """
+    """Sortable by time; under torch.distributed rank 0's, which all ranks' first call awaits."""
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
     shared = [f"{now}-{secrets.token_hex(3)}"]
     distributed = sys.modules.get("torch.distributed")
@@ -58,15 +49,11 @@ def new_run_id() -> str:
 
 
 def is_of_this_process(run_id: str) -> bool:
-    """Whether `run_id` belongs to a run of this process.
-
-    It never makes the first call of `process_id`, which waits for all ranks.
-    """
+    """Whether it is; never the first call of `process_id`, which waits for all ranks."""
     return process_id.cache_info().currsize > 0 and run_id.startswith(process_id())
 
 
 def started_at() -> str:
-    """Now, UTC, ISO 8601, in seconds."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -76,7 +63,6 @@ def command() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a run's figures."""
     installed = {"python": platform.python_version()}
     for package in (*_PACKAGES, *_OPTIONAL):
         try:
@@ -89,18 +75,14 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code_commit() -> str | None:
-    """The checkout's commit, with a hash of uncommitted changes: "e92627e1c3f1+5d41402abc4b".
-
-    None outside a checkout.
-    """
+    """The checkout's commit, and a hash of uncommitted changes: "e92627e1c3f1+5d41402abc4b"."""
     checkout = Path(__file__).resolve().parents[1]
     if not (checkout / ".git").exists():
         return None
 
     def git(*arguments: str) -> bytes:
-        return subprocess.run(
-            ["git", "-C", checkout, *arguments], capture_output=True, check=True, timeout=30
-        ).stdout
+        command = ["git", "-C", str(checkout), *arguments]
+        return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
 
     try:
         commit, changes = git("rev-parse", "HEAD").decode()[:12], git("diff", "HEAD")
@@ -110,28 +92,24 @@ def code_commit() -> str | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, accelerators and their software, and the instruction set that torch uses."""
     import torch
 
     kinds: tuple[Any, ...] = torch.cuda, torch.xpu
+    names = [kind.get_device_name(n) for kind in kinds for n in range(kind.device_count())]
     return {
         "processor": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "processors": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "accelerators": [
-            kind.get_device_name(device) for kind in kinds for device in range(kind.device_count())
-        ],
+        "accelerators": names,
         "cuda": torch.version.cuda,
     }
 
 
 def processor_features() -> str:
-    """The processor's optional instructions, as far as the system lists them."""
     return _cpuinfo("flags|Features") or platform.machine()
 
 
 def kernel_environment() -> dict[str, str]:
-    """The environment variables that choose kernels, as far as they are set."""
     return {name: os.environ[name] for name in _KERNEL_VARIABLES if name in os.environ}
 
 

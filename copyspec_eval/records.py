@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,7 @@ from copyspec_eval.types import Agreement, Attempt, Difference, Span, TurnCounts
 
 SCHEMA_VERSION = 5
 
-_NUMBERS = tuple(
-    field.name for field in fields(TurnCounts) if field.name not in ("drafts", "finish_reason")
-)
+_NUMBERS = [name for name in TurnCounts.__slots__ if name not in ("drafts", "finish_reason")]
 _MOST, _LONGEST_DRAFT = 10**9, 2**16
 """Tokens, or seconds, that an answer may have; and tokens of a draft."""
 
@@ -31,10 +29,9 @@ class AnswerKey(NamedTuple):
 
 
 class SpanCharacters(NamedTuple):
-    """The characters of a `Span`.
+    """The characters of a `Span`, from the answer's first one and from the prompt's.
 
-    `[start, end)` counts from the answer's first character, `[source_start, source_end)` from the
-    prompt's, the answer following the prompt; or both are a `CopyOrigin`.
+    The answer follows the prompt; or both ends of the source are a `CopyOrigin`.
     """
 
     start: int
@@ -44,17 +41,12 @@ class SpanCharacters(NamedTuple):
 
 
 Segment = tuple[str] | tuple[str, int, int]
-"""A piece of an answer: its text and, if it was copied, where its source starts and ends in the
-characters of prompt and answer together; both negative for a copy from another answer and for what
-was recycled, see `types.CopyOrigin`."""
+"""A piece of an answer: its text and, if it was copied, its source as in `SpanCharacters`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineTurn:
-    """The same turn by the baseline, plain one-token decoding, in a paired run.
-
-    `difference` is where the drafted answer first differs; None if the two are identical.
-    """
+    """The same turn by the baseline, plain decoding; where the drafted answer first differs."""
 
     counts: TurnCounts
     token_ids: tuple[int, ...]
@@ -62,35 +54,14 @@ class BaselineTurn:
 
     @property
     def agreement(self) -> Agreement:
-        """How the drafted answer compares with this one."""
         return self.difference.agreement if self.difference else "identical"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One answered turn; a row of `turns.jsonl`.
+    """One answered turn; a row of `turns.jsonl`. Its settings are those of its run's manifest."""
 
-    The settings under which it was answered are those of its run, in `manifest.json`.
-
-    Attributes:
-        run_id: the run that answered; an answer from lm-eval's cache keeps the earlier run's.
-        task, doc_id, turn, repeat: which turn this is, see `AnswerKey`.
-        category: the document's category, "" where the task has none.
-        rank: which process of the run answered.
-        backend: "copyspec", or the stock lm-eval model that was timed.
-        drafter: the drafter and its switches, "suffix + store=base"; None for other backends.
-        batch_size: rows decoded side by side.
-        generation: the request's settings without stop strings, `name=value, …` in order of name.
-        prompt: the prompt as the model read it, special tokens included.
-        prompt_sha256: hash of the rendered prompt text, to pair rows of different runs.
-        attempts: every forward that verified a draft, in order.
-        token_ids: the answer as generated, with drafts; None where the backend reports none.
-        text: the answer as handed to lm-eval; in a paired run it is the baseline's.
-        answer: the text of `token_ids`, special tokens included.
-        spans, span_characters: the copied stretches of `token_ids`, and their characters.
-    """
-
-    run_id: str
+    run_id: str  # the run that answered, also if lm-eval's cache gave the answer to a later one
     task: str
     doc_id: int
     turn: int
@@ -98,16 +69,16 @@ class TurnRecord:
     category: str
     rank: int
     backend: str
-    drafter: str | None
+    drafter: str | None  # with its switches: "suffix + store=base"; None for other backends
     batch_size: int
-    generation: str
-    prompt: str
-    prompt_sha256: str
+    generation: str  # the request's settings without stop strings, in order of name
+    prompt: str  # as the model read it, special tokens included
+    prompt_sha256: str  # of the rendered prompt text, to pair rows of different runs
     counts: TurnCounts
     attempts: tuple[Attempt, ...]
-    token_ids: tuple[int, ...] | None
-    text: str
-    answer: str
+    token_ids: tuple[int, ...] | None  # with drafts; None where the backend reports none
+    text: str  # as handed to lm-eval; in a paired run it is the baseline's
+    answer: str  # the text of `token_ids`, special tokens included
     spans: tuple[Span, ...] = ()
     span_characters: tuple[SpanCharacters, ...] = ()
     baseline: BaselineTurn | None = None
@@ -119,7 +90,6 @@ class TurnRecord:
 
     @property
     def answer_ids(self) -> tuple[int, ...] | None:
-        """Tokens of the answer that was handed to lm-eval."""
         return self.baseline.token_ids if self.baseline else self.token_ids
 
 
@@ -139,8 +109,7 @@ def segments(answer: str, places: Iterable[SpanCharacters]) -> list[Segment]:
 class RecordedText(str):
     """An answer as lm-eval expects it, a `str`, that also carries its `TurnRecord`.
 
-    It survives lm-eval's filters, pickling into `--use_cache` and gathering over ranks. Other
-    backends answer with a plain `str`, so readers use `record_of`.
+    It survives lm-eval's filters, pickling into `--use_cache` and gathering over ranks.
     """
 
     record: TurnRecord
@@ -168,16 +137,11 @@ def records_file(folder: Path, rank: int) -> Path:
 
 
 def append(path: Path, record: TurnRecord) -> None:
-    """Append one row; see `journal.append`."""
     journal.append(path, msgspec.json.encode(record))
 
 
 def read(path: Path, notes: list[str]) -> list[TurnRecord]:
-    """The rows of a `turns.jsonl`, in order; a line in `notes` names those that cannot be read.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """The rows of a `turns.jsonl`, in order; a line in `notes` names those that cannot be read."""
     rows: list[TurnRecord] = []
     skipped: dict[int, str] = {}
     decoder = msgspec.json.Decoder(TurnRecord)
@@ -192,10 +156,8 @@ def read(path: Path, notes: list[str]) -> list[TurnRecord]:
             skipped[number] = str(error)
     if skipped:
         numbers = ", ".join(map(str, list(skipped)[:10])) + (", …" if len(skipped) > 10 else "")
-        reason = next(iter(skipped.values()))
-        notes.append(
-            f"{path}: unreadable rows left out: {len(skipped)}, on line {numbers} ({reason})"
-        )
+        why = next(iter(skipped.values()))
+        notes.append(f"{path}: unreadable rows left out: {len(skipped)}, on line {numbers} ({why})")
     return rows
 
 

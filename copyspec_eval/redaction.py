@@ -1,7 +1,6 @@
 """Secrets in texts that others wrote: server errors, tracebacks, log lines, URLs.
 
-Only declared settings are recorded (`harness/recorded.py`). The values of all others, and of secret
-environment variables, are masked wherever they turn up.
+Values of settings that are not declared, and of secret environment variables, are masked.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 NOT_RECORDED = "not-recorded"
 
 _SECRET_NAME = re.compile(
-    r"(?:token|(?:key|secret|password|credential|cookie|header)s?|passwd|pass|proxies|"
-    r"auth|authorization)$",
-    re.IGNORECASE,
+    r"(?i)(?:token|(?:key|secret|password|credential|cookie|header)s?|passwd|pass|proxies|"
+    r"auth|authorization)$"
 )
 _URL = re.compile(
     r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>`]*|(?<![\w/])/[^\s\"'<>`?]*\?[^\s\"'<>`]*=[^\s\"'<>`]*",
@@ -42,11 +40,7 @@ _named: set[tuple[str, str]] = set()
 
 
 def looks_secret(name: str) -> bool:
-    """Whether an argument or a variable of that name may hold a secret.
-
-    >>> looks_secret("HF_TOKEN"), looks_secret("num_draft_tokens")
-    (True, False)
-    """
+    """Whether an argument or a variable of that name may hold a secret."""
     return bool(_SECRET_NAME.search(name))
 
 
@@ -140,10 +134,8 @@ def shareable(text: str) -> str:
 
     >>> shareable("lm_eval --model_args pretrained=/home/me/models/M --output_path ~/runs/a/")
     'lm_eval --model_args pretrained=M --output_path a'
-    >>> shareable("store=/home/me/runs/a:/home/me/runs/b")
-    'store=a:b'
-    >>> shareable("http://host/v1 and org/M")
-    'http://host/v1 and org/M'
+    >>> shareable("store=/home/me/runs/a:/home/me/runs/b http://host/v1 org/M")
+    'store=a:b http://host/v1 org/M'
     """
     return _PATH.sub(lambda path: path[0].rstrip("/").rpartition("/")[2], masked(text))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
@@ -18,26 +17,20 @@ from copyspec_eval.errors import DataError, unknown_option
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 
 TIMEOUT_SECONDS = 30
-_FASTCHAT = (
-    "https://raw.githubusercontent.com/lm-sys/FastChat/0e6d3e4beaab66f4d3f93db72541a4abab8af28d"
-    "/fastchat/llm_judge/data"
-)
-_COPYSPEC = (
-    "https://raw.githubusercontent.com/RazvanDu/CopySpec/8797be892b56d9fb45b4a0d8b67c38eb80d40499"
-)
+_GITHUB = "https://raw.githubusercontent.com"
+_FASTCHAT = f"{_GITHUB}/lm-sys/FastChat/0e6d3e4beaab66f4d3f93db72541a4abab8af28d"
+_BENCH = f"{_FASTCHAT}/fastchat/llm_judge/data"
+_COPYSPEC = f"{_GITHUB}/RazvanDu/CopySpec/8797be892b56d9fb45b4a0d8b67c38eb80d40499"
 
 
-@dataclass(frozen=True, slots=True)
-class PublicFile:
-    """A published file, pinned to one content."""
-
+class PublicFile(NamedTuple):
     url: str
     sha256: str
 
 
 FILES = {
     "mt_bench/question.jsonl": PublicFile(
-        f"{_FASTCHAT}/mt_bench/question.jsonl",
+        f"{_BENCH}/mt_bench/question.jsonl",
         "119565adbab82227089cefdb44c8d7e2cf04dc0a0ec233634c82e7d4e2a944f7",
     ),
     "mt_bench/question_redundant.jsonl": PublicFile(
@@ -45,11 +38,11 @@ FILES = {
         "647df7a6f5f4a19d1cb8135dd1f57afd39cb6c49b7bff4feae4eb74f44223a46",
     ),
     "mt_bench/judge_prompts.jsonl": PublicFile(
-        f"{_FASTCHAT}/judge_prompts.jsonl",
+        f"{_BENCH}/judge_prompts.jsonl",
         "fd283293406d024f44c174b094ef48031d0687a4682fd3a56b29b138f80281b6",
     ),
     "mt_bench/reference_answer_gpt-4.jsonl": PublicFile(
-        f"{_FASTCHAT}/mt_bench/reference_answer/gpt-4.jsonl",
+        f"{_BENCH}/mt_bench/reference_answer/gpt-4.jsonl",
         "f957a5bc977badb66885ec970e6cd08527845780313f0995764260e5777b9b3f",
     ),
     "reference/cp_gsm.py": PublicFile(
@@ -80,124 +73,88 @@ class Question(TypedDict):
 
 
 def locate(path: str) -> Path:
-    """The file `path` of `FILES`: below `$COPYSPEC_DATA_DIR` if that is set, else downloaded once.
-
-    A local file may differ from the public one.
-
-    Raises:
-        OptionError: `FILES` has no such file.
-        DataError: the local copy is missing; or the download fails, differs from what was
-            published, or cannot be cached.
-    """
+    """The file `path` of `FILES`: any in `$COPYSPEC_DATA_DIR` if that is set, else downloaded."""
     if path not in FILES:
         raise unknown_option("data file", path, FILES)
-    folder = data_dir()
-    if folder is None:
+    if (folder := data_dir()) is None:
         return _cached(path)
     local = folder / path
     if not local.is_file():
-        raise DataError(
-            f"{local}: no such file; put a copy there, or unset {DATA_DIR_VARIABLE} to download it"
-        )
+        remedy = f"put a copy there, or unset {DATA_DIR_VARIABLE} to download it"
+        raise DataError(f"{local}: no such file; {remedy}")
     return local
 
 
 def read_as_published(path: str) -> str:
-    """The text of the file `path` of `FILES`.
-
-    Raises:
-        DataError: as `locate`; or a local copy differs from what was published.
-    """
-    file = locate(path)
-    content = file.read_bytes()
+    """The text of the file `path` of `FILES`, refused where it differs from the public one."""
+    content, (url, published) = locate(path).read_bytes(), FILES[path]
     digest = hashlib.sha256(content).hexdigest()
-    if digest != FILES[path].sha256:
-        raise DataError(
-            f"{file}: its SHA-256 is {digest:.12}…, not the published {FILES[path].sha256:.12}…; "
-            f"copy {FILES[path].url} there"
-        )
+    if digest != published:
+        reason = f"its SHA-256 is {digest:.12}…, not the published {published:.12}…"
+        raise DataError(f"{locate(path)}: {reason}; copy {url} there")
     return content.decode()
 
 
 def read_jsonl(path: Path) -> Iterator[JsonLine]:
-    """The lines of a JSONL file; blank ones are skipped.
-
-    Raises:
-        DataError: the file cannot be read or is empty, or a line is not a JSON object.
-    """
+    """The lines of a JSONL file, of which there is at least one; blank ones are skipped."""
     is_empty = True
     for number, line in journal.lines(path):
         if line.strip():
             is_empty = False
-            yield _json_line(f"{path}:{number}", line)
+            yield JsonLine(f"{path}:{number}", _json_object(f"{path}:{number}", line))
     if is_empty:
         raise DataError(f"{path}: no rows in it; copy the file again")
 
 
 def read_questions(path: Path) -> list[Question]:
-    """All questions of a file in the format of FastChat's `question.jsonl`, without other fields.
-
-    Raises:
-        DataError: as `read_jsonl`; a field is missing or of another type; a `question_id` occurs
-            twice; the questions differ in their number of turns.
-    """
+    """All questions of a file in the format of FastChat's `question.jsonl`."""
     questions: list[Question] = []
     places: dict[int, str] = {}
     for line in read_jsonl(path):
         question = _question(line)
         identity, num_turns = question["question_id"], len(question["turns"])
         if identity in places:
-            raise DataError(
-                f"{line.where}: question_id {identity} is also at {places[identity]}; remove one"
-            )
-        if questions and num_turns != len(questions[0]["turns"]):
-            raise DataError(
-                f"{line.where}: {num_turns} turns, but the first question has "
-                f"{len(questions[0]['turns'])}; give every question the same number"
-            )
+            place = places[identity]
+            raise DataError(f"{line.where}: question_id {identity} is also at {place}; remove one")
+        if questions and num_turns != (first := len(questions[0]["turns"])):
+            difference = f"{num_turns} turns, but the first question has {first}"
+            raise DataError(f"{line.where}: {difference}; give every question the same number")
         places[identity] = line.where
         questions.append(question)
     return questions
 
 
-def _json_line(where: str, line: bytes) -> JsonLine:
+def _json_object(where: str, line: bytes) -> dict[str, Any]:
     try:
         fields = journal.parsed(line)
-        if not isinstance(fields, dict):
-            raise DataError(
-                f"{where}: a {type(fields).__name__}, not a JSON object; "
-                "write one JSON object on each line"
-            )
-        return JsonLine(where, fields)
     except json.JSONDecodeError as error:
-        reason = f"not JSON ({error.msg} at column {error.colno}); "
-        raise DataError(f"{where}: {reason}write one JSON object on each line") from error
+        reason = f"not JSON ({error.msg} at column {error.colno})"
+        raise DataError(f"{where}: {reason}; write one JSON object on each line") from error
     except ValueError as error:
-        reason = f"not JSON that can be read ({error}); correct the line"
-        raise DataError(f"{where}: {reason}") from error
+        reason = f"not JSON that can be read ({error})"
+        raise DataError(f"{where}: {reason}; correct the line") from error
+    if not isinstance(fields, dict):
+        actual = f"a {type(fields).__name__}, not a JSON object"
+        raise DataError(f"{where}: {actual}; write one JSON object on each line")
+    return fields
 
 
 def _question(line: JsonLine) -> Question:
     try:
         return msgspec.convert(line.fields, Question)
     except msgspec.ValidationError as error:
-        raise DataError(
-            f"{line.where}: {error}; give question_id, category, and turns, none of them blank"
-        ) from error
+        remedy = "give question_id, category, and turns, none of them blank"
+        raise DataError(f"{line.where}: {error}; {remedy}") from error
 
 
 def _cached(path: str) -> Path:
-    """The file in the cache; downloaded if it is missing there or has other content."""
     file = FILES[path]
     pooch.get_logger().setLevel("WARNING")
     cache = pooch.os_cache("copyspec_eval") / file.sha256[:12]
     downloader = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
     try:
-        return Path(
-            pooch.retrieve(file.url, file.sha256, Path(path).name, cache, downloader=downloader)
-        )
+        return Path(pooch.retrieve(*file, Path(path).name, cache, downloader=downloader))
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100}); "
-            f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
-        ) from error
+        reason = f"cannot download {file.url} to {cache} ({' '.join(str(error).split()):.100})"
+        remedy = f"copy it to FOLDER/{path} and set {DATA_DIR_VARIABLE}=FOLDER"
+        raise DataError(f"{reason}; {remedy}") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from copyspec_eval.errors import OptionError
 
@@ -21,15 +21,11 @@ DraftSource = Literal["context", "store", "earlier", "recycled", "model", "unkno
 or from an answer of an earlier run; runners-up of the model; proposed by a draft model; or by a
 server that does not say."""
 
-COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")
-"""Those that are copies."""
+COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")  # those that are copies
 
 
 class CopyOrigin(IntEnum):
-    """Positions of draft tokens that are not in prompt + output.
-
-    Copied from an earlier answer of the run, from an answer of an earlier run, or recycled.
-    """
+    """Positions of draft tokens that are not in prompt + output, by their `DraftSource`."""
 
     STORE = -1
     EARLIER = -2
@@ -43,36 +39,26 @@ EXACT_MEANS = {
     "invariant": "the bits of plain one-token decoding",
     "fixed width": "the same bits for every drafter, and for plain decoding in steps of that width",
     "one row": "the bits of plain one-token decoding",
-    "two rows": "the bits of plain decoding in steps of a token and a row of padding, because here "
-    "a single row has other bits than several",
 }
-"""What exact mode gives, by its name in a run's settings. The last two are of earlier versions."""
+"""What exact mode gives, by its name in a run's settings; the last is of earlier versions."""
 
-FIXED_WIDTHS = (8, 16, 32)
-"""Step widths in tokens, of fixed width."""
+FIXED_WIDTHS = (8, 16, 32)  # step widths in tokens, of fixed width
 
-PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5
-"""The paper's usual γ, number of copied tokens and δ, all in tokens."""
+PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5  # the paper's usual ones, in tokens
 
 
 @dataclass(frozen=True, slots=True)
 class ExactMode:
     """How exact mode makes a token's bits independent of the draft.
 
-    Attributes:
-        width: None if every token is computed alone, in the same order of sums: steps may then have
-            any width. Else the tokens per row of every step, padding included, also in plain
-            decoding.
-
-    >>> ExactMode().name, ExactMode(16).name, ExactMode(16).num_draft_tokens
-    ('invariant', 'fixed width', 15)
+    Without a width every token is computed alone, in the same order of sums, in steps of any width;
+    else every step, also of plain decoding, has that many tokens per row, padding included.
     """
 
     width: int | None = None
 
     @property
     def name(self) -> str:
-        """For people, and a run's settings."""
         return "fixed width" if self.width else "invariant"
 
     @property
@@ -140,7 +126,6 @@ class DraftOptions:
 
     @property
     def store_paths(self) -> tuple[str, ...]:
-        """The folders and files of earlier runs to copy from."""
         return self.store if isinstance(self.store, tuple) else ()
 
     @property
@@ -216,14 +201,8 @@ class Draft:
 
 def source_at(position: int) -> DraftSource:
     """Where a token at that `Draft.position` comes from."""
-    return "context" if position >= 0 else _ORIGINS[position]
-
-
-_ORIGINS: dict[int, DraftSource] = {
-    CopyOrigin.STORE: "store",
-    CopyOrigin.EARLIER: "earlier",
-    CopyOrigin.RECYCLED: "recycled",
-}
+    name = "context" if position >= 0 else CopyOrigin(position).name.lower()
+    return cast("DraftSource", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +251,7 @@ class Span(NamedTuple):
 class DraftCounts:
     """What the drafts of one source came to in one answer.
 
-    Attributes:
-        num_attempts: target forwards that verified a draft whose first token is of this source.
-        num_drafted, num_accepted: draft tokens of this source that were verified, and accepted.
+    An attempt is a target forward that verified a draft whose first token is of this source.
     """
 
     num_attempts: int = 0

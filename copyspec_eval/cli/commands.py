@@ -40,8 +40,8 @@ def replay(arguments: argparse.Namespace) -> None:
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
-    from copyspec_eval.reports.replayed import replay_figures, replay_table
-    from copyspec_eval.reports.traces import read_traces
+    from copyspec_eval.reports.earlier_runs import read_traces
+    from copyspec_eval.reports.tables import replay_figures, replay_table
 
     if not 0 <= arguments.token_cost < math.inf:
         raise OptionError(
@@ -69,26 +69,28 @@ def replay(arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print where two runs' answers and scores differ, or the arms of one; 1 if answers do."""
-    from copyspec_eval.reports import comparison, runs
+    from copyspec_eval.reports.comparison import comparison_tables
+    from copyspec_eval.reports.recorded import read_whole
+    from copyspec_eval.reports.runs import read_arms
 
+    run_a = read_whole(arguments.run_a)
     if arguments.run_b is None:
-        pairs = runs.read_arms(arguments.run_a)
+        pairs = read_arms(run_a)
     else:
-        pairs = {"": (runs.read_run(arguments.run_a), runs.read_run(arguments.run_b))}
-    compared = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
+        pairs = {"": (run_a, read_whole(arguments.run_b))}
+    figures = {name: _compared(*pair, arguments.rescore) for name, pair in pairs.items()}
     if arguments.json:
-        figures = {name: comparison.comparison_figures(*each) for name, each in compared.items()}
         [only] = figures.values() if len(figures) == 1 else [figures]
         print(json.dumps(only, indent=2))
     else:
-        for name, each in compared.items():
-            title = f"{name}:\n" if len(compared) > 1 else ""
-            _show(title + comparison.comparison_tables(*each))
+        for name, each in figures.items():
+            title = f"{name}:\n" if len(figures) > 1 else ""
+            _show(title + comparison_tables(each))
     _print_notes(note for pair in pairs.values() for run in pair for note in run.notes)
-    return int(any(comparison.fails(answers) for answers, *_ in compared.values()))
+    return int(not all(each["equal"] for each in figures.values()))
 
 
-def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
+def _compared(a: Run, b: Run, model: str | None) -> dict[str, Any]:
     from copyspec_eval.reports import comparison
 
     answers = comparison.compare_answers(a, b)
@@ -99,15 +101,19 @@ def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
     scores = comparison.compare_scores(a, b)
     if not answers and not any(score.num_documents for score in scores):
         raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
-    return answers, comparison.reordered_documents(a, b), scores
+    reordered = comparison.reordered_documents(a, b)
+    return comparison.comparison_figures(answers, reordered, scores)
 
 
 def report(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.reports import files, leaderboard, leaderboard_forms, shards
+    from copyspec_eval.reports import leaderboard, leaderboard_forms
+    from copyspec_eval.reports.page.build import write_report
+    from copyspec_eval.reports.recorded import read_runs
+    from copyspec_eval.reports.runs import listing
 
-    runs = shards.read_runs(arguments.runs)
+    runs = read_runs(arguments.runs)
     board = leaderboard.leaderboard(runs)
-    written = files.write(board, arguments.out) if arguments.out else []
+    written = write_report(board, arguments.out) if arguments.out else []
     if arguments.format == "table":
         _show(leaderboard_forms.overview(board, arguments.wide))
     else:
@@ -115,18 +121,11 @@ def report(arguments: argparse.Namespace) -> None:
     # Shards are one run in several folders.
     is_one = len(arguments.runs) == 1 and arguments.runs[0] == runs[0].folder
     if arguments.format == "table" and is_one:
-        _show(f"\n{files.listing(runs[0].folder)}")
+        _show(f"\n{listing(runs[0].folder)}")
     for path in written:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:
         raise DataError(f"{', '.join(str(run.folder) for run in runs)}: no answers to report")
-
-
-def merge(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.reports.shards import write_merged
-
-    _print_notes(write_merged(arguments.runs, arguments.out))
-    _show(arguments.out)
 
 
 def exactness(arguments: argparse.Namespace) -> None:
@@ -146,13 +145,14 @@ def tiny(arguments: argparse.Namespace) -> None:
 
 def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
-    from copyspec_eval.reports import judged, runs
+    from copyspec_eval.reports import judged
+    from copyspec_eval.reports.recorded import read_whole
     from copyspec_eval.scoring.judge import Judge
 
     rater = Judge(arguments.model, arguments.base_url)
-    run, how = runs.read_run(arguments.run), (arguments.concurrency, arguments.all_references)
+    run, how = read_whole(arguments.run), (arguments.concurrency, arguments.all_references)
     if arguments.against:
-        pairs = judged.judge_two_runs(run, runs.read_run(arguments.against), rater, *how)
+        pairs = judged.judge_two_runs(run, read_whole(arguments.against), rater, *how)
         _show(judged.verdicts_table(pairs))
         return int(any(pair.reasons for pair in pairs.values()))
     results = judged.judge_run(run, rater, *how)
@@ -175,32 +175,32 @@ def redundant(arguments: argparse.Namespace) -> int:
 
 def paper(arguments: argparse.Namespace) -> None:
     from copyspec_eval import journal
-    from copyspec_eval.paper import running, tables
-    from copyspec_eval.paper.plan import Request
+    from copyspec_eval.paper import plan, tables
 
-    model_args, secrets = running.arguments(arguments.model_args)
+    model_args, secrets = plan.arguments(arguments.model_args)
     names = ("model", "out", "limit", "draft_model", "batch_size")
     given = {name: getattr(arguments, name) for name in names}
-    request = Request(**given, model_args=model_args, secrets=secrets)
+    request = plan.Request(**given, model_args=model_args, secrets=secrets)
     table = tables.table_named(arguments.table, request)
     if arguments.plan:
         _show(tables.planned(table, request, arguments.tokens_per_second))
         return
-    running.make(table.runs(request), request)
+    plan.make(table.runs(request), request)
     text = tables.render(table, request)
     journal.replace(arguments.out / f"{arguments.table}.md", text)
     _show(text)
 
 
 def export(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.reports import export, runs
+    from copyspec_eval.reports import export
+    from copyspec_eval.reports.recorded import read_whole
 
     if arguments.format == "turns":
         written = [export.write_turns(arguments.run, arguments.out / "turns.parquet")]
     elif arguments.format == "evalplus":
-        written = [export.write_evalplus(runs.read_run(arguments.run), arguments.out)]
+        written = [export.write_evalplus(read_whole(arguments.run), arguments.out)]
     else:
-        written = export.write_fastchat(runs.read_run(arguments.run), arguments.out)
+        written = export.write_fastchat(read_whole(arguments.run), arguments.out)
     for path in written:
         _show(path)
 

@@ -39,7 +39,6 @@ def parser() -> argparse.ArgumentParser:
     _add_replay(choices)
     _add_compare(choices)
     _add_report(choices)
-    _add_merge(choices)
     choices.add_parser("tiny", help="print the folder of the embedded model")
     _add_exactness(choices)
     _add_paper(choices)
@@ -90,14 +89,6 @@ def _add_report(choices: _Commands) -> None:
     what = "write LEADERBOARD.md, leaderboard*.csv, leaderboard.json and report.html here"
     add("--out", **_DIR, help=what)
     add("--format", choices=["table", "md", "csv", "json"], default="table", help="default: table")
-
-
-def _add_merge(choices: _Commands) -> None:
-    what = "merge the shards of a run"
-    command = choices.add_parser("merge", help=what)
-    add = command.add_argument
-    add("runs", nargs="+", **_RUN, help="output folder of a shard (a run with --samples)")
-    add("--out", required=True, **_DIR, help="output folder")
 
 
 def _add_exactness(choices: _Commands) -> None:

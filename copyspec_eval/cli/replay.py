@@ -13,7 +13,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.errors import DataError
-from copyspec_eval.reports.traces import Trace
+from copyspec_eval.reports.earlier_runs import Trace
 from copyspec_eval.types import ReplayedTurn
 
 

@@ -28,7 +28,7 @@ from copyspec_eval.harness.recorded import recorded
 from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
 from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.table import run_figures, run_table
+from copyspec_eval.reports.tables import run_figures, run_table
 from copyspec_eval.reports.turns import columns
 from copyspec_eval.session.span_characters import span_characters
 

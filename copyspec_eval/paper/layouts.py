@@ -1,8 +1,4 @@
-"""The cells of the paper's tables, from the runs that a table needs.
-
-Every layout takes the runs in the order in which `plan` lists them. Speeds and their ratios are of
-one run: each of its arms beside its own baseline.
-"""
+"""The cells of the paper's tables, from the runs that a table needs, in the order of its plan."""
 
 from __future__ import annotations
 
@@ -12,8 +8,14 @@ from typing import Any, NamedTuple
 
 from pandas import Series, concat, cut
 
-from copyspec_eval.paper import published
-from copyspec_eval.paper.plan import GSM8K, IN_THE_PAPER, MT_REDUNDANT, TASKS, PlannedRun
+from copyspec_eval.paper.plan import (
+    CNN_DAILYMAIL,
+    GSM8K,
+    IN_THE_PAPER,
+    MT_REDUNDANT,
+    TASKS,
+    PlannedRun,
+)
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import RATING, documents
 from copyspec_eval.reports.summary import figures_by
@@ -25,27 +27,32 @@ from copyspec_eval.reports.tables import (
     without_empty_columns,
 )
 
+_SOURCE = (
+    "The paper (arXiv 2502.08923): Llama-3.1-8B-Instruct in float32 on an A100; speed-ups of its "
+    "abstract are the best of its models and categories."
+)
+
+# As the authors report it: Llama-3.1-8B, MT-Redundant, both turns; with copying by γ.
+_PLAIN_TOKENS_PER_SECOND = 35.5
+_BY_GAMMA = {3: 49.2, 5: 47.4, 10: 44.2}
+# By task and turn.
+_BEST_SPEEDUPS = {(CNN_DAILYMAIL, 1): 2.35, (GSM8K, 3): 2.66, (MT_REDUNDANT, 2): 3.08}
+_COPYING_OVER_DRAFT_MODEL = 0.49  # on turn 2 of MT-Redundant, over all categories
+
 _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
 
 class Answered(NamedTuple):
-    """A run, its folder and its figures."""
-
     run: PlannedRun
     folder: Path
     board: Leaderboard
 
     def line(self, **drafting: Any) -> Any:
-        """The line of the arm with these settings."""
-        settings = self.board.settings
-        fits = Series(True, index=settings.index)
-        for name, value in drafting.items():
-            fits &= settings[f"drafting.{name}"] == value
-        [line] = settings.index[fits]
+        settings = self.board.settings[[f"drafting.{name}" for name in drafting]]
+        [line] = settings.index[(settings == [*drafting.values()]).all(axis=1)]
         return line
 
     def figures(self, line: Any, turn: int | None = None, category: str = "") -> Series[Any]:
-        """The figures of a line, or of one of its turns, or of a category of that."""
         if turn is None:
             return self.board.lines.loc[line]
         if category:
@@ -62,11 +69,14 @@ class Answered(NamedTuple):
         return [*sorted(set(names)), ""]
 
 
+_Rows = list[list[object]]
+
+
 class Table(NamedTuple):
     """A table, and what it is to be read with, a sentence each."""
 
     headers: list[str]
-    rows: list[list[object]]
+    rows: _Rows
     notes: list[str]
 
 
@@ -91,23 +101,21 @@ def _on_turns(turns: Sequence[int], *columns: Column) -> list[Column]:
     return all_columns
 
 
-_ARM = (*(_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP)), *(_COPIED, _TAU, _IDENTICAL))
+_ARM = (_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP), _COPIED, _TAU, _IDENTICAL)
 
 
 def _headers(columns: Sequence[Column]) -> list[str]:
     return [column.heading for column in columns]
 
 
-def _arm_rows(
-    answered: Answered, labels: Mapping[Any, str], columns: Sequence[Column]
-) -> list[list[object]]:
+def _arm_rows(answered: Answered, labels: Mapping[Any, str], columns: Sequence[Column]) -> _Rows:
     """A row for each labelled line, under one for the baseline that all arms have in common."""
     base = [
         _BASE._replace(turn=column.turn) if column.cell is _SPEED.cell else _EMPTY
         for column in columns
     ]
-    rows: list[list[object]] = [["base model", *answered.cells(next(iter(labels)), base)]]
-    return rows + [[label, *answered.cells(n, columns)] for n, label in labels.items()]
+    first = ["base model", *answered.cells(next(iter(labels)), base)]
+    return [first, *([label, *answered.cells(n, columns)] for n, label in labels.items())]
 
 
 def main_results(runs: Sequence[Answered]) -> Table:
@@ -116,17 +124,16 @@ def main_results(runs: Sequence[Answered]) -> Table:
     tasks = [task for task in IN_THE_PAPER if task in by_task]
     columns = [_main_column(by_task[task]) for task in tasks]
     keys = dict.fromkeys(key for column in columns for key in column)
-    rows: list[list[object]] = [[*key, *(col.get(key, "") for col in columns)] for key in keys]
+    rows: _Rows = [[*key, *(col.get(key, "") for col in columns)] for key in keys]
     notes = [
         f"{TASKS[task].name}, turn {turn}: the paper's best speed-up is {best}"
-        for (task, turn), best in published.BEST_SPEEDUPS.items()
+        for (task, turn), best in _BEST_SPEEDUPS.items()
     ]
     names = [TASKS[task].name for task in tasks]
-    return Table(["variant", "metric", *names], rows, [*notes, published.SOURCE])
+    return Table(["variant", "metric", *names], rows, [*notes, _SOURCE])
 
 
 def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
-    """The cells of one data set by variant and metric."""
     line = answered.line(drafter="copyspec")
     figures = answered.figures(line)
     column: dict[tuple[str, str], object] = {
@@ -156,29 +163,24 @@ def categories(runs: Sequence[Answered]) -> Table:
     """A row per category: on each turn base model, copying, speed-up, copied share and score."""
     score = RATING._replace(heading="score")
     columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, score)
-    rows: list[list[object]] = []
+    rows: _Rows = []
     for each in runs:
         name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
-        rows += [
-            [name, category or "average", *each.cells(line, columns, category)]
-            for category in each.categories(line)
-        ]
-    best = published.BEST_SPEEDUPS[MT_REDUNDANT, 2]
-    notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", published.SOURCE]
+        for category in each.categories(line):
+            rows.append([name, category or "average", *each.cells(line, columns, category)])
+    best = _BEST_SPEEDUPS[MT_REDUNDANT, 2]
+    notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", _SOURCE]
     return Table(["data set", "category", *_headers(columns)], rows, notes)
 
 
 def gammas(runs: Sequence[Answered]) -> Table:
     """A row per γ, under the base model's."""
-    plain = published.PLAIN_TOKENS_PER_SECOND
-    paper = {
-        f"γ = {gamma}": f"{speed} ({speed / plain:.2f})"
-        for gamma, speed in published.BY_GAMMA.items()
-    }
+    plain = _PLAIN_TOKENS_PER_SECOND
+    paper = {f"γ = {gamma}": f"{speed} ({speed / plain:.2f})" for gamma, speed in _BY_GAMMA.items()}
     paper["base model"] = f"{plain}"
     rows = _rows_by(runs, "gamma", "γ = {}")
     rows = [[*row, paper.get(str(row[0]), "")] for row in rows]
-    return Table(["", *_headers(_ARM), "paper (×)"], rows, [published.SOURCE])
+    return Table(["", *_headers(_ARM), "paper (×)"], rows, [_SOURCE])
 
 
 def numbers_copied(runs: Sequence[Answered]) -> Table:
@@ -187,7 +189,7 @@ def numbers_copied(runs: Sequence[Answered]) -> Table:
     return Table(["tokens copied", *_headers(_ARM)], rows, [])
 
 
-def _rows_by(runs: Sequence[Answered], setting: str, label: str) -> list[list[object]]:
+def _rows_by(runs: Sequence[Answered], setting: str, label: str) -> _Rows:
     [answered] = runs
     values = answered.board.settings[f"drafting.{setting}"].astype(int).sort_values()
     return _arm_rows(answered, {line: label.format(value) for line, value in values.items()}, _ARM)
@@ -198,7 +200,7 @@ def draft_models(runs: Sequence[Answered]) -> Table:
     headings = [f"copying (γ = {gamma}) + draft model" for gamma in (3, 5)]
     speeds = [_SPEED._replace(heading=heading) for heading in ("draft model", *headings)]
     columns = _on_turns((1, 2), _BASE, *speeds)
-    rows: list[list[object]] = []
+    rows: _Rows = []
     notes: list[str] = []
     for each in runs:
         alone = each.line(drafter="none")
@@ -213,11 +215,9 @@ def draft_models(runs: Sequence[Answered]) -> Table:
             rows.append([str(delta), category or "average", *cells])
         for turn in (1, 2):
             fast, slow = (each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone))
-            notes.append(
-                f"δ = {delta}, turn {turn}: copying (γ = 3) + draft model is "
-                f"{fast / slow - 1:+.0%} over the draft model alone"
-            )
-    notes.append(f"the paper has {published.COPYING_OVER_DRAFT_MODEL:+.0%} on turn 2, on average")
+            gain = f"{fast / slow - 1:+.0%} over the draft model alone"
+            notes.append(f"δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}")
+    notes.append(f"the paper has {_COPYING_OVER_DRAFT_MODEL:+.0%} on turn 2, on average")
     return Table(["δ", "category", *_headers(columns)], rows, notes)
 
 
@@ -231,22 +231,19 @@ def self_correction(runs: Sequence[Answered]) -> Table:
     rows = _arm_rows(answered, lines["drafter"].to_dict(), columns)
     right = [figure(lines.iloc[0], f"score_acc_turn{turn}", ".3f") for turn in (1, 3)]
     notes = [f"right after turn 1: {right[0]}, after turn 3: {right[1]}"] if all(right) else []
-    notes.append(f"the paper's best speed-up on turn 3 is {published.BEST_SPEEDUPS[GSM8K, 3]}")
+    notes.append(f"the paper's best speed-up on turn 3 is {_BEST_SPEEDUPS[GSM8K, 3]}")
     headers, rows = without_empty_columns(["variant", *_headers(columns)], rows)
-    return Table(headers, rows, [*notes, published.SOURCE])
+    return Table(headers, rows, [*notes, _SOURCE])
 
 
 def context_lengths(runs: Sequence[Answered]) -> Table:
     """A row per range of prompt lengths, over both data sets."""
     columns = (_BASE, _COPYSPEC, _INTERVAL, _ROUNDED_COPIED)
-    frames = [each.board.turns for each in runs]
-    parts = [
-        frame.assign(conversation=frame["doc_id"] + 1000 * n) for n, frame in enumerate(frames)
-    ]
-    turns = concat(parts, ignore_index=True)
+    turns = concat([each.board.turns for each in runs], ignore_index=True)
+    turns["conversation"] = turns.groupby(["task", "doc_id"], sort=False).ngroup()
     turns["length"] = cut(turns["num_prompt_tokens"], [*_PROMPT_LENGTHS], right=False)
     figures = figures_by(turns.dropna(subset=["length"]), ["length"])
-    rows: list[list[object]] = []
+    rows: _Rows = []
     for lengths, part in figures.iterrows():
         if part["turns"]:
             end = f"to {lengths.right - 1}" if lengths.right < 10**9 else "up"

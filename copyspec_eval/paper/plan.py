@@ -1,14 +1,26 @@
-"""Which runs a table of the paper needs, as commands of lm-eval."""
+"""The runs that a table of the paper needs: commands of lm-eval, run one after the other."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lm_eval._cli.utils import key_val_to_dict, try_parse_json
+
+from copyspec_eval import journal
+from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.harness.recorded import VARIABLE, environment_arguments, recorded
+from copyspec_eval.redaction import NOT_RECORDED, masked
+
+_COMMAND = "command.json"
 GAMMAS = tuple(range(2, 11))
 
 MT_REDUNDANT, MT_BENCH = "mt_redundant_paper", "mt_bench_paper"
@@ -20,8 +32,7 @@ HUMANEVAL = "humaneval_evalplus_paper"
 class Task(NamedTuple):
     """One of our tasks under the paper's name, and what the paper's code answers of it.
 
-    `tokens_per_answer` is about what Qwen2.5-7B gave; `score` is the figure that the paper has, ""
-    for a judge's rating; `is_whole` says that the documents are all that the task has.
+    `tokens_per_answer` is about what Qwen2.5-7B gave; `score` is the paper's, "" for a rating.
     """
 
     name: str
@@ -45,10 +56,7 @@ IN_THE_PAPER = (MT_REDUNDANT, CNN_DAILYMAIL, GSM8K, MT_BENCH, HUMANEVAL)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for: the options of `copyspec-eval paper`.
-
-    `model_args` are as they are recorded; a run gets the `secrets` by its environment.
-    """
+    """The options of `copyspec-eval paper`; a run gets the `secrets` by its environment."""
 
     model: str
     out: Path
@@ -61,10 +69,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A task, answered in a folder of this name by several arms in turn.
-
-    The baseline is there in any case, and no part of `arms`.
-    """
+    """A task, answered by several arms in turn, and by the baseline, in a folder of this name."""
 
     name: str
     task: str
@@ -72,7 +77,6 @@ class PlannedRun:
     exact: bool = True
 
     def num_documents(self, request: Request) -> int:
-        """How many are asked."""
         num_documents = TASKS[self.task].num_documents
         return min(num_documents, request.limit or num_documents)
 
@@ -83,14 +87,12 @@ class PlannedRun:
         return answers * task.tokens_per_answer * (len(self.arms) + 1)
 
     def folder(self, request: Request) -> Path:
-        """Where lm-eval writes."""
         return request.out / self.name
 
     def command(self, request: Request) -> list[str]:
         """lm-eval's command line, from `run` on.
 
-        The answers are kept in a cache, so that a run that was killed goes on where it ended. As in
-        the reference, every turn is prefilled anew, and FastChat's template renders MT-Bench.
+        As in the reference, every turn is prefilled anew, and FastChat's template renders MT-Bench.
         """
         folder = self.folder(request)
         arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
@@ -108,14 +110,11 @@ class PlannedRun:
 
 
 def in_shell(command: Sequence[str]) -> str:
-    """A command of `PlannedRun` as it is typed."""
     return shlex.join(["copyspec-eval", *command])
 
 
 def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
-    """A run in a folder that is named after its first and last arm.
-
-    Tables that need the same run share its folder.
+    """A run in a folder named after its first and last arm, which tables share that need the same.
 
     >>> planned_run("mt_bench_paper", ["copyspec+gamma=2", "copyspec+gamma=10"]).name
     'mt_bench-copyspec-gamma2-to-copyspec-gamma10'
@@ -126,3 +125,53 @@ def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRu
         names.append(re.sub(r"[^\w.]+", "-", brief))
     name = f"{task.removesuffix('_paper')}-{'-to-'.join(names)}"
     return PlannedRun(name, task, tuple(arms), exact)
+
+
+def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Model arguments as commands have them, and those that a run gets by its environment."""
+    try:
+        parsed = try_parse_json(text) if text.startswith("{") else key_val_to_dict(text)
+    except ValueError as error:
+        raise OptionError(f"--model-args: {masked(str(error))}") from None
+    given = dict(parsed)
+    typed = {
+        name: value
+        for name, value in recorded(given).items()
+        if value == given[name] and not re.search("[,\"'({[]", str(value))
+    }
+    elsewhere = {name: value for name, value in given.items() if name not in typed}
+    return {name: typed.get(name, NOT_RECORDED) for name in given}, elsewhere
+
+
+def make(runs: Iterable[PlannedRun], request: Request) -> None:
+    """Run what is not there yet."""
+    runs = list(runs)
+    hidden = environment_arguments() | dict(request.secrets)
+    environment = os.environ | {VARIABLE: json.dumps(hidden)}
+    for run in runs:
+        _check_folder(run, request)
+    for run in runs:
+        folder, command = run.folder(request), run.command(request)
+        if any(folder.glob("*/results_*.json")):  # lm-eval writes them last
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        journal.replace(folder / _COMMAND, json.dumps(command) + "\n")
+        print(in_shell(command), file=sys.stderr, flush=True)
+        # What lm-eval prints is not the table.
+        command = [sys.executable, "-m", "copyspec_eval", *command]
+        if code := subprocess.run(command, stdout=2, env=environment).returncode:
+            reason = f"its run failed (exit code {code})"
+            raise DataError(f"{folder}: {reason}; the same command goes on")
+
+
+def _check_folder(run: PlannedRun, request: Request) -> None:
+    path = run.folder(request) / _COMMAND
+    if not path.exists():
+        return
+    try:
+        made = journal.parsed(journal.read(path))
+    except ValueError as error:
+        raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
+    if made != run.command(request):
+        reason = f"has a run of another command ({path.name} there)"
+        raise DataError(f"{path.parent}: {reason}; give another --out")

@@ -1,8 +1,4 @@
-"""Redundant variants of question files, made by a chat model as MT-Redundant was.
-
-The first questions stay; each second one asks for the first answer once more, with a change to it,
-so that much of the second answer repeats the first.
-"""
+"""Variants of question files, whose second questions ask for the first answer with a change."""
 
 from __future__ import annotations
 
@@ -33,12 +29,7 @@ def write_redundant(
 ) -> dict[int, str]:
     """Append the redundant variant of each question to `path`, but of those that it has already.
 
-    Returns:
-        why a question has none, by question_id; empty if all have one. Once all are there, the file
-        is in the order of `questions`.
-
-    Raises:
-        DataError: `path` has other questions, or cannot be written.
+    Returns why a question has none, by its id; once all are there, they are put in order.
     """
 
     def redundant_row(question: Question) -> dict[str, Any]:
@@ -53,9 +44,8 @@ def write_redundant(
     with journal.alone(path):
         rows = _written(path, questions)
         by_id = {question["question_id"]: question for question in questions}
-        reasons = ask_missing(
-            path, by_id, rows, redundant_row, concurrency, "Asking", ensure_ascii=False
-        )
+        how = redundant_row, concurrency, "Asking"
+        reasons = ask_missing(path, by_id, rows, *how, ensure_ascii=False)
         if not reasons:
             lines = (json.dumps(rows[number], ensure_ascii=False) + "\n" for number in by_id)
             journal.replace(path, "".join(lines))
@@ -63,13 +53,10 @@ def write_redundant(
 
 
 def _written(path: Path, questions: Sequence[Question]) -> dict[int, dict[str, Any]]:
-    """The rows of an earlier start."""
     if not path.exists() or not path.stat().st_size:
         return {}
     firsts = {question["question_id"]: question["turns"][0] for question in questions}
-    rows: dict[int, dict[str, Any]] = {
-        row["question_id"]: dict(row) for row in read_questions(path)
-    }
+    rows: dict[int, Any] = {row["question_id"]: dict(row) for row in read_questions(path)}
     for number, row in rows.items():
         if firsts.get(number) != row["turns"][0]:
             raise DataError(f"{path}: question {number} is of another file; give another --out")

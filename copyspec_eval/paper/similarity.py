@@ -17,11 +17,7 @@ _SIZE, _EPOCHS = 300, 10
 
 
 def similarity_table(runs: Sequence[Answered]) -> Table:
-    """A row per γ and data set.
-
-    Raises:
-        OptionError: gensim is not installed.
-    """
+    """A row per γ and data set."""
     rows: list[list[object]] = []
     for each in runs:
         texts = list(conversations(each.folder))
@@ -37,11 +33,7 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
 
 
 def conversations(folder: Path) -> Iterator[list[str]]:
-    """The words of each conversation of a run: all questions, then all answers.
-
-    Raises:
-        DataError: as `read_run`.
-    """
+    """The words of each conversation of a run: all questions, then all answers."""
     by_document: dict[int, list[str]] = {}
     for answer in read_run(folder).answers.values():
         texts = by_document.setdefault(answer.doc_id, [" ".join((answer.doc or {})["turns"])])
@@ -51,13 +43,7 @@ def conversations(folder: Path) -> Iterator[list[str]]:
 
 
 def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
-    """The mean cosine similarity of a word and the mean of the `gamma` words before it.
-
-    `texts` has the words of each conversation.
-
-    Raises:
-        OptionError: gensim is not installed.
-    """
+    """The mean cosine similarity of a word and the mean of the `gamma` words before it."""
     vectors = _vectors(texts, gamma)
     similarities: list[float] = []
     for words in texts:
@@ -75,14 +61,11 @@ def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
     try:
         from gensim.models import Word2Vec
     except ImportError as error:
-        raise OptionError(
-            "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
-        ) from error
-    samples = [
-        list(words[place - gamma : place + 1])
-        for words in texts
-        for place in range(gamma, len(words))
-    ]
+        needed = "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
+        raise OptionError(needed) from error
+    samples = []
+    for words in texts:
+        samples += [list(words[end - gamma : end + 1]) for end in range(gamma, len(words))]
     # One worker, so that the same texts give the same vectors.
     model = Word2Vec(
         samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS

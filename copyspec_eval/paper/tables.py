@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,7 +18,9 @@ from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.tables import terminal
 
 _USUAL = "copyspec+gamma=3"
-_CONVERSATIONS = (plan.MT_REDUNDANT, plan.MT_BENCH)
+_GAMMAS = tuple(f"copyspec+gamma={gamma}" for gamma in plan.GAMMAS)
+_NUMBERS_COPIED = tuple(f"{_USUAL}+num_draft_tokens={n}" for n in (0, 1, 5, 10, 50, 100))
+_CHATS = (plan.MT_REDUNDANT, plan.MT_BENCH)
 
 
 def _with_draft_model(delta: int) -> tuple[str, ...]:
@@ -26,14 +29,13 @@ def _with_draft_model(delta: int) -> tuple[str, ...]:
     return f"none+{drafting}", f"{_USUAL}+{drafting}", f"copyspec+gamma=5+{drafting}"
 
 
-class PaperTable(NamedTuple):
-    """A table or figure of the paper, and the runs that it needs.
+_CORRECTED = (_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))
 
-    Attributes:
-        layout: its cells, from the runs in their order.
-        tasks, arms: there is a run of each task with each tuple of arms; "{}" stands for the draft
-            model, and without one these arms are left out.
-        exact: whether the runs are exact.
+
+class PaperTable(NamedTuple):
+    """A table or figure of the paper, and the runs that it needs: one per task and tuple of arms.
+
+    "{}" stands for the draft model; without one these arms are left out.
     """
 
     title: str
@@ -42,34 +44,22 @@ class PaperTable(NamedTuple):
     arms: Sequence[tuple[str, ...]] = ((_USUAL,),)
     exact: bool = True
 
-    def needs_draft_model(self) -> bool:
-        """Whether there is a run whose arms all have one."""
-        return any(all("{}" in arm for arm in arms) for arms in self.arms)
-
     def runs(self, request: Request) -> list[PlannedRun]:
-        """The runs that a request needs."""
         model = request.draft_model
-        usable = [
-            [arm.format(model) for arm in arms if model or "{}" not in arm] for arms in self.arms
-        ]
-        return [plan.planned_run(task, arms, self.exact) for task in self.tasks for arms in usable]
+        runs = []
+        for task, arms in itertools.product(self.tasks, self.arms):
+            usable = [arm.format(model) for arm in arms if model or "{}" not in arm]
+            runs.append(plan.planned_run(task, usable, self.exact))
+        return runs
 
 
 TABLES = {
     "main": PaperTable("Main results, per task and turn", layouts.main_results, tuple(plan.TASKS)),
-    "categories": PaperTable(
-        "MT-Redundant and MT-Bench by category", layouts.categories, _CONVERSATIONS
-    ),
-    "gamma": PaperTable(
-        "MT-Redundant by γ",
-        layouts.gammas,
-        arms=[tuple(f"copyspec+gamma={gamma}" for gamma in plan.GAMMAS)],
-    ),
-    "copied-tokens": PaperTable(
+    "categories": PaperTable("MT-Redundant and MT-Bench by category", layouts.categories, _CHATS),
+    "gamma": PaperTable("MT-Redundant by γ", layouts.gammas, arms=[_GAMMAS]),
+    "copied-tokens": PaperTable(  # exact steps do not hold a hundred
         "MT-Redundant by the number of copied tokens",
-        layouts.numbers_copied,
-        arms=[tuple(f"{_USUAL}+num_draft_tokens={n}" for n in (0, 1, 5, 10, 50, 100))],
-        exact=False,  # exact steps do not hold a hundred
+        *(layouts.numbers_copied, (plan.MT_REDUNDANT,), [_NUMBERS_COPIED], False),
     ),
     "draft-model": PaperTable(
         "MT-Redundant with a draft model, alone and behind copying",
@@ -77,41 +67,30 @@ TABLES = {
         arms=[_with_draft_model(delta) for delta in (3, 5, 10)],
     ),
     "self-correction": PaperTable(
-        "GSM8K with self-correction",
-        layouts.self_correction,
-        (plan.GSM8K,),
-        [(_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))],
+        "GSM8K with self-correction", layouts.self_correction, (plan.GSM8K,), [_CORRECTED]
     ),
     "context-length": PaperTable(
-        "Speed by the length of the prompt", layouts.context_lengths, _CONVERSATIONS
+        "Speed by the length of the prompt", layouts.context_lengths, _CHATS
     ),
     "similarity": PaperTable(
-        "γ by the cosine similarity of a word and the γ before it", similarity_table, _CONVERSATIONS
+        "γ by the cosine similarity of a word and the γ before it", similarity_table, _CHATS
     ),
 }
 
 
 def table_named(name: str, request: Request) -> PaperTable:
-    """The table of that name.
-
-    Raises:
-        OptionError: no such table, no draft model where it needs one, or a wrong limit.
-    """
     if request.limit is not None and request.limit < 1:
         raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
     if name not in TABLES:
         raise unknown_option("table of the paper", name, TABLES)
-    if TABLES[name].needs_draft_model() and not request.draft_model:
+    table = TABLES[name]
+    if not request.draft_model and any(all("{}" in arm for arm in arms) for arms in table.arms):
         raise OptionError(f"the table {name} needs a draft model; give --draft-model NAME")
-    return TABLES[name]
+    return table
 
 
 def render(table: PaperTable, request: Request) -> str:
-    """The table as Markdown: its cells, what it is to be read with, conditions and commands.
-
-    Raises:
-        DataError: a run is missing or broken.
-    """
+    """The table as Markdown: its cells, what it is to be read with, conditions and commands."""
     runs = table.runs(request)
     folders = [run.folder(request) for run in runs]
     boards = [leaderboard([read_recorded(folder)]) for folder in folders]
@@ -129,15 +108,10 @@ def render(table: PaperTable, request: Request) -> str:
 
 
 def planned(table: PaperTable, request: Request, tokens_per_second: float) -> str:
-    """The commands, and how long they take at most at the speed of plain decoding.
-
-    Raises:
-        OptionError: the speed is not positive.
-    """
+    """The commands, and how long they take at most at the speed of plain decoding."""
     if not 0 < tokens_per_second < math.inf:
-        raise OptionError(
-            f"--tokens-per-second must be positive, got {tokens_per_second} (default: 35.5)"
-        )
+        actual = f"got {tokens_per_second} (default: 35.5)"
+        raise OptionError(f"--tokens-per-second must be positive, {actual}")
     runs = table.runs(request)
     hours = sum(run.num_tokens(request) for run in runs) / tokens_per_second / 3600
     lines = [plan.in_shell(run.command(request)) for run in runs]

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy
 from pandas import cut
@@ -20,70 +20,45 @@ from copyspec_eval.reports.tables import number, terminal
 from copyspec_eval.types import Difference, first_difference
 
 PairStatus = Literal[
-    "identical", "near_tie", "diverged", "missing", "other_prompt", "not_comparable"
+    "identical",  # the same prompt, and the same answer
+    "near_tie",  # another answer, which rounding explains, as only the model can tell
+    "diverged",  # another answer
+    "missing",  # in one of the runs only
+    "other_prompt",  # and no earlier turn of the conversation differs
+    "not_comparable",  # the prompts contain an earlier turn that differs
 ]
-"""How two runs' answers compare.
 
-identical, diverged: the same prompt, and the same answer or another.
-near_tie: diverged where rounding explains it, which takes the model to decide.
-missing: in one of the runs only.
-other_prompt: the prompts differ, and no earlier turn of the conversation did.
-not_comparable: the prompts differ, as they contain an earlier turn that did.
-"""
-
-ComparedBy = Literal["tokens", "text"]
-
-FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
+_FAILING: frozenset[PairStatus] = frozenset({"diverged", "missing", "other_prompt"})
 
 _NAMES: dict[PairStatus, str] = {
-    **{status: status.replace("_", " ") for status in get_args(PairStatus)},
-    "near_tie": "near-tie",
+    status: status.replace("_", " ") for status in get_args(PairStatus)
 }
+_NAMES["near_tie"] = "near-tie"
 _SHARES = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0)
 """Upper ends of the histogram's bins, in shares of twice the noise; a near-tie is at most 1."""
 
-_MAX_LINES = 20
-_EXCERPT = 20
+_MAX_LINES, _EXCERPT = 20, 20
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The answers of two runs to one request.
+    """The answers of two runs to one request; None for a missing one.
 
-    Attributes:
-        key, a, b: the request and the answers; None for a missing one.
-        compared_by: the tokens if both runs have them, else the text; also the text if equal tokens
-            became different texts; None if nothing was compared.
-        position: index of the first token, or character, that differs.
-        difference: how near the model was to either answer, if it was asked; the baseline is `a`.
+    They are compared by their tokens if both runs have them, else, or if those are equal, by text.
     """
 
     key: AnswerKey
     status: PairStatus
-    compared_by: ComparedBy | None
-    position: int | None
+    compared_by: Literal["tokens", "text"] | None
+    position: int | None  # of the first token, or character, that differs
     a: Answer | None
     b: Answer | None
-    difference: Difference | None = None
-
-
-class Document(NamedTuple):
-    task: str
-    doc_id: int
+    difference: Difference | None = None  # as the model measured it, with `a` as the baseline
 
 
 @dataclass(frozen=True, slots=True)
 class ScorePair:
-    """One metric of one task in both runs, over the documents that both have.
-
-    Attributes:
-        metric: its name in lm-eval, "metric,filter".
-        num_documents, num_unpaired: how many documents both runs scored, and only one of them.
-        a, b, difference: the means, and b - a; None without documents.
-        discordant, p_value: where every value is 0 or 1, how many documents only a, and only b, has
-            right, and McNemar's exact test on those.
-        interval: where there are other values, the 95 % bootstrap interval of the difference.
-    """
+    """One metric of one task in both runs: their means over the documents that both have."""
 
     task: str
     metric: str
@@ -92,9 +67,9 @@ class ScorePair:
     a: float | None = None
     b: float | None = None
     difference: float | None = None
-    discordant: tuple[int, int] | None = None
-    p_value: float | None = None
-    interval: tuple[float, float] | None = None
+    discordant: tuple[int, int] | None = None  # how many only a, and only b, has right, if binary
+    p_value: float | None = None  # of McNemar's exact test on those
+    interval: tuple[float, float] | None = None  # of the difference, if not binary
 
 
 def compare_answers(a: Run, b: Run) -> list[Pair]:
@@ -112,17 +87,12 @@ def compare_answers(a: Run, b: Run) -> list[Pair]:
 
 def fails(pairs: Iterable[Pair]) -> bool:
     """Whether the runs differ in a way that neither rounding nor an earlier turn explains."""
-    return any(pair.status in FAILING for pair in pairs)
+    return any(pair.status in _FAILING for pair in pairs)
 
 
-def reordered_documents(a: Run, b: Run) -> list[Document]:
-    """The fewest documents that, moved, give the log of `a` the order of `b`'s.
-
-    Documents of one run only are left out.
-    """
-    in_a, in_b = (
-        dict.fromkeys(Document(key.task, key.doc_id) for key in run.answers) for run in (a, b)
-    )
+def reordered_documents(a: Run, b: Run) -> list[tuple[str, int]]:
+    """The fewest documents of both that, moved, give the log of `a` the order of `b`'s."""
+    in_a, in_b = (dict.fromkeys((key.task, key.doc_id) for key in run.answers) for run in (a, b))
     places = {document: place for place, document in enumerate(in_b)}
     common = [document for document in in_a if document in places]
     in_order = longest_increasing([places[document] for document in common])
@@ -130,20 +100,16 @@ def reordered_documents(a: Run, b: Run) -> list[Document]:
 
 
 def compare_scores(a: Run, b: Run) -> list[ScorePair]:
-    """All metrics of both runs that are numbers per document, in order of task and metric."""
     names = {(task, metric) for run in (a, b) for task in run.scores for metric in run.scores[task]}
-    return [
-        _score_pair(task, metric, *(run.scores.get(task, {}).get(metric, {}) for run in (a, b)))
-        for task, metric in sorted(names)
-    ]
+    pairs = []
+    for task, metric in sorted(names):
+        both = (run.scores.get(task, {}).get(metric, {}) for run in (a, b))
+        pairs.append(_score_pair(task, metric, *both))
+    return pairs
 
 
 def longest_increasing(numbers: Iterable[int]) -> set[int]:
-    """The members of a longest increasing subsequence of distinct `numbers`.
-
-    >>> sorted(longest_increasing([0, 3, 1, 2, 4]))
-    [0, 1, 2, 4]
-    """
+    """The members of a longest increasing subsequence of distinct `numbers`."""
     ends: list[int] = []  # ends[k] is the smallest number that k others can lead up to
     before: dict[int, int | None] = {}
     for each in numbers:
@@ -164,14 +130,12 @@ def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, differing: bool) -
         return Pair(key, "missing", None, None, a, b)
     if a.prompt_sha256 != b.prompt_sha256:
         return Pair(key, "not_comparable" if differing else "other_prompt", None, None, a, b)
-    compared_by: ComparedBy = "text"
-    position = None
-    if a.token_ids is not None and b.token_ids is not None:
-        compared_by, position = "tokens", first_difference(a.token_ids, b.token_ids)
+    by_tokens = a.token_ids is not None and b.token_ids is not None
+    position = first_difference(a.token_ids or (), b.token_ids or ()) if by_tokens else None
     if position is None and (in_text := first_difference(a.text, b.text)) is not None:
-        compared_by, position = "text", in_text
+        by_tokens, position = False, in_text
     status: PairStatus = "identical" if position is None else "diverged"
-    return Pair(key, status, compared_by, position, a, b)
+    return Pair(key, status, "tokens" if by_tokens else "text", position, a, b)
 
 
 def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]) -> ScorePair:
@@ -188,72 +152,53 @@ def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]
         # McNemar: the discordant documents fall on either side with even chances.
         p_value = binomtest(only_b, only_a + only_b, 0.5).pvalue if only_a + only_b else 1.0
         return replace(pair, discordant=(only_a, only_b), p_value=float(p_value))
-    if len(common) > 1:
-        changes = numpy.array(differences)
-        documents = numpy.arange(len(changes))
-        interval = bootstrap_interval(lambda drawn: drawn @ changes / len(changes), documents)
-        return replace(pair, interval=interval)
-    return pair
+    if len(common) == 1:
+        return pair
+    changes, documents = numpy.array(differences), numpy.arange(len(common))
+    interval = bootstrap_interval(lambda drawn: drawn @ changes / len(changes), documents)
+    return replace(pair, interval=interval)
 
 
 def comparison_figures(
-    pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
+    pairs: Sequence[Pair], reordered: Sequence[tuple[str, int]], scores: Sequence[ScorePair]
 ) -> dict[str, Any]:
-    """Everything as JSON values.
-
-    `{"equal": bool, "counts": {"answers": n, status: n, …}, "turns": [{"task", "turn",
-    "compared_by", "answers", status: n, …}, …], "differences": [one per answer that is not
-    identical, …], "margins": {bin: n, …}, "reordered": [{"task", "doc_id"}, …], "scores": [{field
-    of `ScorePair`: …}, …]}`; "margins" is empty where the model was not asked.
-    """
+    """Everything as JSON values, as `compare --json` prints it."""
     by_turn: dict[tuple[str, int], list[Pair]] = {}
     for pair in pairs:
         by_turn.setdefault((pair.key.task, pair.key.turn), []).append(pair)
     return {
         "equal": not fails(pairs),
         "counts": _counts(pairs),
-        "turns": [
-            {"task": task, "turn": turn, "compared_by": _compared_by(part)} | _counts(part)
-            for (task, turn), part in sorted(by_turn.items())
-        ],
+        "turns": [_turn(*place, part) for place, part in sorted(by_turn.items())],
         "differences": [_difference(pair) for pair in pairs if pair.status != "identical"],
         "margins": _margins(pairs),
-        "reordered": [document._asdict() for document in reordered],
+        "reordered": [{"task": task, "doc_id": doc_id} for task, doc_id in reordered],
         "scores": [asdict(score) for score in scores],
     }
 
 
-def comparison_tables(
-    pairs: Sequence[Pair], reordered: Sequence[Document], scores: Sequence[ScorePair]
-) -> str:
-    """Markdown: tables and, between them, the differing answers by name; the verdict last."""
-    figures = comparison_figures(pairs, reordered, scores)
+def comparison_tables(figures: Mapping[str, Any]) -> str:
+    """Tables and, between them, the differing answers by name; the verdict last."""
     differences = figures["differences"]
     lines = [_line(each) for each in differences if each["status"] != "not_comparable"]
-    if reordered:
-        lines.append(f"- documents answered in a different order: {len(reordered)}")
+    if figures["reordered"]:
+        lines.append(f"- documents answered in a different order: {len(figures['reordered'])}")
     if len(lines) > _MAX_LINES:
         more = len(lines) - _MAX_LINES
         lines[_MAX_LINES:] = [f"- … and {more} more (--json lists all)"]
-    turns = [
-        [turn["task"], turn["turn"], turn["answers"], *map(turn.get, _NAMES), turn["compared_by"]]
-        for turn in figures["turns"]
-    ]
-    turn_headers = ["task", "turn", "answers", *_NAMES.values(), "compared by"]
+    names = ["task", "turn", "answers", *_NAMES, "compared_by"]
+    turns = [[turn[name] for name in names] for turn in figures["turns"]]
+    turn_headers = [*names[:3], *_NAMES.values(), "compared by"]
     margin_headers = ["margin, in shares of twice the noise", "answers"]
     score_headers = ["task", "metric", "A", "B", "difference", "test", "p or interval"]
     parts = [
-        _table(turn_headers, turns),
+        terminal(turn_headers, turns),
         "".join(f"{line}\n" for line in lines),
-        _table(margin_headers, list(figures["margins"].items())),
-        _table([*score_headers, "n", "unpaired"], [_score_row(score) for score in scores]),
+        terminal(margin_headers, list(figures["margins"].items())),
+        terminal([*score_headers, "n", "unpaired"], list(map(_score_row, figures["scores"]))),
         _verdict(figures["counts"], figures["equal"]) + "\n",
     ]
     return "\n".join(filter(None, parts))
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    return terminal(headers, rows) if rows else ""
 
 
 def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
@@ -261,18 +206,18 @@ def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
     return {"answers": len(pairs)} | {status: counts[status] for status in _NAMES}
 
 
-def _compared_by(pairs: Sequence[Pair]) -> str | None:
-    """What the answers were compared by: "tokens", "text", "both" or nothing."""
+def _turn(task: str, turn: int, pairs: Sequence[Pair]) -> dict[str, Any]:
     kinds = {pair.compared_by for pair in pairs if pair.compared_by}
-    return "both" if len(kinds) > 1 else next(iter(kinds), None)
+    compared_by = "both" if len(kinds) > 1 else next(iter(kinds), None)
+    return {"task": task, "turn": turn, "compared_by": compared_by} | _counts(pairs)
 
 
 def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
     """Histogram of how near the model was to both answers."""
+    asked = [pair.difference for pair in pairs if pair.difference]
     shares = [
         math.inf if each.margin is None or not each.noise else each.margin / (2 * each.noise)
-        for each in (pair.difference for pair in pairs)
-        if each
+        for each in asked
     ]
     if not shares:
         return {}
@@ -282,7 +227,6 @@ def _margins(pairs: Sequence[Pair]) -> dict[str, int]:
 
 
 def _difference(pair: Pair) -> dict[str, Any]:
-    """A pair that is not identical as JSON values; a missing answer is None."""
     start = first_difference(pair.a.text, pair.b.text) if pair.a and pair.b else None
 
     def side(answer: Answer | None) -> dict[str, Any] | None:
@@ -306,7 +250,6 @@ def _difference(pair: Pair) -> dict[str, Any]:
 
 
 def _line(difference: Mapping[str, Any]) -> str:
-    """One answer and what is wrong with it; texts as Python writes them, on one line."""
     repeat = f" repeat {difference['repeat']}" if difference["repeat"] else ""
     name = f"- {difference['task']} doc {difference['doc_id']} turn {difference['turn']}{repeat}"
     a, b, status = difference["a"], difference["b"], difference["status"]
@@ -324,24 +267,22 @@ def _side_text(side: Mapping[str, Any]) -> str:
     return " ".join(shown + ([repr(side["text"])] if side["text"] else [])) or "ends"
 
 
-def _score_row(score: ScorePair) -> list[object]:
-    means = [number(value, ".4g") for value in (score.a, score.b, score.difference)]
+def _score_row(score: Mapping[str, Any]) -> list[object]:
+    means = [number(score[name], ".4g") for name in ("a", "b", "difference")]
     test, result = "", ""
-    if score.discordant is not None:
-        only_a, only_b = score.discordant
-        test, result = "McNemar", f"p = {score.p_value:.3g} ({only_a} only A, {only_b} only B)"
-    elif score.interval is not None:
-        low, high = score.interval
+    if score["discordant"]:
+        only_a, only_b = score["discordant"]
+        test, result = "McNemar", f"p = {score['p_value']:.3g} ({only_a} only A, {only_b} only B)"
+    elif score["interval"]:
+        low, high = score["interval"]
         test, result = "bootstrap", f"{CONFIDENCE:.0%} from {low:.4g} to {high:.4g}"
-    return [score.task, score.metric, *means, test, result, score.num_documents, score.num_unpaired]
+    counts = score["num_documents"], score["num_unpaired"]
+    return [score["task"], score["metric"], *means, test, result, *counts]
 
 
 def _verdict(counts: Mapping[str, int], equal: bool) -> str:
-    others = [
-        f"{counts[status]} {name}"
-        for status, name in _NAMES.items()
-        if status != "identical" and counts[status]
-    ]
+    named = {status: f"{counts[status]} {name}" for status, name in _NAMES.items()}
+    others = [named[status] for status in named if status != "identical" and counts[status]]
     identical = f"{counts['identical']} of {counts['answers']} answers"
     if not equal:
         return f"NOT EQUAL: {', '.join(others)}; identical: {identical}"

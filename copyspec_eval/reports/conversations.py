@@ -16,9 +16,10 @@ PREFIX = "rating_"
 """How the columns of a leaderboard begin that hold a judge's ratings; the judge's name follows."""
 
 
-class Rating(NamedTuple):
-    """A rating of one answer, from 1 to 10."""
+_TWO_TURNS: Any = Annotated[list[str], msgspec.Meta(min_length=2)]
 
+
+class Rating(NamedTuple):
     task: str
     judge: str
     category: str
@@ -28,20 +29,15 @@ class Rating(NamedTuple):
 
 
 def conversations(run: Run) -> dict[str, list[Conversation]]:
-    """The conversations that a judge can score, by task: those of FastChat's question files.
-
-    Raises:
-        DataError: there are none, or one has no answer or no document.
-    """
+    """The conversations that a judge can score, by task: those of FastChat's question files."""
     by_task: dict[str, list[Conversation]] = {}
     for answer in run.answers.values():
         if answer.turn == 1 and answer.repeat == 0 and _has_questions(answer):
             second = run.answers.get(answer.key._replace(turn=2))
             by_task.setdefault(answer.task, []).append(_conversation(answer, second))
     if not by_task:
-        raise DataError(
-            f"{run.folder}: no answers to mt_bench, mt_redundant or a question file; run one"
-        )
+        wanted = "mt_bench, mt_redundant or a question file"
+        raise DataError(f"{run.folder}: no answers to {wanted}; run one")
     return by_task
 
 
@@ -55,18 +51,13 @@ def _has_questions(answer: Answer) -> bool:
 def _conversation(first: Answer, second: Answer | None) -> Conversation:
     if second is None:
         raise DataError(f"{first.task} doc {first.doc_id}: the second answer is missing; run again")
-    identity, category, (question, again, *_) = document_fields(
-        first, question_id=int, category=str, turns=Annotated[list[str], msgspec.Meta(min_length=2)]
-    )
+    types = {"question_id": int, "category": str, "turns": _TWO_TURNS}
+    identity, category, (question, again, *_) = document_fields(first, **types)
     return Conversation(identity, category, (question, again), (first.text, second.text))
 
 
 def document_fields(answer: Answer, **types: Any) -> list[Any]:
-    """Fields of the answer's document, converted to these types.
-
-    Raises:
-        DataError: one is missing or of another type.
-    """
+    """Fields of the answer's document, converted to these types."""
     doc, values = answer.doc or {}, []
     # What is missing is named before what is of another type.
     for name in sorted(types, key=lambda name: name in doc):
@@ -76,9 +67,8 @@ def document_fields(answer: Answer, **types: Any) -> list[Any]:
         try:
             values.append(msgspec.convert(doc[name], types[name], strict=False))
         except msgspec.ValidationError as error:
-            raise DataError(
-                f"{where} is not that of a document ({error}); run lm_eval again"
-            ) from error
+            reason = f"is not that of a document ({error})"
+            raise DataError(f"{where} {reason}; run lm_eval again") from error
     return values
 
 
@@ -121,6 +111,5 @@ def _rating(line: bytes, asked: dict[int, Conversation], task: str, judge: str) 
         is_ours = conversation.answers[turn - 1] in row["user_prompt"]
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None
-    if not (is_ours and turn >= 1 and is_rating(score)):
-        return None
-    return Rating(task, judge, conversation.category, turn, conversation.question_id, score)
+    rating = Rating(task, judge, conversation.category, turn, conversation.question_id, score)
+    return rating if is_ours and turn >= 1 and is_rating(score) else None

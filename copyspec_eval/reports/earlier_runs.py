@@ -5,26 +5,44 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from copyspec_eval import records
 from copyspec_eval.drafters.options import store_text
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.traces import read_traces
 from copyspec_eval.sources import read_jsonl
 
 TokenIds = Sequence[int]
 
-_BEYOND = 2**31
-"""No tokenizer has as many tokens."""
+_BEYOND = 2**31  # no tokenizer has as many tokens
+
+_MOST_TOKENS = 2**20  # of a prompt or an answer; a drafter reads them in seconds
+
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded turn: a prompt and the answer that a model gave to it, as token ids.
+
+    By `id`, of its document, answers of other runs to the same request are found.
+    """
+
+    category: str
+    turn: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    prompt_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=_MOST_TOKENS)]
+    answer_ids: Annotated[tuple[_TokenId, ...], msgspec.Meta(min_length=1, max_length=_MOST_TOKENS)]
+    id: int | str | None = None
 
 
 class Asked(NamedTuple):
-    """Which request: `task` is "" where it is not known, `document` the document's number or id."""
+    """Which request; `task` is "" where it is not known."""
 
     task: str
     document: str
@@ -33,13 +51,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EarlierAnswer:
-    """An answer as an earlier run left it.
-
-    Attributes:
-        token_ids: None where the backend reported none.
-        text: the answer as handed to lm-eval; None for a trace.
-        whole_text: of `token_ids`, special tokens included; None for a trace.
-    """
+    """An answer as an earlier run left it; what its backend did not report is None."""
 
     asked: Asked
     token_ids: TokenIds | None
@@ -49,11 +61,7 @@ class EarlierAnswer:
 
 
 class EarlierAnswers:
-    """Token ids of earlier answers, by what was asked.
-
-    Attributes:
-        in_order: all answers, the latest last.
-        digest: of all answers and what was asked; twelve hexadecimal digits.
+    """Token ids of earlier answers, by what was asked; the latest last.
 
     >>> earlier = EarlierAnswers([(Asked("mt_bench", "7", 2), [5, 6]), (Asked("", "7", 2), [8])])
     >>> [list(answer) for answer in earlier.to("mt_bench", 7, 2)], earlier.to("mt_bench", 7, 1)
@@ -77,29 +85,29 @@ class EarlierAnswers:
         if document is None:
             return ()
         asked = Asked(task, str(document), turn)
-        tasks = dict.fromkeys(("", task))
-        return tuple(
-            ids for name in tasks for ids in self._by_request.get(asked._replace(task=name), ())
-        )
+        requests = dict.fromkeys((asked._replace(task=""), asked))
+        return tuple(ids for each in requests for ids in self._by_request.get(each, ()))
+
+
+def read_traces(path: Path) -> Iterator[Trace]:
+    """The rows of a JSONL file: `category, turn, prompt_ids, answer_ids`, and `id` in some."""
+    for where, fields in read_jsonl(path):
+        try:
+            yield msgspec.convert(fields, Trace)
+        except msgspec.ValidationError as error:
+            remedy = "give category, turn, prompt_ids, answer_ids"
+            raise DataError(f"{where}: not a trace ({error}); {remedy}") from error
 
 
 def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
-    """The answers in `paths`: folders of runs, files of their rows, or files of traces.
-
-    Later paths have the later answers. `notes` gets a line about rows that cannot be read.
-
-    Raises:
-        OptionError: there is no such file or folder, or no answer in it.
-        DataError: a file cannot be read.
-    """
+    """The answers in folders of runs, files of their rows, or files of traces, in this order."""
     answers: list[EarlierAnswer] = []
     for path in paths:
         try:
             in_path = _answers_in(Path(path), notes)
         except OSError as error:
-            raise OptionError(
-                f"store={path}: {error.strerror}; name the --output_path of an earlier run"
-            ) from error
+            remedy = "name the --output_path of an earlier run"
+            raise OptionError(f"store={path}: {error.strerror}; {remedy}") from error
         if not in_path:
             raise OptionError(f"store={path}: no answers there; name a run that has some")
         answers += in_path
@@ -107,69 +115,46 @@ def read_earlier(paths: Sequence[str], notes: list[str]) -> list[EarlierAnswer]:
 
 
 def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -> EarlierAnswers:
-    """The answers in `paths` for a replay of a file of traces, whose documents have no task.
-
-    Raises:
-        OptionError: as `read_earlier`; it is the same file; an answer has no token ids; none has
-            the id and turn of a trace.
-        DataError: as `read_earlier` and `read_traces`.
-    """
+    """The answers in `paths` for a replay of a file of traces, whose documents have no task."""
     for path in paths:
         if os.path.realpath(path) == os.path.realpath(replayed):
             raise OptionError(f"store={path} is what is replayed; name answers of another run")
     answers, store = read_earlier(paths, notes), f"store={store_text(paths)}"
     if any(answer.token_ids is None for answer in answers):
-        raise OptionError(
-            f"{store}: answers without token ids; a replay has no tokenizer, so name a run of "
-            "--model copyspec"
-        )
-    earlier = EarlierAnswers(
-        (answer.asked._replace(task=""), answer.token_ids or ()) for answer in answers
-    )
+        remedy = "a replay has no tokenizer, so name a run of --model copyspec"
+        raise OptionError(f"{store}: answers without token ids; {remedy}")
+    by_request = ((each.asked._replace(task=""), each.token_ids or ()) for each in answers)
+    earlier = EarlierAnswers(by_request)
     if not any([earlier.to("", trace.id, trace.turn) for trace in read_traces(replayed)]):
-        raise OptionError(
-            f"{store}: no answer has the id and turn of a trace; name answers to the same documents"
-        )
+        remedy = "name answers to the same documents"
+        raise OptionError(f"{store}: no answer has the id and turn of a trace; {remedy}")
     return earlier
 
 
 def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
     if path.is_dir():
-        files = sorted(path.glob("turns*.jsonl"))
-        if not files:
-            raise OptionError(
-                f"store={path}: no turns*.jsonl there; name the --output_path of a run of "
-                "--model copyspec or copyspec-timed"
-            )
+        if not (files := sorted(path.glob("turns*.jsonl"))):
+            remedy = "name the --output_path of a run of --model copyspec or copyspec-timed"
+            raise OptionError(f"store={path}: no turns*.jsonl there; {remedy}")
         return _answers_in_records(files, notes)
     if not path.exists():
-        raise OptionError(
-            f"store={path}: no such file or folder; pass true, false, or the --output_path of an "
-            "earlier run"
-        )
+        remedy = "pass true, false, or the --output_path of an earlier run"
+        raise OptionError(f"store={path}: no such file or folder; {remedy}")
     if "answer_ids" not in next(read_jsonl(path)).fields:
         return _answers_in_records([path], notes)
-    return [
-        EarlierAnswer(Asked("", str(trace.id), trace.turn), trace.answer_ids)
-        for trace in read_traces(path)
-        if trace.id is not None
-    ]
+    traces = [trace for trace in read_traces(path) if trace.id is not None]
+    return [EarlierAnswer(Asked("", str(t.id), t.turn), t.answer_ids) for t in traces]
 
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     """The answers of several files, in the order of their runs."""
-    by_run: dict[str, list[EarlierAnswer]] = {}
-    for file in files:
-        for row in records.read(file, notes):
-            by_run.setdefault(row.run_id, []).append(_recorded_answer(row))
-    return [answer for run_id in sorted(by_run) for answer in by_run[run_id]]
+    rows = (row for file in files for row in records.read(file, notes))
+    answers = [(row.run_id, _recorded_answer(row)) for row in rows]
+    return [answer for _, answer in sorted(answers, key=lambda each: each[0])]
 
 
 def _recorded_answer(row: TurnRecord) -> EarlierAnswer:
-    asked = Asked(row.task, str(row.doc_id), row.turn)
-    has_eos = row.counts.finish_reason == "eos"
-    ids = row.token_ids
-    if ids is not None and not all(0 <= token < _BEYOND for token in ids):
-        ids = None  # they are no one's
-    compact = None if ids is None else array("i", ids)
-    return EarlierAnswer(asked, compact, row.text, row.answer, has_eos)
+    asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids
+    are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
+    compact = array("i", ids or ()) if are_possible else None
+    return EarlierAnswer(asked, compact, row.text, row.answer, row.counts.finish_reason == "eos")

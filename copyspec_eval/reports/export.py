@@ -24,11 +24,7 @@ def model_name(run: Run) -> str:
 
 
 def write_fastchat(run: Run, folder: Path) -> list[Path]:
-    """Write `<task>/model_answer/<model>.jsonl` below `folder`, a row per conversation.
-
-    Raises:
-        DataError: as `conversations`, or a file cannot be written.
-    """
+    """Write `<task>/model_answer/<model>.jsonl` below `folder`, a row per conversation."""
     model = model_name(run)
     written = []
     for task, in_task in conversations(run).items():
@@ -49,20 +45,12 @@ def write_fastchat(run: Run, folder: Path) -> list[Path]:
 
 
 def write_evalplus(run: Run, folder: Path) -> Path:
-    """Write `<model>.jsonl` below `folder`: the program in each answer, as EvalPlus sanitises it.
-
-    No program is run.
-
-    Raises:
-        OptionError: EvalPlus is not installed.
-        DataError: there are no answers, one has no document, or the file cannot be written.
-    """
+    """Write `<model>.jsonl`: the program in each answer, as EvalPlus sanitises it; none is run."""
     try:
         from evalplus.sanitize import sanitize
     except ImportError as error:
-        raise OptionError(
-            "this export needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
-        ) from error
+        needed = "this export needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
+        raise OptionError(needed) from error
     answers = [answer for answer in run.answers.values() if answer.task == HUMANEVAL]
     if not answers:
         raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run it")
@@ -73,20 +61,14 @@ def write_evalplus(run: Run, folder: Path) -> Path:
 
 
 def write_turns(folder: Path, path: Path) -> Path:
-    """Write the turns of a run, `turns.read_turns`, as parquet.
-
-    Raises:
-        DataError: as `read_turns`, or the file cannot be written.
-    """
     journal.replace(path, read_turns([folder]).to_parquet(index=False))
     return path
 
 
 def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
     """The problem's id and a complete program; a completion continues its prompt."""
-    task_id, problem, entry_point = document_fields(
-        answer, task_id=str, prompt=str, entry_point=str
-    )
+    types = {"task_id": str, "prompt": str, "entry_point": str}
+    task_id, problem, entry_point = document_fields(answer, **types)
     beginning = f"{problem.strip()}\n"
     completes = (answer.prompt or "").endswith(beginning)
     raw = beginning + answer.text if completes else answer.text

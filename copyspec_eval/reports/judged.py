@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,32 +21,21 @@ from copyspec_eval.scoring.mt_bench import file_name, gradings, guide
 from copyspec_eval.scoring.pairwise import JudgedPairs, judge_pairs, pairs_of
 from copyspec_eval.sources import locate, read_jsonl
 
-_MAX_LINES = 20
-_MAX_NAMES = 10
+_MAX_LINES, _MAX_NAMES = 20, 10
 
 
 def judge_run(
     run: Run, judge: Judge, concurrency: int, all_references: bool = False
 ) -> dict[str, Judged]:
-    """Have all answers of `run` to MT-Bench, MT-Redundant and own question files rated, by task.
+    """Have all answers of `run` that a judge can rate rated, by task; each is asked for once.
 
-    The judgements are in `fastchat/<task>/model_judgment/<judge>_single.jsonl` of the run's folder,
-    and only those that are not there yet are asked for. FastChat shows them:
-    `python -m fastchat.llm_judge.show_result --bench-name mt_bench --input-file FILE`, also for
-    MT-Redundant, because it shows second turns under that name alone. Those with `all_references`
-    (see `gradings`) are in another file.
-
-    Raises:
-        DataError: as `judge_all` and `conversations`, or the judge's data are missing.
+    FastChat's `show_result` shows the files, under `--bench-name mt_bench` also MT-Redundant's.
     """
     judge_data = guide(*_judge_files())
     results: dict[str, Judged] = {}
     for task, in_task in conversations(run).items():
-        asked = [
-            grading
-            for each in in_task
-            for grading in gradings(task, each, judge_data, all_references)
-        ]
+        each_asked = (gradings(task, each, judge_data, all_references) for each in in_task)
+        asked = list(itertools.chain.from_iterable(each_asked))
         path = _judgement_file(run, task, judge.name, "single", all_references)
         results[task] = judge_all(judge.rate, asked, path, model_name(run), judge.name, concurrency)
     return results
@@ -54,15 +44,7 @@ def judge_run(
 def judge_two_runs(
     a: Run, b: Run, model: ChatModel, concurrency: int, all_references: bool = False
 ) -> dict[str, JudgedPairs]:
-    """Have the judge choose between two runs' answers, by task, see `pairwise`.
-
-    The verdicts are in `fastchat/<task>/model_judgment/<judge>_pair-<run b>.jsonl` of the first
-    run's folder, and only those that are not there yet are asked for. FastChat shows them:
-    `python -m fastchat.llm_judge.show_result --mode pairwise-all --input-file FILE`.
-
-    Raises:
-        OptionError, DataError: as `conversations`, `pairs_of` and `judge_pairs`.
-    """
+    """Have the judge choose between two runs' answers, by task, see `pairwise`."""
     names = model_name(a), model_name(b)
     if names[0] == names[1]:
         names = file_name(a.folder.resolve().name), file_name(b.folder.resolve().name)
@@ -103,10 +85,8 @@ def ratings_table(results: Mapping[str, Judged]) -> str:
 
 
 def _rating_rows(judged: Judged) -> Iterator[list[Any]]:
-    """Both turns and each of them, over all categories and in each."""
-    graded = [
-        (g.turn, g.category, judged.scores.get((g.question_id, g.turn))) for g in judged.gradings
-    ]
+    asked, scores = judged.gradings, judged.scores
+    graded = [(g.turn, g.category, scores.get((g.question_id, g.turn))) for g in asked]
     ratings = DataFrame(graded, columns=["turn", "category", "rating"]).astype({"rating": float})
     for name, turns in (("both", (1, 2)), ("1", (1,)), ("2", (2,))):
         in_turns = ratings[ratings["turn"].isin(turns)]
@@ -131,9 +111,8 @@ def _unjudged(results: Mapping[str, Judged]) -> str:
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"- … and {len(lines) - _MAX_LINES} more reasons"]
     total = sum(map(len, names.values()))
-    return "\n".join(
-        ["", f"Unjudged, and in no mean: {total}; start again to ask for them", *lines, ""]
-    )
+    heading = f"Unjudged, and in no mean: {total}; start again to ask for them"
+    return "\n".join(["", heading, *lines, ""])
 
 
 def verdicts_table(results: Mapping[str, JudgedPairs]) -> str:

@@ -19,11 +19,8 @@ from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
 
 _UNKNOWN = "unknown"
-# A line lists a setting of at most so many items, e.g. documents.
-_LISTED = 4
-
-_MUCH_LOOPED = 0.2
-"""Of the tokens of a line; its speed-up then says little."""
+_LISTED = 4  # a line lists a setting of at most so many items, e.g. documents
+_MUCH_LOOPED = 0.2  # of the tokens of a line; its speed-up then says little
 
 # Settings that the label of a line names where they set it apart from others of its drafter.
 _LABELLED = ("dtype", "batch_size", "drafting.", "model_args.", "evaluation.", "task.")
@@ -33,38 +30,27 @@ _IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycl
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """Figures of runs, and what was kept separate or is missing.
+    """Figures of runs, and what was separated or is missing.
 
-    Attributes:
-        lines: a row per line: `model`, `task`, `drafter` (with the settings that distinguish it
-            from other lines of that drafter), `date` of its latest run, the columns of
-            `summary.summarise`; `score_NAME`, the mean of lm-eval's score over the runs, and
-            `score_NAME_spread`; `rating_JUDGE`, the mean over the answers; `documents` and
-            `documents_of`, those answered and those that the task has; and if any run was cut
-            short, `runs_cut_short`, their number.
-        by_turn, by_category: the same figures, without scores, by `line` and `turn`, and also by
-            `category`.
-        settings: by line, a column per setting, see `RunSpec.settings`.
-        turns: see `turns.frame`; with `line`, and `repetition` among the runs of the line.
-        records: the record of each row of `turns`, by its index.
+    `lines` has `model`, `task`, `drafter` (with what distinguishes it from others), `date` of the
+    latest run, the columns of `summary.summarise`, `score_NAME`, `score_NAME_spread`,
+    `rating_JUDGE`, `documents` answered, `documents_of` the task, and perhaps `runs_cut_short`.
     """
 
     lines: DataFrame
     by_turn: DataFrame
     by_category: DataFrame
-    settings: DataFrame
+    settings: DataFrame  # by line, see `RunSpec.settings`
     commands: list[str]
-    turns: DataFrame
-    records: list[TurnRecord]
+    turns: DataFrame  # with `line`, and `repetition` among the runs of the line
+    records: list[TurnRecord]  # of each row of `turns`, by its index
     notes: list[str]
 
 
 def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     """All runs' answers by model, task, drafter and `RunSpec`.
 
-    Answers under unequal specs are lines of their own, and a note names the settings that differ.
-    Runs under equal specs are repetitions: nothing is dropped, figures are means over the runs, or
-    over all answers where runs are unequal. Runs that answered different documents are one.
+    A note names the settings in which lines differ; runs under equal specs are repetitions.
     """
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
@@ -75,10 +61,14 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     frame = _numbered(frame, manifests)
     lines, settings = _lines(frame, manifests, runs)
     rated = _ratings_by_line(frame, runs)
+
+    def figures(*by: str) -> DataFrame:
+        return _with_ratings(figures_by(frame, [*by]), rated)
+
     board = Leaderboard(
-        lines=_with_ratings(lines.join(figures_by(frame, ["line"])), rated),
-        by_turn=_with_ratings(figures_by(frame, ["line", "turn"]), rated),
-        by_category=_with_ratings(figures_by(frame, ["line", "turn", "category"]), rated),
+        lines=lines.join(figures("line")),
+        by_turn=figures("line", "turn"),
+        by_category=figures("line", "turn", "category"),
         settings=settings,
         commands=sorted({shareable(manifest.command) for manifest in manifests.values()}),
         turns=frame,
@@ -92,19 +82,15 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
 
 
 def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
-    """Which lines have loops or copies of earlier runs, and what exact mode gave to each arm."""
     for number, share in board.lines.get("looped_share", Series(dtype=float)).items():
         if share is not None and share > _MUCH_LOOPED:
-            yield (
-                f"{_name(board, number)}: {share:.0%} of its tokens are loops up to the token "
-                "budget, which copy for nearly nothing; read the speed-up of ended answers"
-            )
+            loops = f"{share:.0%} of its tokens are loops up to the token budget"
+            remedy = "which copy for nearly nothing; read the speed-up of ended answers"
+            yield f"{_name(board, number)}: {loops}, {remedy}"
     for number, share in board.lines.get("earlier_share", Series(dtype=float)).items():
         if shown(share):
-            yield (
-                f"{_name(board, number)}: {share:.0%} of its tokens were copied from answers "
-                "of earlier runs; a line without them is no measure of it"
-            )
+            copied = f"{share:.0%} of its tokens were copied from answers of earlier runs"
+            yield f"{_name(board, number)}: {copied}; a line without them is no measure of it"
     kinds = board.settings.get("drafting.steps", Series(dtype=object))
     named = board.lines[["model", "drafter"]].assign(kind=kinds).drop_duplicates()
     for model, drafter, kind in named.itertuples(index=False):
@@ -113,7 +99,6 @@ def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
 
 
 def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame:
-    """The judges' ratings of the runs of each line."""
     rated = [
         (number, *rating)
         for (number, task), line in frame.groupby(["line", "task"])
@@ -157,7 +142,6 @@ def _numbered(frame: DataFrame, manifests: dict[str, RunManifest]) -> DataFrame:
 def _lines(
     frame: DataFrame, manifests: Mapping[str, RunManifest], runs: Sequence[RecordedRun]
 ) -> tuple[DataFrame, DataFrame]:
-    """Names, date, documents and scores of each line, and its settings."""
     scores = {key: values for run in runs for key, values in run.scores.items()}
     cut_short = {run_id for run in runs for run_id in run.cut_short}
     documents = {task: count for run in runs for task, count in run.documents.items()}
@@ -166,9 +150,10 @@ def _lines(
     for number, line in frame.groupby("line"):
         run_ids, first = sorted(line["run_id"].unique()), line.iloc[0]
         task, newest = first["task"], manifests.get(run_ids[-1])
+        given = newest.spec.of_task(task).settings() if newest else {}
         settings[number] = {
             name: shareable(value) if isinstance(value, str) else value
-            for name, value in (newest.spec.of_task(task).settings() if newest else {}).items()
+            for name, value in given.items()
         }
         by_run = DataFrame([scores.get((run_id, task), {}) for run_id in run_ids])
         lines.append(
@@ -203,14 +188,11 @@ def _unequal_repetitions(board: Leaderboard) -> Iterator[str]:
     for number, line in board.turns.groupby("line"):
         counts = line["repetition"].value_counts().sort_index().tolist()
         if len(set(counts)) > 1:
-            yield (
-                f"{_name(board, number)}: its {len(counts)} runs have "
-                f"{', '.join(map(str, counts))} answers; figures are over all of them"
-            )
+            answers = f"its {len(counts)} runs have {', '.join(map(str, counts))} answers"
+            yield f"{_name(board, number)}: {answers}; figures are over all of them"
 
 
 def _separate_lines(board: Leaderboard) -> Iterator[str]:
-    """Which lines differ only in their settings, and in which."""
     settings = board.settings.map(_text)
     arms = settings.get("drafting.arms")
     for before, number in pairwise(board.lines.index):
@@ -218,11 +200,10 @@ def _separate_lines(board: Leaderboard) -> Iterator[str]:
             continue
         if arms is not None and arms[number] == arms[before] != "unset":
             continue  # arms of one run
-        differing = [
-            f"{name} ({_brief(board.settings.at[before, name])} / "
-            f"{_brief(board.settings.at[number, name])})"
-            for name in settings.columns[settings.loc[number] != settings.loc[before]]
-        ]
+        differing = []
+        for name in settings.columns[settings.loc[number] != settings.loc[before]]:
+            both = (_brief(board.settings.at[place, name]) for place in (before, number))
+            differing.append(f"{name} ({' / '.join(both)})")
         reason = ", ".join(differing) or "what is unknown of them, or in folders of the same name"
         yield f"{_name(board, number)}: kept separate: they differ in {reason}"
 
@@ -233,10 +214,8 @@ def _name(board: Leaderboard, number: Any) -> str:
 
 def _label(board: Leaderboard, number: int) -> str:
     """The drafter, and the settings in which it differs from other lines of its model and task."""
-    line = board.lines.loc[number]
-    alike = board.lines[
-        (board.lines["model"] == line["model"]) & (board.lines["task"] == line["task"])
-    ]
+    lines, line = board.lines, board.lines.loc[number]
+    alike = lines[(lines["model"] == line["model"]) & (lines["task"] == line["task"])]
     same = alike.index[alike["drafter"] == line["drafter"]]
     parts = [line["drafter"]]
     for name in board.settings.columns:

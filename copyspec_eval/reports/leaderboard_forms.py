@@ -27,8 +27,7 @@ from copyspec_eval.reports.tables import (
 )
 from copyspec_eval.types import COPIED
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet would compute."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
 
 
 def _speed(figures: Series[Any]) -> str:
@@ -41,8 +40,6 @@ RATING = Column("rating", lambda row: ", ".join(ratings(row).values()))
 
 _NAMES = ["model", "task", "drafter"]
 _RUNS = Column("runs", lambda row: f"{row['runs']:.0f}" if row["runs"] > 1 else "")
-
-
 _SPEEDUPS = [interval_column(f"speedup{which}") for which in ("_ended", "")]
 
 
@@ -66,17 +63,15 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
         *metric_columns(".0%", "earlier_share", "recycled_share", "identical"),
         *(wide if is_wide else []),
     ]
-    table = terminal(*cells(columns, frame)) if len(frame) else ""
-    return table + "".join(f"note: {printable(note)}\n" for note in board.notes)
+    notes = "".join(f"note: {printable(note)}\n" for note in board.notes)
+    return terminal(*cells(columns, frame)) + notes
 
 
 def _differs(board: Leaderboard, name: str) -> bool:
-    """Whether lines differ in a column; a single task is named all the same."""
     return name == "task" or board.lines[name].nunique() > 1
 
 
 def as_markdown(board: Leaderboard) -> str:
-    """The tables, the conditions, the commands and the notes."""
     parts = ["# Leaderboard\n"]
     parts += [markdown(*line_cells(board))] if len(board.lines) else ["Nothing was answered.\n"]
     if len(board.by_turn) > len(board.lines):
@@ -102,7 +97,6 @@ def in_words(board: Leaderboard) -> list[str]:
 
 
 def line_cells(board: Leaderboard) -> Cells:
-    """The main table: a row per line."""
     _, _, numbers = conditions(board)
 
     def turn_column(turn: int) -> Column:
@@ -212,36 +206,27 @@ def as_json(board: Leaderboard) -> str:
 
 
 def _values(row: Series[Any]) -> dict[str, Any]:
-    """A row as JSON values; what is unknown is None."""
-    return {
-        str(name): None if value != value else value for name, value in row.astype(object).items()
-    }
+    items = row.astype(object).items()
+    return {str(name): None if value != value else value for name, value in items}
 
 
 def csv_files(board: Leaderboard) -> dict[str, str]:
-    """Files for analysis by name: a row per line, per line and turn, and per category.
+    """Files for analysis, whose cells need no parsing: by line, by turn, and by category.
 
-    One column per setting, metric and score, so that no cell needs parsing. A text that a
-    spreadsheet would take for a formula gets an apostrophe in front.
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     tables = {
         "leaderboard.csv": board.lines.join(board.settings.add_prefix("spec.")),
         "leaderboard_by_turn.csv": _by_turn(board).reset_index(),
         "leaderboard_by_category.csv": board.lines[_NAMES].join(board.by_category).reset_index(),
     }
-    return {
-        name: table.map(_harmless).to_csv(index=False, lineterminator="\n")
-        for name, table in tables.items()
-    }
+    harmless = {name: table.map(_harmless) for name, table in tables.items()}
+    return {name: t.to_csv(index=False, lineterminator="\n") for name, t in harmless.items()}
 
 
 def _harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-FORMS = {
-    "md": as_markdown,
-    "csv": lambda board: csv_files(board)["leaderboard.csv"],
-    "json": as_json,
-}
-"""Files, by what `--format` calls them."""
+# Files, by what `--format` calls them.
+FORMS = {"md": as_markdown, "csv": lambda each: csv_files(each)["leaderboard.csv"], "json": as_json}

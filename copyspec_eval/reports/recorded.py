@@ -1,50 +1,41 @@
-"""A run of our models in its folder: records, manifests, scores, and what is wrong there."""
+"""A run of our models in its folder, or in the folders of its shards."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from copyspec_eval import records
 from copyspec_eval.errors import DataError
-from copyspec_eval.manifest import RunManifest, read_manifests
+from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.conversations import Rating, read_ratings
-from copyspec_eval.reports.results import read_results
-from copyspec_eval.reports.runs import read_run
+from copyspec_eval.reports.results import RunScores, read_results, score_name
+from copyspec_eval.reports.runs import Run, Scores, read_run
 from copyspec_eval.types import Attempt
+
+_RUN_FILES = ("turns*.jsonl", "manifest.json")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The runs into one folder, or into several folders that are shards of one run.
+    """The runs into one folder, or the run whose shards are in several folders."""
 
-    Attributes:
-        folder: the folder, or that of the first shard.
-        records: all answers, in the order of their runs and keys, without token ids and spans; each
-            once where a run continued another, see `Results.last_runs`.
-        manifests: by run id; a run whose manifest is missing has none.
-        scores, documents, cut_short: see `Results`.
-        notes: what is incomplete, left out or of another schema, for people.
-    """
-
-    folder: Path
-    records: list[TurnRecord]
+    folder: Path  # that of the first shard
+    records: list[TurnRecord]  # each answer once, without token ids and spans, in order
     manifests: dict[str, RunManifest]
-    scores: dict[tuple[str, str], dict[str, float]]
+    scores: RunScores  # this and the following two as in `Results`
     documents: dict[str, int]
     cut_short: dict[str, str]
-    notes: list[str]
+    notes: list[str]  # what is incomplete, left out or of another schema, for people
     ratings: list[Rating] = field(default_factory=list)
 
 
 def read_recorded(folder: Path) -> RecordedRun:
-    """The run, or the runs, in `folder`.
-
-    Raises:
-        DataError: no such folder, no records in it, or its manifest or results are broken.
-    """
+    """The run, or the runs, in `folder`."""
     files = sorted(folder.glob("turns*.jsonl"))
     if not files and not (folder / "manifest.json").exists():
         read_run(folder)  # reports what is missing, if the folder is no run at all
@@ -67,16 +58,9 @@ def read_recorded(folder: Path) -> RecordedRun:
     results = read_results(folder, rows, manifests)
     answers = {(results.last_runs[row.run_id], *_key(row)): row for row in rows}
     notes += results.cut_short.values()
-    return RecordedRun(
-        folder=folder,
-        records=sorted(answers.values(), key=lambda row: (row.run_id, *_key(row))),
-        manifests=manifests,
-        scores=results.scores,
-        documents=results.documents,
-        cut_short=results.cut_short,
-        ratings=read_ratings(folder, notes),
-        notes=notes,
-    )
+    in_order = sorted(answers.values(), key=lambda row: (row.run_id, *_key(row)))
+    figures = results.scores, results.documents, results.cut_short
+    return RecordedRun(folder, in_order, manifests, *figures, notes, read_ratings(folder, notes))
 
 
 def _key(row: TurnRecord) -> tuple[Any, ...]:
@@ -88,3 +72,131 @@ def _slim(row: TurnRecord, shared: dict[Attempt, Attempt]) -> TurnRecord:
     baseline = replace(row.baseline, token_ids=()) if row.baseline else None
     attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
     return replace(row, token_ids=None, spans=(), attempts=attempts, baseline=baseline)
+
+
+def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
+    """The runs in `folders` or below them, each once, and shards of one run as that run."""
+    runs = [read_recorded(folder) for each in folders for folder in _run_folders(each)]
+    groups: list[list[RecordedRun]] = []
+    for run in {run.folder.resolve(): run for run in runs}.values():
+        for group in groups:
+            if _are_shards([*group, run]):
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    return [_merged(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """The folder, if it is that of a run; else the folders of runs below it."""
+    is_run = any(True for pattern in _RUN_FILES for _ in folder.glob(pattern))
+    if folder.is_dir() and not is_run:
+        below = sorted({path.parent for path in folder.rglob(_RUN_FILES[0])})
+        if not below:
+            raise DataError(f"{folder}: no run of copyspec here or below; pass its --output_path")
+        return below
+    return [folder]
+
+
+def read_whole(folder: Path) -> Run:
+    """The run in `folder` as `read_run` has it; of shards below it, all answers and scores."""
+    places = sorted({path.parent for path in folder.rglob(_RUN_FILES[0])})
+    try:
+        is_split = len(places) > 1 and _are_shards([read_recorded(place) for place in places])
+    except DataError:  # `read_run` says what it can do without
+        is_split = False
+    if not is_split:
+        return read_run(folder)
+    shards = [read_run(place) for place in places]
+    answers = {key: answer for shard in shards for key, answer in shard.answers.items()}
+    scores: Scores = {}
+    for shard in shards:
+        for task, by_metric in shard.scores.items():
+            for metric, values in by_metric.items():
+                scores.setdefault(task, {}).setdefault(metric, {}).update(values)
+    notes = tuple(note for shard in shards for note in shard.notes)
+    return replace(shards[0], folder=folder, answers=answers, scores=scores, notes=notes)
+
+
+def _are_shards(runs: Sequence[RecordedRun]) -> bool:
+    """Whether they have the same settings, and each answered documents that no other one did."""
+    for run in runs:
+        unknown = {row.run_id for row in run.records} - run.manifests.keys()
+        if run.cut_short or unknown or not run.manifests:
+            return False
+    specs = [manifest.spec for run in runs for manifest in run.manifests.values()]
+    if not all(spec.evaluation.get("samples") and _are_alike(specs[0], spec) for spec in specs):
+        return False
+    answered = [{(*row.key, row.drafter) for row in run.records} for run in runs]
+    return len(set().union(*answered)) == sum(map(len, answered))
+
+
+def _are_alike(a: RunSpec, b: RunSpec) -> bool:
+    """Whether two specs have the same settings except for the documents."""
+    shared = a.tasks.keys() & b.tasks.keys()
+
+    def rest(spec: RunSpec) -> RunSpec:
+        tasks = {task: spec.tasks[task] for task in shared}
+        return replace(spec, tasks=tasks, evaluation=spec.evaluation | {"samples": None})
+
+    return rest(a) == rest(b)
+
+
+def _merged(shards: list[RecordedRun]) -> RecordedRun:
+    """Shards as one run; its scores are computed again from the scores of the documents.
+
+    A score that is not a mean over documents is left out, and a note says so.
+    """
+    records = [row for shard in shards for row in shard.records]
+    records.sort(key=lambda row: (row.key, row.drafter or ""))
+    documents = {task: n for shard in shards for task, n in shard.documents.items()}
+    manifests = {run_id: run for shard in shards for run_id, run in shard.manifests.items()}
+    samples = _samples(manifests, documents)
+    for run_id, manifest in manifests.items():
+        evaluation = manifest.spec.evaluation | {"samples": samples}
+        manifests[run_id] = replace(manifest, spec=replace(manifest.spec, evaluation=evaluation))
+    notes = [note for shard in shards for note in shard.notes]
+    scores = _scores(shards, records, notes)
+    return RecordedRun(shards[0].folder, records, manifests, scores, documents, {}, notes)
+
+
+def _samples(manifests: dict[str, RunManifest], documents: dict[str, int]) -> Any:
+    """The documents of all shards by task; None if they are all that there are."""
+    union: dict[str, set[int]] = {}
+    for manifest in manifests.values():
+        for task, asked in manifest.spec.evaluation["samples"].items():
+            union.setdefault(task, set()).update(asked)
+    if all(asked == {*range(documents.get(task, -1))} for task, asked in union.items()):
+        return None
+    return {task: sorted(asked) for task, asked in sorted(union.items())}
+
+
+def _scores(shards: list[RecordedRun], records: list[TurnRecord], notes: list[str]) -> RunScores:
+    """The mean of each score over the documents of all shards, by the newest run and task."""
+    newest = {row.task: row.run_id for row in sorted(records, key=lambda row: row.run_id)}
+    by_document: dict[tuple[str, str], dict[int, float]] = {}
+    no_means: set[tuple[str, str]] = set()
+    for shard in shards:
+        logged = read_run(shard.folder).scores
+        for (_, task), scores in shard.scores.items():
+            by_name = {score_name(key): values for key, values in logged.get(task, {}).items()}
+            for name, score in scores.items():
+                values = by_name.get(name, {})
+                if not values or not math.isclose(score, _mean(values), rel_tol=1e-9):
+                    no_means.add((task, name))
+                by_document.setdefault((task, name), {}).update(values)
+    merged: RunScores = {}
+    for (task, name), values in sorted(by_document.items()):
+        if (task, name) in no_means:
+            notes.append(f"{task}: {name} is no mean over documents; its shards do not give it")
+        else:
+            # Log-likelihoods have no rows.
+            owner = newest.get(task) or max(newest.values())
+            merged.setdefault((owner, task), {})[name] = _mean(values)
+    return merged
+
+
+def _mean(values: Mapping[int, float]) -> float:
+    # In order of the documents, as lm-eval sums them.
+    return sum(values[doc_id] for doc_id in sorted(values)) / len(values)

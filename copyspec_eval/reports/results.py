@@ -15,8 +15,7 @@ from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.summary import METRICS
 
-TURN_SCORE = re.compile(r"(.+)_turn(\d+)")
-"""The name of a score that belongs to one turn."""
+TURN_SCORE = re.compile(r"(.+)_turn(\d+)")  # the name of a score that belongs to one turn
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading JSON of an unexpected shape raises."""
@@ -29,42 +28,32 @@ _OURS = "copyspec"
 
 _NO_SCORES = {metric.name for metric in METRICS} | {"answered", "sample_len"}
 
-_Scores = dict[tuple[str, str], dict[str, float]]
+RunScores = dict[tuple[str, str], dict[str, float]]
 _Manifests = Mapping[str, RunManifest]
 
 
 class Results(NamedTuple):
     """What the results files of a folder say.
 
-    Attributes:
-        scores: by run id and task, then by metric.
-        documents: by task, how many it has, asked or not.
-        last_runs: by run id, the last run that continued it; most runs map to themselves. A later
-            run continues one that was cut short if it has the same settings for every task that
-            lacks results. An answer that both have counts once, as the later run gave it, because
-            that is the one lm-eval scored.
-        cut_short: the runs that neither reached their end nor were continued, since a kill, an
-            error or a power cut ended them, or they are still running; a note on each by run id.
+    A later run continues one that was cut short if it has the same settings for every task that
+    lacks results; an answer of both counts once, as the later run gave it.
     """
 
-    scores: _Scores
-    documents: dict[str, int]
-    last_runs: dict[str, str]
-    cut_short: dict[str, str]
+    scores: RunScores  # by run id and task, then by metric
+    documents: dict[str, int]  # by task, how many it has, asked or not
+    last_runs: dict[str, str]  # by run id, the last run that continued it, often itself
+    cut_short: dict[str, str]  # a note on each run that neither reached its end nor was continued
 
 
-def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests) -> Results:
+def read_results(folder: Path, rows: list[TurnRecord], manifests: _Manifests) -> Results:
     """The results files in `folder` and below.
 
     A file belongs to the run that it names, and to its other arms. A task that was entirely in
     lm-eval's cache belongs to the latest run before it that answered it, in the same arm. A file
     that names no run, and no model of another kind, belongs to the latest run.
-
-    Raises:
-        DataError: a file is broken.
     """
     answered = {(row.run_id, row.task) for row in rows}
-    scores: _Scores = {}
+    scores: RunScores = {}
     documents: dict[str, int] = {}
     whole: set[str] = set()
     files = (path for path in folder.rglob("*.json") if _FILE.fullmatch(path.stem))
@@ -88,9 +77,8 @@ def read_results(folder: Path, rows: Sequence[TurnRecord], manifests: _Manifests
                 if isinstance(counts.get("original"), int):
                     documents[task] = counts["original"]
         except BROKEN as error:
-            raise DataError(
-                f"{path}: not lm-eval's results ({error!r}); move it away, or run lm_eval again"
-            ) from error
+            remedy = "move it away, or run lm_eval again"
+            raise DataError(f"{path}: not lm-eval's results ({error!r}); {remedy}") from error
     return Results(scores, documents, *_endings(folder, rows, manifests, scores, whole))
 
 
@@ -106,11 +94,7 @@ def _precedes(run: str, named: str, arms: Sequence[str]) -> bool:
 
 
 def _endings(
-    folder: Path,
-    rows: Sequence[TurnRecord],
-    manifests: _Manifests,
-    scores: _Scores,
-    whole: set[str],
+    folder: Path, rows: list[TurnRecord], manifests: _Manifests, scores: RunScores, whole: set[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """`last_runs` and `cut_short` of `Results`; a results file names the runs in `whole`."""
     begun = {run_id: {*manifest.spec.tasks} for run_id, manifest in manifests.items()}
@@ -134,15 +118,13 @@ def _endings(
         if run_id in manifests and manifests[run_id].num_answers is not None:
             count += f" of {manifests[run_id].num_answers}"
         # Shared notes show only the last part of a path, and a folder's name can reveal too much.
-        cut_short[run_id] = (
-            f"{folder / 'turns.jsonl'}: run {run_id} was cut short or is still running "
-            f"(answers: {count}; results of lm-eval: none)"
-        )
+        ended = f"run {run_id} was cut short or is still running"
+        result = f"(answers: {count}; results of lm-eval: none)"
+        cut_short[run_id] = f"{folder / 'turns.jsonl'}: {ended} {result}"
     return last, cut_short
 
 
 def _continues(other: str, run_id: str, tasks: set[str], manifests: _Manifests) -> bool:
-    """Whether `other` has the settings of `run_id` for `tasks`."""
     if run_id == other or run_id not in manifests or other not in manifests:
         return False
     a, b = manifests[run_id].spec, manifests[other].spec
@@ -151,11 +133,8 @@ def _continues(other: str, run_id: str, tasks: set[str], manifests: _Manifests) 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers among the values that lm-eval wrote."""
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
+    known = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in known.items() if math.isfinite(value)}
 
 
 def score_name(key: str) -> str:

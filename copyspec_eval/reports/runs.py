@@ -16,19 +16,23 @@ from copyspec_eval.records import AnswerKey, TurnRecord
 from copyspec_eval.reports.results import BROKEN, numbers, read_results
 from copyspec_eval.sources import read_jsonl
 
-Scores = dict[str, dict[str, dict[int, float]]]
-"""`{task: {"metric,filter": {doc_id: value}}}`."""
+_RUN_FILES = {
+    "results_*.json": "lm-eval's results",
+    "samples_*.jsonl": "prompts, answers and scores",
+    "turns*.jsonl": "counts, times and tokens of every turn",
+    "report.html": "a page for the browser: charts, and every answer with its copied text",
+    "manifest.json": "hardware, versions, settings and command",
+}
+
+_TokenIds = dict[tuple[str, int, str, str], tuple[int, ...] | None]
+Scores = dict[str, dict[str, dict[int, float]]]  # `{task: {"metric,filter": {doc_id: value}}}`
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One generated answer; its text is as it was scored.
 
-    Attributes:
-        prompt: as rendered; None where only its hash was recorded.
-        token_ids: the tokens it came from, where the backend is ours.
-        gen_kwargs: the generation settings of the request; empty where they were not recorded.
-        doc: the task's document; None where it was not recorded.
+    Unknown where they were not recorded: the rendered `prompt`, `token_ids`, `gen_kwargs`, `doc`.
     """
 
     task: str
@@ -56,15 +60,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run's answers and scores.
-
-    Attributes:
-        answers: task by task in the order of the sample log; without logs in order of key.
-        scores: metrics that are not numbers are left out.
-        dtype: the model's, e.g. "torch.bfloat16"; None if not recorded.
-        model: its name as lm-eval puts it into file names; None if not recorded.
-        notes: what could not be read or was cut short, for people.
-    """
+    """A run's answers and scores, the former in order of the sample log, or of key without logs."""
 
     folder: Path
     answers: dict[AnswerKey, Answer]
@@ -86,29 +82,23 @@ def read_run(folder: Path) -> Run:
     """The run in `folder` and the folders below it; of each task the newest sample log.
 
     Without sample logs the answers are those of `turns.jsonl`.
-
-    Raises:
-        DataError: no such folder, neither of these in it, or one of them is broken.
     """
     if not folder.is_dir():
-        raise DataError(
-            f"{folder}: no such folder; give the one that lm_eval --output_path wrote to"
-        )
+        remedy = "give the one that lm_eval --output_path wrote to"
+        raise DataError(f"{folder}: no such folder; {remedy}")
     notes: list[str] = []
     by_place = _read_rows(folder, notes)
     rows = [row for in_place in by_place.values() for row in in_place]
     rows.sort(key=lambda row: row.run_id)  # of an answer that two runs gave, the later one counts
     logs = newest_logs(folder)
     if not rows and not logs:
-        raise DataError(
-            f"{folder}: no sample logs; run lm_eval with --output_path {folder} --log_samples"
-        )
+        remedy = f"run lm_eval with --output_path {folder} --log_samples"
+        raise DataError(f"{folder}: no sample logs; {remedy}")
     run = _run_from_logs(folder, logs, rows) if logs else _run_from_rows(folder, rows)
     unread = sorted({row.task for row in rows} - {log.task for log in logs})
     if logs and unread:
-        notes.append(
-            f"{folder}: answers to {', '.join(unread)} are left out: they have no sample log"
-        )
+        tasks = ", ".join(unread)
+        notes.append(f"{folder}: answers to {tasks} are left out: they have no sample log")
     # lm-eval writes a sample log after the results, so a run that was cut short has none.
     left_out = "; its answers are left out: other runs have sample logs" if logs else ""
     for place, in_place in sorted(by_place.items()):
@@ -127,15 +117,14 @@ def _read_rows(folder: Path, notes: list[str]) -> dict[Path, list[TurnRecord]]:
     return by_place
 
 
-def read_arms(folder: Path) -> dict[str, tuple[Run, Run]]:
-    """By arm of a paired run the baseline's answers and the arm's; they have no scores.
-
-    Raises:
-        DataError: as `read_run`; or an answer has no baseline, or no tokens.
-    """
-    run = read_run(folder)
-    rows = [row for in_place in _read_rows(folder, []).values() for row in in_place]
-    manifests = read_manifests(folder, [])
+def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:
+    """By arm of a paired run the baseline's answers and the arm's; they have no scores."""
+    folder = run.folder
+    by_place = _read_rows(folder, [])
+    rows = [row for in_place in by_place.values() for row in in_place]
+    manifests: dict[str, RunManifest] = {}
+    for place in by_place:
+        manifests |= read_manifests(place, [])
     drafted: dict[str, dict[AnswerKey, Answer]] = {}
     for row in sorted(rows, key=lambda row: row.run_id):
         if row.baseline is None:
@@ -149,10 +138,8 @@ def read_arms(folder: Path) -> dict[str, tuple[Run, Run]]:
     if not drafted:
         raise DataError(f"{folder}: nothing to compare; give two runs, or one with paired=true")
     baseline = replace(run, scores={})
-    return {
-        name: (baseline, replace(baseline, answers=answers, notes=()))
-        for name, answers in drafted.items()
-    }
+    arms = {name: replace(baseline, answers=arm, notes=()) for name, arm in drafted.items()}
+    return {name: (baseline, arm) for name, arm in arms.items()}
 
 
 def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
@@ -163,6 +150,12 @@ def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
     drafting = manifest.spec.drafting
     names = ("gamma", "num_draft_tokens", "delta")
     return ", ".join([str(row.drafter), *(f"{name}={drafting[name]}" for name in names)])
+
+
+def listing(folder: Path) -> str:
+    newest = {name: max(folder.rglob(name), default=None) for name in _RUN_FILES}
+    places = {path.parent / name: _RUN_FILES[name] for name, path in newest.items() if path}
+    return "".join(f"{place}: {what}\n" for place, what in places.items())
 
 
 def newest_logs(folder: Path) -> list[SampleLog]:
@@ -176,7 +169,7 @@ def newest_logs(folder: Path) -> list[SampleLog]:
 
 
 def _run_from_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
-    token_ids = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
+    token_ids: _TokenIds = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
     results = {date: _results(log) for date, log in {log.date: log for log in logs}.items()}
     answers: dict[AnswerKey, Answer] = {}
     scores: Scores = {}
@@ -191,21 +184,17 @@ def _run_from_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnR
                     values = scores.setdefault(log.task, {}).setdefault(metric, {})
                     values[int(sample["doc_id"])] = value
             except BROKEN as error:
-                raise DataError(
-                    f"{where}: not a sample of lm-eval ({error!r}); run lm_eval again"
-                ) from error
+                reason = f"not a sample of lm-eval ({error!r})"
+                raise DataError(f"{where}: {reason}; run lm_eval again") from error
     newest = results[max(results)]
     return Run(folder, answers, scores, newest["config"].get("model_dtype"), newest["model"])
 
 
 def _answers(
-    task: str,
-    sample: dict[str, Any],
-    repeats: int | None,
-    token_ids: dict[tuple[str, int, str, str], tuple[int, ...] | None],
+    task: str, sample: dict[str, Any], repeats: int | None, token_ids: _TokenIds
 ) -> Iterator[Answer]:
     """Generated answers of a sample; a log-likelihood has no generation settings."""
-    doc = sample.get("doc")
+    doc = sample["doc"] if isinstance(sample.get("doc"), dict) else None
     requests = zip(sample["arguments"].values(), sample["resps"], strict=True)
     for turn, (request, texts) in enumerate(requests, start=1):
         gen_kwargs = request.get("arg_1")
@@ -219,43 +208,29 @@ def _answers(
         for repeat, text in enumerate(texts[:repeats]):
             if not isinstance(text, str):
                 raise TypeError(f"an answer that is a {type(text).__name__}")
-            yield Answer(
-                task=task,
-                doc_id=int(sample["doc_id"]),
-                turn=turn,
-                repeat=repeat,
-                prompt=prompt,
-                prompt_sha256=digest,
-                text=text,
-                token_ids=token_ids.get((task, turn, digest, text)),
-                gen_kwargs=gen_kwargs,
-                doc=doc if isinstance(doc, dict) else None,
-            )
+            key = task, int(sample["doc_id"]), turn, repeat
+            tokens = token_ids.get((task, turn, digest, text))
+            yield Answer(*key, prompt, digest, text, tokens, gen_kwargs, doc)
 
 
 def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
-    """A run without sample logs; rows stand in the order in which a batch happened to finish."""
-    answers = {
-        row.key: Answer(*row.key, None, row.prompt_sha256, row.text, row.answer_ids, {})
-        for row in rows
-    }
+    answers: dict[AnswerKey, Answer] = {}
+    for row in rows:
+        digest, tokens = row.prompt_sha256, row.answer_ids
+        answers[row.key] = Answer(*row.key, None, digest, row.text, tokens, {})
     return Run(folder, dict(sorted(answers.items())), {})
 
 
 def _results(log: SampleLog) -> dict[str, Any]:
     """Settings from the results file of the run that wrote `log`; empty without such a file."""
     path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
-    if path is None:
-        return {"configs": {}, "config": {}, "model": None}
     try:
-        written = journal.parsed(journal.read(path))
+        written = journal.parsed(journal.read(path)) if path else {}
         model = written.get("model_name_sanitized")
         # Files are named after it.
         usable = isinstance(model, str) and model.isprintable() and Path(model).name == model
-        return {
-            "configs": {task: dict(config) for task, config in written.get("configs", {}).items()},
-            "config": dict(written.get("config", {})),
-            "model": model if usable else None,
-        }
+        configs = {task: dict(config) for task, config in written.get("configs", {}).items()}
+        config = dict(written.get("config", {}))
+        return {"configs": configs, "config": config, "model": model if usable else None}
     except BROKEN as error:
         raise DataError(f"{path}: not a results file ({error!r}); run lm_eval again") from error

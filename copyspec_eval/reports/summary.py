@@ -1,14 +1,14 @@
 """What the figures mean: the only place where a metric is defined.
 
-A figure over several turns is a ratio of sums, never a mean of ratios, so that a table's total and
-its rows agree. The one exception, the median of per-turn speed-ups, has it in its name.
+A figure over several turns is a ratio of sums, so that a table's total and its rows agree, or has
+"median" in its name.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,9 @@ import numpy
 from numpy.typing import NDArray
 from pandas import DataFrame, Index, MultiIndex
 
-from copyspec_eval.types import COPIED
-
 Floats = NDArray[numpy.float64]
 Integers = NDArray[numpy.int64]
+Statistic = Callable[[Floats], Floats]
 Combine = Callable[[Floats, Integers], float]
 """The figure of `[turns, columns]` values, and of each turn the number of its conversation."""
 
@@ -31,25 +30,18 @@ _MOST_WEIGHTS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure over turns.
+    """A figure over turns, from columns of `turns.frame`; a turn without one is left out.
 
-    Attributes:
-        name: in results files.
-        heading: in tables.
-        columns: of `turns.frame`, which it is computed from; a turn without one is left out.
-        combine: the figure of at least one turn; NaN where there is nothing to divide by.
-        timed: whether it needs seconds, which an answer from lm-eval's cache lacks.
-        higher_is_better: None where neither is.
-        is_bound: whether it is an end of another metric's confidence interval.
+    `combine` is the figure of at least one turn; NaN where there is nothing to divide by.
     """
 
     name: str
     heading: str
     columns: tuple[str, ...]
     combine: Combine
-    timed: bool = False
+    timed: bool = False  # whether it needs seconds, which an answer from lm-eval's cache lacks
     higher_is_better: bool | None = None
-    is_bound: bool = False
+    is_bound: bool = False  # whether it is an end of another metric's confidence interval
 
     def over(self, values: Floats, conversations: Integers) -> float:
         """The figure of `[turns, columns]` values, rows with a NaN left out; NaN without rows."""
@@ -93,16 +85,12 @@ def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
 
 
 def bootstrap_interval(
-    statistic: Callable[[Floats], Floats], clusters: Integers, confidence: float = CONFIDENCE
+    statistic: Statistic, clusters: Integers, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Percentile bootstrap interval that draws whole clusters; NaN for fewer than two.
 
-    The turns of a conversation are not independent, so conversations are drawn. The same input
-    gives the same interval, and memory does not grow with resamples x turns.
-
-    Args:
-        statistic: of weights `[resamples, turns]`, how often each turn was drawn: `[resamples]`.
-        clusters: by turn, the number of its cluster.
+    The turns of a conversation are not independent, so conversations are drawn. `statistic` is of
+    weights `[resamples, turns]`, how often each turn was drawn, by chunks that bound the memory.
     """
     numbers, members = numpy.unique(clusters, return_inverse=True)
     count = len(numbers)
@@ -122,49 +110,26 @@ def bootstrap_interval(
 
 
 def ratio_of_sums(values: Floats, _: Integers) -> float:
-    """Sum of the first column / sum of the second.
-
-    >>> ratio_of_sums(numpy.array([[10.0, 2.0], [30.0, 8.0]]), numpy.arange(2))
-    4.0
-    """
     numerator, denominator = values.sum(axis=0)
     return float(numerator / denominator) if denominator else math.nan
 
 
 def share_if_drafted(values: Floats, conversations: Integers) -> float:
-    """`ratio_of_sums` of the first two columns; NaN where the third, the drafted ones, is zero.
-
-    >>> share_if_drafted(numpy.array([[3.0, 10.0, 4.0], [0.0, 5.0, 0.0]]), numpy.arange(2))
-    0.2
-    """
+    """`ratio_of_sums` of the first two columns; NaN where the third, the drafted ones, is zero."""
     return ratio_of_sums(values[:, :2], conversations) if values[:, 2].any() else math.nan
 
 
 def ratio_of_rates(values: Floats, _: Integers) -> float:
-    """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds, …`.
-
-    >>> ratio_of_rates(numpy.array([[10.0, 2.0, 10.0, 4.0], [30.0, 8.0, 30.0, 16.0]]), [0, 1])
-    2.0
-    """
+    """One rate by another, each a ratio of sums, of `tokens, seconds, tokens, seconds, …`."""
     return float(_rates(values.sum(axis=0)))
 
 
 def median_of_ratios(values: Floats, _: Integers) -> float:
-    """Median over the turns of `ratio_of_rates`.
-
-    >>> turns = [[10.0, 2.0, 10.0, 4.0], [10.0, 1.0, 10.0, 4.0], [10.0, 1.0, 10.0, 1.0]]
-    >>> median_of_ratios(numpy.array(turns), numpy.arange(3))
-    2.0
-    """
     return float(numpy.median(_rates(values)))
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:
-    """The median of `values`, each repeated as often as its weight: `[resamples]`.
-
-    Args:
-        values: `[turns]`, ascending.
-        weights: `[resamples, turns]`, whole numbers.
+    """The median of ascending `values`, each repeated as often as its weight: `[resamples]`.
 
     >>> weighted_median(numpy.array([1.0, 2.0, 5.0]), numpy.array([[1.0, 0.0, 1.0]]))
     array([3.])
@@ -183,11 +148,11 @@ def _rates(values: Floats) -> Floats:
     return numpy.asarray(ratio)
 
 
-def _speedup_statistic(turns: Floats) -> Callable[[Floats], Floats]:
+def _speedup_statistic(turns: Floats) -> Statistic:
     return lambda weights: _rates(weights @ turns)
 
 
-def _median_statistic(turns: Floats) -> Callable[[Floats], Floats]:
+def _median_statistic(turns: Floats) -> Statistic:
     ratios = _rates(turns)
     order = numpy.argsort(ratios, kind="stable")
     return lambda weights: weighted_median(ratios[order], weights[:, order])
@@ -199,16 +164,16 @@ def _interval(statistic: Any, values: bytes, clusters: bytes) -> tuple[float, fl
     return bootstrap_interval(statistic(turns), numpy.frombuffer(clusters, numpy.int64))
 
 
-def _bound(
-    name: str, heading: str, statistic: Any, end: int, columns: tuple[str, ...] | None = None
-) -> Metric:
-    """One end of an interval; the two ends are asked for one after the other."""
+def _bounds(name: str, statistic: Any, columns: tuple[str, ...]) -> Iterator[Metric]:
+    """Both ends of an interval, which are asked for one after the other."""
 
-    def combine(values: Floats, clusters: Integers) -> float:
+    def combine(end: int, values: Floats, clusters: Integers) -> float:
         contiguous = numpy.ascontiguousarray(values)
         return _interval(statistic, contiguous.tobytes(), clusters.tobytes())[end]
 
-    return Metric(name, heading, columns or _BOTH_RATES, combine, **_FAST, is_bound=True)
+    low, high = (functools.partial(combine, end) for end in (0, 1))
+    yield Metric(f"{name}_low", f"{CONFIDENCE:.0%} from", columns, low, **_FAST, is_bound=True)
+    yield Metric(f"{name}_high", "to", columns, high, **_FAST, is_bound=True)
 
 
 def _ratio(name: str, heading: str, formula: str, **properties: Any) -> Metric:
@@ -232,7 +197,6 @@ _SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
 _ENDED_RATES = (*_BOTH_RATES, "ended")
 _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
-_FROM = f"{CONFIDENCE:.0%} from"
 
 METRICS: tuple[Metric, ...] = (
     # prefill + decode seconds: what a user waits for
@@ -260,14 +224,11 @@ METRICS: tuple[Metric, ...] = (
     _ratio("baseline_tokens_per_second", "baseline tok/s", _BASELINE_RATE, **_FAST),
     # of the answers that both decoders ended themselves: loops up to the budget copy for nothing
     Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, **_FAST),
-    _bound("speedup_ended_low", _FROM, _speedup_statistic, 0, _ENDED_RATES),
-    _bound("speedup_ended_high", "to", _speedup_statistic, 1, _ENDED_RATES),
+    *_bounds("speedup_ended", _speedup_statistic, _ENDED_RATES),
     Metric("speedup", "speed-up (all)", _BOTH_RATES, ratio_of_rates, **_FAST),
-    _bound("speedup_low", _FROM, _speedup_statistic, 0),
-    _bound("speedup_high", "to", _speedup_statistic, 1),
+    *_bounds("speedup", _speedup_statistic, _BOTH_RATES),
     Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, **_FAST),
-    _bound("speedup_median_low", _FROM, _median_statistic, 0),
-    _bound("speedup_median_high", "to", _median_statistic, 1),
+    *_bounds("speedup_median", _median_statistic, _BOTH_RATES),
     # tokens equal to the baseline's; different at a near-tie; different beyond rounding
     _ratio("identical", "identical", "identical / num_turns", higher_is_better=True),
     _ratio("near_tie", "near-tie", "near_tie / num_turns"),
@@ -276,9 +237,8 @@ METRICS: tuple[Metric, ...] = (
 
 ALL_METRICS: tuple[Metric, ...] = (
     *METRICS,
-    *(
-        _accepted(f"{source}_", f"τ ({label})", f"{source}_accepted", f"{source}_attempts")
-        for source, label in zip(COPIED, ("context", "store", "earlier runs"), strict=True)
-    ),
+    _accepted("context_", "τ (context)", "context_accepted", "context_attempts"),
+    _accepted("store_", "τ (store)", "store_accepted", "store_attempts"),
+    _accepted("earlier_", "τ (earlier runs)", "earlier_accepted", "earlier_attempts"),
 )
 """What reports of runs show; lm-eval's results have `METRICS`."""

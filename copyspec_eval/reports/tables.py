@@ -1,29 +1,29 @@
-"""Tables in Markdown, for files and terminals: columns, cells, and the layout of all of them."""
+"""Tables in Markdown: columns, cells, their layout, and those of one run and of a replay."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, Series
 from tabulate import tabulate
 
-from copyspec_eval.reports.summary import ALL_METRICS
+from copyspec_eval.records import TurnRecord
+from copyspec_eval.reports import turns
+from copyspec_eval.reports.summary import ALL_METRICS, figures_by
+from copyspec_eval.types import ReplayedTurn
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?( ±[\d.,]+%?)?")
 _ESCAPES = str.maketrans({"|": r"\|", "`": r"\`", "<": "&lt;", "\n": " ", "\r": " "})
-_HEADINGS = {metric.name: metric.heading for metric in ALL_METRICS}
+_METRICS = {metric.name: metric for metric in ALL_METRICS}
 
-Cells = tuple[list[str], list[list[object]]]
-"""Headings and rows."""
+Cells = tuple[list[str], list[list[object]]]  # headings and rows
 
 
 class Column(NamedTuple):
-    """A column of a table over a frame of figures: its heading, and the cell of a row.
-
-    `turn` is the one that it is of, in a table with several turns beside each other.
-    """
+    """A heading, and the cell of a row; `turn` where a table has turns beside each other."""
 
     heading: str
     cell: Callable[[Series[Any]], object]
@@ -31,17 +31,15 @@ class Column(NamedTuple):
 
 
 def text_column(name: str) -> Column:
-    """A column of the frame as it is."""
     return Column(name, lambda row: row[name])
 
 
 def metric_column(name: str, form: str, heading: str | None = None) -> Column:
     """A metric, with its spread over runs, in a number format."""
-    return Column(heading or _HEADINGS[name], lambda row: figure(row, name, form))
+    return Column(heading or _METRICS[name].heading, lambda row: figure(row, name, form))
 
 
 def metric_columns(form: str, *names: str) -> list[Column]:
-    """Several metrics in the same number format."""
     return [metric_column(name, form) for name in names]
 
 
@@ -54,7 +52,7 @@ def interval_column(name: str) -> Column:
         has_none = name == "speedup_ended" and not text and number(row["speedup"], ".2f")
         return "none ended" if has_none else text
 
-    return Column(_HEADINGS[name], cell)
+    return Column(_METRICS[name].heading, cell)
 
 
 def cells(columns: Sequence[Column], frame: DataFrame) -> Cells:
@@ -70,7 +68,6 @@ def figure(figures: Series[Any], name: str, form: str) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """`value` in a format; "" for None and NaN."""
     return "" if value is None or value != value else format(value, form)
 
 
@@ -86,16 +83,111 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """The same layout with nothing escaped; columns that hold only numbers are aligned right."""
+    """The same, nothing escaped; columns of numbers are aligned right. Nothing without rows."""
+    if not rows:
+        return ""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    columns = zip(*texts, strict=True) if texts else ()
+    columns = zip(*texts, strict=True)
     numeric = [all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in columns]
     align = ["right" if right else "left" for right in numeric]
-    table = tabulate(texts, headers, "pipe", disable_numparse=True, colalign=align or None)
+    table = tabulate(texts, headers, "pipe", disable_numparse=True, colalign=align)
     return f"{table}\n"
 
 
 def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Cells:
-    """The table without the columns in which every cell is empty."""
     full = [index for index in range(len(headers)) if any(row[index] != "" for row in rows)]
     return [headers[index] for index in full], [[row[index] for index in full] for row in rows]
+
+
+_REPLAYED = ("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token")
+_RUN_COLUMNS = [
+    *map(text_column, ("task", "turn", "drafter", "category")),
+    Column("answers", lambda row: row["turns"]),
+    *metric_columns(
+        ".4g",
+        *("tokens_per_second", "latency_seconds", "tokens", "forwards", "tokens_per_forward"),
+        *("copied_share", "earlier_share", "recycled_share"),
+        *("accepted_per_attempt", "model_accepted_per_attempt"),
+        *("baseline_tokens_per_second", "speedup", "speedup_low", "speedup_high"),
+        *("speedup_median", "identical", "near_tie", "diverged"),
+    ),
+]
+
+
+def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
+    """`{task: {"turn 1": {metric: value, …, "by_category": {name: {metric: value, …}}}, …}}`."""
+    frame = turns.frame(rows)
+    results: dict[str, Any] = {}
+    for (task, turn), figures in _figures_by(frame, ["task", "turn"]).items():
+        results.setdefault(task, {})[f"turn {turn}"] = figures | {"by_category": {}}
+    for (task, turn, name), figures in _figures_by(frame, ["task", "turn", "category"]).items():
+        results[task][f"turn {turn}"]["by_category"][name] = figures
+    return results
+
+
+def run_table(rows: Sequence[TurnRecord]) -> str:
+    """A row per task and turn, under it one per category if there are several."""
+    names = {(row.task, f"turn {row.turn}"): row.drafter or row.backend for row in rows}
+    lines = []
+    for task, by_turn in run_figures(rows).items():
+        for turn, figures in by_turn.items():
+            labels = {"task": task, "turn": turn.removeprefix("turn ")}
+            labels["drafter"] = names[task, turn]
+            categories = figures["by_category"] if len(figures["by_category"]) > 1 else {}
+            for name, part in [("all", figures), *categories.items()]:
+                lines.append(labels | {"category": name} | part)
+    return terminal(*cells(_RUN_COLUMNS, DataFrame(lines, dtype=object)))
+
+
+def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:
+    """The figures of each group as JSON values; None for what has none."""
+    figures = figures_by(frame, by)
+    return dict(figures.astype(object).where(figures.notna(), None).to_dict(orient="index"))
+
+
+def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
+    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`: sums, and ratios of `METRICS`.
+
+    `cost_per_token` is in steps of one token, so that plain decoding has 1. Where answers of
+    earlier runs were drafted from, `earlier_share` is the share of the tokens that they gave.
+    """
+    rows = [
+        {"turn": str(each.turn), "category": each.category, **turns.counts_columns(each.counts)}
+        for each in replayed
+    ]
+    frame = DataFrame(rows).assign(conversation=range(len(rows)))
+    unused = set() if frame["earlier_drafted"].sum() else {"earlier_share"}
+
+    def ratio(name: str, part: DataFrame) -> float | None:
+        value = _METRICS[name].figure(part)
+        return None if math.isnan(value) else value
+
+    def figures(part: DataFrame) -> dict[str, Any]:
+        names = ["num_tokens", "num_forwards", "drafted_tokens", "copy_attempts"]
+        tokens, forwards, drafted, attempts = (int(total) for total in part[names].sum())
+        return {
+            "turns": len(part),
+            "tokens": tokens,
+            "forwards": forwards,
+            **{name: ratio(name, part) for name in _REPLAYED if name not in unused},
+            "cost_per_token": (forwards + token_cost * drafted) / tokens,
+            "attempts": attempts,
+            "accepted_per_attempt": ratio("accepted_per_attempt", part),
+        }
+
+    return {
+        "total": figures(frame),
+        "by_turn": {str(name): figures(part) for name, part in frame.groupby("turn")},
+        "by_category": {str(name): figures(part) for name, part in frame.groupby("category")},
+    }
+
+
+def replay_table(figures: dict[str, Any]) -> str:
+    groups = {"all": figures["total"]}
+    groups |= {f"turn {name}": group for name, group in figures["by_turn"].items()}
+    groups |= figures["by_category"]
+    rows = [
+        [name, *(number(each, "" if isinstance(each, int) else ".3f") for each in group.values())]
+        for name, group in groups.items()
+    ]
+    return terminal(["", *groups["all"]], rows)

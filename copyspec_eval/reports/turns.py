@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pandas import DataFrame, Series
 
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.types import COPIED, DraftCounts, DraftSource, TurnCounts
 
 _SOURCES: tuple[DraftSource, ...] = get_args(DraftSource)
@@ -27,23 +27,18 @@ def read_turns(folders: Iterable[Path]) -> DataFrame:
 
     >>> turns = read_turns([Path("runs/a"), Path("runs/b")])  # doctest: +SKIP
     >>> turns.groupby("spec.drafting.gamma")["num_tokens"].sum()  # doctest: +SKIP
-
-    Raises:
-        DataError: as `read_recorded`.
     """
-    runs = [read_recorded(folder) for folder in folders]
+    runs = read_runs(folders)
     specs = {run_id: run.spec for read in runs for run_id, run in read.manifests.items()}
     records = [record for run in runs for record in run.records]
-    settings = [
-        specs[record.run_id].of_task(record.task).settings() if record.run_id in specs else {}
-        for record in records
-    ]
+    known = [(specs.get(record.run_id), record.task) for record in records]
+    settings = [spec.of_task(task).settings() if spec else {} for spec, task in known]
     by_turn = DataFrame(settings, dtype=object).add_prefix("spec.")
     return frame(records).join(by_turn.apply(_of_one_type).infer_objects())
 
 
 def _of_one_type(setting: Series[Any]) -> Series[Any]:
-    """A setting's values as any file of tables takes them: of one simple type, or as text."""
+    """A setting's values as parquet takes them: of one simple type, or as text."""
     values = setting.dropna()
     types = set(values.map(type))
     simple = len(types) < 2 and not types & {list, dict}
@@ -63,13 +58,9 @@ def frame(records: Sequence[TurnRecord]) -> DataFrame:
 
 
 def columns(record: TurnRecord) -> dict[str, Any]:
-    """The row of a record.
+    """The row of a record; `drafter` is the backend where there is none.
 
-    The fields that name the turn, `drafter` (the backend where there is none), `batch_size`,
-    `generation`; `counts_columns`, those of the baseline as `baseline_…`; `ended`, 1 if neither the
-    answer nor the baseline's was cut by the token budget; `agreement` ("" if not paired) and, as 0
-    or 1, `identical`, `near_tie`, `diverged`; `difference_position`, `margin` and `noise` of the
-    first difference.
+    `ended` is 1 if neither the answer nor the baseline's was cut by the token budget.
     """
     baseline = record.baseline
     difference = baseline.difference if baseline else None
@@ -93,10 +84,8 @@ def columns(record: TurnRecord) -> dict[str, Any]:
 def counts_columns(counts: TurnCounts) -> dict[str, Any]:
     """The counts of a turn, flat, and the sums that metrics are made of.
 
-    `SOURCE_attempts`, `SOURCE_drafted`, `SOURCE_accepted` for each source of draft tokens;
     `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
-    context, store and earlier runs, not known where a source is "unknown"; `drafted_tokens`: of all
-    sources; `num_turns`: 1; `cut`: 0 or 1, whether the token budget ended the answer.
+    context, store and earlier runs, not known where a source is "unknown".
     """
     flat = {field.name: getattr(counts, field.name) for field in fields(TurnCounts)}
     drafts = flat.pop("drafts")

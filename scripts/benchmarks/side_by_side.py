@@ -16,7 +16,7 @@ from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import CopySpecError
-from copyspec_eval.reports.traces import Trace
+from copyspec_eval.reports.earlier_runs import Trace
 from copyspec_eval.types import DraftOptions, ExactMode
 
 _WARM_UP_TOKENS = 8

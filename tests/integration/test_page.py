@@ -18,8 +18,8 @@ import pytest
 from recorded_runs import HOSTILE, manifest, turn, write_run
 
 from copyspec_eval.records import SpanCharacters
-from copyspec_eval.reports import files
 from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.page.build import write_report
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.types import CopyOrigin, Difference
 
@@ -64,7 +64,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows += [evil, replace(differing, baseline=diverged, text="I did not.")]
     one = write_run(folder / "a", rows, manifest("a"))
     two = write_run(folder / "b", [turn("b", 0, 1, drafter="suffix")], manifest("b"))
-    files.write(leaderboard([read_recorded(one), read_recorded(two)]), folder / "out")
+    write_report(leaderboard([read_recorded(one), read_recorded(two)]), folder / "out")
     return folder / "out" / "report.html"
 
 
@@ -169,7 +169,7 @@ def test_texts_are_texts(page: Any) -> None:
 
 def test_real_runs_make_a_page(browser: Any, tmp_path: Path) -> None:
     runs = [read_recorded(folder) for folder in sorted(RESULTS.glob("copyspec-tiny-*"))]
-    files.write(leaderboard(runs), tmp_path)
+    write_report(leaderboard(runs), tmp_path)
     problems: list[str] = []
     opened = browser.new_page()
     opened.on("console", lambda message: problems.append(message.text))
@@ -222,7 +222,7 @@ def test_a_thousand_turns_are_small_and_open_soon(browser: Any, tmp_path: Path) 
         for doc in range(1000)
     ]
     folder = write_run(tmp_path / "run", rows, manifest("a"))
-    files.write(leaderboard([read_recorded(folder)]), tmp_path)
+    write_report(leaderboard([read_recorded(folder)]), tmp_path)
     size = (tmp_path / "report.html").stat().st_size
     assert size < 10_000_000
     opened = browser.new_page()
@@ -249,7 +249,7 @@ def test_a_line_of_a_million_characters_opens_soon(browser: Any, tmp_path: Path)
     places = (SpanCharacters(10, 999_999, 10, 999_999),)
     row = turn("a", 1, 1, prompt=line, answer=line, text=line, span_characters=places)
     folder = write_run(tmp_path / "run", [row], manifest("a"))
-    files.write(leaderboard([read_recorded(folder)]), tmp_path)
+    write_report(leaderboard([read_recorded(folder)]), tmp_path)
     opened = browser.new_page()
     started = perf_counter()
     open_page(opened, tmp_path / "report.html")

@@ -19,7 +19,7 @@ from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.reports.traces import Trace, read_traces
+from copyspec_eval.reports.earlier_runs import Trace, read_traces
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 TRACES = 6

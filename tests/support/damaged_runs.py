@@ -245,7 +245,6 @@ def commands(damaged: Path, sound: Path, shard: Path, out: Path) -> Iterator[lis
     yield ["report", str(damaged), str(shard), "--format", "json"]
     yield ["compare", str(damaged), str(sound)]
     yield ["compare", str(damaged), "--json"]
-    yield ["merge", str(damaged), str(shard), "--out", str(out / "merged")]
     yield ["export", "fastchat", str(damaged), "--out", str(out)]
     yield ["export", "evalplus", str(damaged), "--out", str(out)]
     yield ["export", "turns", str(damaged), "--out", str(out)]

@@ -15,7 +15,7 @@ from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.manifest import read_manifests
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.reports.runs import read_arms
+from copyspec_eval.reports.runs import read_arms, read_run
 from copyspec_eval.session.settings import parse_arms
 from copyspec_eval.types import DraftOptions
 
@@ -99,7 +99,7 @@ def test_arms_are_lines_with_equal_scores(run: Path) -> None:
 
 
 def test_arms_are_compared_one_by_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(read_arms(run)) == [
+    assert list(read_arms(read_run(run))) == [
         "copyspec, gamma=1, num_draft_tokens=10, delta=5",
         "copyspec, gamma=2, num_draft_tokens=0, delta=5",
         "suffix + store, gamma=3, num_draft_tokens=96, delta=5",
@@ -142,4 +142,4 @@ def test_arms_name_the_drafters(byte_model: Path, tmp_path: Path) -> None:
 def test_a_run_without_answers_has_no_arms(tmp_path: Path) -> None:
     (tmp_path / "turns.jsonl").write_text("")
     with pytest.raises(DataError, match="no sample logs"):
-        read_arms(tmp_path)
+        read_arms(read_run(tmp_path))

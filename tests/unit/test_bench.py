@@ -19,7 +19,7 @@ from benchmarks.side_by_side import (
 from tiny_models import tiny_model
 
 from copyspec_eval.errors import CopySpecError
-from copyspec_eval.reports.traces import Trace
+from copyspec_eval.reports.earlier_runs import Trace
 
 
 @pytest.fixture(scope="module")

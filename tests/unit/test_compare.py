@@ -21,7 +21,6 @@ from copyspec_eval.harness.rescoring import rescore
 from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports import comparison
 from copyspec_eval.reports.comparison import (
-    Document,
     Pair,
     compare_answers,
     compare_scores,
@@ -147,9 +146,9 @@ def test_one_moved_document_is_named_and_nothing_else(size: int, data: st.DataOb
     documents.insert(new, documents.pop(old))
     moved = reordered_documents(run(*map(answer, range(size))), run(*map(answer, documents)))
     if abs(old - new) == 1:
-        assert moved in ([Document("t", old)], [Document("t", new)]), "either of two neighbours"
+        assert moved in ([("t", old)], [("t", new)]), "either of two neighbours"
     else:
-        assert moved == [Document("t", old)] * (old != new)
+        assert moved == [("t", old)] * (old != new)
 
 
 @given(st.permutations(range(8)))
@@ -214,7 +213,7 @@ def test_lines_name_each_difference_and_hold_any_text() -> None:
         *map(answer, (4, 6, 3, 5)),
     )
     result = compare_answers(a, b), reordered_documents(a, b), compare_scores(a, b)
-    rendered = comparison.comparison_tables(*result)
+    rendered = comparison.comparison_tables(comparison.comparison_figures(*result))
     assert [line for line in rendered.splitlines() if line.startswith("- ")] == [
         r"- t doc 0 turn 1: diverged at token 1: A 2 'b|\n**c**', B 9 'd|\nd|\nd|\nd|\nd|\nd|\nd|'",
         r"- t doc 1 turn 1: diverged at character 4: A '\u2028end', B ends",
@@ -237,10 +236,11 @@ def test_lines_name_each_difference_and_hold_any_text() -> None:
 
 def test_twenty_lines_are_enough() -> None:
     pairs = compare_answers(run(*map(answer, range(25))), run(answer(99)))
-    lines = comparison.comparison_tables(pairs, [], []).splitlines()
+    figures = comparison.comparison_figures(pairs, [], [])
+    lines = comparison.comparison_tables(figures).splitlines()
     assert sum("missing in" in line for line in lines) == 20
     assert "- … and 6 more (--json lists all)" in lines
-    assert len(comparison.comparison_figures(pairs, [], [])["differences"]) == 26
+    assert len(figures["differences"]) == 26
 
 
 def test_a_near_tie_is_named_and_does_not_fail() -> None:
@@ -250,10 +250,10 @@ def test_a_near_tie_is_named_and_does_not_fail() -> None:
     not_comparable = Pair(AnswerKey("t", 0, 2, 0), "not_comparable", None, None, answer(), answer())
     pairs = [near_tie, not_comparable]
     assert not fails(pairs)
-    rendered = comparison.comparison_tables(pairs, [], [])
+    figures = comparison.comparison_figures(pairs, [], [])
+    rendered = comparison.comparison_tables(figures)
     assert "- t doc 0 turn 1: near-tie at token 0: A 1, B 2\n" in rendered
     assert rendered.endswith("identical: 0 of 2 answers, 1 near-tie, 1 not comparable\n")
-    figures = comparison.comparison_figures(pairs, [], [])
     assert figures["differences"][0]["difference"]["margin"] == 0.01
 
 

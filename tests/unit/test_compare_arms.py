@@ -11,7 +11,7 @@ from recorded_runs import turn, write_run
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.runs import read_arms
+from copyspec_eval.reports.runs import read_arms, read_run
 from copyspec_eval.types import Difference
 
 
@@ -42,7 +42,7 @@ def test_both_arms_are_compared_token_by_token(
     assert main(["compare", str(tmp_path / "a")]) == 0
     write_run(tmp_path / "b", [same, answered(1, [1, 5, 3], [1, 2, 3])])
     assert main(["compare", str(tmp_path / "b")]) == 1
-    [(baseline, drafted)] = read_arms(tmp_path / "b").values()
+    [(baseline, drafted)] = read_arms(read_run(tmp_path / "b")).values()
     assert [each.token_ids for each in baseline.answers.values()] == [(1, 2, 3), (1, 2, 3)]
     assert [each.token_ids for each in drafted.answers.values()] == [(1, 2, 3), (1, 5, 3)]
     assert [each.text for each in drafted.answers.values()] == ["yes", "no"]
@@ -67,4 +67,4 @@ def test_a_run_without_both_arms_or_tokens_is_refused(tmp_path: Path) -> None:
         ("c", replace(row, token_ids=None), "its rows are without tokens"),
     ):
         with pytest.raises(DataError, match=message):
-            read_arms(write_run(tmp_path / name, [made]))
+            read_arms(read_run(write_run(tmp_path / name, [made])))

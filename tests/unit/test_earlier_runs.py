@@ -21,8 +21,7 @@ from copyspec_eval.drafters.options import store_option, store_text
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import CopySpecError, OptionError
-from copyspec_eval.reports.earlier_runs import Asked, EarlierAnswers, read_earlier
-from copyspec_eval.reports.traces import Trace
+from copyspec_eval.reports.earlier_runs import Asked, EarlierAnswers, Trace, read_earlier
 from copyspec_eval.types import Draft, DraftOptions, Verdict
 
 THRESHOLDS = (0.0006,) * 96

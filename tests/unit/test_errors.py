@@ -22,7 +22,6 @@ COMMANDS = (
     ["report", "PATH", "--out", "PATH"],
     ["compare", "PATH"],
     ["compare", "PATH", "PATH"],
-    ["merge", "PATH", "PATH", "--out", "PATH"],
     ["export", "turns", "PATH", "--out", "PATH"],
     ["replay", "--drafter", "suffix", "--traces", "PATH"],
     ["replay", "--drafter", "suffix", "--drafter-args", "store=PATH", "--traces", "PATH"],

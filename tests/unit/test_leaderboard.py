@@ -276,13 +276,13 @@ def test_conditions_say_what_all_share_and_what_sets_apart(tmp_path: Path) -> No
 
 
 def test_what_exact_mode_gave_is_noted_once(tmp_path: Path) -> None:
-    steps = SPEC.drafting | {"steps": "two rows"}
+    steps = SPEC.drafting | {"steps": "fixed width"}
     one = write_run(tmp_path / "one", turns("a"), manifest("a", drafting=steps))
     two = write_run(tmp_path / "two", turns("b"), manifest("b", drafting=steps))
     inexact = SPEC.drafting | {"steps": "any", "exact": False}
     three = write_run(tmp_path / "three", turns("c"), manifest("c", drafting=inexact))
     [note] = [note for note in board(one, two, three).notes if "exact mode" in note]
-    assert "exact mode gives the bits of plain decoding in steps of a token and a row of" in note
+    assert "exact mode gives the same bits for every drafter" in note
 
 
 def test_what_is_incomplete_is_noted(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionErr
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import Answers
 from copyspec_eval.records import TurnRecord, record_of
-from copyspec_eval.reports import table
+from copyspec_eval.reports import tables
 
 CONTEXTS = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is", "x", "é à ü"]
 
@@ -180,14 +180,14 @@ def test_records_add_up(byte_model: Path) -> None:
         characters = row.prompt + row.answer
         for start, end, source_start, source_end in row.span_characters:
             assert row.answer[start:end] == characters[source_start:source_end]
-    figures = table.run_figures(recorded)["task"]["turn 1"]
+    figures = tables.run_figures(recorded)["task"]["turn 1"]
     assert figures["turns"] == len(CONTEXTS)
     assert figures["by_category"]["c"]["copied_share"] == figures["copied_share"] > 0
     assert json.loads(json.dumps(ours.get_model_info()["copyspec"])) == {
         "run_id": recorded[0].run_id,
-        "figures": table.run_figures(recorded),
+        "figures": tables.run_figures(recorded),
     }
-    assert "tok/forward" in table.run_table(recorded)
+    assert "tok/forward" in tables.run_table(recorded)
 
 
 @pytest.mark.parametrize(

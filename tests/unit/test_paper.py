@@ -12,7 +12,7 @@ from sample_rows import PAIRED_ROW, SPEC
 
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.paper import layouts, plan, running, tables
+from copyspec_eval.paper import layouts, plan, tables
 from copyspec_eval.paper.plan import Request
 from copyspec_eval.paper.tables import TABLES
 from copyspec_eval.records import TurnRecord
@@ -191,7 +191,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "command.json").write_text("[]")
     with pytest.raises(DataError, match=r"has a run of another command .* give another --out"):
-        running.make(runs, request)
+        plan.make(runs, request)
     (folder / "command.json").write_text("[")
     with pytest.raises(DataError, match=r"cannot be read .* remove the folder"):
-        running.make(runs, request)
+        plan.make(runs, request)

@@ -20,10 +20,10 @@ from copyspec_eval import redaction
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import recorded as recording
 from copyspec_eval.harness.recorded import Arguments, recorded, with_environment
-from copyspec_eval.paper.running import arguments as paper_arguments
+from copyspec_eval.paper.plan import arguments as paper_arguments
 from copyspec_eval.redaction import address, hide, masked, without_secrets
-from copyspec_eval.reports.files import write
 from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.page.build import write_report
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.types import DraftOptions
 
@@ -207,7 +207,7 @@ def test_folders_of_this_machine_are_not_shared(tmp_path: Path) -> None:
     board = leaderboard([read_recorded(folder)])
     assert board.lines["model"].to_list() == ["M"]
     assert str(tmp_path) in board.notes[0], "the terminal names the file"
-    for path in write(board, tmp_path / "out"):
+    for path in write_report(board, tmp_path / "out"):
         text = path.read_text("utf-8")
         assert not re.search("/home|/srv|~/|secretive", text), path.name
     assert "pretrained=M --output_path runs" in (tmp_path / "out" / "LEADERBOARD.md").read_text()

@@ -13,7 +13,7 @@ from copyspec_eval.cli import main
 from copyspec_eval.cli.replay import replay_turn
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import DataError
-from copyspec_eval.reports.traces import Trace, read_traces
+from copyspec_eval.reports.earlier_runs import Trace, read_traces
 from copyspec_eval.types import DraftCounts, DraftOptions, ReplayedTurn, TurnCounts
 
 SETS = (

@@ -1,4 +1,4 @@
-"""Shards of one run: what is put together, and what is not."""
+"""Shards of one run: which are reported as that run, and which are not."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pandas import read_parquet
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
-from sample_rows import with_counts
+from sample_rows import SPEC, with_counts
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports.leaderboard import leaderboard
-from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.reports.shards import merge_conflict, read_runs
+from copyspec_eval.reports.recorded import read_recorded, read_runs
 
 TASK = turn("r", 0, 1).task
 
@@ -63,40 +63,28 @@ def test_documents_that_nobody_answered_are_no_whole_run(tmp_path: Path) -> None
     assert board.settings["task.samples"].tolist() == [[0, 1]]
 
 
-def test_merged_shards_are_reported_as_they_are_beside_each_other(
+def test_comparing_and_exporting_read_the_shards_in_a_folder(
     shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    merged = tmp_path / "merged"
-    assert main(["merge", *map(str, shards), "--out", str(merged)]) == 0
-    capsys.readouterr()
-    assert main(["report", *map(str, shards), "--format", "json"]) == 0
-    neighbour = capsys.readouterr().out
-    assert main(["report", str(merged), "--format", "json"]) == 0
-    assert capsys.readouterr().out == neighbour
-    assert main(["compare", str(merged), str(merged)]) == 0
-    rows = [row for row in (merged / "turns.jsonl").read_bytes().splitlines()]
-    assert sorted(rows) == sorted(
-        row for folder in shards for row in (folder / "turns.jsonl").read_bytes().splitlines()
-    )
-    [log] = merged.glob("*/samples_*.jsonl")
-    assert [json.loads(line)["doc_id"] for line in log.read_text().splitlines()] == [0, 1, 2, 3]
-    [results] = merged.glob("*/results_*.json")
-    written = json.loads(results.read_text())
-    assert written["results"][TASK]["acc,none"] == 0.5
-    assert written["results"][TASK]["acc_stderr,none"] == pytest.approx(0.28868, abs=1e-5)
-    assert written["n-samples"][TASK] == {"original": 4, "effective": 4}
+    whole = shard(tmp_path / "whole", "run-9", [0, 1, 2, 3])
+    split = tmp_path / "split"
+    split.mkdir()
+    for folder in shards:
+        folder.rename(split / folder.name)
+    assert main(["compare", str(split), str(whole), "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert compared["counts"]["identical"] == 4
+    assert [score["num_documents"] for score in compared["scores"]] == [4]
+    assert main(["compare", str(split)]) == 0
+    assert main(["export", "turns", str(split), "--out", str(tmp_path)]) == 0
+    assert len(read_parquet(tmp_path / "turns.parquet")) == 8
 
 
-def test_an_answer_that_a_kill_made_twice_counts_once_in_a_merged_run(
-    shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_that_a_kill_made_twice_counts_once(shards: list[Path]) -> None:
     [whole] = read_recorded(shards[0]).manifests.values()
     earlier = with_counts(turn("run-0", 0, 1), num_tokens=1000)
     write_run(shards[0], [earlier], replace(whole, run_id="run-0"), cut_short=["run-0"])
-    test_merged_shards_are_reported_as_they_are_beside_each_other(shards, tmp_path, capsys)
-    [results] = (tmp_path / "merged").glob("*/results_*.json")
-    figures = json.loads(results.read_text())["config"]["copyspec"]["figures"][TASK]
-    assert figures["turn 1"]["tokens"] == figures["turn 2"]["tokens"]
+    assert leaderboard(read_runs(shards)).lines["turns"].tolist() == [8]
 
 
 def test_a_score_that_is_no_mean_is_left_out_and_named(shards: list[Path]) -> None:
@@ -109,53 +97,28 @@ def test_a_score_that_is_no_mean_is_left_out_and_named(shards: list[Path]) -> No
     assert board.notes == [f"{TASK}: acc is no mean over documents; its shards do not give it"]
 
 
-def test_what_is_no_shard_is_refused_and_reported_apart(
-    shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("documents", "changes"),
+    [([2, 3], {}), ([1, 3], {"threads": 7}), ([1, 3], {"evaluation": SPEC.evaluation})],
+    ids=["documents", "settings", "whole"],
+)
+def test_what_is_no_shard_is_reported_apart(
+    tmp_path: Path, documents: list[int], changes: dict[str, Any]
 ) -> None:
-    evaluation = manifest("r").spec.evaluation | {"samples": None}
-    others = {
-        "documents": (shard(tmp_path / "c", "run-3", [3]), "both answered document 3 of"),
-        "settings": (
-            shard(tmp_path / "d", "run-4", [1, 3], threads=7),
-            "not shards of one run: they differ in threads (",
-        ),
-        "whole": (
-            shard(tmp_path / "e", "run-5", [1, 3], evaluation=evaluation),
-            "run without --samples",
-        ),
-    }
-    given = {"documents": shards, "settings": shards[:1], "whole": shards[:1]}
-    for name, (other, reason) in others.items():
-        out = tmp_path / "merged"
-        folders = [*given[name], other]
-        assert main(["merge", *map(str, folders), "--out", str(out)]) == 1
-        stated = capsys.readouterr().err
-        assert reason in stated
-        assert stated.count("\n") == 1
-        assert not out.exists()
-        assert not list(tmp_path.glob(".merged*"))
-        board = leaderboard(read_runs(folders))
-        assert len(board.lines) == 2
+    one = shard(tmp_path / "a", "run-1", [0, 2])
+    other = shard(tmp_path / "b", "run-2", documents, **changes)
+    assert len(leaderboard(read_runs([one, other])).lines) == 2
 
 
-def test_a_shard_that_was_cut_short_is_refused(shards: list[Path]) -> None:
+def test_a_shard_that_was_cut_short_is_reported_apart(shards: list[Path]) -> None:
     for results in shards[1].glob("*/results_*.json"):
         results.unlink()
-    runs = [read_recorded(folder) for folder in shards]
-    assert "was cut short or is still running" in merge_conflict(runs)
     assert len(read_runs(shards)) == 2
 
 
 def test_a_folder_that_is_named_twice_counts_once(shards: list[Path]) -> None:
     runs = read_runs([shards[0], shards[0], shards[1]])
     assert leaderboard(runs).lines["turns"].tolist() == [8]
-
-
-def test_an_output_folder_with_something_in_it_is_refused(
-    shards: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["merge", *map(str, shards), "--out", str(shards[0])]) == 1
-    assert "is there already; choose another folder" in capsys.readouterr().err
 
 
 def test_order_does_not_matter(shards: list[Path]) -> None:

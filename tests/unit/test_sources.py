@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -118,7 +117,7 @@ def test_a_failed_download_is_one_line(network, monkeypatch, tmp_path, failure):
     url = network.url
     if failure == "refused":
         url = "http://127.0.0.1:9/questions.jsonl"
-        file = replace(sources.FILES[PATH], url=url)
+        file = sources.FILES[PATH]._replace(url=url)
         monkeypatch.setitem(sources.FILES, PATH, file)
     elif failure == "silent":
         monkeypatch.setattr(sources, "TIMEOUT_SECONDS", 0.1)

@@ -25,8 +25,7 @@ from copyspec_eval.reports.summary import (
     summarise,
     weighted_median,
 )
-from copyspec_eval.reports.table import run_figures, run_table
-from copyspec_eval.reports.tables import interval_column
+from copyspec_eval.reports.tables import interval_column, run_figures, run_table
 from copyspec_eval.types import DraftCounts
 
 

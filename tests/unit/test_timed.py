@@ -25,7 +25,7 @@ from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.records import record_of
-from copyspec_eval.reports import table
+from copyspec_eval.reports import tables
 
 LOOKUP = {"prompt_lookup_num_tokens": 10}
 
@@ -93,7 +93,7 @@ def test_records_of_hf_add_up(byte_model: Path, batch_size: int) -> None:
     assert figures["decode_tokens_per_second"] > 0
     assert figures["tokens_per_forward"] == (1 if batch_size == 1 else None)
     assert figures["copied_share"] is None
-    assert "tok/s" in table.run_table(recorded)
+    assert "tok/s" in tables.run_table(recorded)
 
 
 def test_other_requests_are_left_to_the_base(byte_model: Path, stock: Any) -> None:
@@ -150,7 +150,7 @@ def test_prompt_lookup_of_hf_shows_its_tokens_per_forward(byte_model: Path, stoc
     counts = [record.counts for record in map(record_of, answers) if record]
     assert {each.num_prefill_tokens for each in counts} == {None}, "its prefill verifies a draft"
     assert answers == answers_of(stock)
-    figures = table.run_figures(rows(answers))["task"]["turn 1"]
+    figures = tables.run_figures(rows(answers))["task"]["turn 1"]
     assert figures["tokens_per_forward"] > 1.5
     assert figures["accepted_per_attempt"] is None
 

@@ -18,7 +18,7 @@ from pretended_vllm import pretended
 from timed_models import CONTEXTS, instances, make, rows
 from transformers import AutoTokenizer
 
-from copyspec_eval.reports import table
+from copyspec_eval.reports import tables
 from copyspec_eval.types import Attempt, DraftCounts
 
 
@@ -66,10 +66,10 @@ def test_any_other_backend_has_seconds_and_no_rates(monkeypatch: pytest.MonkeyPa
     full = [row for row in recorded if row.doc_id != CONTEXTS.index(longest_first[4])]
     for row in full:
         assert row.counts.seconds == (row.counts.latency_seconds or 0) / 2 >= 0.005
-    figures = table.run_figures(recorded)["task"]["turn 1"]
+    figures = tables.run_figures(recorded)["task"]["turn 1"]
     assert figures["tokens_per_second"] is None
     assert figures["latency_seconds"] >= 0.01
-    assert "tok/s" not in table.run_table(recorded)
+    assert "tok/s" not in tables.run_table(recorded)
 
 
 class Server(ThreadingHTTPServer):
@@ -156,7 +156,7 @@ def test_a_chat_server_reports_its_counts_or_not(
     assert {row.counts.num_forwards for row in recorded} == {None}
     assert len({row.prompt_sha256 for row in recorded}) == len(CONTEXTS)
     assert [body["max_tokens"] for body in server.bodies] == [4] + [40] * len(CONTEXTS)
-    figures = table.run_figures(recorded)["task"]["turn 1"]
+    figures = tables.run_figures(recorded)["task"]["turn 1"]
     assert (figures["tokens_per_second"] is not None) == usage
     assert figures["decode_tokens_per_second"] is None
     assert capsys.readouterr().err == "", "no bar for every request"
@@ -188,7 +188,7 @@ def test_a_server_says_what_it_drafted(server: Server) -> None:
     assert row.attempts == (Attempt(4, 1, "unknown"), Attempt(5, 2, "unknown"))
     assert row.counts.drafts == {"unknown": DraftCounts(2, 9, 3)}
     assert row.counts.num_forwards is None, "there may have been some without a draft"
-    figures = table.run_figures([row])["task"]["turn 1"]
+    figures = tables.run_figures([row])["task"]["turn 1"]
     assert figures["drafted_per_token"] == 9 / 5
     assert figures["copied_share"] is figures["accepted_per_attempt"] is None
 

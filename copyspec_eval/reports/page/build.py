@@ -6,29 +6,36 @@ import base64
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from pandas import DataFrame, Series
 
+from copyspec_eval import journal
 from copyspec_eval.records import TurnRecord, segments
+from copyspec_eval.redaction import shareable
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
-from copyspec_eval.reports.leaderboard_forms import in_words, line_cells
+from copyspec_eval.reports.leaderboard_forms import (
+    as_json,
+    as_markdown,
+    csv_files,
+    in_words,
+    line_cells,
+)
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import metric_column, metric_columns
 from copyspec_eval.types import COPIED, first_difference
 
-MOST_TURNS = 1000
-"""Turns with their texts; of more, those that differ from the baseline come first."""
+MOST_TURNS = 1000  # turns with their texts; of more, those that differ from the baseline come first
 
-MOST_ARMS = 12
-"""Arms with cards and charts."""
+MOST_ARMS = 12  # arms with cards and charts
 
-MOST_DIFFERENCES = 100
-"""Answers that differ from the baseline, in the table of where they do."""
+MOST_DIFFERENCES = 100  # answers that differ from the baseline, in the table of where they do
 
 _SNIPPET = 60
 
@@ -42,6 +49,19 @@ _CARDS = [
     metric_column("tokens_per_forward", ".2f", "tokens per forward"),
     metric_column("identical", ".1%", "identical to the baseline"),
 ]
+
+
+def write_report(board: Leaderboard, folder: Path) -> list[Path]:
+    """Write all files into `folder`; everything is made before anything is written.
+
+    They are meant to be shared, so notes name files without the folders of this machine.
+    """
+    board = replace(board, notes=[shareable(note) for note in board.notes])
+    texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}
+    texts |= csv_files(board) | {"report.html": build(board)}
+    for name, text in texts.items():
+        journal.replace(folder / name, text)
+    return [folder / name for name in texts]
 
 
 def build(board: Leaderboard) -> str:
@@ -68,9 +88,7 @@ def build(board: Leaderboard) -> str:
         differences=differences[:MOST_DIFFERENCES],
         num_hidden_differences=max(0, len(differences) - MOST_DIFFERENCES),
         shown=f"{len(shown):,} of {len(drafters):,} turns" if len(shown) < len(drafters) else "",
-        data=_embedded(
-            [_turn(board.records[row], drafter) for row, drafter in labelled if row in shown]
-        ),
+        data=_embedded([_turn(board.records[n], drafter) for n, drafter in labelled if n in shown]),
     )
 
 
@@ -80,9 +98,7 @@ def _file(name: str) -> str:
 
 def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> dict[str, Any]:
     turns = board.turns[board.turns["line"].isin(lines)]
-    figures = Series(
-        {metric.name: metric.figure(turns) for metric in METRICS if not metric.is_bound}
-    )
+    figures = Series({each.name: each.figure(turns) for each in METRICS if not each.is_bound})
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
     shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
     drawn = list(_charts(board, lines, turns))
@@ -103,7 +119,6 @@ def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Itera
 
 
 def _agreements(board: Leaderboard) -> list[list[str]]:
-    """How many answers are the baseline's, by line."""
     compared = board.turns[board.turns["agreement"] != ""]
     counts = compared.groupby("line")[["identical", "near_tie", "diverged"]].sum()
     return [
@@ -113,20 +128,14 @@ def _agreements(board: Leaderboard) -> list[list[str]]:
 
 
 def _differences(board: Leaderboard) -> list[list[str]]:
-    """Where answers differ from the baseline's."""
     rows = []
     for number, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
         record = board.records[number]
         start = max(0, (first_difference(record.answer, record.text) or 0) - _SNIPPET // 2)
-        rows.append(
-            [
-                *board.lines.loc[turn["line"], ["task", "drafter"]],
-                *(str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")),
-                f"{turn['difference_position']:.0f}",
-                record.answer[start : start + _SNIPPET],
-                record.text[start : start + _SNIPPET],
-            ]
-        )
+        names = board.lines.loc[turn["line"], ["task", "drafter"]]
+        place = str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")
+        excerpts = (text[start : start + _SNIPPET] for text in (record.answer, record.text))
+        rows.append([*names, *place, f"{turn['difference_position']:.0f}", *excerpts])
     return rows
 
 

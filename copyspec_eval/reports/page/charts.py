@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy
@@ -21,39 +21,22 @@ _COLOURS = {"#000001": "ink", "#000002": "faint", "#000003": "drafted", "#000004
 _INK, _FAINT, _DRAFTED, _BASELINE = _COLOURS
 # The beginning of their columns in `turns.frame`, their names and colours.
 _ARMS = (("", "with drafts", _DRAFTED), ("baseline_", "baseline", _BASELINE))
-_STYLE = {
-    "svg.fonttype": "none",
-    # A dollar in a category's name is a dollar.
-    "text.parse_math": False,
-    "svg.hashsalt": "copyspec",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": _FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _FAINT,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
+_STYLE: dict[Any, Any] = {
+    **{"font.size": 9, "axes.titlesize": 10, "grid.alpha": 0.3, "svg.hashsalt": "copyspec"},
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _FAINT),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "svg.fonttype"), "none"),
+    "text.parse_math": False,  # a dollar in a category's name is a dollar
 }
 _Grid = Literal["both", "y"]
 
 _SIZE = (4.4, 3.0)
 _MARGINS = {"left": 0.14, "right": 0.98, "bottom": 0.21, "top": 0.91}
-_FEWEST_GROUPS = 4
-_MOST_POINTS = 500
-_LONGEST_LABEL = 14
+_FEWEST_GROUPS, _MOST_POINTS, _LONGEST_LABEL = 4, 500, 14
 
 
 class Chart(NamedTuple):
-    """A drawing, what it shows in a line, and its SVG."""
-
     title: str
     note: str
     svg: str
@@ -62,7 +45,6 @@ class Chart(NamedTuple):
 def _draw(
     title: str, note: str, labels: tuple[str, str], grid: _Grid, plot: Callable[[Axes], None]
 ) -> Chart:
-    """A chart that `plot` draws on axes with these labels of x and y."""
     with matplotlib.rc_context(_STYLE):
         # Found for each chart, the margins would take as long as all else.
         figure = Figure(figsize=_SIZE)
@@ -107,9 +89,9 @@ def speed_by_context(turns: DataFrame) -> Chart | None:
     """Decode speed against context length, a line fitted to each arm; None with too few turns."""
     arms = [(name, colour, _points(turns, prefix)) for prefix, name, colour in _ARMS]
     fits = [
-        (name, colour, points, numpy.polyfit(points[:, 0], points[:, 1], 1))
-        for name, colour, points in arms
-        if len(points) > 2 and numpy.ptp(points[:, 0]) > 0
+        (*arm, numpy.polyfit(arm[2][:, 0], arm[2][:, 1], 1))
+        for arm in arms
+        if len(arm[2]) > 2 and numpy.ptp(arm[2][:, 0]) > 0
     ]
     if not fits:
         return None
