@@ -1,4 +1,4 @@
-"""What is run in the sandbox, within which limits, and how it ended."""
+"""What is run in the sandbox, how it is contained, within which limits, and how it ended."""
 
 from __future__ import annotations
 
@@ -9,6 +9,45 @@ from pathlib import Path
 from typing import Literal
 
 ExitStatus = Literal["ok", "error", "timeout", "output_limit", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A way to contain a program, and what is contained and what is not, one sentence.
+
+    Unless the program shares files, processes and network with the machine, bubblewrap gives it
+    others. Landlock restricts it to the files that it needs.
+    """
+
+    name: str
+    description: str
+    shared: bool
+    landlock: bool = False
+
+
+_LIMITS = "limits on time, memory, output and processes"
+BUBBLEWRAP = Level(
+    "bubblewrap",
+    "bubblewrap: no network, no other processes, no files but the system's and Python's "
+    f"(read-only), {_LIMITS}",
+    shared=False,
+)
+LANDLOCK = Level(
+    "landlock",
+    "Landlock: no network, nothing sent to other processes, no files but the system's and "
+    f"Python's (read-only), {_LIMITS}; names and sizes of files can be seen, and a program's own "
+    "files are limited one by one",
+    shared=True,
+    landlock=True,
+)
+LIMITS = Level(
+    "limits",
+    f"{_LIMITS} only; files are NOT contained: a program can read and change what this user can "
+    "(and use the network, where the system is not Linux)",
+    shared=True,
+)
+LEVELS = (BUBBLEWRAP, LANDLOCK, LIMITS)
+"""The strictest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
-from typing import IO
 
 from copyspec_eval.errors import SandboxError
 from copyspec_eval.sandbox.cgroups import MemoryGroup
@@ -34,9 +33,8 @@ class Watch:
     control: socket.socket
     limits: Limits
     memory: MemoryGroup | None
-    printed: dict[str, bytearray] = field(
-        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
-    )
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
     group: int = 0
     message: bytes = b""
 
@@ -47,25 +45,26 @@ class Watch:
             SandboxError: `child` ended before the program began.
         """
         deadline = time.monotonic() + self.limits.wall_seconds
+        outputs = ((self.process.stdout, self.stdout), (self.process.stderr, self.stderr))
+        printed = {stream.fileno(): text for stream, text in outputs if stream}
         end: str | None = None
         with selectors.DefaultSelector() as selector:
-            for name in self.printed:
-                os.set_blocking(self._stream(name).fileno(), False)
-                selector.register(self._stream(name), selectors.EVENT_READ, name)
-            selector.register(self.control, selectors.EVENT_READ, "control")
+            selector.register(self.control, selectors.EVENT_READ)
+            for descriptor in printed:
+                os.set_blocking(descriptor, False)
+                selector.register(descriptor, selectors.EVENT_READ)
             while end is None and not self._exceeds_output():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     reason = f"over {self.limits.wall_seconds:g} s of wall time"
                     return self._made("timeout", reason)
-                ready = {key.data: key for key, _ in selector.select(left)}
-                for name in ready.keys() & self.printed.keys():
-                    if not self._read(name):
-                        selector.unregister(ready[name].fileobj)
-                if "control" in ready:
-                    end = self._end_message()
-        for name in self.printed:
-            self._read(name)  # the last output is still in the pipes
+                for key, _ in selector.select(left):
+                    if key.fd not in printed:
+                        end = self._end_message()
+                    elif not self._read(key.fd, printed[key.fd]):
+                        selector.unregister(key.fd)
+        for descriptor, text in printed.items():
+            self._read(descriptor, text)  # the last output is still in the pipes
         return self._end_outcome(end or "")
 
     def _end_message(self) -> str | None:
@@ -81,23 +80,19 @@ class Watch:
         end, newline, _ = rest.partition("\n")
         return end if newline or not chunk else None
 
-    def _stream(self, name: str) -> IO[bytes]:
-        stream: IO[bytes] = getattr(self.process, name)
-        return stream
-
-    def _read(self, name: str) -> bool:
+    def _read(self, descriptor: int, text: bytearray) -> bool:
         """Read what is available, up to the limit; False at the end of the stream."""
         try:
-            chunk = os.read(self._stream(name).fileno(), self.limits.output_bytes + 1)
+            chunk = os.read(descriptor, self.limits.output_bytes + 1)
         except BlockingIOError:
             return True
-        self.printed[name] += chunk
+        text += chunk
         # Warnings make no answer wrong; their end says why a program failed.
-        del self.printed["stderr"][: -self.limits.output_bytes]
+        del self.stderr[: -self.limits.output_bytes]
         return bool(chunk)
 
     def _exceeds_output(self) -> bool:
-        return len(self.printed["stdout"]) > self.limits.output_bytes
+        return len(self.stdout) > self.limits.output_bytes
 
     def _end_outcome(self, message: str) -> Outcome:
         limits, end = self.limits, _END.fullmatch(message)
@@ -123,10 +118,10 @@ class Watch:
         return self._made("killed", f"the sandbox ended early: {self._last_line()}")
 
     def _made(self, status: ExitStatus, reason: str, code: int | None = None) -> Outcome:
-        text = bytes(self.printed["stdout"][: self.limits.output_bytes])
-        return Outcome(status, code, text.decode(errors="replace"), reason)
+        text = self.stdout[: self.limits.output_bytes].decode(errors="replace")
+        return Outcome(status, code, text, reason)
 
     def _last_line(self) -> str:
-        lines = bytes(self.printed["stderr"]).decode(errors="replace").split("\n")
+        lines = self.stderr.decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
         return " ".join(last.split())[:_REASON_CHARS]

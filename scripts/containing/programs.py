@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containing.unprivileged import as_nobody
-from copyspec_eval.sandbox import choice
 from copyspec_eval.sandbox.commands import Outcome
-from copyspec_eval.sandbox.programs import run_all
+from copyspec_eval.sandbox.programs import VARIABLE, run_all
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "programs" / "hostile"
@@ -58,7 +57,7 @@ def programs() -> list[Program]:
 
 def outcomes(level: str) -> dict[str, str]:
     """By name, what each program printed at a level; why it ended, if in another way."""
-    os.environ[choice.VARIABLE] = level
+    os.environ[VARIABLE] = level
     tried = programs()
     ended = run_all([program.source for program in tried])
     return {

@@ -13,42 +13,40 @@ from pathlib import Path
 import pytest
 from containing.unprivileged import as_nobody
 from processes import processes_with, wait_until
+from sandbox_levels import EVERY_LEVEL
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.sandbox import cgroups, choice
-from copyspec_eval.sandbox.commands import Limits, Outcome
-from copyspec_eval.sandbox.levels import BUBBLEWRAP, LANDLOCK, LIMITS, Level
+from copyspec_eval.sandbox import cgroups, programs
+from copyspec_eval.sandbox.commands import BUBBLEWRAP, LANDLOCK, LIMITS, Level, Limits, Outcome
 from copyspec_eval.sandbox.programs import run_program
 from copyspec_eval.sandbox.watch import Watch
 
-EVERY_LEVEL = pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
-
 
 def only(*working: Level) -> Callable[[Level], Outcome]:
-    """Stands for `choice.trial` on a machine where only these levels work."""
+    """Stands for `programs.trial` on a machine where only these levels work."""
     works, fails = Outcome("ok", 0, "", ""), Outcome("killed", None, "", "cannot start: no bwrap")
     return lambda level: works if level in working else fails
 
 
 def test_the_best_level_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "trial", only(LANDLOCK, LIMITS))
-    assert choice.level() == LANDLOCK
+    monkeypatch.delenv(programs.VARIABLE, raising=False)
+    monkeypatch.setattr(programs, "trial", only(LANDLOCK, LIMITS))
+    assert programs.level() == LANDLOCK
 
 
 def test_the_weakest_level_is_taken_only_if_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "trial", only(LIMITS))
+    monkeypatch.delenv(programs.VARIABLE, raising=False)
+    monkeypatch.setattr(programs, "trial", only(LIMITS))
     with pytest.raises(OptionError) as caught:
-        choice.level()
+        programs.level()
     text = str(caught.value)
     assert "install bubblewrap, or set COPYSPEC_SANDBOX=limits to run them" in text
     assert "files are NOT contained" in text
     assert "\n" not in text
-    monkeypatch.setenv(choice.VARIABLE, "limits")
-    assert choice.level() == LIMITS
+    monkeypatch.setenv(programs.VARIABLE, "limits")
+    assert programs.level() == LIMITS
 
 
 @pytest.mark.parametrize(
@@ -66,10 +64,10 @@ def test_the_weakest_level_is_taken_only_if_it_is_asked_for(
     ],
 )
 def test_other_names_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
-    monkeypatch.setattr(choice, "trial", only(LIMITS))
-    monkeypatch.setenv(choice.VARIABLE, name)
+    monkeypatch.setattr(programs, "trial", only(LIMITS))
+    monkeypatch.setenv(programs.VARIABLE, name)
     with pytest.raises(OptionError) as caught:
-        choice.level()
+        programs.level()
     assert str(caught.value).startswith(message)
 
 
@@ -83,9 +81,9 @@ def test_the_memory_of_all_processes_is_limited(
     level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them stays within the limit of its address space."""
-    if cgroups._controller() is None:
+    if cgroups._parent() is None:
         pytest.skip("NOT TESTED: this user can make no control group here")
-    monkeypatch.setenv(choice.VARIABLE, level.name)
+    monkeypatch.setenv(programs.VARIABLE, level.name)
     source = """
 import os, time
 for _ in range(4):
@@ -102,13 +100,13 @@ for _ in range(4):
     assert (
         run_program(source.replace("100 *", "10 *").replace("sleep(5)", "sleep(0)")).status == "ok"
     )
-    controller = cgroups._controller()
+    controller = cgroups._parent()
     assert controller
     assert not [*controller.folder.glob(f"copyspec-{os.getpid()}-*")]
 
 
 def test_groups_of_killed_processes_are_removed() -> None:
-    controller = cgroups._controller()
+    controller = cgroups._parent()
     if controller is None:
         pytest.skip("NOT TESTED: this user can make no control group here")
     ended = subprocess.Popen(["/bin/true"])
@@ -137,7 +135,7 @@ def test_the_process_that_runs_programs_stays_as_it_was(
         "print(run_program('print(1)').status, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
         "print('COPYSPEC_SANDBOX' in open('/proc/self/environ').read())"
     )
-    setting, path = f"{choice.VARIABLE}={level.name}", f"PYTHONPATH={':'.join(sys.path)}"
+    setting, path = f"{programs.VARIABLE}={level.name}", f"PYTHONPATH={':'.join(sys.path)}"
     command = user(["env", setting, path, sys.executable, "-c", program])
     if command is None:
         pytest.skip("NOT TESTED: no user without rights can be made here")
@@ -156,7 +154,7 @@ print(run_program(sys.argv[1]).status)
 
 def running_in(folder: Path, source: str) -> subprocess.Popen[str]:
     """A process that runs a program at a level that needs a folder of the machine for it."""
-    variables = os.environ | {"TMPDIR": str(folder), choice.VARIABLE: "limits"}
+    variables = os.environ | {"TMPDIR": str(folder), programs.VARIABLE: "limits"}
     command = [sys.executable, "-c", RUN, source]
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
 
@@ -210,7 +208,7 @@ def test_a_program_ends_if_what_watches_it_is_killed(
     level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a namespace nothing but this process is left to end it."""
-    monkeypatch.setenv(choice.VARIABLE, level.name)
+    monkeypatch.setenv(programs.VARIABLE, level.name)
     marker = f"unwatched-{os.getpid()}-{level.name}"
     source = f"""
 import subprocess, sys

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandbox_levels import EVERY_LEVEL
 
-from copyspec_eval.sandbox import choice
-from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import Level
 from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_solution
 from copyspec_eval.scoring.humaneval.verdict import Solution, SolutionError
 
@@ -133,9 +134,9 @@ def test_no_right_solution_is_taken_for_wrong(form: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
+@EVERY_LEVEL
 def test_neither_is_so_at_any_level(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choice.VARIABLE, level.name)
+    monkeypatch.setenv(programs.VARIABLE, level.name)
     for form in ("EvalPlus's", "OpenAI's"):
         test_no_forgery_is_taken_for_right(form)
         test_no_right_solution_is_taken_for_wrong(form)

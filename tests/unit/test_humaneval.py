@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
+from sandbox_levels import WORKING
 from scripted_lm import Scripted
 
 import copyspec_eval
@@ -25,9 +26,8 @@ from copyspec_eval.errors import OptionError, SandboxError
 from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
 from copyspec_eval.harness.reference_prompts import completion_stops
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.sandbox import choice, programs
-from copyspec_eval.sandbox.commands import Outcome
-from copyspec_eval.sandbox.levels import LIMITS
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import LIMITS, Outcome
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
     as_samples,
@@ -36,7 +36,6 @@ from copyspec_eval.scoring.humaneval.scores import (
     score_solution,
 )
 
-HERE = choice.levels()
 TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
 ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
 """Right for 4 and 0.5, wrong for 3."""
@@ -129,8 +128,8 @@ def test_predict_only_runs_nothing(local_data, evaluate, monkeypatch, tmp_path):
 
 def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     write(local_data, PLUS)
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "trial", lambda level: Outcome("killed", None, "", "no"))
+    monkeypatch.delenv(programs.VARIABLE, raising=False)
+    monkeypatch.setattr(programs, "trial", lambda level: Outcome("killed", None, "", "no"))
     task = HumanEvalTask(CONFIG)
     with pytest.raises(OptionError, match="install bubblewrap, or set COPYSPEC_SANDBOX=limits"):
         task.build_all_requests()
@@ -139,7 +138,7 @@ def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     assert len(task.instances) == 2
 
 
-@pytest.mark.skipif(HERE[0] == LIMITS, reason="NOT TESTED where no sandbox hides files")
+@pytest.mark.skipif(WORKING[0] == LIMITS, reason="NOT TESTED where no sandbox hides files")
 def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(
     local_data, evaluate, monkeypatch
 ):
@@ -156,7 +155,7 @@ def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(
 def test_a_sandbox_that_does_not_start_is_no_wrong_answer(local_data, evaluate, monkeypatch):
     """As where the disk is full once the answers are in."""
     write(local_data, PLUS)
-    monkeypatch.setenv(choice.VARIABLE, LIMITS.name)
+    monkeypatch.setenv(programs.VARIABLE, LIMITS.name)
 
     class Filling(Scripted):
         def generate_until(self, requests, disable_tqdm=False):
@@ -206,11 +205,11 @@ def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "level",
-    [HERE[0], *(pytest.param(level, marks=pytest.mark.slow) for level in HERE[1:])],
+    [WORKING[0], *(pytest.param(level, marks=pytest.mark.slow) for level in WORKING[1:])],
     ids=lambda level: level.name,
 )
 def test_at_every_level_of_containment(level, monkeypatch):
-    monkeypatch.setenv(choice.VARIABLE, level.name)
+    monkeypatch.setenv(programs.VARIABLE, level.name)
     assert score(TOTAL, PLUS[0]) == ScoredSolution(
         "def total(numbers):\n    return sum(numbers)", base=True, plus=True
     )

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 from processes import processes_with, wait_until
+from sandbox_levels import WORKING
 
-from copyspec_eval.sandbox import choice, programs
-from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, Command, Limits, Outcome
-from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, Command, Level, Limits, Outcome
 from copyspec_eval.sandbox.process import PYTHON
 from copyspec_eval.sandbox.programs import module, run, run_all, run_program
 from copyspec_eval.sandbox.watch import Watch
 
 SHORT = Limits(wall_seconds=1)
 ONE_SECOND_OF_CPU = Limits(wall_seconds=5, cpu_seconds=1)
-HERE = [level.name for level in choice.levels()]
+HERE = [level.name for level in WORKING]
 
 
 # What runs at `limits` is run at `landlock` as well.
@@ -40,10 +40,10 @@ def level(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Level]:
     """One level after the other, with a folder for temporary files that is empty afterwards."""
-    working = {level.name: level for level in choice.levels()}
+    working = {level.name: level for level in WORKING}
     if request.param not in working:
         pytest.skip(f"NOT TESTED: containment by {request.param} does not work on this machine")
-    monkeypatch.setenv(choice.VARIABLE, request.param)
+    monkeypatch.setenv(programs.VARIABLE, request.param)
     monkeypatch.setenv("SECRET", "in the environment")
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -451,10 +451,10 @@ def test_many_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_containment_is_logged_once(level: Level, caplog: pytest.LogCaptureFixture) -> None:
-    choice._announce.cache_clear()
+    programs.announce.cache_clear()
     with caplog.at_level("INFO", "lm_eval.copyspec"):
-        choice.announce()
-        choice.announce()
+        programs.announce(level)
+        programs.announce(level)
     [record] = caplog.records
     assert record.getMessage() == f"untrusted programs run under {level.description}"
     assert ("NOT contained" in record.getMessage()) == (record.levelname == "WARNING")

@@ -9,10 +9,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from sandbox_levels import EVERY_LEVEL
 
-from copyspec_eval.sandbox import choice
+from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.child.filter import MACHINES, numbers, rules
-from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox.commands import Level
 from copyspec_eval.sandbox.programs import run_program
 
 # <linux/seccomp.h>
@@ -148,11 +149,11 @@ def test_calls_of_another_architecture_end_the_program(machine: str) -> None:
     assert answer(machine, 1, audit=0x40000003) == KILL  # AUDIT_ARCH_I386
 
 
-@pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
+@EVERY_LEVEL
 def test_the_kernel_answers_no_other_call(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
     if platform.machine() not in MACHINES:
-        pytest.skip("NOT TESTED: no filter for this machine, and levels() says so")
-    monkeypatch.setenv(choice.VARIABLE, level.name)
+        pytest.skip("NOT TESTED: no filter for this machine, and no level works")
+    monkeypatch.setenv(programs.VARIABLE, level.name)
     listed = set(numbers(platform.machine(), level.shared).values())
     source = f"""
     import ctypes, errno

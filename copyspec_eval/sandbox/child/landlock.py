@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from .kernel import LINUX, check, libc
+from . import LINUX, check, libc
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
@@ -26,15 +26,11 @@ _MACHINE = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 
 
 def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequence[str]) -> None:
-    """Let this process and those that it starts use no files but these, by Landlock.
+    """Let this process and those that it starts use no files but these, each with all in it.
 
     Reading and writing alone: the filter of system calls refuses changes of owners, permissions
     and times. TCP, abstract sockets and signals are refused, too, where the kernel can. What is
-    readable can be run, what is writable can be read; of listable folders names alone can be read,
-    and each with all in it.
-
-    Raises:
-        OSError: the kernel has no Landlock.
+    readable can be run, what is writable can be read; of listable folders names alone can be read.
     """
     version = _version()
     if version == 0:
@@ -65,9 +61,7 @@ def forbid_tracing() -> None:
 
 def _version() -> int:
     """0 where there is no Landlock."""
-    if not LINUX:
-        return 0
-    return max(0, int(libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)))
+    return max(0, int(libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION))) if LINUX else 0
 
 
 def _ruleset(version: int, uses: int) -> int:

@@ -22,9 +22,8 @@ from typing import Any
 from tqdm import tqdm
 
 from copyspec_eval.errors import SandboxError
-from copyspec_eval.sandbox import choice, programs
-from copyspec_eval.sandbox.commands import Limits, Outcome
-from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import Level, Limits, Outcome
 
 logger = logging.getLogger("lm_eval.copyspec")
 
@@ -63,9 +62,9 @@ def check() -> None:
 
     Raises:
         SandboxError: names the reason.
-        OptionError: as `choice.level`.
+        OptionError: as `programs.level`.
     """
-    _check(choice.level(), programs.INSTALLED)
+    _check(programs.level(), programs.INSTALLED)
 
 
 @functools.cache
@@ -77,7 +76,7 @@ def _check(level: Level, installed: tuple[Path, ...]) -> None:
         raise SandboxError(
             "right programs would count as wrong: "
             f"{outcome.reason or 'one does not pass its tests'}; install EvalPlus in {sys.prefix}, "
-            f"or choose another {choice.VARIABLE} than {level.name}"
+            f"or choose another {programs.VARIABLE} than {level.name}"
         )
 
 
@@ -89,7 +88,7 @@ def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
     Raises:
         SandboxError: as `check`; or a program cannot be started.
     """
-    choice.announce()
+    programs.announce(programs.level())
     check()
     solutions = sanitised([(raw, problem["entry_point"]) for raw, problem in answers])
     problems = [problem for _, problem in answers]
