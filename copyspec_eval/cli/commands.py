@@ -147,7 +147,7 @@ def tiny(arguments: argparse.Namespace) -> None:
 def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
     from copyspec_eval.reports import judged, runs
-    from copyspec_eval.scoring.judge import Judge
+    from copyspec_eval.scoring.mt_bench import Judge
 
     rater = Judge(arguments.model, arguments.base_url)
     run, how = runs.read_run(arguments.run), (arguments.concurrency, arguments.all_references)

@@ -40,8 +40,8 @@ INSTALLED = (Path(sys.prefix), Path(__file__).parents[1])
 _START = """\
 import sys
 if {0!r} not in sys.path: sys.path.insert(0, {0!r})
-from copyspec_eval.{1} import main
-main()
+from copyspec_eval.{1} import {2}
+{2}()
 """
 
 
@@ -86,9 +86,9 @@ def announce(level: Level) -> None:
     logger.log(kind, "untrusted programs run under %s", level.description)
 
 
-def module(name: str, *arguments: str, **options: Any) -> Command:
-    """A command that runs `main` of a module of this package; `options` as of `Command`."""
-    start = _START.format(str(Path(__file__).parents[2]), name)
+def function(place: str, *arguments: str, **options: Any) -> Command:
+    """A command that runs a function, "module:name" in this package; `options` as of `Command`."""
+    start = _START.format(str(Path(__file__).parents[2]), *place.split(":"))
     words = [sys.executable, "-I", "-c", start, *arguments]
     return Command(words, readable=INSTALLED, **options)
 

@@ -31,10 +31,7 @@ def extract_program(answer: str) -> str | None:
 
 
 def gold_number(answer: str) -> float:
-    """The number after the last `####` of a reference answer.
-
-    Raises:
-        ValueError: the answer has no `####`.
+    """The number after the last `####` of a reference answer; `ValueError` without one.
 
     >>> gold_number("She has 2 * 600 = 1200. #### 1,200")
     1200.0

@@ -18,8 +18,7 @@ from unittest import mock
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
-from copyspec_eval.scoring.judge import AnswerTurn
-from copyspec_eval.scoring.mt_bench import Conversation, Guide, reference_of
+from copyspec_eval.scoring.mt_bench import AnswerTurn, Conversation, Guide, reference_of
 
 _KNOWN_JUDGE = "gpt-4"
 """A judge's name that FastChat knows; its own is put into the rows."""
@@ -35,10 +34,7 @@ class Pair(NamedTuple):
 
 
 class JudgedPairs(NamedTuple):
-    """What became of the pairs of one task.
-
-    Each has FastChat's row, with a verdict in both orders, or a reason why it has none.
-    """
+    """Of each pair of a task FastChat's row, with verdicts in both orders, or why it has none."""
 
     rows: dict[AnswerTurn, dict[str, Any]]
     reasons: dict[AnswerTurn, str]
@@ -55,11 +51,7 @@ def pairs_of(
     guide: Guide,
     all_references: bool,
 ) -> list[Pair]:
-    """Both turns of every question that two runs answered, with what the judge is shown.
-
-    Raises:
-        DataError: they have no question in common.
-    """
+    """Both turns of every question that two runs answered, with what the judge is shown."""
     others = {each.question_id: each for each in b}
     pairs = [
         Pair(each, others[each.question_id], turn, reference)
@@ -85,10 +77,6 @@ def judge_pairs(
 
     `path` is FastChat's `model_judgment/<judge>_pair.jsonl`, `prompts` are the rows of its
     `judge_prompts.jsonl`, and `names` those of the two models.
-
-    Raises:
-        OptionError: FastChat is not installed, or `concurrency` is below 1.
-        DataError: `path` has verdicts of other answers, or cannot be written.
     """
     with journal.alone(path), _fastchat(model) as (common, gen_judgment):
         judges = gen_judgment.make_judge_pairwise(
@@ -166,9 +154,8 @@ def _read(
         except ValueError:
             continue
         except (LookupError, TypeError) as error:
-            raise DataError(
-                f"{path}:{number}: no verdict ({error!r}); move the file away"
-            ) from error
+            reason = f"no verdict ({error!r}); move the file away"
+            raise DataError(f"{path}:{number}: {reason}") from error
         if not is_ours or not winners <= {"model_1", "model_2", "tie"}:
             raise DataError(f"{path}:{number}: judges other answers than these; move the file away")
         rows[key] = row

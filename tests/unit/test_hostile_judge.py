@@ -20,10 +20,9 @@ from run_folders import write_conversations
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError
 from copyspec_eval.scoring import chat
-from copyspec_eval.scoring import judge as judging
+from copyspec_eval.scoring import mt_bench as judging
 from copyspec_eval.scoring.chat import UnansweredError
-from copyspec_eval.scoring.judge import Judge, judge_all, read_scores
-from copyspec_eval.scoring.mt_bench import Grading
+from copyspec_eval.scoring.mt_bench import Grading, Judge, judge_all, read_scores
 
 GRADINGS = [Grading(number, "math", 1, "single-v1", "Be fair.", f"Q{number}") for number in (1, 2)]
 

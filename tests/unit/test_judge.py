@@ -15,16 +15,19 @@ from judge_server import JudgeServer, Reply, write_judge_data
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports import judged
 from copyspec_eval.scoring import chat
-from copyspec_eval.scoring import judge as judging
+from copyspec_eval.scoring import mt_bench as judging
 from copyspec_eval.scoring.chat import UnansweredError
-from copyspec_eval.scoring.judge import Judge, Judged, judge_all, read_scores
 from copyspec_eval.scoring.mt_bench import (
     Conversation,
     Grading,
     Guide,
+    Judge,
+    Judged,
     gradings,
     guide,
+    judge_all,
     parse_rating,
+    read_scores,
 )
 from copyspec_eval.sources import read_jsonl
 
@@ -93,7 +96,7 @@ def test_broken_judge_data_is_one_line(data: Guide) -> None:
     with pytest.raises(
         DataError, match=r"the judge's prompt 'single-v1' has an unknown field \('other'\)"
     ):
-        list(gradings("mt_bench", WRITING, replace(data, templates=broken)))
+        list(gradings("mt_bench", WRITING, data._replace(templates=broken)))
 
 
 def rating_of(replies: Sequence[Reply]) -> tuple[Any, JudgeServer]:

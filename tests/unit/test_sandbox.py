@@ -19,7 +19,7 @@ from sandbox_levels import WORKING
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, Command, Level, Limits, Outcome
 from copyspec_eval.sandbox.process import PYTHON
-from copyspec_eval.sandbox.programs import module, run, run_all, run_program
+from copyspec_eval.sandbox.programs import function, run, run_all, run_program
 from copyspec_eval.sandbox.watch import Watch
 
 SHORT = Limits(wall_seconds=1)
@@ -421,7 +421,7 @@ def test_a_command_with_input_and_what_it_may_read(level: Level, tmp_path: Path)
 
 def test_what_is_installed_can_be_read() -> None:
     """This package and EvalPlus, which is installed beside it."""
-    command = module("scoring.humaneval.sanitiser", stdin=b'[["x = 1", "x"]]')
+    command = function("scoring.humaneval.verdict:sanitise", stdin=b'[["x = 1", "x"]]')
     assert run(command).stdout == '"x = 1"\n'
 
 

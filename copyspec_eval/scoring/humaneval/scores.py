@@ -46,24 +46,15 @@ _RIGHT_PROBLEM = {
 
 @dataclass(frozen=True, slots=True)
 class ScoredSolution:
-    """A tested answer, as sanitised by EvalPlus; the raw answer if that failed.
+    """A tested answer, and whether it passes HumanEval's tests and then those of EvalPlus too."""
 
-    `base` says whether it passes HumanEval's tests, `plus` whether it also passes those that
-    EvalPlus adds; None if there are none.
-    """
-
-    solution: str
+    solution: str  # as sanitised by EvalPlus; the raw answer if that failed
     base: bool
-    plus: bool | None
+    plus: bool | None  # None if there are no such tests
 
 
 def check() -> None:
-    """Refuse to score programs where a right one would count as wrong.
-
-    Raises:
-        SandboxError: names the reason.
-        OptionError: as `programs.level`.
-    """
+    """Refuse to score programs where a right one would count as wrong."""
     _check(programs.level(), programs.INSTALLED)
 
 
@@ -84,9 +75,6 @@ def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
     """Sanitise and test the program in each answer, in parallel, with a progress bar.
 
     An answer is in Markdown, or its problem's prompt followed by a completion.
-
-    Raises:
-        SandboxError: as `check`; or a program cannot be started.
     """
     programs.announce(programs.level())
     check()
@@ -136,19 +124,18 @@ def as_samples(solutions: Iterable[tuple[str, str]]) -> str:
 
 
 def _sanitise(answers: Sequence[tuple[str, str]]) -> Outcome:
-    name, stdin = "scoring.humaneval.sanitiser", json.dumps(answers).encode()
-    return programs.run(programs.module(name, stdin=stdin, limits=_SANITISER_LIMITS))
+    place, stdin = "scoring.humaneval.verdict:sanitise", json.dumps(answers).encode()
+    return programs.run(programs.function(place, stdin=stdin, limits=_SANITISER_LIMITS))
 
 
 def _judge(solution: str, problem: Problem) -> Outcome:
-    """How the process that judges a solution ended."""
     tests = ("base", "plus") if "plus_input" in problem else ("base",)
     with ExitStack() as stack:
         channels = {test: stack.enter_context(_solution_process()) for test in tests}
         numbers = {test: channel.fileno() for test, channel in channels.items()}
         task = {"solution": solution, "problem": dict(problem), "channels": numbers}
-        command = programs.module(
-            "scoring.humaneval.verdict",
+        command = programs.function(
+            "scoring.humaneval.verdict:judge",
             stdin=json.dumps(task).encode(),
             limits=_LIMITS,
             writable=_LOCKS,
@@ -169,7 +156,7 @@ def _verdicts(outcome: Outcome) -> dict[str, Any]:
 def _solution_process() -> Iterator[socket.socket]:
     """A process that waits for a solution on the other end of this socket."""
     ours, theirs = socket.socketpair()
-    name, number = "scoring.humaneval.solution", str(theirs.fileno())
-    command = programs.module(name, number, limits=_LIMITS, channels=[theirs])
+    place, number = "scoring.humaneval.solution:answer", str(theirs.fileno())
+    command = programs.function(place, number, limits=_LIMITS, channels=[theirs])
     with ours, theirs, programs.running(command):
         yield ours

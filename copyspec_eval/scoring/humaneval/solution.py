@@ -25,16 +25,16 @@ _RECURSION_LIMIT = 1000
 _REASON_CHARS = 200
 
 
-def main() -> None:
+def answer() -> None:
     """Answer until the other end is closed."""
     with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rwb") as messages:
         first = json.loads(messages.readline())
         solution = ModuleType("solution")
         sys.modules["solution"] = solution
-        _answer(messages, partial(_load, solution, first["sources"]))
+        _send(messages, partial(_load, solution, first["sources"]))
         for line in messages:
             arguments = [decode(data) for data in json.loads(line)]
-            _answer(messages, partial(_call, solution, first["entry_point"], arguments))
+            _send(messages, partial(_call, solution, first["entry_point"], arguments))
 
 
 def _load(solution: ModuleType, sources: list[str]) -> None:
@@ -46,7 +46,7 @@ def _call(solution: ModuleType, entry_point: str, arguments: list[Any]) -> Any:
     return getattr(solution, entry_point)(*arguments)
 
 
-def _answer(messages: BufferedRWPair, run: Callable[[], Any]) -> None:
+def _send(messages: BufferedRWPair, run: Callable[[], Any]) -> None:
     """Send what `run` returns, or what it raises."""
     try:
         value = run()

@@ -1,11 +1,7 @@
-"""Judges one solution by what it returns; `scores` runs this module in a sandbox.
+"""Finds programs in answers and judges them by EvalPlus; `scores` runs both in sandboxes.
 
-Standard input is `{"solution": PROGRAM, "problem": {…}, "channels": {"base": N, "plus": N}}`, the
-channels being descriptors of sockets to two processes of `solution`. Standard output is
-`{"base": …, "plus": …}`: whether these tests pass; `plus` only if the others do and there are any.
-
-The solution never runs in this process. EvalPlus, or the problem's own `check`, tests a function
-that sends its arguments to the process where it does.
+A solution never runs in the process that judges it. EvalPlus, or the problem's own `check`, tests a
+function that sends its arguments to the process where it does.
 """
 
 from __future__ import annotations
@@ -40,9 +36,6 @@ class Solution:
 
     Its `sources` are run one after the other, with the same names, in so many seconds, for their
     top level and for a machine that is slow to start a process.
-
-    Raises:
-        SolutionError: their top level fails, or takes longer.
     """
 
     def __init__(
@@ -60,11 +53,7 @@ class Solution:
             raise SolutionError(str(error)) from error
 
     def call(self, *arguments: Any) -> Any:
-        """What the function returns, as plain data.
-
-        Raises:
-            SolutionError: the call failed.
-        """
+        """What the function returns, as plain data; `SolutionError` if the call failed."""
         return self._ask([encode(argument) for argument in arguments])
 
     def _ask(self, message: Any) -> Any:
@@ -77,8 +66,27 @@ class Solution:
             raise SolutionError(str(error)) from error
 
 
-def main() -> None:
-    """Read one task and write its verdicts."""
+def sanitise() -> None:
+    """Write the programs in answers, JSON strings on a line each.
+
+    Standard input is a JSON list of answers, each with its problem's `entry_point`.
+    """
+    from evalplus.sanitize import sanitize
+
+    for raw, entry_point in json.load(sys.stdin):
+        try:
+            program = str(sanitize(raw, entry_point))
+        except (ValueError, RecursionError):  # null bytes and lone surrogates; deep nesting
+            program = raw
+        print(json.dumps(program), flush=True)
+
+
+def judge() -> None:
+    """Write `{"base": …, "plus": …}`: which tests pass; `plus` after `base`, if there are any.
+
+    Standard input is `{"solution": PROGRAM, "problem": {…}, "channels": {"base": N, "plus": N}}`,
+    the channels being descriptors of sockets to two processes of `solution`.
+    """
     if sys.platform == "linux":
         # Where programs share a user, the solution could else write to this process's memory.
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
@@ -94,7 +102,6 @@ def main() -> None:
 
 
 def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -> bool:
-    """Whether EvalPlus's `tests`, "base" or "plus", pass."""
     # The sandbox limits the memory. EvalPlus takes a limit that it may not set for a failed test.
     os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"
     from evalplus.data.mbpp import mbpp_deserialize_inputs
@@ -109,12 +116,9 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
     is_mbpp = problem["task_id"].startswith("Mbpp/")
     if is_mbpp:
         inputs = mbpp_deserialize_inputs(problem["task_id"], inputs)
+    not_none = is_mbpp and entry_point in MBPP_OUTPUT_NOT_NONE_TASKS
     expected, seconds = trusted_exec(
-        reference,
-        inputs,
-        entry_point,
-        record_time=True,
-        output_not_none=is_mbpp and entry_point in MBPP_OUTPUT_NOT_NONE_TASKS,
+        reference, inputs, entry_point, record_time=True, output_not_none=not_none
     )
     try:
         solution = Solution(channel, [source], entry_point)
