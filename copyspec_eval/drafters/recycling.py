@@ -25,9 +25,8 @@ class Recycler:
 
     After each token of a tree its successors; and at the beginning the runners-up of the logits
     that chose the last token, for what a model chooses late it often held for likely before
-    (LogitSpec, arXiv 2507.01449).
-
-    `successors` are those of the run so far; this request's replace them.
+    (LogitSpec, arXiv 2507.01449). `successors` are those of the run so far; this request's replace
+    them.
 
     The model reads 5, holds 6, 7 and 8 for likeliest and chooses 6:
 
@@ -46,14 +45,10 @@ class Recycler:
         self._runners_up: Sequence[int] = ()
 
     def start(self, prompt_ids: Sequence[int]) -> None:
-        """Begin after a prompt."""
         self._last = prompt_ids[-1] if prompt_ids else -1
 
     def observe(self, draft_ids: Sequence[int], verdict: Verdict) -> None:
-        """Note what was likeliest after the last token and each of the verified tree's.
-
-        `draft_ids` are the tree's tokens, or those of a chain that were accepted.
-        """
+        """Note what was likeliest after the last token and each of a tree's, or accepted ones."""
         rows = list(zip((self._last, *draft_ids), verdict.likeliest, strict=False))
         nodes = range(verdict.num_accepted) if verdict.path is None else verdict.path
         accepted = rows[:1] + [rows[1 + node] for node in nodes if 1 + node < len(rows)]
@@ -64,7 +59,7 @@ class Recycler:
         self._last = verdict.next_token
 
     def after(self, path: Sequence[int], uncopied: float) -> Iterator[Recycled]:
-        """What may follow the tokens of a branch; `uncopied` as for `guess_recycled`."""
+        """What may follow the tokens of a branch."""
         successors = self._successors.get(path[-1] if path else self._last, ())
         yield Recycled(successors, "successor", uncopied)
         if not path:
@@ -85,7 +80,6 @@ class Recycled:
     position: int = -1
 
     def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Recycled]]:
-        """Each of them."""
         for rank, token in enumerate(self.token_ids):
             yield guess_recycled(self.kind, rank, self.uncopied), token, _NOTHING
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from copyspec_eval.drafters.automaton import AnswerStore
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.outcomes import Outcomes
 from copyspec_eval.drafters.recycling import Successors
-from copyspec_eval.drafters.store import AnswerStore
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
@@ -22,43 +21,37 @@ LONGEST_DRAFT = 96
 """Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length."""
 
 
-class Shared(NamedTuple):
-    """What the drafters of a run have in common; None for a switch that is off."""
-
-    store: AnswerStore | None
-    outcomes: Outcomes
-    successors: Successors | None
-
-
 @dataclass(frozen=True, slots=True)
 class DrafterKind:
     """A drafter that can be chosen by name, and which of `store`, `tree` and `recycle` it has.
 
-    `num_draft_tokens` is the longest draft where the user names no length; None for a drafter that
-    goes by the acceptance thresholds, and so by what a step costs on this machine.
+    `make` gets earlier runs' answers, too. `num_draft_tokens` is the longest draft where the user
+    names no length; None for a drafter that goes by the acceptance thresholds, and so by what a
+    step costs on this machine.
     """
 
-    make: Callable[[DraftOptions, Shared], Drafter]
+    make: Callable[[DraftOptions, Iterable[Sequence[int]]], DrafterFactory]
     num_draft_tokens: int | None
     switches: frozenset[str] = frozenset()
 
 
+def _copyspec(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
+    longest = options.num_draft_tokens
+    longest = PAPER_DRAFT_TOKENS if longest is None else longest
+    return lambda: CopySpecDrafter(options.gamma, longest)
+
+
+def _suffix(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
+    """The drafters of a run share what they count, store and recycle."""
+    store = AnswerStore(earlier=earlier) if options.store else None
+    outcomes, successors = Outcomes(), Successors() if options.recycle else None
+    return lambda: SuffixDrafter(store, options.tree, outcomes, successors)
+
+
 DRAFTERS: dict[str, DrafterKind] = {
-    "none": DrafterKind(lambda options, shared: NoDrafter(), PAPER_DRAFT_TOKENS),
-    "copyspec": DrafterKind(
-        lambda options, shared: CopySpecDrafter(
-            options.gamma,
-            PAPER_DRAFT_TOKENS if options.num_draft_tokens is None else options.num_draft_tokens,
-        ),
-        PAPER_DRAFT_TOKENS,
-    ),
-    "suffix": DrafterKind(
-        lambda options, shared: SuffixDrafter(
-            shared.store, options.tree, shared.outcomes, shared.successors
-        ),
-        num_draft_tokens=None,
-        switches=frozenset({"store", "tree", "recycle"}),
-    ),
+    "none": DrafterKind(lambda options, earlier: NoDrafter, PAPER_DRAFT_TOKENS),
+    "copyspec": DrafterKind(_copyspec, PAPER_DRAFT_TOKENS),
+    "suffix": DrafterKind(_suffix, None, frozenset({"store", "tree", "recycle"})),
 }
 
 
@@ -68,11 +61,7 @@ def default_drafter(gamma: int | None) -> str:
 
 
 def drafter_kind(name: str) -> DrafterKind:
-    """The drafter of that name.
-
-    Raises:
-        OptionError: there is none; the message lists those that exist.
-    """
+    """The drafter of that name; `OptionError` lists those that exist if there is none."""
     if name not in DRAFTERS:
         raise unknown_option("drafter", name, DRAFTERS)
     return DRAFTERS[name]
@@ -81,8 +70,7 @@ def drafter_kind(name: str) -> DrafterKind:
 def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
-    Drafters of one factory have one `Shared`; a store begins with `earlier`, answers of earlier
-    runs.
+    A store begins with `earlier`, answers of earlier runs.
 
     Raises:
         OptionError: as `drafter_kind`; the drafter has no such switch; there is no tree to fill.
@@ -98,9 +86,7 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
             )
     if options.recycle and not options.tree:
         raise OptionError("recycle=true fills trees; pass tree=true,exact=false with it")
-    store = AnswerStore(earlier=earlier) if options.store else None
-    shared = Shared(store, Outcomes(), Successors() if options.recycle else None)
-    return lambda: kind.make(options, shared)
+    return kind.make(options, earlier)
 
 
 def longest_draft(options: DraftOptions) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from copyspec_eval.drafters.automaton import SuffixAutomaton
+from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Limits, Outcomes
 from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycled, Recycler, Successors
-from copyspec_eval.drafters.store import AnswerStore, StoreMatch
 from copyspec_eval.drafters.thresholds import marginal_values
 from copyspec_eval.drafters.tree import Continuation, Matched, Node, Resumed, chain, grow
 from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
@@ -78,7 +77,6 @@ class SuffixDrafter:
         self._rejected: Resumed | None = None
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
-        """Index earlier answers, and the prompt."""
         for number, answer in enumerate(earlier[-_MOST_EARLIER:], start=1):
             # A negative token that occurs once, so that nothing is copied across an answer's end.
             for token in (*prompt_ids[-_CUE:], *answer, -number):
@@ -98,7 +96,7 @@ class SuffixDrafter:
             nodes = grow(self._roots(), limits, self._recycler)
         else:
             chains = (chain(root, limits) for root in self._roots())
-            nodes = max(chains, key=_expected_accepted, default=[])
+            nodes = max(chains, key=lambda nodes: sum(n.probability for n in nodes), default=[])
         self._nodes = nodes
         if not nodes:
             return Draft()
@@ -113,10 +111,7 @@ class SuffixDrafter:
         )
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Index what was committed, and note where the draft was rejected after how long a run.
-
-        The draft's tokens up to there are counted among the outcomes.
-        """
+        """Index what was committed, and note where the draft was rejected after how long a run."""
         is_chain = verdict.path is None  # of a draft model, where trees are drafted
         self._rejected = None if self._tree and is_chain else self._rejected_copy(verdict)
         self._count(token_ids)
@@ -126,7 +121,6 @@ class SuffixDrafter:
             self._recycler.observe(token_ids[:-1] if is_chain else tree_ids, verdict)
 
     def finish(self) -> None:
-        """Keep the answer for later requests."""
         if self._store is not None:
             start = self._context.num_earlier + self._num_prompt_tokens
             self._store.add(self._context.token_ids[start:])
@@ -180,10 +174,9 @@ class SuffixDrafter:
         """The source behind the likeliest draft token where the model chose another one."""
         path = range(verdict.num_accepted) if verdict.path is None else verdict.path
         last = path[-1] if path else -1
-        nodes = (node for node in self._nodes if node.parent == last)
-        for node in nodes:
+        for node in self._nodes:
             copied = node.copied
-            if isinstance(copied, Recycled):
+            if node.parent != last or isinstance(copied, Recycled):
                 continue
             gives_up = isinstance(copied, Resumed) and not path
             if gives_up or node.token_id == verdict.next_token:
@@ -192,10 +185,6 @@ class SuffixDrafter:
             continued = _CONTINUED * run / (run + 1)
             return Resumed(copied.automaton, copied.position, run, _RESUMED, continued)
         return None
-
-
-def _expected_accepted(nodes: Sequence[Node]) -> float:
-    return sum(node.probability for node in nodes)
 
 
 def _outweighs(run: int, match_length: int) -> bool:

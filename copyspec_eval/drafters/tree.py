@@ -89,7 +89,6 @@ class Resumed:
     later_probability: float
 
     def follower(self, path: Sequence[int]) -> Follower | None:
-        """The source's next token."""
         position, token_ids = self.position + 1, self.automaton.token_ids
         if position >= len(token_ids) or token_ids[position] < 0:
             return None
@@ -99,7 +98,6 @@ class Resumed:
         return guess_resumed(self.run, self.probability), token_ids[position], after
 
     def followers(self, path: Sequence[int]) -> Iterator[Follower]:
-        """The source's next token."""
         if follower := self.follower(path):
             yield follower
 
@@ -154,11 +152,9 @@ def grow(
     """The tree of the likeliest tokens that are worth their time.
 
     The token with the highest probability of being reached and accepted is taken next, unless it is
-    out of limits, whose thresholds count in this order. Where two continuations propose the same
-    token, one node stands for both. A recycler continues every branch with uncopied tokens.
-
-    Returns:
-        nodes in the order in which they were taken; a parent comes before its children.
+    out of limits, whose thresholds count in this order; a parent comes before its children. Where
+    two continuations propose the same token, one node stands for both. A recycler continues every
+    branch with uncopied tokens.
     """
     tree = _Growing(limits, recycler)
     covered = [tree.push(1.0, -1, root) for root in roots]

@@ -76,7 +76,7 @@ class ChatModel:
             max_retries=MAX_RETRIES,
         )
 
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
         async def body() -> bytes:
             async with client.chat.completions.with_streaming_response.create(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec_eval.drafters.automaton import SuffixAutomaton
-from copyspec_eval.drafters.store import AnswerStore, StoreMatch
+from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.types import Verdict
 
