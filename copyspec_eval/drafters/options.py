@@ -27,14 +27,7 @@ def store_option(value: object) -> Any:
 
 
 def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
-    """`DraftOptions` of "name=value,…": integers, true and false, `store`'s paths.
-
-    Args:
-        text: see above.
-        drafter: which one, if `text` is not to say it.
-
-    Raises:
-        OptionError: an unknown name; or as `DraftOptions`.
+    """`DraftOptions` of "name=value,…"; `drafter` if the text is not to name it.
 
     >>> parse_draft_options("drafter=suffix,store=runs/a").store_paths
     ('runs/a',)
@@ -51,7 +44,7 @@ def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
 
 
 def setting_value(text: str) -> bool | int | str:
-    """What the text of a setting stands for: an integer, true or false, else the text.
+    """What a setting's text stands for: an integer, true or false, else the text.
 
     >>> setting_value("5"), setting_value("True"), setting_value("runs/a")
     (5, True, 'runs/a')

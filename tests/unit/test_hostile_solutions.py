@@ -16,7 +16,7 @@ from sandbox_levels import EVERY_LEVEL
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import Level
 from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_solution
-from copyspec_eval.scoring.humaneval.verdict import Solution, SolutionError
+from copyspec_eval.scoring.humaneval.verdict import SolutionError, solution_function
 
 TESTS = Path(__file__).parents[1]
 FORGED = sorted((TESTS / "programs" / "forged").glob("*.py"))
@@ -178,7 +178,7 @@ def test_a_solution_has_a_limit_for_its_first_answer() -> None:
     dripping.start()
     try:
         with pytest.raises(SolutionError, match="Timed out"):
-            Solution(ours.detach(), ["x = 1"], "x", seconds=0.3)
+            solution_function(ours.detach(), ["x = 1"], "x", seconds=0.3)
     finally:
         done.set()
         dripping.join()

@@ -4,16 +4,13 @@ This process limits the program, waits for it, counts its processes, and writes 
 socket `control`: `group N`, its process group, and then `exit N`, `signal N` or `processes`. When
 the other end of that socket is closed, everything is killed. As process 1 of a PID namespace it
 cannot be killed from inside, and the kernel ends the namespace with it. Without a namespace the
-program can neither leave its process group nor send signals, and the group is killed in one call: a
-fork bomb would outrun killing process by process.
-
-Each fork waits for permission from this process (a seccomp listener, Linux 5.5), since a fork bomb
-would outrun polling, which is used only where the kernel has no listener.
+program can neither leave its process group nor send signals, and the group is killed in one call.
+A fork bomb would outrun killing one by one, and polling: each fork waits for this process's
+permission (a seccomp listener, Linux 5.5; without, processes are counted in ticks).
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import resource
@@ -34,7 +31,7 @@ from .landlock import forbid_tracing, restrict
 TICK_SECONDS = 0.02
 """Interval at which the processes are counted."""
 
-_AT_A_TIME, _HAND_OVERS = 1000, 100
+_AT_A_TIME = 1000
 
 # <sys/prctl.h>
 _SET_DUMPABLE, _CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 24, 36, 38
@@ -89,13 +86,6 @@ def become(
     """
     try:
         os.setsid()
-        for name, value in limits.items():
-            kind = getattr(resource, name)
-            soft, hard = value, value + (name == "RLIMIT_CPU")
-            _, most = resource.getrlimit(kind)
-            if most != resource.RLIM_INFINITY:
-                soft, hard = min(soft, most), min(hard, most)
-            resource.setrlimit(kind, (soft, hard))
         if LINUX:
             # Root's privileges, and those of setuid programs, are gone from the next exec on.
             for capability in range(64):
@@ -106,29 +96,21 @@ def become(
         elif shared:
             forbid_tracing()
         if LINUX:
-            hand_over(watcher, guard(shared))
+            socket.send_fds(watcher, [b"."], guard(shared))
         watcher.close()
+        # Not before: no more descriptors may be under way to others than files may be open.
+        for name, value in limits.items():
+            kind = getattr(resource, name)
+            soft, hard = value, value + (name == "RLIMIT_CPU")
+            _, most = resource.getrlimit(kind)
+            if most != resource.RLIM_INFINITY:
+                soft, hard = min(soft, most), min(hard, most)
+            resource.setrlimit(kind, (soft, hard))
         os.execv(program[0], list(program))
     except (OSError, ValueError) as error:
         print(f"cannot start {program[0]}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(126)
-
-
-def hand_over(watcher: socket.socket, descriptors: Sequence[int]) -> None:
-    """Send descriptors to `watcher`.
-
-    Linux limits how many a user has under way to this program's small number of open files; those
-    of others arrive in a moment.
-    """
-    for attempt in range(_HAND_OVERS):
-        try:
-            socket.send_fds(watcher, [b"."], descriptors)
-            return
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS or attempt + 1 == _HAND_OVERS:
-                raise
-            time.sleep(TICK_SECONDS)
 
 
 def watch(child: int, control: int, forks: Sequence[int], num_processes: int, shared: bool) -> None:

@@ -31,39 +31,35 @@ class SolutionError(Exception):
     """The solution raised an exception, ended its process, or gave no readable value."""
 
 
-class Solution:
-    """A solution that runs in another process, which a socket's `descriptor` leads to.
+def solution_function(
+    descriptor: int, sources: Sequence[str], entry_point: str, seconds: float = 30.0
+) -> Callable[..., Any]:
+    """A function of a solution that runs in another process, behind a socket's `descriptor`.
 
-    Its `sources` are run one after the other, with the same names, in so many seconds, for their
-    top level and for a machine that is slow to start a process.
+    The `sources` are run one after the other, with the same names, in so many seconds, for their
+    top level and for a machine that is slow to start a process. What the function returns is plain
+    data; `SolutionError` if it, or the top level, fails.
     """
+    from evalplus.eval.utils import TimeoutException, time_limit
 
-    def __init__(
-        self, descriptor: int, sources: Sequence[str], entry_point: str, seconds: float = 30.0
-    ) -> None:
-        from evalplus.eval.utils import TimeoutException, time_limit
+    messages = socket.socket(fileno=descriptor).makefile("rwb")
 
-        self._socket = socket.socket(fileno=descriptor)
-        self._messages = self._socket.makefile("rwb")
+    def ask(message: Any) -> Any:
         try:
-            # Not the socket's own limit, which begins again with each byte.
-            with time_limit(seconds):
-                self._ask({"sources": sources, "entry_point": entry_point})
-        except TimeoutException as error:
-            raise SolutionError(str(error)) from error
-
-    def call(self, *arguments: Any) -> Any:
-        """What the function returns, as plain data; `SolutionError` if the call failed."""
-        return self._ask([encode(argument) for argument in arguments])
-
-    def _ask(self, message: Any) -> Any:
-        try:
-            self._messages.write(json.dumps(message).encode() + b"\n")
-            self._messages.flush()
-            answer = json.loads(self._messages.readline(_ANSWER_BYTES))
+            messages.write(json.dumps(message).encode() + b"\n")
+            messages.flush()
+            answer = json.loads(messages.readline(_ANSWER_BYTES))
             return decode(answer["value"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
             raise SolutionError(str(error)) from error
+
+    try:
+        # Not the socket's own limit, which begins again with each byte.
+        with time_limit(seconds):
+            ask({"sources": sources, "entry_point": entry_point})
+    except TimeoutException as error:
+        raise SolutionError(str(error)) from error
+    return lambda *arguments: ask([encode(argument) for argument in arguments])
 
 
 def sanitise() -> None:
@@ -121,13 +117,13 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
         reference, inputs, entry_point, record_time=True, output_not_none=not_none
     )
     try:
-        solution = Solution(channel, [source], entry_point)
+        function = solution_function(channel, [source], entry_point)
     except SolutionError:
         return False
     _compare_shapes()
     # EvalPlus tests the source of a module, in a fork of this process.
     elsewhere = ModuleType("elsewhere")
-    setattr(elsewhere, entry_point, solution.call)
+    setattr(elsewhere, entry_point, function)
     sys.modules["elsewhere"] = elsewhere
     status, details = untrusted_check(
         "mbpp" if is_mbpp else "humaneval",
@@ -172,9 +168,9 @@ def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool
     _check(problem, _names(prompt + problem["canonical_solution"])[entry_point])
     seconds = max(_CHECK_SECONDS, _CHECK_FACTOR * (time.perf_counter() - started))
     try:
-        solution = Solution(channel, [prompt, source], entry_point)
+        function = solution_function(channel, [prompt, source], entry_point)
         with time_limit(seconds):
-            _check(problem, solution.call)
+            _check(problem, function)
     except Exception:  # a failed assertion, the time limit, or what the tests make of an answer
         return False
     return True
