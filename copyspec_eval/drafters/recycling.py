@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from copyspec_eval.drafters.outcomes import Guess, guess_recycled
@@ -34,7 +33,7 @@ class Recycler:
     >>> recycler.start([5])
     >>> recycler.observe([], Verdict(0, next_token=6, path=(), likeliest=[(6, 7, 8)]))
     >>> def tokens(path):
-    ...     return [token for recycled in recycler.after(path, 1.0) for token in recycled.token_ids]
+    ...     return [token for offered in recycler.after(path, 1.0) for _, token, _ in offered]
     >>> tokens(path=()), tokens(path=(7,)), tokens(path=(7, 5))
     ([7, 8], [], [6, 7, 8])
     """
@@ -58,31 +57,18 @@ class Recycler:
         self._runners_up = [token for token in likeliest if token != verdict.next_token]
         self._last = verdict.next_token
 
-    def after(self, path: Sequence[int], uncopied: float) -> Iterator[Recycled]:
-        """What may follow the tokens of a branch."""
+    def after(
+        self, path: Sequence[int], uncopied: float
+    ) -> Iterator[Iterator[tuple[Guess, int, None]]]:
+        """What may follow a branch, as `tree.Follower`s; behind it, no source goes on."""
         successors = self._successors.get(path[-1] if path else self._last, ())
-        yield Recycled(successors, "successor", uncopied)
+        yield _ranked("successor", successors, uncopied)
         if not path:
-            yield Recycled(self._runners_up, "runner-up", uncopied)
+            yield _ranked("runner-up", self._runners_up, uncopied)
 
 
-@dataclass(slots=True)
-class Recycled:
-    """Tokens that the model held for likely, the likeliest first; see `tree.Continuation`.
-
-    A "successor" was likely after the same token, a "runner-up" one token earlier. They have no
-    position, and `uncopied` is as for `guess_recycled`.
-    """
-
-    token_ids: Sequence[int]
-    kind: Literal["successor", "runner-up"]
-    uncopied: float
-    position: int = -1
-
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Recycled]]:
-        for rank, token in enumerate(self.token_ids):
-            yield guess_recycled(self.kind, rank, self.uncopied), token, _NOTHING
-
-
-_NOTHING = Recycled((), "successor", 0.0)
-"""Behind a recycled token no source goes on; `grow` asks what may follow it."""
+def _ranked(
+    kind: Literal["successor", "runner-up"], token_ids: Sequence[int], uncopied: float
+) -> Iterator[tuple[Guess, int, None]]:
+    for rank, token in enumerate(token_ids):
+        yield guess_recycled(kind, rank, uncopied), token, None

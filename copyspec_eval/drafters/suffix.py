@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Limits, Outcomes
-from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycled, Recycler, Successors
+from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
 from copyspec_eval.drafters.thresholds import marginal_values
-from copyspec_eval.drafters.tree import Continuation, Matched, Node, Resumed, chain, grow
+from copyspec_eval.drafters.tree import Copied, Matched, Node, Resumed, chain, grow
 from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
 
 _CUE, _MOST_EARLIER = 16, 4
@@ -143,16 +143,16 @@ class SuffixDrafter:
             for token in token_ids:
                 stored.advance(token)
 
-    def _position(self, copied: Continuation) -> int:
+    def _position(self, copied: Copied | None) -> int:
         """The `Draft.position` of a token."""
-        if isinstance(copied, Recycled):
+        if copied is None:
             return CopyOrigin.RECYCLED
         position = copied.position - copied.automaton.num_earlier
         if position < 0:
             return CopyOrigin.EARLIER
         return position if copied.automaton is self._context else CopyOrigin.STORE
 
-    def _roots(self) -> Iterator[Matched | Resumed]:
+    def _roots(self) -> Iterator[Copied]:
         """Where a draft may begin; the first is preferred to its equals."""
         context, rejected = self._context, self._rejected
         match = context.link[context.last]
@@ -176,7 +176,7 @@ class SuffixDrafter:
         last = path[-1] if path else -1
         for node in self._nodes:
             copied = node.copied
-            if node.parent != last or isinstance(copied, Recycled):
+            if node.parent != last or copied is None:
                 continue
             gives_up = isinstance(copied, Resumed) and not path
             if gives_up or node.token_id == verdict.next_token:
