@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-_WALK = 16
-"""How many suffixes are counted per token: bounds the time where one token repeats."""
-_MOST_TOKENS = 200_000
-"""Of a store: about 100 MB in Python objects."""
+_WALK = 16  # how many suffixes are counted per token: bounds the time where one token repeats
+_CAPACITY = 200_000  # of a store, in tokens: about 100 MB in Python objects
 
 
 class SuffixAutomaton:
@@ -105,7 +103,7 @@ class AnswerStore:
     """The latest answers of a run and, before its own, of earlier runs, bounded in memory.
 
     Each is followed by a negative token that occurs once, so that nothing is ever copied across the
-    end of an answer. Two halves have `most_tokens`, each with an automaton, the newer one last:
+    end of an answer. Two halves have the `capacity`, each with an automaton, the newer one last:
     when that is full, the older is dropped as a whole, so that nothing is indexed again. Of the
     answers of `earlier` runs, the last ones stay.
 
@@ -116,11 +114,9 @@ class AnswerStore:
     (2, 7)
     """
 
-    def __init__(
-        self, most_tokens: int = _MOST_TOKENS, earlier: Iterable[Sequence[int]] = ()
-    ) -> None:
+    def __init__(self, capacity: int = _CAPACITY, earlier: Iterable[Sequence[int]] = ()) -> None:
         self.automata = [SuffixAutomaton()]
-        self._most_tokens = most_tokens
+        self._capacity = capacity
         self._num_added = 0
         for answer in earlier:
             self.add(answer)
@@ -131,7 +127,7 @@ class AnswerStore:
         self._num_added += 1
         newer = self.automata[-1]
         num_tokens = len(newer.token_ids)
-        if num_tokens and num_tokens + len(token_ids) >= self._most_tokens // 2:
+        if num_tokens and num_tokens + len(token_ids) >= self._capacity // 2:
             self.automata = [newer, SuffixAutomaton()]
             newer = self.automata[-1]
         for token in (*token_ids, -self._num_added):

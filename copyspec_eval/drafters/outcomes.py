@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 
 _IMAGINED = 10.0
 """How many accepted and how many rejected tokens are imagined per cell, as many as expected."""
-_MOST_DIGITS = 7
-"""Matches of 64 tokens and more are not told apart."""
+_MOST_DIGITS = 7  # matches of 64 tokens and more are not told apart
 
 _PRIORS = {"context": 2.5, "store": 8.0}
 """Over the match's length, how many more occurrences with another continuation are imagined."""

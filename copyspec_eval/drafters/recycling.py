@@ -8,8 +8,7 @@ from typing import Literal
 from copyspec_eval.drafters.outcomes import Guess, guess_recycled
 from copyspec_eval.types import Verdict
 
-NUM_LIKELIEST = 8
-"""How many of each token's likeliest successors are recycled."""
+NUM_LIKELIEST = 8  # how many of each token's likeliest successors are recycled
 
 Successors = dict[int, Sequence[int]]
 """Of each token, what was likeliest to follow in the last logits after it, the likeliest first.

@@ -14,8 +14,7 @@ from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
 
-DrafterFactory = Callable[[], Drafter]
-"""Makes the drafter of one request."""
+DrafterFactory = Callable[[], Drafter]  # makes the drafter of one request
 
 LONGEST_DRAFT = 96
 """Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length."""

@@ -18,8 +18,7 @@ tokens are found; and how many such answers are indexed, the latest."""
 _RESUMED, _CONTINUED = 0.2, 0.84
 """Probability that a copy resumes after a substitution, and that it continues by a token then."""
 
-_SHORTER = 0.5
-"""Probability that a tree gives to what followed the next shorter match."""
+_SHORTER = 0.5  # probability that a tree gives to what followed the next shorter match
 
 
 class SuffixDrafter:
@@ -167,7 +166,8 @@ class SuffixDrafter:
             if stored.length:
                 yield Matched(stored.automaton, stored.state, stored.length, "store")
                 length = max(length, stored.length)
-        if rejected and _outweighs(rejected.run, length):
+        # A run that was just rejected outweighs no match, and a long one a short match.
+        if rejected and length <= 6 and rejected.run >= (8 if length else 1):
             yield rejected
 
     def _rejected_copy(self, verdict: Verdict) -> Resumed | None:
@@ -185,8 +185,3 @@ class SuffixDrafter:
             continued = _CONTINUED * run / (run + 1)
             return Resumed(copied.automaton, copied.position, run, _RESUMED, continued)
         return None
-
-
-def _outweighs(run: int, match_length: int) -> bool:
-    """Whether a run of copied tokens that was just rejected outweighs the current match."""
-    return run >= 1 if match_length == 0 else match_length <= 6 and run >= 8

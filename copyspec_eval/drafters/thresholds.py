@@ -11,8 +11,7 @@ from copyspec_eval.types import Draft
 
 _TOKENS_PER_STEP = 1.5
 """Tokens per one-token step's time that drafting gives on average: what a longer step forgoes."""
-_LEAST = 0.0006
-"""Where tokens cost nothing, drafting them still does."""
+_LEAST = 0.0006  # where tokens cost nothing, drafting them still does
 
 
 def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:

@@ -14,8 +14,7 @@ from copyspec_eval.drafters.recycling import Recycler
 _MORE_LIKELY, _MOST_LIKELY = 0.02, 0.97
 """By how much the probability that a resumed copy continues grows with every token, and its cap."""
 
-_LEAST_UNCOPIED = 0.05
-"""The least probability that a token follows which no source has there."""
+_LEAST_UNCOPIED = 0.05  # the least probability that a token follows which no source has there
 
 
 @dataclass(slots=True)
@@ -106,8 +105,7 @@ Copied = Matched | Resumed
 """A place that a draft has reached; `followers` gives what may follow there, likeliest first,
 where `path` are the draft's tokens up to here."""
 
-Follower = tuple[Guess, int, Copied]
-"""A guess, its token, and the place after it."""
+Follower = tuple[Guess, int, Copied]  # a guess, its token, and the place after it
 Offered = Follower | tuple[Guess, int, None]
 
 

@@ -46,8 +46,7 @@ LIMITS = Level(
     "(and use the network, where the system is not Linux)",
     shared=True,
 )
-LEVELS = (BUBBLEWRAP, LANDLOCK, LIMITS)
-"""The strictest first."""
+LEVELS = (BUBBLEWRAP, LANDLOCK, LIMITS)  # the strictest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,8 @@ def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
         try:
             watch = _start(stack, level, command, output)
         except OSError as error:
-            raise SandboxError(
-                f"cannot start the sandbox ({error}); remove the cause and run again"
-            ) from error
+            reason = f"cannot start the sandbox ({error}); remove the cause and run again"
+            raise SandboxError(reason) from error
         yield watch
 
 

@@ -89,8 +89,7 @@ def announce(level: Level) -> None:
 def function(place: str, *arguments: str, **options: Any) -> Command:
     """A command that runs a function, "module:name" in this package; `options` as of `Command`."""
     start = _START.format(str(Path(__file__).parents[2]), *place.split(":"))
-    words = [sys.executable, "-I", "-c", start, *arguments]
-    return Command(words, readable=INSTALLED, **options)
+    return Command([sys.executable, "-I", "-c", start, *arguments], readable=INSTALLED, **options)
 
 
 def run(command: Command) -> Outcome:
@@ -100,9 +99,9 @@ def run(command: Command) -> Outcome:
 
 @contextmanager
 def running(command: Command) -> Iterator[None]:
-    """Have a command run until the caller is done with it; its channels are closed here.
+    """Have a command run until the caller is done with it, however long; its channels are closed.
 
-    What it prints is discarded, and `Limits.wall_seconds` is up to the caller.
+    What it prints is discarded.
     """
     with started(level(), command, subprocess.DEVNULL):
         for channel in command.channels:
@@ -116,7 +115,7 @@ def run_program(source: str, limits: Limits = DEFAULT_LIMITS) -> Outcome:
     return run(Command(arguments, source.encode(errors="replace"), limits))
 
 
-def run_all(sources: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> list[Outcome]:
+def run_all(sources: Sequence[str]) -> list[Outcome]:
     """`run_program` each source, in parallel on all processors; equal sources are run once."""
     unique = list(dict.fromkeys(sources))
     if unique:
@@ -124,7 +123,7 @@ def run_all(sources: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> list[Out
     # Those that this process may use, where the system tells.
     affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     with ThreadPoolExecutor(len(affinity(0))) as pool:
-        running = pool.map(lambda source: run_program(source, limits), unique)
+        running = pool.map(run_program, unique)
         outcomes = list(tqdm(running, "Running programs", len(unique), unit="program"))
     by_source = dict(zip(unique, outcomes, strict=True))
     return [by_source[source] for source in sources]

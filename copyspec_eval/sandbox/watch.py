@@ -22,28 +22,19 @@ _GROUP, _END = re.compile(r"group ([0-9]{1,9})"), re.compile(r"(exit|signal) ([0
 
 @dataclass(slots=True)
 class Watch:
-    """Reads what a program prints until it ends or exceeds a limit.
+    """A program that runs, and what it has printed so far."""
 
-    `process` is that of `child`, which reports on the socket `control`; its output is piped if
-    there is to be an outcome. `group` is the program's process group, as `child` numbers it; 0
-    before that is known.
-    """
-
-    process: subprocess.Popen[bytes]
-    control: socket.socket
+    process: subprocess.Popen[bytes]  # that of `child`; piped if there is to be an outcome
+    control: socket.socket  # on which `child` reports
     limits: Limits
     memory: MemoryGroup | None
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
-    group: int = 0
+    group: int = 0  # the program's process group, as `child` numbers it, once that is known
     message: bytes = b""
 
     def outcome(self) -> Outcome:
-        """Wait for the end; the caller must stop `child` afterwards.
-
-        Raises:
-            SandboxError: `child` ended before the program began.
-        """
+        """Wait for the end; the caller must stop `child` afterwards."""
         deadline = time.monotonic() + self.limits.wall_seconds
         outputs = ((self.process.stdout, self.stdout), (self.process.stderr, self.stderr))
         printed = {stream.fileno(): text for stream, text in outputs if stream}

@@ -41,9 +41,8 @@ class ChatModel:
         try:
             import openai
         except ImportError as error:
-            raise OptionError(
-                "asking a chat model needs the package openai; pip install 'copyspec-eval[judge]'"
-            ) from error
+            remedy = "pip install 'copyspec-eval[judge]'"
+            raise OptionError(f"asking a chat model needs the package openai; {remedy}") from error
         self.name = name
         self._key = _key()
         if not self._key and not base_url:

@@ -9,8 +9,7 @@ from rouge_score.rouge_scorer import RougeScorer
 _ROUGES = ("rouge1", "rouge2", "rougeL")
 _STEMMED = RougeScorer(_ROUGES, use_stemmer=True)
 _UNSTEMMED = RougeScorer((*_ROUGES, "rougeLsum"))
-SCORES = (*_ROUGES, "verbatim")
-"""The names of `score_summary`."""
+SCORES = (*_ROUGES, "verbatim")  # the names of `score_summary`
 UNSTEMMED = tuple(f"{name}_unstemmed" for name in (*_ROUGES, "rougeLsum"))
 """The names of `unstemmed_rouge`."""
 

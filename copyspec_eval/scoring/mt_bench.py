@@ -32,22 +32,14 @@ _RATINGS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
 NUM_JUDGEMENTS = 3
 WAIT_SECONDS = 1.0
 
-AnswerTurn = tuple[int, int]
-"""A question_id, and a turn counted from 1."""
-
-
-class Template(NamedTuple):
-    """A prompt of FastChat's `judge_prompts.jsonl`; `user` is a format string with named fields."""
-
-    system: str
-    user: str
+AnswerTurn = tuple[int, int]  # a question_id, and a turn counted from 1
 
 
 class Guide(NamedTuple):
-    """FastChat's data for a judge: prompts by name, and reference answers by question_id."""
+    """FastChat's data for a judge."""
 
-    templates: Mapping[str, Template]
-    references: Mapping[int, tuple[str, str]]
+    templates: Mapping[str, tuple[str, str]]  # a system and a user prompt, by name
+    references: Mapping[int, tuple[str, str]]  # the right answers, by question_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +69,18 @@ class Grading:
 
 
 class Judged(NamedTuple):
-    """The ratings of one task's answers, from this run or an earlier one.
-
-    Each answer has a score, or a reason why it has none; each skipped line of the judgement file
-    has a note.
-    """
+    """The ratings of one task's answers, from this run or an earlier one."""
 
     gradings: Sequence[Grading]
     scores: dict[AnswerTurn, float]
-    reasons: dict[AnswerTurn, str]
-    notes: list[str]
+    reasons: dict[AnswerTurn, str]  # why the others have none
+    notes: list[str]  # on each line that was skipped in the judgement file
 
 
 def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str, Any]]) -> Guide:
     """A guide from the rows of `judge_prompts.jsonl` and of FastChat's reference answers."""
     try:
-        templates = {
-            row["name"]: Template(row["system_prompt"], row["prompt_template"]) for row in prompts
-        }
+        templates = {row["name"]: (row["system_prompt"], row["prompt_template"]) for row in prompts}
         answers = {row["question_id"]: _both(row["choices"][0]["turns"]) for row in references}
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"not FastChat's judge data ({error!r}); copy its files again") from error
@@ -136,17 +122,14 @@ def gradings(
     for turn in (1, 2):
         shown = reference_of(task, conversation, turn, guide, all_references)
         name = f"single-{'math-' if shown else ''}v1{'-multi-turn' if turn == 2 else ''}"
-        template = guide.templates[name]
+        system, template = guide.templates[name]
         try:
             references = dict(zip(("ref_answer_1", "ref_answer_2"), shown or (), strict=False))
-            user = template.user.format(**values, **references)
+            user = template.format(**values, **references)
         except (IndexError, KeyError, ValueError) as error:
-            raise DataError(
-                f"the judge's prompt {name!r} has an unknown field ({error}); copy the file again"
-            ) from error
-        yield Grading(
-            conversation.question_id, conversation.category, turn, name, template.system, user
-        )
+            reason = f"has an unknown field ({error}); copy the file again"
+            raise DataError(f"the judge's prompt {name!r} {reason}") from error
+        yield Grading(conversation.question_id, conversation.category, turn, name, system, user)
 
 
 def parse_rating(judgement: str) -> float | None:
@@ -223,9 +206,8 @@ def read_scores(
 ) -> tuple[dict[AnswerTurn, float], list[str]]:
     """Ratings in a judgement file, and a note on each line that is skipped as no judgement.
 
-    Raises:
-        DataError: the file cannot be read, or judges an answer that is not in `gradings`: means
-            that FastChat computes from it would not be this run's.
+    One of an answer that is not in `gradings` is an error: means that FastChat computes from the
+    file would not be this run's.
     """
     expected = {each.key: (model, [judge, each.template], each.user) for each in gradings}
     scores: dict[AnswerTurn, float] = {}
@@ -241,9 +223,8 @@ def read_scores(
             notes.append(f"{path}:{number}: skipped, not a judgement ({reason}); remove the line")
             continue
         if not is_ours:
-            raise DataError(
-                f"{path}:{number}: judges another answer than this run's; move the file away"
-            )
+            reason = "judges another answer than this run's; move the file away"
+            raise DataError(f"{path}:{number}: {reason}")
         if is_rating(score):
             scores[answer] = score
         elif score != -1:  # FastChat's mark of no rating

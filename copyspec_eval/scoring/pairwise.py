@@ -20,8 +20,7 @@ from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
 from copyspec_eval.scoring.mt_bench import AnswerTurn, Conversation, Guide, reference_of
 
-_KNOWN_JUDGE = "gpt-4"
-"""A judge's name that FastChat knows; its own is put into the rows."""
+_KNOWN_JUDGE = "gpt-4"  # to FastChat; the judge's own name is put into the rows
 
 
 class Pair(NamedTuple):
@@ -79,9 +78,8 @@ def judge_pairs(
     `judge_prompts.jsonl`, and `names` those of the two models.
     """
     with journal.alone(path), _fastchat(model) as (common, gen_judgment):
-        judges = gen_judgment.make_judge_pairwise(
-            _KNOWN_JUDGE, {row["name"]: dict(row) for row in prompts}
-        )
+        by_name = {row["name"]: dict(row) for row in prompts}
+        judges = gen_judgment.make_judge_pairwise(_KNOWN_JUDGE, by_name)
 
         def verdict_row(pair: Pair) -> dict[str, Any]:
             kind = ("math" if pair.reference else "default") + ("-mt" if pair.turn == 2 else "")
@@ -113,9 +111,8 @@ def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
     try:
         from fastchat.llm_judge import common, gen_judgment
     except ImportError as error:
-        raise OptionError(
-            f"judging pairs needs FastChat ({error}); pip install 'copyspec-eval[judge]'"
-        ) from error
+        remedy = "pip install 'copyspec-eval[judge]'"
+        raise OptionError(f"judging pairs needs FastChat ({error}); {remedy}") from error
 
     def complete(name: str, conversation: Any, **_: Any) -> str:
         system, user = conversation.to_openai_api_messages()
@@ -148,8 +145,8 @@ def _read(
             key = row["question_id"], row["turn"]
             pair, prompt = by_key[key], row["g1_user_prompt"]
             texts = (pair.a.answers[pair.turn - 1], pair.b.answers[pair.turn - 1])
-            is_ours = (row["model_1"], row["model_2"]) == names and row["judge"][0] == judge
-            is_ours = is_ours and all(text in prompt for text in texts)
+            same = (row["model_1"], row["model_2"], row["judge"][0]) == (*names, judge)
+            is_ours = same and all(text in prompt for text in texts)
             winners = {row["g1_winner"], row["g2_winner"]}
         except ValueError:
             continue

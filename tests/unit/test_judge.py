@@ -92,7 +92,7 @@ def test_broken_judge_data_is_one_line(data: Guide) -> None:
         guide([{"name": "single-v1", "system_prompt": ""}], [])
     with pytest.raises(DataError, match="has no prompt 'single-v1'; copy the file again"):
         guide([], [])
-    broken = {**data.templates, "single-v1": data.templates["single-v1"]._replace(user="{other}")}
+    broken = {**data.templates, "single-v1": ("", "{other}")}
     with pytest.raises(
         DataError, match=r"the judge's prompt 'single-v1' has an unknown field \('other'\)"
     ):

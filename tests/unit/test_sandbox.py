@@ -434,7 +434,7 @@ def test_a_program_that_does_not_exist() -> None:
 def test_equal_programs_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
-    def run_one(source: str, limits: Limits) -> Outcome:
+    def run_one(source: str) -> Outcome:
         started.append(source)
         return Outcome("ok", 0, source, "")
 

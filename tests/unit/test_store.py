@@ -88,7 +88,7 @@ def test_no_token_is_indexed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         append(self, token)
 
     monkeypatch.setattr(SuffixAutomaton, "append", counted)
-    store = AnswerStore(most_tokens=40)
+    store = AnswerStore(capacity=40)
     for number in range(50):
         store.add(range(number, number + 7))
     assert indexed == 50 * 8
@@ -96,7 +96,7 @@ def test_no_token_is_indexed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_request_goes_on_while_its_store_drops_answers() -> None:
-    store = AnswerStore(most_tokens=20)
+    store = AnswerStore(capacity=20)
     store.add([5, 6, 7, 8, 9])
     drafter = SuffixDrafter(store)
     drafter.start([1, 5, 6])
@@ -110,7 +110,7 @@ def test_a_request_goes_on_while_its_store_drops_answers() -> None:
 
 
 def test_both_halves_are_copied_from() -> None:
-    store = AnswerStore(most_tokens=20)
+    store = AnswerStore(capacity=20)
     for answer in ([5, 6, 7, 8], [1, 2, 3, 4]):
         store.add(answer)
     store.add([9, 9, 9])

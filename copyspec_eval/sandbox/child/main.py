@@ -28,8 +28,7 @@ from . import LINUX, libc
 from .filter import guard
 from .landlock import forbid_tracing, restrict
 
-TICK_SECONDS = 0.02
-"""Interval at which the processes are counted."""
+TICK_SECONDS = 0.02  # interval at which the processes are counted
 
 _AT_A_TIME = 1000
 

@@ -14,7 +14,6 @@ import json
 import socket
 import sys
 from collections.abc import Callable
-from functools import partial
 from io import BufferedRWPair
 from types import ModuleType
 from typing import Any
@@ -31,10 +30,10 @@ def answer() -> None:
         first = json.loads(messages.readline())
         solution = ModuleType("solution")
         sys.modules["solution"] = solution
-        _send(messages, partial(_load, solution, first["sources"]))
+        _send(messages, _load, solution, first["sources"])
         for line in messages:
             arguments = [decode(data) for data in json.loads(line)]
-            _send(messages, partial(_call, solution, first["entry_point"], arguments))
+            _send(messages, _call, solution, first["entry_point"], arguments)
 
 
 def _load(solution: ModuleType, sources: list[str]) -> None:
@@ -46,10 +45,10 @@ def _call(solution: ModuleType, entry_point: str, arguments: list[Any]) -> Any:
     return getattr(solution, entry_point)(*arguments)
 
 
-def _send(messages: BufferedRWPair, run: Callable[[], Any]) -> None:
+def _send(messages: BufferedRWPair, run: Callable[..., Any], *arguments: Any) -> None:
     """Send what `run` returns, or what it raises."""
     try:
-        value = run()
+        value = run(*arguments)
         # A solution may have set a limit of its own, too low for what follows.
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(_RECURSION_LIMIT)

@@ -17,8 +17,7 @@ from typing import Any
 _NUMPY_TYPE = re.compile(r"bool|u?int[0-9]{1,2}|float[0-9]{2}|complex[0-9]{2,3}")
 
 
-UNKNOWN = object()
-"""Stands for a value of another type; equal to no value but itself."""
+UNKNOWN = object()  # stands for a value of another type; equal to no value but itself
 _UNKNOWN_DATA = {"unknown": None}
 
 

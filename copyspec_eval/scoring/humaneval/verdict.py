@@ -113,9 +113,7 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
     if is_mbpp:
         inputs = mbpp_deserialize_inputs(problem["task_id"], inputs)
     not_none = is_mbpp and entry_point in MBPP_OUTPUT_NOT_NONE_TASKS
-    expected, seconds = trusted_exec(
-        reference, inputs, entry_point, record_time=True, output_not_none=not_none
-    )
+    expected, seconds = trusted_exec(reference, inputs, entry_point, True, not_none)
     try:
         function = solution_function(channel, [source], entry_point)
     except SolutionError:
