@@ -3,8 +3,6 @@
 And a store of such sequences: answers to other requests, as a second source to copy from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 _WALK = 16  # how many suffixes are counted per token: bounds the time where one token repeats

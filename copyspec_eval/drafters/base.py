@@ -1,7 +1,5 @@
 """The drafter protocol, and the drafter that never drafts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The paper's drafter: where the last γ tokens occurred before, copy what followed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from copyspec_eval.types import Draft, Verdict

@@ -1,7 +1,5 @@
 """How to draft, as text: in command lines, environment variables and notes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How likely a copied token is, by the counts behind it and by what became of others like it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

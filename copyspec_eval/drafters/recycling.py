@@ -1,7 +1,5 @@
 """What the model itself held for likely, drafted where nothing is copied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The drafters by name: a new one is a file beside this and a line in `DRAFTERS`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The longest repetition decides what to copy, and its counts decide how much."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton

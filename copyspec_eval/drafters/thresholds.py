@@ -1,7 +1,5 @@
 """From which probability of being accepted on a draft token saves more time than it costs."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections import Counter

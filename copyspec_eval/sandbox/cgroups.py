@@ -4,8 +4,6 @@ They can be had as root, and in sessions where the system lets a user make group
 they cannot, the address space of each process is limited alone.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What is run in the sandbox, how it is contained, within which limits, and how it ended."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One command at one level of containment: started, and ended with all that it started."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs programs at the best level of containment that works, or at the one that is asked for."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

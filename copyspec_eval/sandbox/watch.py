@@ -1,7 +1,5 @@
 """Reads what a program prints until it ends or exceeds a limit."""
 
-from __future__ import annotations
-
 import os
 import re
 import selectors

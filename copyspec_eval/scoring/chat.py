@@ -1,7 +1,5 @@
 """A chat model behind an OpenAI-compatible server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -79,10 +77,7 @@ class ChatModel:
 
         async def body() -> bytes:
             async with client.chat.completions.with_streaming_response.create(
-                model=self.name,
-                messages=messages,
-                temperature=0,
-                max_tokens=MAX_TOKENS,
+                model=self.name, messages=messages, temperature=0, max_tokens=MAX_TOKENS
             ) as response:
                 content = bytearray()
                 async for chunk in response.iter_bytes():

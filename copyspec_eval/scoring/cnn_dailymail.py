@@ -1,7 +1,5 @@
 """Scores of a summary: ROUGE against the reference, and the share copied from the article."""
 
-from __future__ import annotations
-
 import re
 
 from rouge_score.rouge_scorer import RougeScorer

@@ -1,7 +1,5 @@
 """Programs as answers to GSM8K problems: right if the first number printed is the gold number."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 

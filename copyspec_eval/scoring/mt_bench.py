@@ -3,8 +3,6 @@
 Prompts, rating and file format are those of FastChat's `llm_judge`, whose tools can read our files.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ decides who wins; only the request goes through `chat`, since FastChat's client 
 knows a fixed list of judges.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout

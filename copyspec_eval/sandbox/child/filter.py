@@ -1,7 +1,5 @@
 """The filter of system calls: a program can make those that Python needs, and no others."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """What Landlock lets a program do with the machine's files."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Sequence

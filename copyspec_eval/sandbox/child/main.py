@@ -9,8 +9,6 @@ A fork bomb would outrun killing one by one, and polling: each fork waits for th
 permission (a seccomp listener, Linux 5.5; without, processes are counted in ticks).
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import resource

@@ -4,8 +4,6 @@ Nothing runs in this process: EvalPlus forks and limits the memory of its own pr
 solutions would fail in one that holds a model.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

@@ -8,8 +8,6 @@ Nothing here is hidden from the solution, which shares the process: all that it 
 it could have returned.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

@@ -4,8 +4,6 @@ Whoever reads them runs no code of whoever wrote them: all that comes back is of
 `decimal`, `fractions` or numpy, or `UNKNOWN`.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import UserList, UserString

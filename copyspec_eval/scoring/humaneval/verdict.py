@@ -4,8 +4,6 @@ A solution never runs in the process that judges it. EvalPlus, or the problem's 
 function that sends its arguments to the process where it does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import multiprocessing
