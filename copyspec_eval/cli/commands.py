@@ -36,8 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 def replay(arguments: argparse.Namespace) -> None:
     """Print a drafter's figures on recorded answers: forwards, copied share, and so on."""
     from copyspec_eval.cli.replay import replay_turn
-    from copyspec_eval.drafters.options import parse_draft_options
-    from copyspec_eval.drafters.registry import drafter_factory, longest_draft
+    from copyspec_eval.drafters.registry import drafter_factory, longest_draft, parse_draft_options
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
     from copyspec_eval.reports.replayed import replay_figures, replay_table

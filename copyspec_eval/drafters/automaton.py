@@ -87,10 +87,8 @@ class SuffixAutomaton:
                 counted = after
                 count[after] += 1
                 end[after] = length
-            favourite = best[state]
-            if favourite != token and (
-                favourite == -1 or count[after] >= count[following[state][favourite]]
-            ):
+            usual = best[state]
+            if usual != token and (usual == -1 or count[after] >= count[following[state][usual]]):
                 best[state] = token
             state = link[state]
             if state == -1:

@@ -15,6 +15,9 @@ Token Recycling (arXiv 2408.08696): what a model held for likely after a token, 
 At most a row of a few hundred bytes for each token of the vocabulary.
 """
 
+Ranked = Iterator[tuple[Guess, int, None]]
+"""As `tree.Follower`, but that no source goes on behind a recycled token."""
+
 
 class Recycler:
     """Continues the branches of one request's trees with what the model held for likely.
@@ -54,10 +57,8 @@ class Recycler:
         self._runners_up = [token for token in likeliest if token != verdict.next_token]
         self._last = verdict.next_token
 
-    def after(
-        self, path: Sequence[int], uncopied: float
-    ) -> Iterator[Iterator[tuple[Guess, int, None]]]:
-        """What may follow a branch, as `tree.Follower`s; behind it, no source goes on."""
+    def after(self, path: Sequence[int], uncopied: float) -> Iterator[Ranked]:
+        """What may follow a branch."""
         successors = self._successors.get(path[-1] if path else self._last, ())
         yield _ranked("successor", successors, uncopied)
         if not path:
@@ -66,6 +67,6 @@ class Recycler:
 
 def _ranked(
     kind: Literal["successor", "runner-up"], token_ids: Sequence[int], uncopied: float
-) -> Iterator[tuple[Guess, int, None]]:
+) -> Ranked:
     for rank, token in enumerate(token_ids):
         yield guess_recycled(kind, rank, uncopied), token, None

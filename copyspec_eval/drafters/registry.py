@@ -1,7 +1,12 @@
-"""The drafters by name: a new one is a file beside this and a line in `DRAFTERS`."""
+"""The drafters by name, and how to draft as text.
+
+A new drafter is a file beside this and a line in `DRAFTERS`.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from copyspec_eval.drafters.automaton import AnswerStore
 from copyspec_eval.drafters.base import Drafter, NoDrafter
@@ -20,16 +25,15 @@ LONGEST_DRAFT = 96
 
 @dataclass(frozen=True, slots=True)
 class DrafterKind:
-    """A drafter that can be chosen by name, and which of `store`, `tree` and `recycle` it has.
+    """A drafter that can be chosen by name.
 
-    `make` gets earlier runs' answers, too. `num_draft_tokens` is the longest draft where the user
-    names no length; None for a drafter that goes by the acceptance thresholds, and so by what a
-    step costs on this machine.
+    `num_draft_tokens` is the longest draft where the user names no length; None for a drafter that
+    goes by the acceptance thresholds, and so by what a step costs on this machine.
     """
 
-    make: Callable[[DraftOptions, Iterable[Sequence[int]]], DrafterFactory]
+    make: Callable[[DraftOptions, Iterable[Sequence[int]]], DrafterFactory]  # as `drafter_factory`
     num_draft_tokens: int | None
-    switches: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()  # which of `store`, `tree` and `recycle` it has
 
 
 def _copyspec(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
@@ -67,10 +71,8 @@ def drafter_kind(name: str) -> DrafterKind:
 def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
-    A store begins with `earlier`, answers of earlier runs.
-
-    Raises:
-        OptionError: as `drafter_kind`; the drafter has no such switch; there is no tree to fill.
+    A store begins with `earlier`, answers of earlier runs. `OptionError` if the drafter has no such
+    switch, or there is no tree to fill.
     """
     kind = drafter_kind(options.drafter)
     for name in ("store", "tree", "recycle"):
@@ -92,3 +94,63 @@ def longest_draft(options: DraftOptions) -> int:
     if copied is None:
         copied = drafter_kind(options.drafter).num_draft_tokens or LONGEST_DRAFT
     return max(copied, options.delta) if options.draft_model else copied
+
+
+def store_option(value: object) -> Any:
+    """The value of `store=`: a switch as it is, paths as a tuple; `DraftOptions` refuses the rest.
+
+    >>> store_option("runs/a:runs/b"), store_option(["runs/a"]), store_option(True)
+    (('runs/a', 'runs/b'), ('runs/a',), True)
+    """
+    paths = value.split(":") if isinstance(value, str) else value
+    if isinstance(paths, list | tuple) and paths and all(isinstance(p, str) and p for p in paths):
+        return tuple(paths)
+    return value
+
+
+def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
+    """`DraftOptions` of "name=value,…"; `drafter` if the text is not to name it.
+
+    >>> parse_draft_options("drafter=suffix,store=runs/a").store_paths
+    ('runs/a',)
+    """
+    names = {field.name for field in fields(DraftOptions)} - ({"drafter"} if drafter else set())
+    values: dict[str, Any] = {}
+    for pair in filter(None, text.split(",")):
+        name, _, value = pair.partition("=")
+        if name not in names:
+            raise unknown_option("drafter argument", name, names)
+        values[name] = setting_value(value)
+    values["store"] = store_option(values.get("store", False))
+    return DraftOptions(**{"drafter": drafter or default_drafter(values.get("gamma"))} | values)
+
+
+def setting_value(text: str) -> bool | int | str:
+    """What a setting's text stands for: an integer, true or false, else the text.
+
+    >>> setting_value("5"), setting_value("True"), setting_value("runs/a")
+    (5, True, 'runs/a')
+    """
+    number = int(text) if text.removeprefix("-").isdecimal() else text
+    return {"true": True, "false": False}.get(text.lower(), number)
+
+
+def draft_text(options: DraftOptions) -> str:
+    """`options` in the form that `parse_draft_options` reads; what is at its default is left out.
+
+    >>> draft_text(DraftOptions("suffix", store=("runs/a", "runs/b")))
+    'drafter=suffix,store=runs/a:runs/b'
+    """
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    values["store"] = store_text(options.store_paths) or options.store
+    usual = DraftOptions("")
+    return ",".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in values.items()
+        if value != getattr(usual, name)
+    )
+
+
+def store_text(paths: Sequence[str]) -> str:
+    """The same on one line, without trailing slashes."""
+    return ":".join(str(Path(path)) for path in paths)

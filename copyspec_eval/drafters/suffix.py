@@ -158,8 +158,7 @@ class SuffixDrafter:
             yield Matched(context, match, length, "context")
             shorter = context.link[match]
             if self._tree and shorter > 0:
-                length_of_shorter = context.length[shorter]
-                yield Matched(context, shorter, length_of_shorter, "context", weight=_SHORTER)
+                yield Matched(context, shorter, context.length[shorter], "context", weight=_SHORTER)
         for stored in self._stored:
             if stored.length:
                 yield Matched(stored.automaton, stored.state, stored.length, "store")

@@ -19,18 +19,14 @@ _LEAST_UNCOPIED = 0.05  # the least probability that a token follows which no so
 
 @dataclass(slots=True)
 class Matched:
-    """The state of an automaton that the last `run` tokens match.
-
-    `position` is the index of the last copied token among the automaton's, -1 before the first, and
-    `weight` the probability that what follows the match is what follows at all.
-    """
+    """The state of an automaton that the last `run` tokens match."""
 
     automaton: SuffixAutomaton
     state: int
     run: int
     source: Literal["context", "store"]
-    position: int = -1
-    weight: float = 1.0
+    position: int = -1  # of the last copied token among the automaton's; -1 before the first
+    weight: float = 1.0  # the probability that what follows the match is what follows at all
 
     def follower(self, path: Sequence[int]) -> Follower | None:
         """What followed the match most often, of equals the latest."""
@@ -51,10 +47,8 @@ class Matched:
             yield self._periodic(path)
             return
         following = automaton.next[state].items()
-        ranked = sorted(
-            ((count[after], end[after], token) for token, after in following), reverse=True
-        )
-        for _, _, token in ranked:
+        ranked = [(count[after], end[after], token) for token, after in following]
+        for _, _, token in sorted(ranked, reverse=True):
             if token >= 0:
                 yield self._after(token, num_followed)
 
@@ -75,17 +69,13 @@ class Matched:
 
 @dataclass(slots=True)
 class Resumed:
-    """A source behind a token that was substituted after `run` copied ones.
-
-    `position` is the index of the last copied or substituted token among the automaton's. The
-    source's next token follows with `probability`, the one after it with `later_probability`.
-    """
+    """A source behind a token that was substituted after `run` copied ones."""
 
     automaton: SuffixAutomaton
-    position: int
+    position: int  # of the last copied or substituted token among the automaton's
     run: int
-    probability: float
-    later_probability: float
+    probability: float  # that the source's next token follows
+    later_probability: float  # that the one after it does
 
     def follower(self, path: Sequence[int]) -> Follower | None:
         position, token_ids = self.position + 1, self.automaton.token_ids

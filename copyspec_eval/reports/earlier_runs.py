@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from copyspec_eval import records
-from copyspec_eval.drafters.options import store_text
+from copyspec_eval.drafters.registry import store_text
 from copyspec_eval.errors import OptionError
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.traces import read_traces

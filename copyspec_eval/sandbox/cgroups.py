@@ -1,17 +1,16 @@
 """Limits on the memory of all processes of a program together, by control groups of Linux.
 
-They can be had as root, and in sessions where the system lets a user make groups of its own. Where
-they cannot, the address space of each process is limited alone.
+Where no such group can be made, the address space of each process is limited alone.
 """
 
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,18 +22,13 @@ _KILLS = re.compile(r"^oom_kill ([0-9]+)$", re.MULTILINE)
 # The shell joins the group and becomes the command, so that nothing is started outside.
 _JOIN = 'echo 0 > "$0" && exec "$@"'
 
-_numbers = count()
-
 
 class MemoryGroup(NamedTuple):
-    """A control group of either version: its folder, and the names of two files in that.
-
-    `limit` has the limit in bytes, `events` counts what was killed.
-    """
+    """A control group of either version."""
 
     folder: Path
-    limit: str
-    events: str
+    limit: str  # the file in it that has the limit in bytes
+    events: str  # and that which counts what was killed
 
     @property
     def prefix(self) -> list[str]:
@@ -58,8 +52,7 @@ def limited_memory(num_bytes: int) -> AbstractContextManager[MemoryGroup | None]
 
 @contextmanager
 def _group(parent: MemoryGroup, num_bytes: int) -> Iterator[MemoryGroup]:
-    folder = parent.folder / f"copyspec-{os.getpid()}-{next(_numbers)}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix=f"copyspec-{os.getpid()}-", dir=parent.folder))
     try:
         (folder / parent.limit).write_text(str(num_bytes))
         with suppress(OSError):  # there may be no swap to limit
@@ -70,7 +63,7 @@ def _group(parent: MemoryGroup, num_bytes: int) -> Iterator[MemoryGroup]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group, whose last processes may be just ending."""
+    # Its last processes may be just ending.
     deadline = time.monotonic() + _REMOVE_SECONDS
     while time.monotonic() < deadline:
         with suppress(OSError):
@@ -99,10 +92,7 @@ def _sweep(parent: MemoryGroup) -> None:
 
 
 def _candidates() -> Iterator[MemoryGroup]:
-    """This process's groups of both versions, and of the newer, the group around it, too.
-
-    A group of version 2 that has processes may have no groups with limits in it.
-    """
+    """This process's groups; of version 2 the one around, too: one with processes can hold none."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

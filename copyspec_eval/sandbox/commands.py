@@ -11,16 +11,11 @@ ExitStatus = Literal["ok", "error", "timeout", "output_limit", "killed"]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A way to contain a program, and what is contained and what is not, one sentence.
-
-    Unless the program shares files, processes and network with the machine, bubblewrap gives it
-    others. Landlock restricts it to the files that it needs.
-    """
+    """A way to contain a program."""
 
     name: str
-    description: str
-    shared: bool
-    landlock: bool = False
+    description: str  # what is contained and what is not, one sentence
+    shared: bool  # whether it has the machine's files, processes and network, or others
 
 
 _LIMITS = "limits on time, memory, output and processes"
@@ -36,7 +31,6 @@ LANDLOCK = Level(
     f"Python's (read-only), {_LIMITS}; names and sizes of files can be seen, and a program's own "
     "files are limited one by one",
     shared=True,
-    landlock=True,
 )
 LIMITS = Level(
     "limits",
@@ -68,19 +62,14 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with a minimal environment, starting in an empty, writable folder.
-
-    Beside the system's and Python's files it can read what is `readable`. It may write to the
-    `writable` folders of the machine unless it has such folders in a file system for itself. It
-    gets the `channels` under the same descriptors.
-    """
+    """A command with a minimal environment, starting in an empty, writable folder."""
 
     arguments: Sequence[str]
     stdin: bytes = b""
     limits: Limits = DEFAULT_LIMITS
-    readable: Sequence[Path] = ()
-    writable: Sequence[Path] = ()
-    channels: Sequence[socket.socket] = ()
+    readable: Sequence[Path] = ()  # beside the system's and Python's files
+    writable: Sequence[Path] = ()  # the machine's, unless its file system has such folders
+    channels: Sequence[socket.socket] = ()  # which it gets under the same descriptors
 
 
 @dataclass(frozen=True, slots=True)

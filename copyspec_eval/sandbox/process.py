@@ -15,7 +15,7 @@ from pathlib import Path
 
 from copyspec_eval.errors import SandboxError
 from copyspec_eval.sandbox.cgroups import limited_memory
-from copyspec_eval.sandbox.commands import Command, Level, Outcome
+from copyspec_eval.sandbox.commands import LANDLOCK, Command, Level, Outcome
 from copyspec_eval.sandbox.watch import Watch
 
 PYTHON = os.path.realpath(sys.executable)
@@ -126,7 +126,7 @@ def _settings(
     settings = {
         "control": control,
         "folder": folder,
-        "files": files if level.landlock else None,
+        "files": files if level == LANDLOCK else None,
         "shared": level.shared,
         "num_processes": limits.num_processes,
         "limits": {
@@ -168,20 +168,16 @@ def _bubblewrap(readable: Sequence[str], num_bytes: int) -> list[str]:
 
 @contextmanager
 def _sealed(data: bytes) -> Iterator[int]:
-    """A descriptor to read `data` from, in a file in memory that nobody can change."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as file:
-            file.write(data)
-            file.seek(0)
-            yield file.fileno()
-        return
-    descriptor = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with os.fdopen(descriptor, "r+b") as file:
+    """A descriptor to read `data` from, in a file in memory that, on Linux, nobody can change."""
+    linux = hasattr(os, "memfd_create")
+    memory = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) if linux else -1
+    with os.fdopen(memory, "r+b") if linux else tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
-        os.fchmod(descriptor, 0o400)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        yield descriptor
+        if linux:
+            os.fchmod(memory, 0o400)
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        yield file.fileno()
 
 
 @contextmanager
@@ -219,6 +215,6 @@ def _sweep() -> None:
 
 
 def _remove(folder: str) -> None:
-    """By commands that remove any depth, and unreadable files."""
+    # Commands remove any depth, and unreadable files.
     for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
         subprocess.run([*command, folder], check=False, capture_output=True)

@@ -15,9 +15,7 @@ from tqdm import tqdm
 
 from copyspec_eval.errors import OptionError, SandboxError, unknown_option
 from copyspec_eval.sandbox.commands import (
-    BUBBLEWRAP,
     DEFAULT_LIMITS,
-    LANDLOCK,
     LEVELS,
     LIMITS,
     Command,
@@ -52,8 +50,8 @@ def level() -> Level:
     """
     name = os.environ.get(VARIABLE)
     if not name:
-        for best in (BUBBLEWRAP, LANDLOCK):
-            if trial(best).status == "ok":
+        for best in LEVELS:
+            if best != LIMITS and trial(best).status == "ok":
                 return best
         raise OptionError(
             "nothing on this machine contains the programs that a model writes; install "

@@ -13,8 +13,7 @@ from copyspec_eval.errors import SandboxError
 from copyspec_eval.sandbox.cgroups import MemoryGroup
 from copyspec_eval.sandbox.commands import ExitStatus, Limits, Outcome
 
-_REASON_CHARS = 200
-_MESSAGE_BYTES = 256
+_REASON_CHARS, _MESSAGE_BYTES = 200, 256
 _GROUP, _END = re.compile(r"group ([0-9]{1,9})"), re.compile(r"(exit|signal) ([0-9]{1,3})")
 
 
@@ -100,10 +99,8 @@ class Watch:
         if kind == "signal":
             return self._made("killed", f"killed by signal {number}")
         if not self.group:
-            raise SandboxError(
-                f"the sandbox ended before its program began ({self._last_line()}); "
-                "remove the cause and run again"
-            )
+            reason = f"the sandbox ended before its program began ({self._last_line()})"
+            raise SandboxError(f"{reason}; remove the cause and run again")
         return self._made("killed", f"the sandbox ended early: {self._last_line()}")
 
     def _made(self, status: ExitStatus, reason: str, code: int | None = None) -> Outcome:

@@ -72,7 +72,6 @@ class ChatModel:
             timeout=TIMEOUT_SECONDS,
             max_retries=MAX_RETRIES,
         )
-
         messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
         async def body() -> bytes:

@@ -79,7 +79,11 @@ def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str
     """A guide from the rows of `judge_prompts.jsonl` and of FastChat's reference answers."""
     try:
         templates = {row["name"]: (row["system_prompt"], row["prompt_template"]) for row in prompts}
-        answers = {row["question_id"]: _both(row["choices"][0]["turns"]) for row in references}
+        answers = {
+            row["question_id"]: (str(first), str(second))
+            for row in references
+            for first, second in [row["choices"][0]["turns"]]
+        }
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"not FastChat's judge data ({error!r}); copy its files again") from error
     for name in _NAMES:
@@ -88,15 +92,13 @@ def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str
     return Guide(templates, answers)
 
 
-def _both(turns: Any) -> tuple[str, str]:
-    first, second = map(str, turns)
-    return first, second
-
-
 def reference_of(
     task: str, conversation: Conversation, turn: int, guide: Guide, all_references: bool
 ) -> tuple[str, str] | None:
-    """The reference answers that the judge of a turn is shown; None for none."""
+    """The reference answers that the judge of a turn is shown; None for none.
+
+    With `all_references`, MT-Redundant's second turns have those to MT-Bench's, as in FastChat.
+    """
     num_turns = REFERENCE_TURNS.get(task, 0)
     if all_references and num_turns:
         num_turns = 2
@@ -108,11 +110,7 @@ def reference_of(
 def gradings(
     task: str, conversation: Conversation, guide: Guide, all_references: bool = False
 ) -> Iterator[Grading]:
-    """The grading of each turn of a conversation of `task`.
-
-    With `all_references`, MT-Redundant's second turns are judged with the reference answers to
-    MT-Bench's, as in FastChat.
-    """
+    """The grading of each turn of a conversation of `task`."""
     questions, answers = conversation.questions, conversation.answers
     # Each of FastChat's prompts uses some of these fields.
     values = {"question": questions[0], "question_1": questions[0], "question_2": questions[1]}
@@ -172,10 +170,7 @@ def judge_all(
     judge: str,
     concurrency: int,
 ) -> Judged:
-    """Rate those of a task's `gradings` that `path` has no rating of yet; see `ask_missing`.
-
-    `path` is FastChat's `model_judgment/<judge>_single.jsonl`, `rate` as `Judge.rate`.
-    """
+    """Rate those of a task's `gradings` that FastChat's file has no rating of yet."""
 
     def judgement_row(grading: Grading) -> dict[str, Any]:
         judgement, score = rate(grading)

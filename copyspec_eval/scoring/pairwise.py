@@ -70,10 +70,9 @@ def judge_pairs(
     names: tuple[str, str],
     concurrency: int,
 ) -> JudgedPairs:
-    """Judge those of a task's `pairs` that `path` has no verdict of yet; see `ask_missing`.
+    """Judge those of a task's `pairs` that FastChat's file has no verdict of yet.
 
-    `path` is FastChat's `model_judgment/<judge>_pair.jsonl`, `prompts` are the rows of its
-    `judge_prompts.jsonl`, and `names` those of the two models.
+    `prompts` are the rows of its `judge_prompts.jsonl`, and `names` those of the two models.
     """
     with journal.alone(path), _fastchat(model) as (common, gen_judgment):
         by_name = {row["name"]: dict(row) for row in prompts}

@@ -49,8 +49,7 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
 def forbid_tracing() -> None:
     """Keep this process from the memory and the environment of all that it did not start.
 
-    What is under rules of Landlock may trace nothing else, whatever the rules are: these forbid to
-    make devices. Without effect where the kernel has no Landlock.
+    What is under rules of Landlock may trace nothing else, whatever they are: here, no devices.
     """
     version = _version()
     if version > 0:
@@ -77,7 +76,6 @@ def _enter(rules: int) -> None:
 
 
 def _allow(rules: int, path: str, uses: int) -> None:
-    """Add a rule, unless there is no such file."""
     try:
         beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -26,8 +26,7 @@ from . import LINUX, libc
 from .filter import guard
 from .landlock import forbid_tracing, restrict
 
-TICK_SECONDS = 0.02  # interval at which the processes are counted
-
+_TICK_SECONDS = 0.02  # interval at which the processes are counted
 _AT_A_TIME = 1000
 
 # <sys/prctl.h>
@@ -127,7 +126,7 @@ def watch(child: int, control: int, forks: Sequence[int], num_processes: int, sh
     with suppress(OSError, AttributeError):
         poll.register(os.pidfd_open(child), select.POLLIN)
     while True:
-        readable = {descriptor for descriptor, _ in poll.poll(TICK_SECONDS * 1000)}
+        readable = {descriptor for descriptor, _ in poll.poll(_TICK_SECONDS * 1000)}
         if control in readable:
             end("abandoned")
         if len(descendants(num_processes)) > num_processes:

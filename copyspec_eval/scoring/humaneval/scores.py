@@ -143,7 +143,6 @@ def _judge(solution: str, problem: Problem) -> Outcome:
 
 
 def _verdicts(outcome: Outcome) -> dict[str, Any]:
-    """Which tests a solution passes, by the process that judged it; none if that failed."""
     if outcome.status != "ok":
         return {}
     verdicts: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])

@@ -18,8 +18,7 @@ from typing import Any
 
 from copyspec_eval.scoring.humaneval.values import decode, encode
 
-_RECURSION_LIMIT = 1000
-_REASON_CHARS = 200
+_RECURSION_LIMIT, _REASON_CHARS = 1000, 200
 
 
 def answer() -> None:

@@ -22,9 +22,8 @@ _UNKNOWN_DATA = {"unknown": None}
 def encode(value: Any) -> Any:
     """`value` as JSON: an object of one name, the type's, where JSON has no such type.
 
-    Instances of a subclass become instances of the builtin type, as do `UserList`, `UserString` and
-    other mappings than dictionaries, which equal what they contain. What is nested too deeply is
-    unknown as a whole.
+    Instances of a subclass become instances of the builtin type, as does what equals its contents:
+    `UserList`, `UserString` and all mappings. What is nested too deeply is unknown as a whole.
 
     >>> encode([1, (2.5, None), {3: "x"}])
     [1, {'tuple': [2.5, None]}, {'dict': [[3, 'x']]}]

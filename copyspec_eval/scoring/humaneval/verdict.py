@@ -153,10 +153,7 @@ def _compare_shapes() -> None:
 
 
 def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool:
-    """Whether the `test` of a row of OpenAI's HumanEval passes.
-
-    As in its own harness, the solution can use the prompt's imports and helper functions.
-    """
+    """Whether the `test` of a row of OpenAI's HumanEval passes."""
     from evalplus.eval.utils import time_limit
 
     prompt, entry_point = problem["prompt"], problem["entry_point"]
@@ -164,6 +161,7 @@ def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool
     _check(problem, _names(prompt + problem["canonical_solution"])[entry_point])
     seconds = max(_CHECK_SECONDS, _CHECK_FACTOR * (time.perf_counter() - started))
     try:
+        # As in its own harness, the solution can use the prompt's imports and helper functions.
         function = solution_function(channel, [prompt, source], entry_point)
         with time_limit(seconds):
             _check(problem, function)
@@ -173,7 +171,6 @@ def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool
 
 
 def _check(problem: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raise whatever the problem's tests raise."""
     # They may call helper functions of the prompt.
     names = _names(problem["prompt"] + "\n" + problem["test"])
     names[problem["entry_point"]] = function
