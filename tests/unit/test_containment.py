@@ -1,7 +1,5 @@
 """Which level of containment programs get, and what is left when a part of it is killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess
@@ -57,10 +55,7 @@ def test_the_weakest_level_is_taken_only_if_it_is_asked_for(
             "COPYSPEC_SANDBOX=bubblewrap does not work on this machine: cannot start: no bwrap",
         ),
         ("limit", "unknown COPYSPEC_SANDBOX 'limit' (did you mean 'limits'?)"),
-        (
-            "namespaces",
-            "unknown COPYSPEC_SANDBOX 'namespaces'; known: bubblewrap, landlock",
-        ),
+        ("namespaces", "unknown COPYSPEC_SANDBOX 'namespaces'; known: bubblewrap, landlock"),
     ],
 )
 def test_other_names_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:

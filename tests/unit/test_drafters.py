@@ -1,7 +1,5 @@
 """The paper's drafter against a definition written down as plainly as possible."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever a judge's server sends: no rating is lost or made up, and judging ends by itself."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Each of the hostile programs is refused what it tries, at every level that works here."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Solutions that are wrong and try to be taken for right, and right ones that are hard to judge."""
 
-from __future__ import annotations
-
 import ast
 import socket
 import threading

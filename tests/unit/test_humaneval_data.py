@@ -1,7 +1,5 @@
 """The files of the programming task: which is taken, and what is said of bad ones."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 

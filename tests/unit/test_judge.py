@@ -1,7 +1,5 @@
 """A judge gets FastChat's prompts, and what it does not rate is never a score."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -115,10 +113,7 @@ def test_trouble_that_ends_is_asked_through(trouble: Reply, key: None) -> None:
     assert server.authorization == f"Bearer {KEY}"
     assert server.requests[0] == {
         "model": "gpt-4",
-        "messages": [
-            {"role": "system", "content": "Be fair."},
-            {"role": "user", "content": "Q|A"},
-        ],
+        "messages": [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "Q|A"}],
         "temperature": 0,
         "max_tokens": 2048,
     }

@@ -1,7 +1,5 @@
 """Guesses are corrected by what became of those before them, and long copies are worth little."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The replay gives the golden values of real answers, and reports errors of a trace file."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a solution's process may say to the one that judges it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import (

@@ -1,7 +1,5 @@
 """The store of earlier answers: bounded, and never indexed anew."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

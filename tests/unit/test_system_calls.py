@@ -1,7 +1,5 @@
 """The filter of system calls: nothing passes but what is on its list, on either machine."""
 
-from __future__ import annotations
-
 import errno
 import platform
 import re
