@@ -96,16 +96,14 @@ def test_random_servers(count: int) -> None:
     run()
 
 
-@pytest.mark.parametrize("text", ["[[11]]", "[[0]]", f"[[{'9' * 400}]]", "[0.5] and [[7"])
-def test_a_number_off_the_scale_is_no_rating(text: str, tmp_path: Path) -> None:
-    scores, reasons = judged([http(completion(text))], tmp_path / "j.jsonl")
-    assert scores == {}
-    assert set(reasons.values()) == {"no rating in 3 judgements"}
-
-
 @pytest.mark.parametrize(
     "body",
-    [b'{"choices": {"0": 5}}', b'{"choices": 5}', b"[" * 10**5, b'{"choices": [{"message": []}]}'],
+    [
+        *(b"", b"null", b"{}", b"[1]", b"{", b"[" * 10**5, b'{"choices": []}', b'{"choices": 5}'),
+        *(b'{"choices": {"0": 5}}', b'{"choices": [{"message": []}]}'),
+        completion([{"type": "text", "text": "[[9]]"}]),
+    ],
+    ids=repr,
 )
 def test_what_is_no_completion_is_no_rating(body: bytes, tmp_path: Path) -> None:
     scores, reasons = judged([http(body)], tmp_path / "j.jsonl")
