@@ -1,7 +1,5 @@
 """The levels of containment that work on this machine, best first, and tests at each of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from copyspec_eval.sandbox import programs
