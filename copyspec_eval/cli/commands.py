@@ -36,8 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 def replay(arguments: argparse.Namespace) -> None:
     """Print a drafter's figures on recorded answers: forwards, copied share, and so on."""
     from copyspec_eval.cli.replay import replay_turn
-    from copyspec_eval.drafters.options import parse_draft_options
-    from copyspec_eval.drafters.registry import drafter_factory, longest_draft
+    from copyspec_eval.drafters.registry import drafter_factory, longest_draft, parse_draft_options
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
     from copyspec_eval.reports.earlier_runs import read_traces
@@ -147,7 +146,7 @@ def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
     from copyspec_eval.reports import judged
     from copyspec_eval.reports.recorded import read_whole
-    from copyspec_eval.scoring.judge import Judge
+    from copyspec_eval.scoring.mt_bench import Judge
 
     rater = Judge(arguments.model, arguments.base_url)
     run, how = read_whole(arguments.run), (arguments.concurrency, arguments.all_references)

@@ -1,9 +1,12 @@
-"""Every substring of a growing token sequence in linear space, with what followed it."""
+"""Every substring of a growing token sequence in linear space, with what followed it.
 
-from __future__ import annotations
+And a store of such sequences: answers to other requests, as a second source to copy from.
+"""
 
-_WALK = 16
-"""How many suffixes are counted per token: bounds the time where one token repeats."""
+from collections.abc import Iterable, Sequence
+
+_WALK = 16  # how many suffixes are counted per token: bounds the time where one token repeats
+_CAPACITY = 200_000  # of a store, in tokens: about 100 MB in Python objects
 
 
 class SuffixAutomaton:
@@ -12,17 +15,6 @@ class SuffixAutomaton:
     A state stands for the substrings that end at the same positions; `next` leads to the state of a
     substring and one more token, `link` to that of its longest suffix that also ends elsewhere.
     State 0 is the empty substring. Appending takes amortised constant time and at most two states.
-
-    Attributes:
-        token_ids: the tokens so far.
-        num_earlier: how many of the first ones are of answers of earlier runs.
-        length: of each state, the length of its longest substring.
-        link: of each state, the state that it links to; -1 for state 0.
-        next: of each state, the state by following token.
-        count: of each state, how often its substrings occurred.
-        end: of each state, the number of tokens when its substrings last occurred.
-        best: of each state, the token that followed most often, of equals the latest; -1 if none.
-        last: the state of all tokens so far.
 
     >>> automaton = SuffixAutomaton()
     >>> for token in [5, 6, 7, 5, 6, 8, 5, 6]:
@@ -34,17 +26,17 @@ class SuffixAutomaton:
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
-        self.num_earlier = 0
-        self.length = [0]
+        self.num_earlier = 0  # how many of the first tokens are of answers of earlier runs
+        # Of each state:
+        self.length = [0]  # that of its longest substring
         self.link = [-1]
-        self.next: list[dict[int, int]] = [{}]
-        self.count = [0]
-        self.end = [0]
-        self.best = [-1]
-        self.last = 0
+        self.next: list[dict[int, int]] = [{}]  # states by following token
+        self.count = [0]  # how often its substrings occurred
+        self.end = [0]  # the number of tokens when they last did
+        self.best = [-1]  # the token that followed most often, of equals the latest; -1 if none
+        self.last = 0  # the state of all tokens so far
 
     def append(self, token: int) -> None:
-        """Add a token at the end."""
         link, following = self.link, self.next
         state = before = self.last
         self.last = last = self._add_state(self.length[before] + 1, {}, 0, 0, -1)
@@ -95,11 +87,75 @@ class SuffixAutomaton:
                 counted = after
                 count[after] += 1
                 end[after] = length
-            favourite = best[state]
-            if favourite != token and (
-                favourite == -1 or count[after] >= count[following[state][favourite]]
-            ):
+            usual = best[state]
+            if usual != token and (usual == -1 or count[after] >= count[following[state][usual]]):
                 best[state] = token
             state = link[state]
             if state == -1:
                 break
+
+
+class AnswerStore:
+    """The latest answers of a run and, before its own, of earlier runs, bounded in memory.
+
+    Each is followed by a negative token that occurs once, so that nothing is ever copied across the
+    end of an answer. Two halves have the `capacity`, each with an automaton, the newer one last:
+    when that is full, the older is dropped as a whole, so that nothing is indexed again. Of the
+    answers of `earlier` runs, the last ones stay.
+
+    >>> store = AnswerStore()
+    >>> store.add([5, 6, 7])
+    >>> match = StoreMatch(store.automata[-1], [9, 5, 6])
+    >>> match.length, match.automaton.best[match.state]
+    (2, 7)
+    """
+
+    def __init__(self, capacity: int = _CAPACITY, earlier: Iterable[Sequence[int]] = ()) -> None:
+        self.automata = [SuffixAutomaton()]
+        self._capacity = capacity
+        self._num_added = 0
+        for answer in earlier:
+            self.add(answer)
+        for automaton in self.automata:
+            automaton.num_earlier = len(automaton.token_ids)
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        self._num_added += 1
+        newer = self.automata[-1]
+        num_tokens = len(newer.token_ids)
+        if num_tokens and num_tokens + len(token_ids) >= self._capacity // 2:
+            self.automata = [newer, SuffixAutomaton()]
+            newer = self.automata[-1]
+        for token in (*token_ids, -self._num_added):
+            newer.append(token)
+
+
+class StoreMatch:
+    """The longest suffix of a growing context that occurs among an automaton's tokens.
+
+    The automaton may grow meanwhile. `length` is that of the match, in tokens.
+    """
+
+    def __init__(self, automaton: SuffixAutomaton, token_ids: Iterable[int] = ()) -> None:
+        self.automaton = automaton
+        self.length = 0
+        self._state = 0
+        for token in token_ids:
+            self.advance(token)
+
+    @property
+    def state(self) -> int:
+        """The state of the match; what was one state may have been split since."""
+        length, link = self.automaton.length, self.automaton.link
+        while self._state and self.length <= length[link[self._state]]:
+            self._state = link[self._state]
+        return self._state
+
+    def advance(self, token: int) -> None:
+        """Extend the context by a token."""
+        automaton, state = self.automaton, self.state
+        while state and token not in automaton.next[state]:
+            state = automaton.link[state]
+            self.length = automaton.length[state]
+        after = automaton.next[state].get(token)
+        self._state, self.length = (0, 0) if after is None else (after, self.length + 1)

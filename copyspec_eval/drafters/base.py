@@ -1,7 +1,5 @@
 """The drafter protocol, and the drafter that never drafts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,22 +15,15 @@ class Drafter(Protocol):
     """
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
-        """Begin a request.
-
-        Args:
-            prompt_ids: its prompt.
-            earlier: answers of earlier runs to the same request, the latest last.
-        """
+        """Begin a request; `earlier` are answers of earlier runs to it, the latest last."""
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """At most `max_tokens` tokens that may follow the context; empty for no draft.
 
-        Args:
-            max_tokens: one less than the tokens that may still be generated, since the model adds
-                one of its own to those that it accepts.
-            thresholds: of each draft token, the least probability of being accepted at which to
-                draft it, if it is worth as much as any (see `acceptance_thresholds`,
-                `marginal_values`); a longer draft than these is cut.
+        One more may still be generated: the model adds one of its own to those that it accepts. Of
+        each draft token, `thresholds` has the least probability of being accepted at which to draft
+        it, if it is worth as much as any (see `acceptance_thresholds`, `marginal_values`); a longer
+        draft than these is cut.
         """
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
@@ -53,15 +44,11 @@ def num_likeliest(drafter: Drafter) -> int:
 class NoDrafter:
     """Never drafts: plain one-token decoding, the baseline of every speed-up."""
 
-    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
-        """Nothing to prepare."""
+    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None: ...
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        """No draft."""
         return Draft()
 
-    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Nothing to remember."""
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None: ...
 
-    def finish(self) -> None:
-        """Nothing to keep."""
+    def finish(self) -> None: ...

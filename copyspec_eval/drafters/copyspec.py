@@ -1,7 +1,5 @@
 """The paper's drafter: where the last γ tokens occurred before, copy what followed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from copyspec_eval.types import Draft, Verdict
@@ -32,11 +30,9 @@ class CopySpecDrafter:
         self._has_output = False
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
-        """Index the prompt; the paper knows no earlier answers."""
-        self._append(prompt_ids)
+        self._append(prompt_ids)  # the paper knows no earlier answers
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        """Copy from the first occurrence of the last `gamma` tokens, if there is one."""
         if not self._has_output or max_tokens + 1 < self._gamma:
             return Draft()
         suffix = tuple(self._token_ids[-self._gamma :])
@@ -47,12 +43,10 @@ class CopySpecDrafter:
         return Draft(tuple(self._token_ids[position:end]), position)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Index the committed tokens."""
         self._has_output = True
         self._append(token_ids)
 
-    def finish(self) -> None:
-        """Nothing to keep."""
+    def finish(self) -> None: ...
 
     def _append(self, token_ids: Sequence[int]) -> None:
         # A run is indexed when the token after it arrives: the current suffix never matches itself.

@@ -1,14 +1,11 @@
 """How likely a copied token is, by the counts behind it and by what became of others like it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 _IMAGINED = 10.0
 """How many accepted and how many rejected tokens are imagined per cell, as many as expected."""
-_MOST_DIGITS = 7
-"""Matches of 64 tokens and more are not told apart."""
+_MOST_DIGITS = 7  # matches of 64 tokens and more are not told apart
 
 _PRIORS = {"context": 2.5, "store": 8.0}
 """Over the match's length, how many more occurrences with another continuation are imagined."""
@@ -35,10 +32,9 @@ class Guess(NamedTuple):
 def guess_counted(
     source: Literal["context", "store"], length: int, count: int, total: int, weight: float = 1.0
 ) -> Guess:
-    """The guess that a token follows that followed a match `count` times of `total`.
+    """The guess that a token follows that followed a match of `length` tokens so often of `total`.
 
-    `length` is that of the match, in tokens, and `weight` the probability that what followed the
-    match is what follows at all.
+    `weight` is the probability that what followed the match is what follows at all.
 
     >>> guess_counted("context", length=5, count=1, total=1)  # 1 / (1 + 2.5 / 5)
     Guess(cell=('context', 3, 0), estimate=0.666...)
@@ -54,14 +50,14 @@ def guess_counted(
 
 
 def guess_resumed(run: int, estimate: float) -> Guess:
-    """The guess that a copy goes on behind a token that was substituted after `run` copied ones."""
+    """That a copy goes on behind a token that was substituted after `run` copied ones."""
     return Guess(("resumed", min(run.bit_length(), _MOST_DIGITS), 0), estimate)
 
 
 def guess_recycled(kind: Literal["successor", "runner-up"], rank: int, uncopied: float) -> Guess:
-    """The guess that the token of this rank, from 0, among those held for likely follows.
+    """That the token of this rank, from 0, among those held for likely follows.
 
-    `uncopied` is the probability that nothing copied follows.
+    `uncopied` is the probability that nothing copied does.
 
     >>> guess_recycled("successor", rank=1, uncopied=0.5)
     Guess(cell=('successor', 1, 0), estimate=0.05)
@@ -90,19 +86,14 @@ class Outcomes:
         self._counts: dict[Cell, tuple[float, float, float, float]] = {}
 
     def probability(self, guess: Guess) -> float:
-        """The corrected estimate."""
         odds = guess.estimate * self._ratios.get(guess.cell, 1.0)
         return odds / (odds + 1 - guess.estimate)
 
     def observe(self, guess: Guess, followed: bool) -> None:
-        """Count whether the guessed token followed."""
         cell, estimate = guess
         counts = self._counts.get(cell, (_IMAGINED,) * 4)
-        accepted, rejected, expected_accepted, expected_rejected = counts
-        accepted += followed
-        rejected += not followed
-        expected_accepted += estimate
-        expected_rejected = expected_rejected + 1 - estimate
+        accepted, rejected = counts[0] + followed, counts[1] + (not followed)
+        expected_accepted, expected_rejected = counts[2] + estimate, counts[3] + 1 - estimate
         self._counts[cell] = accepted, rejected, expected_accepted, expected_rejected
         self._ratios[cell] = accepted * expected_rejected / (rejected * expected_accepted)
 
@@ -110,10 +101,7 @@ class Outcomes:
 class Limits(NamedTuple):
     """How far a draft goes: a token's probability times its value has to reach its threshold.
 
-    Attributes:
-        thresholds: as for `Drafter.propose`; no draft is longer.
-        values: by probability; see `marginal_values`.
-        outcomes: they correct guesses.
+    `thresholds` are those of `Drafter.propose`, `values` are `marginal_values`.
     """
 
     thresholds: Sequence[float]
@@ -121,10 +109,7 @@ class Limits(NamedTuple):
     outcomes: Outcomes
 
     def score(self, reached: float, guess: Guess) -> tuple[float, float]:
-        """The probability that a token is reached and accepted, and that times its value.
-
-        `reached` is the probability that all tokens before it are accepted.
-        """
+        """The probability that a token is reached, as one before it is, and accepted; its worth."""
         likely = self.outcomes.probability(guess)
         probability = reached * likely
         return probability, probability * self.values[int(100 * likely)]

@@ -1,16 +1,12 @@
 """What the model itself held for likely, drafted where nothing is copied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from copyspec_eval.drafters.outcomes import Guess, guess_recycled
 from copyspec_eval.types import Verdict
 
-NUM_LIKELIEST = 8
-"""How many of each token's likeliest successors are recycled."""
+NUM_LIKELIEST = 8  # how many of each token's likeliest successors are recycled
 
 Successors = dict[int, Sequence[int]]
 """Of each token, what was likeliest to follow in the last logits after it, the likeliest first.
@@ -19,15 +15,17 @@ Token Recycling (arXiv 2408.08696): what a model held for likely after a token, 
 At most a row of a few hundred bytes for each token of the vocabulary.
 """
 
+Ranked = Iterator[tuple[Guess, int, None]]
+"""As `tree.Follower`, but that no source goes on behind a recycled token."""
+
 
 class Recycler:
     """Continues the branches of one request's trees with what the model held for likely.
 
     After each token of a tree its successors; and at the beginning the runners-up of the logits
     that chose the last token, for what a model chooses late it often held for likely before
-    (LogitSpec, arXiv 2507.01449).
-
-    `successors` are those of the run so far; this request's replace them.
+    (LogitSpec, arXiv 2507.01449). `successors` are those of the run so far; this request's replace
+    them.
 
     The model reads 5, holds 6, 7 and 8 for likeliest and chooses 6:
 
@@ -35,7 +33,7 @@ class Recycler:
     >>> recycler.start([5])
     >>> recycler.observe([], Verdict(0, next_token=6, path=(), likeliest=[(6, 7, 8)]))
     >>> def tokens(path):
-    ...     return [token for recycled in recycler.after(path, 1.0) for token in recycled.token_ids]
+    ...     return [token for offered in recycler.after(path, 1.0) for _, token, _ in offered]
     >>> tokens(path=()), tokens(path=(7,)), tokens(path=(7, 5))
     ([7, 8], [], [6, 7, 8])
     """
@@ -46,14 +44,10 @@ class Recycler:
         self._runners_up: Sequence[int] = ()
 
     def start(self, prompt_ids: Sequence[int]) -> None:
-        """Begin after a prompt."""
         self._last = prompt_ids[-1] if prompt_ids else -1
 
     def observe(self, draft_ids: Sequence[int], verdict: Verdict) -> None:
-        """Note what was likeliest after the last token and each of the verified tree's.
-
-        `draft_ids` are the tree's tokens, or those of a chain that were accepted.
-        """
+        """Note what was likeliest after the last token and each of a tree's, or accepted ones."""
         rows = list(zip((self._last, *draft_ids), verdict.likeliest, strict=False))
         nodes = range(verdict.num_accepted) if verdict.path is None else verdict.path
         accepted = rows[:1] + [rows[1 + node] for node in nodes if 1 + node < len(rows)]
@@ -63,32 +57,16 @@ class Recycler:
         self._runners_up = [token for token in likeliest if token != verdict.next_token]
         self._last = verdict.next_token
 
-    def after(self, path: Sequence[int], uncopied: float) -> Iterator[Recycled]:
-        """What may follow the tokens of a branch; `uncopied` as for `guess_recycled`."""
+    def after(self, path: Sequence[int], uncopied: float) -> Iterator[Ranked]:
+        """What may follow a branch."""
         successors = self._successors.get(path[-1] if path else self._last, ())
-        yield Recycled(successors, "successor", uncopied)
+        yield _ranked("successor", successors, uncopied)
         if not path:
-            yield Recycled(self._runners_up, "runner-up", uncopied)
+            yield _ranked("runner-up", self._runners_up, uncopied)
 
 
-@dataclass(slots=True)
-class Recycled:
-    """Tokens that the model held for likely, the likeliest first; see `tree.Continuation`.
-
-    A "successor" was likely after the same token, a "runner-up" one token earlier. They have no
-    position, and `uncopied` is as for `guess_recycled`.
-    """
-
-    token_ids: Sequence[int]
-    kind: Literal["successor", "runner-up"]
-    uncopied: float
-    position: int = -1
-
-    def followers(self, path: Sequence[int]) -> Iterator[tuple[Guess, int, Recycled]]:
-        """Each of them."""
-        for rank, token in enumerate(self.token_ids):
-            yield guess_recycled(self.kind, rank, self.uncopied), token, _NOTHING
-
-
-_NOTHING = Recycled((), "successor", 0.0)
-"""Behind a recycled token no source goes on; `grow` asks what may follow it."""
+def _ranked(
+    kind: Literal["successor", "runner-up"], token_ids: Sequence[int], uncopied: float
+) -> Ranked:
+    for rank, token in enumerate(token_ids):
+        yield guess_recycled(kind, rank, uncopied), token, None

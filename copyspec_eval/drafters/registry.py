@@ -1,64 +1,58 @@
-"""The drafters by name: a new one is a file beside this and a line in `DRAFTERS`."""
+"""The drafters by name, and how to draft as text.
 
-from __future__ import annotations
+A new drafter is a file beside this and a line in `DRAFTERS`.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
+from copyspec_eval.drafters.automaton import AnswerStore
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.outcomes import Outcomes
 from copyspec_eval.drafters.recycling import Successors
-from copyspec_eval.drafters.store import AnswerStore
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
 
-DrafterFactory = Callable[[], Drafter]
-"""Makes the drafter of one request."""
+DrafterFactory = Callable[[], Drafter]  # makes the drafter of one request
 
 LONGEST_DRAFT = 96
 """Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length."""
 
 
-class Shared(NamedTuple):
-    """What the drafters of a run have in common; None for a switch that is off."""
-
-    store: AnswerStore | None
-    outcomes: Outcomes
-    successors: Successors | None
-
-
 @dataclass(frozen=True, slots=True)
 class DrafterKind:
-    """A drafter that can be chosen by name, and which of `store`, `tree` and `recycle` it has.
+    """A drafter that can be chosen by name.
 
     `num_draft_tokens` is the longest draft where the user names no length; None for a drafter that
     goes by the acceptance thresholds, and so by what a step costs on this machine.
     """
 
-    make: Callable[[DraftOptions, Shared], Drafter]
+    make: Callable[[DraftOptions, Iterable[Sequence[int]]], DrafterFactory]  # as `drafter_factory`
     num_draft_tokens: int | None
-    switches: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()  # which of `store`, `tree` and `recycle` it has
+
+
+def _copyspec(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
+    longest = options.num_draft_tokens
+    longest = PAPER_DRAFT_TOKENS if longest is None else longest
+    return lambda: CopySpecDrafter(options.gamma, longest)
+
+
+def _suffix(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
+    """The drafters of a run share what they count, store and recycle."""
+    store = AnswerStore(earlier=earlier) if options.store else None
+    outcomes, successors = Outcomes(), Successors() if options.recycle else None
+    return lambda: SuffixDrafter(store, options.tree, outcomes, successors)
 
 
 DRAFTERS: dict[str, DrafterKind] = {
-    "none": DrafterKind(lambda options, shared: NoDrafter(), PAPER_DRAFT_TOKENS),
-    "copyspec": DrafterKind(
-        lambda options, shared: CopySpecDrafter(
-            options.gamma,
-            PAPER_DRAFT_TOKENS if options.num_draft_tokens is None else options.num_draft_tokens,
-        ),
-        PAPER_DRAFT_TOKENS,
-    ),
-    "suffix": DrafterKind(
-        lambda options, shared: SuffixDrafter(
-            shared.store, options.tree, shared.outcomes, shared.successors
-        ),
-        num_draft_tokens=None,
-        switches=frozenset({"store", "tree", "recycle"}),
-    ),
+    "none": DrafterKind(lambda options, earlier: NoDrafter, PAPER_DRAFT_TOKENS),
+    "copyspec": DrafterKind(_copyspec, PAPER_DRAFT_TOKENS),
+    "suffix": DrafterKind(_suffix, None, frozenset({"store", "tree", "recycle"})),
 }
 
 
@@ -68,11 +62,7 @@ def default_drafter(gamma: int | None) -> str:
 
 
 def drafter_kind(name: str) -> DrafterKind:
-    """The drafter of that name.
-
-    Raises:
-        OptionError: there is none; the message lists those that exist.
-    """
+    """The drafter of that name; `OptionError` lists those that exist if there is none."""
     if name not in DRAFTERS:
         raise unknown_option("drafter", name, DRAFTERS)
     return DRAFTERS[name]
@@ -81,11 +71,8 @@ def drafter_kind(name: str) -> DrafterKind:
 def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
-    Drafters of one factory have one `Shared`; a store begins with `earlier`, answers of earlier
-    runs.
-
-    Raises:
-        OptionError: as `drafter_kind`; the drafter has no such switch; there is no tree to fill.
+    A store begins with `earlier`, answers of earlier runs. `OptionError` if the drafter has no such
+    switch, or there is no tree to fill.
     """
     kind = drafter_kind(options.drafter)
     for name in ("store", "tree", "recycle"):
@@ -98,9 +85,7 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
             )
     if options.recycle and not options.tree:
         raise OptionError("recycle=true fills trees; pass tree=true,exact=false with it")
-    store = AnswerStore(earlier=earlier) if options.store else None
-    shared = Shared(store, Outcomes(), Successors() if options.recycle else None)
-    return lambda: kind.make(options, shared)
+    return kind.make(options, earlier)
 
 
 def longest_draft(options: DraftOptions) -> int:
@@ -109,3 +94,63 @@ def longest_draft(options: DraftOptions) -> int:
     if copied is None:
         copied = drafter_kind(options.drafter).num_draft_tokens or LONGEST_DRAFT
     return max(copied, options.delta) if options.draft_model else copied
+
+
+def store_option(value: object) -> Any:
+    """The value of `store=`: a switch as it is, paths as a tuple; `DraftOptions` refuses the rest.
+
+    >>> store_option("runs/a:runs/b"), store_option(["runs/a"]), store_option(True)
+    (('runs/a', 'runs/b'), ('runs/a',), True)
+    """
+    paths = value.split(":") if isinstance(value, str) else value
+    if isinstance(paths, list | tuple) and paths and all(isinstance(p, str) and p for p in paths):
+        return tuple(paths)
+    return value
+
+
+def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
+    """`DraftOptions` of "name=value,…"; `drafter` if the text is not to name it.
+
+    >>> parse_draft_options("drafter=suffix,store=runs/a").store_paths
+    ('runs/a',)
+    """
+    names = {field.name for field in fields(DraftOptions)} - ({"drafter"} if drafter else set())
+    values: dict[str, Any] = {}
+    for pair in filter(None, text.split(",")):
+        name, _, value = pair.partition("=")
+        if name not in names:
+            raise unknown_option("drafter argument", name, names)
+        values[name] = setting_value(value)
+    values["store"] = store_option(values.get("store", False))
+    return DraftOptions(**{"drafter": drafter or default_drafter(values.get("gamma"))} | values)
+
+
+def setting_value(text: str) -> bool | int | str:
+    """What a setting's text stands for: an integer, true or false, else the text.
+
+    >>> setting_value("5"), setting_value("True"), setting_value("runs/a")
+    (5, True, 'runs/a')
+    """
+    number = int(text) if text.removeprefix("-").isdecimal() else text
+    return {"true": True, "false": False}.get(text.lower(), number)
+
+
+def draft_text(options: DraftOptions) -> str:
+    """`options` in the form that `parse_draft_options` reads; what is at its default is left out.
+
+    >>> draft_text(DraftOptions("suffix", store=("runs/a", "runs/b")))
+    'drafter=suffix,store=runs/a:runs/b'
+    """
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    values["store"] = store_text(options.store_paths) or options.store
+    usual = DraftOptions("")
+    return ",".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in values.items()
+        if value != getattr(usual, name)
+    )
+
+
+def store_text(paths: Sequence[str]) -> str:
+    """The same on one line, without trailing slashes."""
+    return ":".join(str(Path(path)) for path in paths)

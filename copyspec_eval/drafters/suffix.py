@@ -1,15 +1,12 @@
 """The longest repetition decides what to copy, and its counts decide how much."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
-from copyspec_eval.drafters.automaton import SuffixAutomaton
+from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Limits, Outcomes
-from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycled, Recycler, Successors
-from copyspec_eval.drafters.store import AnswerStore, StoreMatch
+from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
 from copyspec_eval.drafters.thresholds import marginal_values
-from copyspec_eval.drafters.tree import Continuation, Matched, Node, Resumed, chain, grow
+from copyspec_eval.drafters.tree import Copied, Matched, Node, Resumed, chain, grow
 from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
 
 _CUE, _MOST_EARLIER = 16, 4
@@ -19,8 +16,7 @@ tokens are found; and how many such answers are indexed, the latest."""
 _RESUMED, _CONTINUED = 0.2, 0.84
 """Probability that a copy resumes after a substitution, and that it continues by a token then."""
 
-_SHORTER = 0.5
-"""Probability that a tree gives to what followed the next shorter match."""
+_SHORTER = 0.5  # probability that a tree gives to what followed the next shorter match
 
 
 class SuffixDrafter:
@@ -78,7 +74,6 @@ class SuffixDrafter:
         self._rejected: Resumed | None = None
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
-        """Index earlier answers, and the prompt."""
         for number, answer in enumerate(earlier[-_MOST_EARLIER:], start=1):
             # A negative token that occurs once, so that nothing is copied across an answer's end.
             for token in (*prompt_ids[-_CUE:], *answer, -number):
@@ -98,7 +93,7 @@ class SuffixDrafter:
             nodes = grow(self._roots(), limits, self._recycler)
         else:
             chains = (chain(root, limits) for root in self._roots())
-            nodes = max(chains, key=_expected_accepted, default=[])
+            nodes = max(chains, key=lambda nodes: sum(n.probability for n in nodes), default=[])
         self._nodes = nodes
         if not nodes:
             return Draft()
@@ -113,10 +108,7 @@ class SuffixDrafter:
         )
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Index what was committed, and note where the draft was rejected after how long a run.
-
-        The draft's tokens up to there are counted among the outcomes.
-        """
+        """Index what was committed, and note where the draft was rejected after how long a run."""
         is_chain = verdict.path is None  # of a draft model, where trees are drafted
         self._rejected = None if self._tree and is_chain else self._rejected_copy(verdict)
         self._count(token_ids)
@@ -126,7 +118,6 @@ class SuffixDrafter:
             self._recycler.observe(token_ids[:-1] if is_chain else tree_ids, verdict)
 
     def finish(self) -> None:
-        """Keep the answer for later requests."""
         if self._store is not None:
             start = self._context.num_earlier + self._num_prompt_tokens
             self._store.add(self._context.token_ids[start:])
@@ -149,16 +140,16 @@ class SuffixDrafter:
             for token in token_ids:
                 stored.advance(token)
 
-    def _position(self, copied: Continuation) -> int:
+    def _position(self, copied: Copied | None) -> int:
         """The `Draft.position` of a token."""
-        if isinstance(copied, Recycled):
+        if copied is None:
             return CopyOrigin.RECYCLED
         position = copied.position - copied.automaton.num_earlier
         if position < 0:
             return CopyOrigin.EARLIER
         return position if copied.automaton is self._context else CopyOrigin.STORE
 
-    def _roots(self) -> Iterator[Matched | Resumed]:
+    def _roots(self) -> Iterator[Copied]:
         """Where a draft may begin; the first is preferred to its equals."""
         context, rejected = self._context, self._rejected
         match = context.link[context.last]
@@ -167,23 +158,22 @@ class SuffixDrafter:
             yield Matched(context, match, length, "context")
             shorter = context.link[match]
             if self._tree and shorter > 0:
-                length_of_shorter = context.length[shorter]
-                yield Matched(context, shorter, length_of_shorter, "context", weight=_SHORTER)
+                yield Matched(context, shorter, context.length[shorter], "context", weight=_SHORTER)
         for stored in self._stored:
             if stored.length:
                 yield Matched(stored.automaton, stored.state, stored.length, "store")
                 length = max(length, stored.length)
-        if rejected and _outweighs(rejected.run, length):
+        # A run that was just rejected outweighs no match, and a long one a short match.
+        if rejected and length <= 6 and rejected.run >= (8 if length else 1):
             yield rejected
 
     def _rejected_copy(self, verdict: Verdict) -> Resumed | None:
         """The source behind the likeliest draft token where the model chose another one."""
         path = range(verdict.num_accepted) if verdict.path is None else verdict.path
         last = path[-1] if path else -1
-        nodes = (node for node in self._nodes if node.parent == last)
-        for node in nodes:
+        for node in self._nodes:
             copied = node.copied
-            if isinstance(copied, Recycled):
+            if node.parent != last or copied is None:
                 continue
             gives_up = isinstance(copied, Resumed) and not path
             if gives_up or node.token_id == verdict.next_token:
@@ -192,12 +182,3 @@ class SuffixDrafter:
             continued = _CONTINUED * run / (run + 1)
             return Resumed(copied.automaton, copied.position, run, _RESUMED, continued)
         return None
-
-
-def _expected_accepted(nodes: Sequence[Node]) -> float:
-    return sum(node.probability for node in nodes)
-
-
-def _outweighs(run: int, match_length: int) -> bool:
-    """Whether a run of copied tokens that was just rejected outweighs the current match."""
-    return run >= 1 if match_length == 0 else match_length <= 6 and run >= 8

@@ -1,7 +1,5 @@
 """From which probability of being accepted on a draft token saves more time than it costs."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections import Counter
@@ -11,21 +9,17 @@ from copyspec_eval.types import Draft
 
 _TOKENS_PER_STEP = 1.5
 """Tokens per one-token step's time that drafting gives on average: what a longer step forgoes."""
-_LEAST = 0.0006
-"""Where tokens cost nothing, drafting them still does."""
+_LEAST = 0.0006  # where tokens cost nothing, drafting them still does
 
 
 def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:
     """Of each token of the longest draft, the least probability at which to draft it.
 
+    `costs` are times of a step by its number of draft tokens, 0 and the longest draft's included.
     One more token adds its probability of being accepted to what a step gives, and the slope of
     `costs` to what it takes. Costs are linear between the measured numbers of tokens. A number
     whose cost lies above the line between its neighbours is left out, so thresholds never fall. In
     a long copy a token is worth less than this supposes; see `marginal_values`.
-
-    Args:
-        costs: time of a step by its number of draft tokens, in any unit; 0 and the length of the
-            longest draft are among the numbers.
 
     >>> [round(least, 3) for least in acceptance_thresholds({0: 50.0, 2: 51.0, 3: 55.0})]
     [0.015, 0.015, 0.12]
@@ -45,18 +39,12 @@ def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:
 
 @functools.lru_cache
 def marginal_values(thresholds: tuple[float, ...]) -> tuple[float, ...]:
-    """What an accepted token saves, by its probability p, next to the most that one saves.
+    """What an accepted token saves, at index `int(100 * p)` of its probability p, at most 1.
 
     In a copy that goes on, a token more in this draft is one less in the next: it saves what a
     token costs there. If every token were accepted with probability p, that would be, with drafts
-    of the best length K, `c(K) / (1 + p + … + p^K)`. The most that is saved is what tokens cost on
-    average.
-
-    Args:
-        thresholds: as of `acceptance_thresholds`.
-
-    Returns:
-        at index `int(100 * p)`, at most 1.
+    of the best length K, `c(K) / (1 + p + … + p^K)`. The most that is saved, 1 here, is what tokens
+    cost on average.
 
     >>> by_hundredths = marginal_values((0.015,) * 96)  # a token costs a hundredth of a step
     >>> [round(by_hundredths[percent], 2) for percent in (0, 30, 60, 90, 97)]
@@ -79,9 +67,6 @@ def marginal_values(thresholds: tuple[float, ...]) -> tuple[float, ...]:
 def marginal_costs(costs: Mapping[int, float]) -> tuple[float, ...]:
     """What 0, 1, 2, … draft tokens in a step cost, in tokens that its time would give otherwise.
 
-    Args:
-        costs: as for `acceptance_thresholds`.
-
     >>> [round(cost, 2) for cost in marginal_costs({0: 50.0, 1: 55.0, 3: 56.0})]
     [0.0, 0.15, 0.16, 0.18]
     """
@@ -97,13 +82,9 @@ def allocate_draft_tokens(
 ) -> list[Draft]:
     """The drafts of a step's rows, cut to what is worth its time in all of them together.
 
-    The likeliest tokens stay, as many as give most, less their cost. They begin a draft, since a
-    token is never likelier than the one before it.
-
-    Args:
-        drafts: of each row; a token without a probability counts as certain.
-        costs: of 0, 1, 2, … draft tokens, as of `marginal_costs`.
-        most_tokens: that there is room for.
+    The likeliest tokens stay, as many as give most, less their `marginal_costs`. They begin a
+    draft, since a token is never likelier than the one before it; without a probability it counts
+    as certain.
 
     >>> a, b = Draft((1, 2), probabilities=(0.9, 0.1)), Draft((3, 4), probabilities=(0.8, 0.7))
     >>> cut = allocate_draft_tokens([a, b], [0, 0.3, 0.5, 0.7, 0.9], most_tokens=10)

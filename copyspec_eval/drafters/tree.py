@@ -9,29 +9,24 @@ from typing import Literal
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Guess, Limits, guess_counted, guess_resumed
-from copyspec_eval.drafters.recycling import Recycled, Recycler
+from copyspec_eval.drafters.recycling import Recycler
 
 _MORE_LIKELY, _MOST_LIKELY = 0.02, 0.97
 """By how much the probability that a resumed copy continues grows with every token, and its cap."""
 
-_LEAST_UNCOPIED = 0.05
-"""The least probability that a token follows which no source has there."""
+_LEAST_UNCOPIED = 0.05  # the least probability that a token follows which no source has there
 
 
 @dataclass(slots=True)
 class Matched:
-    """The state of an automaton that the last `run` tokens match.
-
-    `position` is the index of the last copied token among the automaton's, -1 before the first, and
-    `weight` the probability that what follows the match is what follows at all.
-    """
+    """The state of an automaton that the last `run` tokens match."""
 
     automaton: SuffixAutomaton
     state: int
     run: int
     source: Literal["context", "store"]
-    position: int = -1
-    weight: float = 1.0
+    position: int = -1  # of the last copied token among the automaton's; -1 before the first
+    weight: float = 1.0  # the probability that what follows the match is what follows at all
 
     def follower(self, path: Sequence[int]) -> Follower | None:
         """What followed the match most often, of equals the latest."""
@@ -52,10 +47,8 @@ class Matched:
             yield self._periodic(path)
             return
         following = automaton.next[state].items()
-        ranked = sorted(
-            ((count[after], end[after], token) for token, after in following), reverse=True
-        )
-        for _, _, token in ranked:
+        ranked = [(count[after], end[after], token) for token, after in following]
+        for _, _, token in sorted(ranked, reverse=True):
             if token >= 0:
                 yield self._after(token, num_followed)
 
@@ -76,20 +69,15 @@ class Matched:
 
 @dataclass(slots=True)
 class Resumed:
-    """A source behind a token that was substituted after `run` copied ones.
-
-    `position` is the index of the last copied or substituted token among the automaton's. The
-    source's next token follows with `probability`, the one after it with `later_probability`.
-    """
+    """A source behind a token that was substituted after `run` copied ones."""
 
     automaton: SuffixAutomaton
-    position: int
+    position: int  # of the last copied or substituted token among the automaton's
     run: int
-    probability: float
-    later_probability: float
+    probability: float  # that the source's next token follows
+    later_probability: float  # that the one after it does
 
     def follower(self, path: Sequence[int]) -> Follower | None:
-        """The source's next token."""
         position, token_ids = self.position + 1, self.automaton.token_ids
         if position >= len(token_ids) or token_ids[position] < 0:
             return None
@@ -99,41 +87,37 @@ class Resumed:
         return guess_resumed(self.run, self.probability), token_ids[position], after
 
     def followers(self, path: Sequence[int]) -> Iterator[Follower]:
-        """The source's next token."""
         if follower := self.follower(path):
             yield follower
 
 
-Continuation = Matched | Resumed | Recycled
+Copied = Matched | Resumed
 """A place that a draft has reached; `followers` gives what may follow there, likeliest first,
 where `path` are the draft's tokens up to here."""
 
-Copied = Matched | Resumed
-Follower = tuple[Guess, int, Copied]
-"""A guess, its token, and the continuation after it."""
+Follower = tuple[Guess, int, Copied]  # a guess, its token, and the place after it
+Offered = Follower | tuple[Guess, int, None]
 
 
 @dataclass(slots=True)
 class Node:
-    """A draft token, the index of its parent (-1 for none), the continuation that it led to, the
-    guess that it follows its parent, and the probability that it is reached and accepted.
-    """
+    """A draft token, and the probability that it is reached and accepted."""
 
     token_id: int
-    parent: int
-    copied: Continuation
-    guess: Guess
+    parent: int  # its index; -1 for none
+    copied: Copied | None  # the place that it led to; None if it was recycled
+    guess: Guess  # that it follows its parent
     probability: float
 
 
-def chain(root: Matched | Resumed, limits: Limits) -> list[Node]:
+def chain(root: Copied, limits: Limits) -> list[Node]:
     """The most frequent continuation of `root`, as far as it is worth its time."""
     nodes: list[Node] = []
     path: list[int] = []
-    copied = root
+    places = [root]
     probability = 1.0
     for threshold in limits.thresholds:
-        follower = copied.follower(path)
+        follower = places[-1].follower(path)
         if follower is None:
             break
         guess, token, copied = follower
@@ -142,27 +126,23 @@ def chain(root: Matched | Resumed, limits: Limits) -> list[Node]:
             break
         nodes.append(Node(token, len(nodes) - 1, copied, guess, probability))
         path.append(token)
+        places.append(copied)
     # All are copied from where they last occurred together.
-    for distance, node in enumerate(reversed(nodes)):
-        node.copied.position = nodes[-1].copied.position - distance
+    for distance, place in enumerate(reversed(places[1:])):
+        place.position = places[-1].position - distance
     return nodes
 
 
-def grow(
-    roots: Iterable[Continuation], limits: Limits, recycler: Recycler | None = None
-) -> list[Node]:
+def grow(roots: Iterable[Copied], limits: Limits, recycler: Recycler | None = None) -> list[Node]:
     """The tree of the likeliest tokens that are worth their time.
 
     The token with the highest probability of being reached and accepted is taken next, unless it is
-    out of limits, whose thresholds count in this order. Where two continuations propose the same
-    token, one node stands for both. A recycler continues every branch with uncopied tokens.
-
-    Returns:
-        nodes in the order in which they were taken; a parent comes before its children.
+    out of limits, whose thresholds count in this order; a parent comes before its children. Where
+    two places propose the same token, one node stands for both. A recycler continues every branch
+    with uncopied tokens.
     """
     tree = _Growing(limits, recycler)
-    covered = [tree.push(1.0, -1, root) for root in roots]
-    tree.push_recycled(1.0, -1, max(covered, default=0.0))
+    tree.reach(1.0, -1, roots)
     while tree.heap and len(tree.nodes) < len(limits.thresholds):
         tree.take()
     return tree.nodes
@@ -173,8 +153,8 @@ class _Growing:
 
     def __init__(self, limits: Limits, recycler: Recycler | None) -> None:
         self.nodes: list[Node] = []
-        # The count breaks ties by age, and keeps the heap from comparing continuations.
-        self.heap: list[tuple[float, int, float, int, int, Guess, Continuation]] = []
+        # The count breaks ties by age, and keeps the heap from comparing places.
+        self.heap: list[tuple[float, int, float, int, int, Guess, Copied | None]] = []
         self._num_pushed = 0
         self._limits = limits
         self._recycler = recycler
@@ -182,11 +162,20 @@ class _Growing:
         self._paths: dict[int, tuple[int, ...]] = {-1: ()}
         self._taken: dict[tuple[int, int], int] = {}
 
-    def push(self, reached: float, parent: int, continuation: Continuation) -> float:
-        """Offer what follows node `parent`, and add up the probabilities of what is offered."""
+    def reach(self, probability: float, node: int, places: Iterable[Copied]) -> None:
+        """Offer what follows at places, and in the room that they leave, what is recycled."""
+        path = self._paths[node]
+        covered = [self._push(probability, node, place.followers(path)) for place in places]
+        if self._recycler is not None:
+            uncopied = max(_LEAST_UNCOPIED, 1 - max(covered, default=0.0) / probability)
+            for ranked in self._recycler.after(path, uncopied):
+                self._push(probability, node, ranked)
+
+    def _push(self, reached: float, parent: int, followers: Iterable[Offered]) -> float:
+        """Offer the children of a node, and add up the probabilities of what is offered."""
         thresholds, covered = self._limits.thresholds, 0.0
         threshold = thresholds[len(self.nodes)] if len(self.nodes) < len(thresholds) else 1.0
-        for guess, token, after in continuation.followers(self._paths[parent]):
+        for guess, token, after in followers:
             probability, value = self._limits.score(reached, guess)
             if value < threshold:
                 break
@@ -196,23 +185,17 @@ class _Growing:
             covered += probability
         return covered
 
-    def push_recycled(self, reached: float, parent: int, covered: float) -> None:
-        """Offer what the model held for likely, in the place that `covered` leaves."""
-        if self._recycler is not None:
-            uncopied = max(_LEAST_UNCOPIED, 1 - covered / reached)
-            for recycled in self._recycler.after(self._paths[parent], uncopied):
-                self.push(reached, parent, recycled)
-
     def take(self) -> None:
         """Take the likeliest of what was offered, unless it is not worth its time any more."""
         negative, _, value, parent, token, guess, copied = heapq.heappop(self.heap)
         if value < self._limits.thresholds[len(self.nodes)]:
             return
-        if (parent, token) in self._taken:
-            self.push(-negative, self._taken[parent, token], copied)
+        node = self._taken.get((parent, token))
+        if node is not None:
+            if copied is not None:
+                self._push(-negative, node, copied.followers(self._paths[node]))
             return
         node = self._taken[parent, token] = len(self.nodes)
         self.nodes.append(Node(token, parent, copied, guess, -negative))
         self._paths[node] = (*self._paths[parent], token)
-        covered = self.push(-negative, node, copied)
-        self.push_recycled(-negative, node, covered)
+        self.reach(-negative, node, () if copied is None else (copied,))

@@ -10,7 +10,7 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.harness.public_data import read_test_split
-from copyspec_eval.sandbox import choice, programs
+from copyspec_eval.sandbox import programs
 from copyspec_eval.scoring import gsm8k
 
 logger = logging.getLogger("lm_eval.copyspec")
@@ -63,7 +63,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
         return super().score_names() | higher_is_better | {"right_to_wrong": False}
 
     def check_scoring(self) -> None:
-        choice.level()
+        programs.level()
 
     def prepare_scores(self) -> None:
         answers = [

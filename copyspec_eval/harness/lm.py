@@ -19,8 +19,7 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
 from copyspec_eval.decoding.paired import PairedAnswer
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.drafters.options import store_text
-from copyspec_eval.drafters.registry import drafter_factory, longest_draft
+from copyspec_eval.drafters.registry import drafter_factory, longest_draft, store_text
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
 from copyspec_eval.harness import options, requests
 from copyspec_eval.harness.backends.base import TimedAnswer

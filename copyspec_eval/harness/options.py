@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from copyspec_eval.decoding.model_support import check_config, needs_model_cache
-from copyspec_eval.drafters.options import store_option
+from copyspec_eval.drafters.registry import store_option
 from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
 from copyspec_eval.paths import model_path
 from copyspec_eval.session.session import checked_draft_model

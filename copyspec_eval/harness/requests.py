@@ -13,7 +13,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.options import store_text
+from copyspec_eval.drafters.registry import store_text
 from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.harness.evaluation import document_number, output_folder
 from copyspec_eval.harness.recorder import Asked, logger

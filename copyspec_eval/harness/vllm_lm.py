@@ -11,7 +11,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 
-from copyspec_eval.drafters.options import draft_text
+from copyspec_eval.drafters.registry import draft_text
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness import options
 from copyspec_eval.harness.backends.base import TimedAnswer

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from copyspec_eval import records
-from copyspec_eval.drafters.options import store_text
+from copyspec_eval.drafters.registry import store_text
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.sources import read_jsonl

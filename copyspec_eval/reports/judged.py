@@ -16,8 +16,7 @@ from copyspec_eval.reports.export import model_name
 from copyspec_eval.reports.runs import Run
 from copyspec_eval.reports.tables import number, terminal
 from copyspec_eval.scoring.chat import ChatModel
-from copyspec_eval.scoring.judge import Judge, Judged, judge_all
-from copyspec_eval.scoring.mt_bench import file_name, gradings, guide
+from copyspec_eval.scoring.mt_bench import Judge, Judged, file_name, gradings, guide, judge_all
 from copyspec_eval.scoring.pairwise import JudgedPairs, judge_pairs, pairs_of
 from copyspec_eval.sources import locate, read_jsonl
 

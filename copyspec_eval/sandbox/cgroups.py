@@ -1,19 +1,16 @@
 """Limits on the memory of all processes of a program together, by control groups of Linux.
 
-They can be had as root, and in sessions where the system lets a user make groups of its own. Where
-they cannot, the address space of each process is limited alone.
+Where no such group can be made, the address space of each process is limited alone.
 """
-
-from __future__ import annotations
 
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,25 +22,13 @@ _KILLS = re.compile(r"^oom_kill ([0-9]+)$", re.MULTILINE)
 # The shell joins the group and becomes the command, so that nothing is started outside.
 _JOIN = 'echo 0 > "$0" && exec "$@"'
 
-_numbers = count()
-
-
-class Controller(NamedTuple):
-    """The memory controller of either version of control groups, in a group that can have more.
-
-    `limit` is the file with the limit in bytes, `events` the one that counts what was killed.
-    """
-
-    folder: Path
-    limit: str
-    events: str
-
 
 class MemoryGroup(NamedTuple):
-    """A control group of one program: its folder, and the file of its `Controller.events`."""
+    """A control group of either version."""
 
     folder: Path
-    events: Path
+    limit: str  # the file in it that has the limit in bytes
+    events: str  # and that which counts what was killed
 
     @property
     def prefix(self) -> list[str]:
@@ -53,35 +38,32 @@ class MemoryGroup(NamedTuple):
     def has_killed(self) -> bool:
         """Whether a process was killed since all together used more than the limit."""
         try:
-            kills = _KILLS.search(self.events.read_text())
+            kills = _KILLS.search((self.folder / self.events).read_text())
         except OSError:
             return False
         return kills is not None and kills[1] != "0"
 
 
-@contextmanager
-def limited_memory(num_bytes: int) -> Iterator[MemoryGroup | None]:
+def limited_memory(num_bytes: int) -> AbstractContextManager[MemoryGroup | None]:
     """A control group of so much memory, removed afterwards; None where there can be none."""
-    controller = _controller()
-    with _group(controller, num_bytes) if controller else nullcontext() as group:
-        yield group
+    parent = _parent()
+    return _group(parent, num_bytes) if parent else nullcontext()
 
 
 @contextmanager
-def _group(controller: Controller, num_bytes: int) -> Iterator[MemoryGroup]:
-    folder = controller.folder / f"copyspec-{os.getpid()}-{next(_numbers)}"
-    folder.mkdir()
+def _group(parent: MemoryGroup, num_bytes: int) -> Iterator[MemoryGroup]:
+    folder = Path(tempfile.mkdtemp(prefix=f"copyspec-{os.getpid()}-", dir=parent.folder))
     try:
-        (folder / controller.limit).write_text(str(num_bytes))
+        (folder / parent.limit).write_text(str(num_bytes))
         with suppress(OSError):  # there may be no swap to limit
             (folder / "memory.swap.max").write_text("0")
-        yield MemoryGroup(folder, folder / controller.events)
+        yield parent._replace(folder=folder)
     finally:
         _remove(folder)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a group, whose last processes may be just ending."""
+    # Its last processes may be just ending.
     deadline = time.monotonic() + _REMOVE_SECONDS
     while time.monotonic() < deadline:
         with suppress(OSError):
@@ -90,30 +72,27 @@ def _remove(folder: Path) -> None:
 
 
 @cache
-def _controller() -> Controller | None:
-    """The first in which a group can be made, limited and joined."""
-    for controller in _candidates():
+def _parent() -> MemoryGroup | None:
+    """The first group in which another can be made, limited and joined."""
+    for parent in _candidates():
         with suppress(OSError, subprocess.SubprocessError):
-            with _group(controller, _PROBE_BYTES) as group:
+            with _group(parent, _PROBE_BYTES) as group:
                 subprocess.run([*group.prefix, "/bin/true"], check=True, capture_output=True)
-            _sweep(controller)
-            return controller
+            _sweep(parent)
+            return parent
     return None
 
 
-def _sweep(controller: Controller) -> None:
+def _sweep(parent: MemoryGroup) -> None:
     """Remove the groups of processes that were killed."""
-    for folder in controller.folder.glob("copyspec-*-*"):
+    for folder in parent.folder.glob("copyspec-*-*"):
         if not Path("/proc", folder.name.split("-")[1]).exists():
             with suppress(OSError):
                 folder.rmdir()
 
 
-def _candidates() -> Iterator[Controller]:
-    """This process's groups of both versions, and of the newer, the group around it, too.
-
-    A group of version 2 that has processes may have no groups with limits in it.
-    """
+def _candidates() -> Iterator[MemoryGroup]:
+    """This process's groups; of version 2 the one around, too: one with processes can hold none."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -122,8 +101,8 @@ def _candidates() -> Iterator[Controller]:
         _, controllers, path = line.split(":", 2)
         if controllers == "memory":
             folder = _MOUNTED / "memory" / path.lstrip("/")
-            yield Controller(folder, "memory.limit_in_bytes", "memory.oom_control")
+            yield MemoryGroup(folder, "memory.limit_in_bytes", "memory.oom_control")
         elif not controllers:
             group = _MOUNTED / path.lstrip("/")
             for folder in (group, group.parent) if group != _MOUNTED else (group,):
-                yield Controller(folder, "memory.max", "memory.events")
+                yield MemoryGroup(folder, "memory.max", "memory.events")

@@ -1,6 +1,4 @@
-"""What is run in the sandbox, within which limits, and how it ended."""
-
-from __future__ import annotations
+"""What is run in the sandbox, how it is contained, within which limits, and how it ended."""
 
 import socket
 from collections.abc import Sequence
@@ -9,6 +7,38 @@ from pathlib import Path
 from typing import Literal
 
 ExitStatus = Literal["ok", "error", "timeout", "output_limit", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A way to contain a program."""
+
+    name: str
+    description: str  # what is contained and what is not, one sentence
+    shared: bool  # whether it has the machine's files, processes and network, or others
+
+
+_LIMITS = "limits on time, memory, output and processes"
+BUBBLEWRAP = Level(
+    "bubblewrap",
+    "bubblewrap: no network, no other processes, no files but the system's and Python's "
+    f"(read-only), {_LIMITS}",
+    shared=False,
+)
+LANDLOCK = Level(
+    "landlock",
+    "Landlock: no network, nothing sent to other processes, no files but the system's and "
+    f"Python's (read-only), {_LIMITS}; names and sizes of files can be seen, and a program's own "
+    "files are limited one by one",
+    shared=True,
+)
+LIMITS = Level(
+    "limits",
+    f"{_LIMITS} only; files are NOT contained: a program can read and change what this user can "
+    "(and use the network, where the system is not Linux)",
+    shared=True,
+)
+LEVELS = (BUBBLEWRAP, LANDLOCK, LIMITS)  # the strictest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +62,14 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with a minimal environment, starting in an empty, writable folder.
-
-    Beside the system's and Python's files it can read what is `readable`. It may write to the
-    `writable` folders of the machine unless it has such folders in a file system for itself. It
-    gets the `channels` under the same descriptors.
-    """
+    """A command with a minimal environment, starting in an empty, writable folder."""
 
     arguments: Sequence[str]
     stdin: bytes = b""
     limits: Limits = DEFAULT_LIMITS
-    readable: Sequence[Path] = ()
-    writable: Sequence[Path] = ()
-    channels: Sequence[socket.socket] = ()
+    readable: Sequence[Path] = ()  # beside the system's and Python's files
+    writable: Sequence[Path] = ()  # the machine's, unless its file system has such folders
+    channels: Sequence[socket.socket] = ()  # which it gets under the same descriptors
 
 
 @dataclass(frozen=True, slots=True)

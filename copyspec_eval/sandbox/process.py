@@ -1,7 +1,5 @@
 """One command at one level of containment: started, and ended with all that it started."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -11,33 +9,45 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
 
 from copyspec_eval.errors import SandboxError
 from copyspec_eval.sandbox.cgroups import limited_memory
-from copyspec_eval.sandbox.commands import Command, Outcome
-from copyspec_eval.sandbox.folders import temporary_folder
-from copyspec_eval.sandbox.levels import CHILD, Level, bubblewrap, readable_paths
+from copyspec_eval.sandbox.commands import LANDLOCK, Command, Level, Outcome
 from copyspec_eval.sandbox.watch import Watch
 
 PYTHON = os.path.realpath(sys.executable)
 
+_CHILD = Path(__file__).with_name("child")
 # Imported without the packages around it, which may not be readable inside.
-_START = "import sys; sys.path.insert(0, {!r}); from child.main import start; start()"
+_START = f"""\
+import json, sys
+sys.path.insert(0, {str(_CHILD.parent)!r})
+from child.main import main
+main(sys.argv[2:], **json.loads(sys.argv[1]))
+"""
 _STOP_SECONDS = 2.0
 _SEALS = 0b1111  # <linux/fcntl.h>: no more seals, not shorter, not longer, no other content
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
 """One thread each, since programs run in parallel."""
 _ISOLATED_FOLDER = "/tmp/program"
 """Where a program starts that has its own file system. Not /tmp, in which this package may be."""
+_FOLDER_PREFIX = "copyspec-program-"
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib64"),
+    *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"),
+)
+_HIDDEN = (
+    *("kcore", "kallsyms", "keys", "iomem", "ioports", "kpageflags", "kpagecount", "kpagecgroup"),
+    *("slabinfo", "vmallocinfo", "timer_list", "pagetypeinfo", "sched_debug"),
+)
+"""Files of /proc that describe the whole machine; root without privileges may read some of them."""
 
 
 def run_at(level: Level, command: Command) -> Outcome:
-    """Run a command at a level until it ends or exceeds a limit.
-
-    Raises:
-        SandboxError: it cannot be started.
-    """
+    """Run a command at a level until it ends or exceeds a limit."""
     with started(level, command, subprocess.PIPE) as watch:
         return watch.outcome()
 
@@ -47,81 +57,65 @@ def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
     """A command that runs at a level, and is ended with all that it started.
 
     `output` is where standard output and error go, `subprocess.PIPE` or `DEVNULL`.
-
-    Raises:
-        SandboxError: it cannot be started.
     """
     with ExitStack() as stack:
         try:
-            watch = stack.enter_context(_started(level, command, output))
+            watch = _start(stack, level, command, output)
         except OSError as error:
-            raise SandboxError(
-                f"cannot start the sandbox ({error}); remove the cause and run again"
-            ) from error
+            reason = f"cannot start the sandbox ({error}); remove the cause and run again"
+            raise SandboxError(reason) from error
         yield watch
 
 
-@contextmanager
-def _started(level: Level, command: Command, output: int) -> Iterator[Watch]:
-    limits, readable = command.limits, readable_paths(command.readable)
-    prefix = [] if level.shared else bubblewrap(readable, limits.file_bytes)
-    ours, theirs = socket.socketpair()
-    with (
-        temporary_folder() if level.shared else nullcontext(_ISOLATED_FOLDER) as folder,
-        ours,
-        _sealed(command.stdin) as stdin,
-        limited_memory(limits.memory_bytes) as memory,
-    ):
-        settings = _settings(level, command, readable, folder, theirs.fileno())
-        start = _START.format(str(CHILD.parent))
-        with theirs:
-            process = subprocess.Popen(
-                [
-                    *(memory.prefix if memory else ()),
-                    *prefix,
-                    *(PYTHON, "-I", "-S", "-c", start, settings, *command.arguments),
-                ],
-                stdin=stdin,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                env=_ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
-                start_new_session=True,
-                pass_fds=[theirs.fileno(), *(channel.fileno() for channel in command.channels)],
-            )
-        watch = Watch(process, ours, limits, memory)
-        try:
-            yield watch
-        finally:
-            _stop(process, ours)
-            if level.shared and watch.group > 1:
-                # If the sandbox itself was stopped, nothing else ends the program.
-                with suppress(OSError):
-                    os.killpg(watch.group, signal.SIGKILL)
+def _start(stack: ExitStack, level: Level, command: Command, output: int) -> Watch:
+    limits, readable = command.limits, _readable_paths(command.readable)
+    folder = stack.enter_context(_temporary_folder()) if level.shared else _ISOLATED_FOLDER
+    ours, theirs = map(stack.enter_context, socket.socketpair())
+    stdin = stack.enter_context(_sealed(command.stdin))
+    memory = stack.enter_context(limited_memory(limits.memory_bytes))
+    settings = _settings(level, command, readable, folder, theirs.fileno())
+    process = subprocess.Popen(
+        [
+            *(memory.prefix if memory else ()),
+            *(() if level.shared else _bubblewrap(readable, limits.file_bytes)),
+            *(PYTHON, "-I", "-S", "-c", _START, settings, *command.arguments),
+        ],
+        stdin=stdin,
+        stdout=output,
+        stderr=output,
+        cwd="/",
+        env=_ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
+        start_new_session=True,
+        pass_fds=[theirs.fileno(), *(channel.fileno() for channel in command.channels)],
+    )
+    theirs.close()
+    watch = Watch(process, ours, limits, memory)
+    stack.callback(_stop, watch, level.shared)
+    return watch
 
 
-@contextmanager
-def _sealed(data: bytes) -> Iterator[int]:
-    """A descriptor to read `data` from, in a file in memory that nobody can change."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as file:
-            file.write(data)
-            file.seek(0)
-            yield file.fileno()
-        return
-    descriptor = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with os.fdopen(descriptor, "r+b") as file:
-        file.write(data)
-        file.seek(0)
-        os.fchmod(descriptor, 0o400)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        yield descriptor
+def _stop(watch: Watch, shared: bool) -> None:
+    """End `child`, and with it all processes that it started, and wait for it."""
+    process = watch.process
+    watch.control.close()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
+    if shared and watch.group > 1:
+        # If the sandbox itself was stopped, nothing else ends the program.
+        with suppress(OSError):
+            os.killpg(watch.group, signal.SIGKILL)
 
 
 def _settings(
     level: Level, command: Command, readable: Sequence[str], folder: str, control: int
 ) -> str:
-    """The first argument of `child`."""
+    """The arguments of `child`."""
     limits = command.limits
     files = {
         "readable": readable,
@@ -132,7 +126,7 @@ def _settings(
     settings = {
         "control": control,
         "folder": folder,
-        "files": files if level.landlock else None,
+        "files": files if level == LANDLOCK else None,
         "shared": level.shared,
         "num_processes": limits.num_processes,
         "limits": {
@@ -146,14 +140,81 @@ def _settings(
     return json.dumps(settings)
 
 
-def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
-    """End `child`, and with it all processes that it started, and wait for it."""
-    control.close()
+def _readable_paths(readable: Sequence[Path]) -> list[str]:
+    """The system, Python, and `readable`; where they are links, the targets too."""
+    wanted = [*_SYSTEM, sys.base_prefix, str(_CHILD), *map(str, readable)]
+    paths = {os.path.abspath(path) for path in wanted if os.path.exists(path)}  # noqa: PTH100, PTH110
+    return sorted(paths | {os.path.realpath(path) for path in paths})
+
+
+def _bubblewrap(readable: Sequence[str], num_bytes: int) -> list[str]:
+    """Words in front of a command that run it in a file system of these paths.
+
+    Each of the writable folders in it, /tmp and /dev/shm, has `num_bytes`. /proc is read-only,
+    since the kernel may let root of a user namespace write to /proc/sys.
+    """
+    covered = [f"/proc/{name}" for name in _HIDDEN if Path("/proc", name).exists()]
+    folder = ("--size", str(num_bytes), "--perms", "1777", "--tmpfs")
+    return [
+        *("bwrap", "--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"),
+        *("--proc", "/proc"),
+        *(word for path in covered for word in ("--ro-bind", "/dev/null", path)),
+        *("--remount-ro", "/proc", "--dev", "/dev", *folder, "/dev/shm", "--remount-ro", "/dev"),
+        *(*folder, "/tmp"),
+        *(word for path in readable for word in ("--ro-bind", os.path.realpath(path), path)),
+        *("--remount-ro", "/", "--"),
+    ]
+
+
+@contextmanager
+def _sealed(data: bytes) -> Iterator[int]:
+    """A descriptor to read `data` from, in a file in memory that, on Linux, nobody can change."""
+    linux = hasattr(os, "memfd_create")
+    memory = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) if linux else -1
+    with os.fdopen(memory, "r+b") if linux else tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        if linux:
+            os.fchmod(memory, 0o400)
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        yield file.fileno()
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """A new folder, removed afterwards with whatever is in it."""
+    _sweep()
+    folder = tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-")
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream:
-            stream.close()
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(descriptor)
+        _remove(folder)
+
+
+@cache
+def _sweep() -> None:
+    """Remove the folders of processes that were killed.
+
+    The lock of a folder in use holds in every container that shares it, where process numbers mean
+    nothing. The number covers the moment before the lock is taken.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-*"):
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                process = Path("/proc", folder.name.split("-")[2])
+                if os.fstat(descriptor).st_uid == os.geteuid() and not process.exists():
+                    _remove(str(folder))
+            finally:
+                os.close(descriptor)
+
+
+def _remove(folder: str) -> None:
+    # Commands remove any depth, and unreadable files.
+    for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        subprocess.run([*command, folder], check=False, capture_output=True)

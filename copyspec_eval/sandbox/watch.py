@@ -1,7 +1,5 @@
 """Reads what a program prints until it ends or exceeds a limit."""
 
-from __future__ import annotations
-
 import os
 import re
 import selectors
@@ -10,62 +8,51 @@ import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
-from typing import IO
 
 from copyspec_eval.errors import SandboxError
 from copyspec_eval.sandbox.cgroups import MemoryGroup
 from copyspec_eval.sandbox.commands import ExitStatus, Limits, Outcome
 
-_REASON_CHARS = 200
-_MESSAGE_BYTES = 256
+_REASON_CHARS, _MESSAGE_BYTES = 200, 256
 _GROUP, _END = re.compile(r"group ([0-9]{1,9})"), re.compile(r"(exit|signal) ([0-9]{1,3})")
 
 
 @dataclass(slots=True)
 class Watch:
-    """Reads what a program prints until it ends or exceeds a limit.
+    """A program that runs, and what it has printed so far."""
 
-    `process` is that of `child`, which reports on the socket `control`; its output is piped if
-    there is to be an outcome. `group` is the program's process group, as `child` numbers it; 0
-    before that is known.
-    """
-
-    process: subprocess.Popen[bytes]
-    control: socket.socket
+    process: subprocess.Popen[bytes]  # that of `child`; piped if there is to be an outcome
+    control: socket.socket  # on which `child` reports
     limits: Limits
     memory: MemoryGroup | None
-    printed: dict[str, bytearray] = field(
-        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
-    )
-    group: int = 0
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    group: int = 0  # the program's process group, as `child` numbers it, once that is known
     message: bytes = b""
 
     def outcome(self) -> Outcome:
-        """Wait for the end; the caller must stop `child` afterwards.
-
-        Raises:
-            SandboxError: `child` ended before the program began.
-        """
+        """Wait for the end; the caller must stop `child` afterwards."""
         deadline = time.monotonic() + self.limits.wall_seconds
+        outputs = ((self.process.stdout, self.stdout), (self.process.stderr, self.stderr))
+        printed = {stream.fileno(): text for stream, text in outputs if stream}
         end: str | None = None
         with selectors.DefaultSelector() as selector:
-            for name in self.printed:
-                os.set_blocking(self._stream(name).fileno(), False)
-                selector.register(self._stream(name), selectors.EVENT_READ, name)
-            selector.register(self.control, selectors.EVENT_READ, "control")
+            selector.register(self.control, selectors.EVENT_READ)
+            for descriptor in printed:
+                os.set_blocking(descriptor, False)
+                selector.register(descriptor, selectors.EVENT_READ)
             while end is None and not self._exceeds_output():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     reason = f"over {self.limits.wall_seconds:g} s of wall time"
                     return self._made("timeout", reason)
-                ready = {key.data: key for key, _ in selector.select(left)}
-                for name in ready.keys() & self.printed.keys():
-                    if not self._read(name):
-                        selector.unregister(ready[name].fileobj)
-                if "control" in ready:
-                    end = self._end_message()
-        for name in self.printed:
-            self._read(name)  # the last output is still in the pipes
+                for key, _ in selector.select(left):
+                    if key.fd not in printed:
+                        end = self._end_message()
+                    elif not self._read(key.fd, printed[key.fd]):
+                        selector.unregister(key.fd)
+        for descriptor, text in printed.items():
+            self._read(descriptor, text)  # the last output is still in the pipes
         return self._end_outcome(end or "")
 
     def _end_message(self) -> str | None:
@@ -81,23 +68,19 @@ class Watch:
         end, newline, _ = rest.partition("\n")
         return end if newline or not chunk else None
 
-    def _stream(self, name: str) -> IO[bytes]:
-        stream: IO[bytes] = getattr(self.process, name)
-        return stream
-
-    def _read(self, name: str) -> bool:
+    def _read(self, descriptor: int, text: bytearray) -> bool:
         """Read what is available, up to the limit; False at the end of the stream."""
         try:
-            chunk = os.read(self._stream(name).fileno(), self.limits.output_bytes + 1)
+            chunk = os.read(descriptor, self.limits.output_bytes + 1)
         except BlockingIOError:
             return True
-        self.printed[name] += chunk
+        text += chunk
         # Warnings make no answer wrong; their end says why a program failed.
-        del self.printed["stderr"][: -self.limits.output_bytes]
+        del self.stderr[: -self.limits.output_bytes]
         return bool(chunk)
 
     def _exceeds_output(self) -> bool:
-        return len(self.printed["stdout"]) > self.limits.output_bytes
+        return len(self.stdout) > self.limits.output_bytes
 
     def _end_outcome(self, message: str) -> Outcome:
         limits, end = self.limits, _END.fullmatch(message)
@@ -116,17 +99,15 @@ class Watch:
         if kind == "signal":
             return self._made("killed", f"killed by signal {number}")
         if not self.group:
-            raise SandboxError(
-                f"the sandbox ended before its program began ({self._last_line()}); "
-                "remove the cause and run again"
-            )
+            reason = f"the sandbox ended before its program began ({self._last_line()})"
+            raise SandboxError(f"{reason}; remove the cause and run again")
         return self._made("killed", f"the sandbox ended early: {self._last_line()}")
 
     def _made(self, status: ExitStatus, reason: str, code: int | None = None) -> Outcome:
-        text = bytes(self.printed["stdout"][: self.limits.output_bytes])
-        return Outcome(status, code, text.decode(errors="replace"), reason)
+        text = self.stdout[: self.limits.output_bytes].decode(errors="replace")
+        return Outcome(status, code, text, reason)
 
     def _last_line(self) -> str:
-        lines = bytes(self.printed["stderr"]).decode(errors="replace").split("\n")
+        lines = self.stderr.decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
         return " ".join(last.split())[:_REASON_CHARS]

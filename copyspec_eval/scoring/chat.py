@@ -1,7 +1,5 @@
 """A chat model behind an OpenAI-compatible server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -35,20 +33,14 @@ class UnansweredError(Exception):
 
 
 class ChatModel:
-    """A chat model of a server, `base_url`; by default `$OPENAI_BASE_URL`, else OpenAI's.
-
-    Raises:
-        OptionError: `openai` is not installed, `base_url` is not an HTTP URL, or there is no key
-            for OpenAI's server.
-    """
+    """A chat model of a server, `base_url`; by default `$OPENAI_BASE_URL`, else OpenAI's."""
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
         try:
             import openai
         except ImportError as error:
-            raise OptionError(
-                "asking a chat model needs the package openai; pip install 'copyspec-eval[judge]'"
-            ) from error
+            remedy = "pip install 'copyspec-eval[judge]'"
+            raise OptionError(f"asking a chat model needs the package openai; {remedy}") from error
         self.name = name
         self._key = _key()
         if not self._key and not base_url:
@@ -60,11 +52,7 @@ class ChatModel:
         self._base_url = base_url
 
     def ask(self, system: str, user: str) -> str:
-        """The answer at temperature 0; "" if the completion has none.
-
-        Raises:
-            UnansweredError: all retries failed.
-        """
+        """The answer at temperature 0; "" if the completion has none."""
         try:
             return without_secrets(_content(asyncio.run(self._completion(system, user))))
         except UnansweredError:
@@ -78,20 +66,17 @@ class ChatModel:
         raise UnansweredError(reason)
 
     async def _completion(self, system: str, user: str) -> bytes:
-        """The server's answer, JSON if all is well."""
         client = self._openai.AsyncOpenAI(
             api_key=self._key or "EMPTY",  # the client requires one
             base_url=self._base_url,
             timeout=TIMEOUT_SECONDS,
             max_retries=MAX_RETRIES,
         )
+        messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
         async def body() -> bytes:
             async with client.chat.completions.with_streaming_response.create(
-                model=self.name,
-                messages=[{"role": "system", "content": system}, {"role": "user", "content": user}],
-                temperature=0,
-                max_tokens=MAX_TOKENS,
+                model=self.name, messages=messages, temperature=0, max_tokens=MAX_TOKENS
             ) as response:
                 content = bytearray()
                 async for chunk in response.iter_bytes():
@@ -116,14 +101,8 @@ def ask_missing(
     """Ask those of `questions` that have no row yet, `concurrency` at a time, with a progress bar.
 
     Each row that `ask` gives is put into `rows` and appended to `path` at once, so that a kill
-    loses none. The caller holds `path`, see `journal.alone`.
-
-    Returns:
-        why each question that `ask` raised `UnansweredError` for has no row.
-
-    Raises:
-        OptionError: `concurrency` is below 1.
-        DataError: `path` cannot be written.
+    loses none. The caller holds `path`, see `journal.alone`. Returns why each question that `ask`
+    raised `UnansweredError` for has no row.
     """
     if concurrency < 1:
         raise OptionError(f"concurrency {concurrency}; give 1 or more")

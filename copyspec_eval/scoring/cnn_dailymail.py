@@ -1,17 +1,14 @@
 """Scores of a summary: ROUGE against the reference, and the share copied from the article."""
 
-from __future__ import annotations
-
-import functools
 import re
 
 from rouge_score.rouge_scorer import RougeScorer
 
 _ROUGES = ("rouge1", "rouge2", "rougeL")
-_UNSTEMMED_ROUGES = (*_ROUGES, "rougeLsum")
-SCORES = (*_ROUGES, "verbatim")
-"""The names of `score_summary`."""
-UNSTEMMED = tuple(f"{name}_unstemmed" for name in _UNSTEMMED_ROUGES)
+_STEMMED = RougeScorer(_ROUGES, use_stemmer=True)
+_UNSTEMMED = RougeScorer((*_ROUGES, "rougeLsum"))
+SCORES = (*_ROUGES, "verbatim")  # the names of `score_summary`
+UNSTEMMED = tuple(f"{name}_unstemmed" for name in (*_ROUGES, "rougeLsum"))
 """The names of `unstemmed_rouge`."""
 
 _LIST_MARKER = re.compile(r"(?m)^\s*(?:[-*•]|\d{1,2}[.)])\s+")
@@ -21,8 +18,9 @@ _QUOTES = '"“” \t'
 
 def score_summary(summary: str, article: str, highlights: str) -> dict[str, float]:
     """F1 of ROUGE against the reference `highlights`, and `verbatim_share`, each from 0 to 1."""
-    rouges = _rouge(summary, highlights, _ROUGES, stemmed=True)
-    return rouges | {"verbatim": verbatim_share(summary, article)}
+    rouges = _STEMMED.score(highlights, summary)
+    shares = {name: float(rouges[name].fmeasure) for name in _ROUGES}
+    return shares | {"verbatim": verbatim_share(summary, article)}
 
 
 def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
@@ -34,8 +32,8 @@ def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
     >>> {name: round(score, 2) for name, score in scores.items()}
     {'rouge1_unstemmed': 0.57, 'rouge2_unstemmed': 0.4, 'rougeL_unstemmed': 0.57, ...}
     """
-    scores = _rouge(summary, highlights, _UNSTEMMED_ROUGES, stemmed=False)
-    return {f"{name}_unstemmed": score for name, score in scores.items()}
+    scores = _UNSTEMMED.score(highlights, summary)
+    return {f"{name}_unstemmed": float(score.fmeasure) for name, score in scores.items()}
 
 
 def sentences(text: str) -> list[str]:
@@ -66,15 +64,3 @@ def verbatim_share(summary: str, article: str) -> float:
 
 def _single_spaced(text: str) -> str:
     return " ".join(text.split())
-
-
-def _rouge(
-    summary: str, highlights: str, names: tuple[str, ...], stemmed: bool
-) -> dict[str, float]:
-    scores = _scorer(names, stemmed).score(highlights, summary)
-    return {name: float(scores[name].fmeasure) for name in names}
-
-
-@functools.cache
-def _scorer(names: tuple[str, ...], stemmed: bool) -> RougeScorer:
-    return RougeScorer(list(names), use_stemmer=stemmed)

@@ -1,7 +1,5 @@
 """Programs as answers to GSM8K problems: right if the first number printed is the gold number."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 
@@ -31,10 +29,7 @@ def extract_program(answer: str) -> str | None:
 
 
 def gold_number(answer: str) -> float:
-    """The number after the last `####` of a reference answer.
-
-    Raises:
-        ValueError: the answer has no `####`.
+    """The number after the last `####` of a reference answer; `ValueError` without one.
 
     >>> gold_number("She has 2 * 600 = 1200. #### 1,200")
     1200.0

@@ -1,16 +1,18 @@
-"""MT-Bench's single-answer grading: the judge's prompts, and the rating in its judgement.
+"""MT-Bench's single-answer grading: what a judge is asked, the ratings in what it says, and a file.
 
 Prompts, rating and file format are those of FastChat's `llm_judge`, whose tools can read our files.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from copyspec_eval import journal
 from copyspec_eval.errors import DataError
+from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
 
 REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1, "mt_bench_paper": 2, "mt_redundant_paper": 1}
 """For how many turns of a task FastChat's reference answers hold; for none of another task.
@@ -19,26 +21,23 @@ MT-Redundant's second questions differ from MT-Bench's, so its second turns are 
 reference, unless all are asked for: FastChat itself would show them.
 """
 
-REFERENCE_CATEGORIES = frozenset({"math", "reasoning", "coding"})
-"""Categories in which the judge is shown the reference answer, if there is one."""
-
+# The judge is shown the reference answer, if there is one.
+_REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
 _NAMES = ("single-v1", "single-math-v1", "single-v1-multi-turn", "single-math-v1-multi-turn")
 _RATINGS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
 
+# Servers are not deterministic even at temperature 0, so another judgement may have a rating.
+NUM_JUDGEMENTS = 3
+WAIT_SECONDS = 1.0
 
-class Template(NamedTuple):
-    """A prompt of FastChat's `judge_prompts.jsonl`; `user` is a format string with named fields."""
-
-    system: str
-    user: str
+AnswerTurn = tuple[int, int]  # a question_id, and a turn counted from 1
 
 
-@dataclass(frozen=True, slots=True)
-class Guide:
-    """FastChat's data for a judge: prompts by name, and reference answers by question_id."""
+class Guide(NamedTuple):
+    """FastChat's data for a judge."""
 
-    templates: Mapping[str, Template]
-    references: Mapping[int, tuple[str, str]]
+    templates: Mapping[str, tuple[str, str]]  # a system and a user prompt, by name
+    references: Mapping[int, tuple[str, str]]  # the right answers, by question_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +61,29 @@ class Grading:
     system: str
     user: str
 
+    @property
+    def key(self) -> AnswerTurn:
+        return self.question_id, self.turn
+
+
+class Judged(NamedTuple):
+    """The ratings of one task's answers, from this run or an earlier one."""
+
+    gradings: Sequence[Grading]
+    scores: dict[AnswerTurn, float]
+    reasons: dict[AnswerTurn, str]  # why the others have none
+    notes: list[str]  # on each line that was skipped in the judgement file
+
 
 def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str, Any]]) -> Guide:
-    """A guide from the rows of `judge_prompts.jsonl` and of FastChat's reference answers.
-
-    Raises:
-        DataError: a field or one of the prompts is missing.
-    """
+    """A guide from the rows of `judge_prompts.jsonl` and of FastChat's reference answers."""
     try:
-        templates = {
-            row["name"]: Template(row["system_prompt"], row["prompt_template"]) for row in prompts
+        templates = {row["name"]: (row["system_prompt"], row["prompt_template"]) for row in prompts}
+        answers = {
+            row["question_id"]: (str(first), str(second))
+            for row in references
+            for first, second in [row["choices"][0]["turns"]]
         }
-        answers = {row["question_id"]: _both(row["choices"][0]["turns"]) for row in references}
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"not FastChat's judge data ({error!r}); copy its files again") from error
     for name in _NAMES:
@@ -85,11 +95,14 @@ def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str
 def reference_of(
     task: str, conversation: Conversation, turn: int, guide: Guide, all_references: bool
 ) -> tuple[str, str] | None:
-    """The reference answers that the judge of a turn is shown; None for none."""
+    """The reference answers that the judge of a turn is shown; None for none.
+
+    With `all_references`, MT-Redundant's second turns have those to MT-Bench's, as in FastChat.
+    """
     num_turns = REFERENCE_TURNS.get(task, 0)
     if all_references and num_turns:
         num_turns = 2
-    if conversation.category not in REFERENCE_CATEGORIES or turn > num_turns:
+    if conversation.category not in _REFERENCE_CATEGORIES or turn > num_turns:
         return None
     return guide.references.get(conversation.question_id)
 
@@ -97,14 +110,7 @@ def reference_of(
 def gradings(
     task: str, conversation: Conversation, guide: Guide, all_references: bool = False
 ) -> Iterator[Grading]:
-    """The grading of each turn of a conversation of `task`.
-
-    With `all_references`, MT-Redundant's second turns are judged with the reference answers to
-    MT-Bench's, as in FastChat.
-
-    Raises:
-        DataError: a prompt has an unknown field.
-    """
+    """The grading of each turn of a conversation of `task`."""
     questions, answers = conversation.questions, conversation.answers
     # Each of FastChat's prompts uses some of these fields.
     values = {"question": questions[0], "question_1": questions[0], "question_2": questions[1]}
@@ -112,17 +118,14 @@ def gradings(
     for turn in (1, 2):
         shown = reference_of(task, conversation, turn, guide, all_references)
         name = f"single-{'math-' if shown else ''}v1{'-multi-turn' if turn == 2 else ''}"
-        template = guide.templates[name]
+        system, template = guide.templates[name]
         try:
             references = dict(zip(("ref_answer_1", "ref_answer_2"), shown or (), strict=False))
-            user = template.user.format(**values, **references)
+            user = template.format(**values, **references)
         except (IndexError, KeyError, ValueError) as error:
-            raise DataError(
-                f"the judge's prompt {name!r} has an unknown field ({error}); copy the file again"
-            ) from error
-        yield Grading(
-            conversation.question_id, conversation.category, turn, name, template.system, user
-        )
+            reason = f"has an unknown field ({error}); copy the file again"
+            raise DataError(f"the judge's prompt {name!r} {reason}") from error
+        yield Grading(conversation.question_id, conversation.category, turn, name, system, user)
 
 
 def parse_rating(judgement: str) -> float | None:
@@ -144,6 +147,84 @@ def is_rating(score: float) -> bool:
     return 1 <= score <= 10
 
 
+class Judge(ChatModel):
+    """A chat model that rates answers."""
+
+    def rate(self, grading: Grading) -> tuple[str, float]:
+        """The judgement, and the rating in it; `UnansweredError` if none of several has one."""
+        for attempt in range(NUM_JUDGEMENTS):
+            if attempt:
+                time.sleep(WAIT_SECONDS * 2 ** (attempt - 1))
+            judgement = self.ask(grading.system, grading.user)
+            rating = parse_rating(judgement)
+            if rating is not None:
+                return judgement, rating
+        raise UnansweredError(f"no rating in {NUM_JUDGEMENTS} judgements")
+
+
+def judge_all(
+    rate: Callable[[Grading], tuple[str, float]],
+    gradings: Sequence[Grading],
+    path: Path,
+    model: str,
+    judge: str,
+    concurrency: int,
+) -> Judged:
+    """Rate those of a task's `gradings` that FastChat's file has no rating of yet."""
+
+    def judgement_row(grading: Grading) -> dict[str, Any]:
+        judgement, score = rate(grading)
+        return {
+            "question_id": grading.question_id,
+            "model": model,
+            "judge": [judge, grading.template],
+            "user_prompt": grading.user,
+            "judgment": judgement,
+            "score": score,
+            "turn": grading.turn,
+            "tstamp": time.time(),
+        }
+
+    with journal.alone(path):
+        scores, notes = read_scores(path, gradings, model, judge)
+        rows: dict[AnswerTurn, dict[str, Any]] = {key: {"score": scores[key]} for key in scores}
+        questions = {each.key: each for each in gradings}
+        reasons = ask_missing(path, questions, rows, judgement_row, concurrency, "Judging")
+    scores = {key: row["score"] for key, row in rows.items()}
+    return Judged(gradings, scores, reasons, notes)
+
+
+def read_scores(
+    path: Path, gradings: Sequence[Grading], model: str, judge: str
+) -> tuple[dict[AnswerTurn, float], list[str]]:
+    """Ratings in a judgement file, and a note on each line that is skipped as no judgement.
+
+    One of an answer that is not in `gradings` is an error: means that FastChat computes from the
+    file would not be this run's.
+    """
+    expected = {each.key: (model, [judge, each.template], each.user) for each in gradings}
+    scores: dict[AnswerTurn, float] = {}
+    notes: list[str] = []
+    for number, content in journal.lines(path) if path.exists() else ():
+        try:
+            row = journal.parsed(content)
+            answer = row["question_id"], row["turn"]
+            is_ours = expected.get(answer) == (row["model"], row["judge"], row["user_prompt"])
+            score = float(row["score"])
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            notes.append(f"{path}:{number}: skipped, not a judgement ({reason}); remove the line")
+            continue
+        if not is_ours:
+            reason = "judges another answer than this run's; move the file away"
+            raise DataError(f"{path}:{number}: {reason}")
+        if is_rating(score):
+            scores[answer] = score
+        elif score != -1:  # FastChat's mark of no rating
+            notes.append(f"{path}:{number}: skipped, {score} is no rating; remove the line")
+    return scores, notes
+
+
 def file_name(name: str) -> str:
     """A model's name without the characters that file names cannot have.
 
@@ -151,8 +232,3 @@ def file_name(name: str) -> str:
     'org__judge-1.5__free'
     """
     return re.sub(r"[^\w.+-]+", "__", name)
-
-
-def _both(turns: Any) -> tuple[str, str]:
-    first, second = map(str, turns)
-    return first, second

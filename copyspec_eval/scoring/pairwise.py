@@ -5,8 +5,6 @@ decides who wins; only the request goes through `chat`, since FastChat's client 
 knows a fixed list of judges.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -18,11 +16,9 @@ from unittest import mock
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
-from copyspec_eval.scoring.judge import AnswerTurn
-from copyspec_eval.scoring.mt_bench import Conversation, Guide, reference_of
+from copyspec_eval.scoring.mt_bench import AnswerTurn, Conversation, Guide, reference_of
 
-_KNOWN_JUDGE = "gpt-4"
-"""A judge's name that FastChat knows; its own is put into the rows."""
+_KNOWN_JUDGE = "gpt-4"  # to FastChat; the judge's own name is put into the rows
 
 
 class Pair(NamedTuple):
@@ -35,10 +31,7 @@ class Pair(NamedTuple):
 
 
 class JudgedPairs(NamedTuple):
-    """What became of the pairs of one task.
-
-    Each has FastChat's row, with a verdict in both orders, or a reason why it has none.
-    """
+    """Of each pair of a task FastChat's row, with verdicts in both orders, or why it has none."""
 
     rows: dict[AnswerTurn, dict[str, Any]]
     reasons: dict[AnswerTurn, str]
@@ -55,11 +48,7 @@ def pairs_of(
     guide: Guide,
     all_references: bool,
 ) -> list[Pair]:
-    """Both turns of every question that two runs answered, with what the judge is shown.
-
-    Raises:
-        DataError: they have no question in common.
-    """
+    """Both turns of every question that two runs answered, with what the judge is shown."""
     others = {each.question_id: each for each in b}
     pairs = [
         Pair(each, others[each.question_id], turn, reference)
@@ -81,19 +70,13 @@ def judge_pairs(
     names: tuple[str, str],
     concurrency: int,
 ) -> JudgedPairs:
-    """Judge those of a task's `pairs` that `path` has no verdict of yet; see `ask_missing`.
+    """Judge those of a task's `pairs` that FastChat's file has no verdict of yet.
 
-    `path` is FastChat's `model_judgment/<judge>_pair.jsonl`, `prompts` are the rows of its
-    `judge_prompts.jsonl`, and `names` those of the two models.
-
-    Raises:
-        OptionError: FastChat is not installed, or `concurrency` is below 1.
-        DataError: `path` has verdicts of other answers, or cannot be written.
+    `prompts` are the rows of its `judge_prompts.jsonl`, and `names` those of the two models.
     """
     with journal.alone(path), _fastchat(model) as (common, gen_judgment):
-        judges = gen_judgment.make_judge_pairwise(
-            _KNOWN_JUDGE, {row["name"]: dict(row) for row in prompts}
-        )
+        by_name = {row["name"]: dict(row) for row in prompts}
+        judges = gen_judgment.make_judge_pairwise(_KNOWN_JUDGE, by_name)
 
         def verdict_row(pair: Pair) -> dict[str, Any]:
             kind = ("math" if pair.reference else "default") + ("-mt" if pair.turn == 2 else "")
@@ -125,9 +108,8 @@ def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
     try:
         from fastchat.llm_judge import common, gen_judgment
     except ImportError as error:
-        raise OptionError(
-            f"judging pairs needs FastChat ({error}); pip install 'copyspec-eval[judge]'"
-        ) from error
+        remedy = "pip install 'copyspec-eval[judge]'"
+        raise OptionError(f"judging pairs needs FastChat ({error}); {remedy}") from error
 
     def complete(name: str, conversation: Any, **_: Any) -> str:
         system, user = conversation.to_openai_api_messages()
@@ -160,15 +142,14 @@ def _read(
             key = row["question_id"], row["turn"]
             pair, prompt = by_key[key], row["g1_user_prompt"]
             texts = (pair.a.answers[pair.turn - 1], pair.b.answers[pair.turn - 1])
-            is_ours = (row["model_1"], row["model_2"]) == names and row["judge"][0] == judge
-            is_ours = is_ours and all(text in prompt for text in texts)
+            same = (row["model_1"], row["model_2"], row["judge"][0]) == (*names, judge)
+            is_ours = same and all(text in prompt for text in texts)
             winners = {row["g1_winner"], row["g2_winner"]}
         except ValueError:
             continue
         except (LookupError, TypeError) as error:
-            raise DataError(
-                f"{path}:{number}: no verdict ({error!r}); move the file away"
-            ) from error
+            reason = f"no verdict ({error!r}); move the file away"
+            raise DataError(f"{path}:{number}: {reason}") from error
         if not is_ours or not winners <= {"model_1", "model_2", "tie"}:
             raise DataError(f"{path}:{number}: judges other answers than these; move the file away")
         rows[key] = row

@@ -18,8 +18,12 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from copyspec_eval.drafters.options import parse_draft_options, store_text
-from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
+from copyspec_eval.drafters.registry import (
+    DrafterFactory,
+    drafter_factory,
+    parse_draft_options,
+    store_text,
+)
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
 from copyspec_eval.serving.requests import Drafted, Requests, Row, TokenIds

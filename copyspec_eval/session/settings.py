@@ -9,8 +9,7 @@ from typing import Any
 
 from accelerate.utils import convert_file_size_to_int
 
-from copyspec_eval.drafters.options import setting_value
-from copyspec_eval.drafters.registry import default_drafter, drafter_factory
+from copyspec_eval.drafters.registry import default_drafter, drafter_factory, setting_value
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_GAMMA, DraftOptions
 

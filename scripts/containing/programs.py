@@ -14,14 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containing.unprivileged import as_nobody
-from copyspec_eval.sandbox import choice
 from copyspec_eval.sandbox.commands import Outcome
-from copyspec_eval.sandbox.programs import run_all
+from copyspec_eval.sandbox.programs import VARIABLE, run_all
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "programs" / "hostile"
 LEVELS = ("bubblewrap", "landlock", "limits")
 REFUSED, DONE = "refused", "done"
+
+# A program is a function that says whether it was refused, or raises OSError.
+_CALL = """
+try:
+    refused = {}()
+except OSError:
+    refused = True
+print("refused" if refused else "done")
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class Program:
     """A hostile program.
 
     Attributes:
-        name: its folder, the kind of attack, and its file's name.
+        name: the kind of attack, which its file's name begins with, and its function's name.
         tries: what it says that it tries.
         source: its text.
     """
@@ -40,25 +48,32 @@ class Program:
 
     @property
     def kind(self) -> str:
-        """Its folder."""
+        """Of attack."""
         return self.name.partition("/")[0]
 
 
 def programs() -> list[Program]:
-    """All of them, by name."""
-    return [
-        Program(
-            str(path.relative_to(FOLDER).with_suffix("")),
-            ast.get_docstring(ast.parse(path.read_text())) or "",
-            path.read_text(),
-        )
-        for path in sorted(FOLDER.glob("*/*.py"))
-    ]
+    """All of them, by name; each has the beginning of its file, too."""
+    listed = []
+    for path in FOLDER.glob("*.py"):
+        text = path.read_text()
+        functions = [
+            each
+            for each in ast.parse(text).body
+            if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
+        ]
+        head = "\n".join(text.splitlines()[: functions[0].lineno - 1])
+        for each in functions:
+            source = f"{head}\n{ast.get_source_segment(text, each)}\n{_CALL.format(each.name)}"
+            name = f"{path.stem.partition('_')[0]}/{each.name}"
+            tries = " ".join((ast.get_docstring(each) or "").split())
+            listed.append(Program(name, tries, source))
+    return sorted(listed, key=lambda program: program.name)
 
 
 def outcomes(level: str) -> dict[str, str]:
     """By name, what each program printed at a level; why it ended, if in another way."""
-    os.environ[choice.VARIABLE] = level
+    os.environ[VARIABLE] = level
     tried = programs()
     ended = run_all([program.source for program in tried])
     return {

@@ -21,7 +21,7 @@ from copyspec_eval.reports import export
 from copyspec_eval.reports.conversations import conversations
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.scoring import chat
-from copyspec_eval.scoring import judge as judging
+from copyspec_eval.scoring import mt_bench as judging
 from copyspec_eval.scoring.mt_bench import gradings, guide
 from copyspec_eval.sources import read_jsonl
 

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from threaded_server import InThread
+
 Messages = list[dict[str, str]]
 
 
-class ChatServer(ThreadingHTTPServer):
+class ChatServer(InThread, ThreadingHTTPServer):
     """Answers a conversation with `reply(messages)`; a context manager.
 
     Attributes:
         requests: the bodies asked so far, in order.
         failures: the next so many requests are answered with the status `failure_status`.
     """
-
-    daemon_threads = True
 
     def __init__(self, reply: Callable[[Messages], str]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -28,12 +28,6 @@ class ChatServer(ThreadingHTTPServer):
         self.failures = 0
         self.failure_status = 500
         self.lock = threading.Lock()
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
-
-    @property
-    def url(self) -> str:
-        """What clients of the OpenAI library take as their base."""
-        return f"http://127.0.0.1:{self.server_port}/v1"
 
     @property
     def chat_url(self) -> str:
@@ -43,15 +37,6 @@ class ChatServer(ThreadingHTTPServer):
     def fail(self, times: int, status: int = 500) -> None:
         """Answer the next requests with an error."""
         self.failures, self.failure_status = times, status
-
-    def __enter__(self) -> ChatServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

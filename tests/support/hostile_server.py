@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from threaded_server import InThread
 
 
 @dataclass(frozen=True)
@@ -18,38 +19,18 @@ class Sent:
     pause: float = 0.0
 
 
-class HostileServer(socketserver.ThreadingTCPServer):
+class HostileServer(InThread):
     """A context manager; the nth request is answered with `replies[n]`, the last one for good.
 
     Attributes:
         num_requests: how many were read.
     """
 
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-
     def __init__(self, replies: Sequence[Sent]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.replies = replies
         self.num_requests = 0
         self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        """The client's `base_url`."""
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-    def __enter__(self) -> HostileServer:
-        threading.Thread(target=self.serve_forever, args=(0.005,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-
-    def handle_error(self, *_: Any) -> None:
-        """Silent: clients give up."""
 
 
 class _Handler(socketserver.StreamRequestHandler):

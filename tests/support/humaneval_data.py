@@ -1,7 +1,5 @@
 """Two problems in the form of HumanEval+ and of HumanEval, and their files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from threaded_server import InThread
+
 
 class Reply(NamedTuple):
     """An answer; `text` is the judgement, or the body if the status is not 200."""
@@ -20,7 +22,7 @@ class Reply(NamedTuple):
     seconds: float = 0.0
 
 
-class JudgeServer(ThreadingHTTPServer):
+class JudgeServer(InThread, ThreadingHTTPServer):
     """A context manager that answers `judge(user_prompt, n)` to a prompt asked for the nth time.
 
     Attributes:
@@ -29,9 +31,6 @@ class JudgeServer(ThreadingHTTPServer):
         authorization: that header of the last request.
     """
 
-    daemon_threads = True
-    block_on_close = False
-
     def __init__(self, judge: Callable[[str, int], Reply]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.judge = judge
@@ -39,22 +38,6 @@ class JudgeServer(ThreadingHTTPServer):
         self.requests: list[dict[str, Any]] = []
         self.authorization: str | None = None
         self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        """The client's `base_url`."""
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def __enter__(self) -> JudgeServer:
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-
-    def handle_error(self, *_: Any) -> None:
-        """Silent: clients are killed."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,7 +1,5 @@
 """Processes of this machine, found by what stands in their arguments."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,11 +1,39 @@
-"""A model of lm-eval that gives the answers that it was made with."""
+"""A model of lm-eval that gives the answers that it was made with, and its evaluation."""
 
-from __future__ import annotations
-
+import functools
 from typing import Any
+from unittest import mock
 
+import lm_eval
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from copyspec_eval.paths import tasks_dir
+
+
+@functools.cache
+def _tasks() -> TaskManager:
+    return TaskManager(include_path=[tasks_dir()], include_defaults=False)
+
+
+def evaluated(lm: LM, task: str, **options: Any) -> dict[str, Any]:
+    """What lm-eval makes of a task of ours; `options` as of `simple_evaluate`."""
+    settings: dict[str, Any] = {"confirm_run_unsafe_code": True, "bootstrap_iters": 0}
+    with mock.patch("lm_eval.evaluator.add_env_info", return_value=None):
+        results: dict[str, Any] = lm_eval.simple_evaluate(
+            lm, tasks=[task], task_manager=_tasks(), **(settings | options)
+        )
+    return results
+
+
+def figures(lm: LM, task: str, **options: Any) -> dict[str, float]:
+    """The figures of `evaluated`, without lm-eval's standard errors."""
+    return {
+        name.removesuffix(",none"): value
+        for name, value in evaluated(lm, task, **options)["results"][task].items()
+        if name.endswith(",none") and "_stderr" not in name
+    }
 
 
 class Scripted(LM):  # type: ignore[misc]  # lm-eval's classes carry no types

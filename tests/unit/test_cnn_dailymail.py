@@ -1,30 +1,20 @@
 """The summarising task: its data, its prompts that fit, and its scores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import datasets
-import lm_eval
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
+from scripted_lm import Scripted, evaluated, figures
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.cnn_dailymail import PROMPT, CnnDailyMailTask
-from copyspec_eval.paths import tasks_dir
-from copyspec_eval.scoring.cnn_dailymail import (
-    UNSTEMMED,
-    score_summary,
-    sentences,
-    verbatim_share,
-)
+from copyspec_eval.scoring.cnn_dailymail import UNSTEMMED, score_summary, sentences, verbatim_share
 
 ARTICLE = 'It rained on Monday. "I was wet," said Ann. On Tuesday it\nsnowed! Nobody came.'
 ROW = {"id": "a", "article": ARTICLE, "highlights": "It rained on Monday. Ann was wet."}
@@ -48,30 +38,24 @@ def question(article: str) -> str:
     return PROMPT.replace("{article}", article)
 
 
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
-    return tmp_path
-
-
 def test_the_reference_itself_scores_one():
-    figures = score_summary(ROW["highlights"], ARTICLE, ROW["highlights"])
-    assert (figures["rouge1"], figures["rouge2"], figures["rougeL"]) == (1, 1, 1)
-    assert figures["verbatim"] == 0.5
+    scores = score_summary(ROW["highlights"], ARTICLE, ROW["highlights"])
+    assert (scores["rouge1"], scores["rouge2"], scores["rougeL"]) == (1, 1, 1)
+    assert scores["verbatim"] == 0.5
 
 
 def test_rouge_by_hand():
     """Of 4 and 7 words 4 are common, in this order; of 3 and 6 pairs 3 are."""
-    figures = score_summary("It rains on Monday", ARTICLE, ROW["highlights"])
-    assert figures["rouge1"] == pytest.approx(2 * 4 / (4 + 7)), "with stemming"
-    assert figures["rouge2"] == pytest.approx(2 * 3 / (3 + 6))
-    assert figures["rougeL"] == pytest.approx(2 * 4 / (4 + 7))
+    scores = score_summary("It rains on Monday", ARTICLE, ROW["highlights"])
+    assert scores["rouge1"] == pytest.approx(2 * 4 / (4 + 7)), "with stemming"
+    assert scores["rouge2"] == pytest.approx(2 * 3 / (3 + 6))
+    assert scores["rougeL"] == pytest.approx(2 * 4 / (4 + 7))
 
 
 @pytest.mark.parametrize("summary", ["", " \n", "…", "1. \n- "])
 def test_nothing_scores_nothing(summary):
-    figures = score_summary(summary, ARTICLE, ROW["highlights"])
-    assert set(figures.values()) == {0}
+    scores = score_summary(summary, ARTICLE, ROW["highlights"])
+    assert set(scores.values()) == {0}
 
 
 @pytest.mark.parametrize(
@@ -113,8 +97,8 @@ def test_any_part_of_the_article_is_verbatim(article, start, length):
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_scores_are_shares(summary, article, highlights):
-    figures = score_summary(summary, article, highlights)
-    for value in figures.values():
+    scores = score_summary(summary, article, highlights)
+    for value in scores.values():
         assert 0 <= value <= 1
 
 
@@ -126,10 +110,10 @@ def test_sentences_lose_no_letter(text):
     )
 
 
-def test_files_are_read_in_order_of_their_names(data):
-    write(data, [ROW | {"id": "b"}], "b.jsonl")
-    write(data, [ROW | {"more": 1}], "a.jsonl")
-    write(data, [], "notes.txt")
+def test_files_are_read_in_order_of_their_names(local_data):
+    write(local_data, [ROW | {"id": "b"}], "b.jsonl")
+    write(local_data, [ROW | {"more": 1}], "a.jsonl")
+    write(local_data, [], "notes.txt")
     assert list(CnnDailyMailTask(CONFIG).test_docs()) == [ROW, ROW | {"id": "b"}]
 
 
@@ -143,18 +127,18 @@ def test_files_are_read_in_order_of_their_names(data):
         ([1], "a list, not a JSON object; "),
     ],
 )
-def test_bad_rows_are_named(data, row, message):
-    path = write(data, [ROW, row])
+def test_bad_rows_are_named(local_data, row, message):
+    path = write(local_data, [ROW, row])
     with pytest.raises(DataError) as caught:
         CnnDailyMailTask(CONFIG)
     assert str(caught.value).startswith(f"{path}:2: {message}")
     assert "\n" not in str(caught.value)
 
 
-def test_missing_and_blank_files(data):
+def test_missing_and_blank_files(local_data):
     with pytest.raises(DataError, match=r"cnn_dailymail/\*\.jsonl: no such file; put .*unset COPY"):
         CnnDailyMailTask(CONFIG)
-    write(data, []).write_text("\n\n")
+    write(local_data, []).write_text("\n\n")
     with pytest.raises(DataError, match=r"test\.jsonl: no rows in it; copy the file again"):
         CnnDailyMailTask(CONFIG)
 
@@ -191,11 +175,11 @@ def prompt_of(task: CnnDailyMailTask, lm: Any, **options: Any) -> str:
     return prompt
 
 
-def test_a_long_article_is_cut_at_its_end(data, hf):
+def test_a_long_article_is_cut_at_its_end(local_data, hf):
     """The byte model has a token per byte, and 2,048 - 256 of them for a prompt."""
     article = " ".join(f"Word{number} é." for number in range(500))
     assert len(article) > 5000
-    write(data, [ROW | {"article": article}, ROW])
+    write(local_data, [ROW | {"article": article}, ROW])
     task = CnnDailyMailTask(CONFIG)
     prompt = prompt_of(task, hf)
     whole = "user: " + question(article) + "\nassistant: "
@@ -211,16 +195,16 @@ def test_a_long_article_is_cut_at_its_end(data, hf):
     assert hf.tok_decode(batch.tolist()) == prompt, "so lm-eval cuts nothing"
 
 
-def test_system_instruction_and_budget_count(data, hf):
-    write(data, [ROW | {"article": "word " * 1000}])
+def test_system_instruction_and_budget_count(local_data, hf):
+    write(local_data, [ROW | {"article": "word " * 1000}])
     task = CnnDailyMailTask(CONFIG | {"generation_kwargs": {"until": [], "max_new_tokens": 1000}})
     prompt = prompt_of(task, hf, system_instruction="Be brief.")
     assert prompt.startswith("system: Be brief.\nuser: Article:\nword word ")
     assert 1048 - 5 <= len(prompt) <= 1048
 
 
-def test_short_articles_and_servers_are_left_alone(data, hf):
-    write(data, [ROW])
+def test_short_articles_and_servers_are_left_alone(local_data, hf):
+    write(local_data, [ROW])
     task = CnnDailyMailTask(CONFIG)
     assert prompt_of(task, hf) == f"user: {question(ARTICLE)}\nassistant: "
     prompt = prompt_of(task, hf, apply_chat_template=False, chat_template=None)
@@ -229,25 +213,25 @@ def test_short_articles_and_servers_are_left_alone(data, hf):
     def template(messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         return messages[-1]["content"]
 
-    write(data, [ROW | {"article": "word " * 5000}])
+    write(local_data, [ROW | {"article": "word " * 5000}])
     prompt = prompt_of(CnnDailyMailTask(CONFIG), hf, chat_template=template)
     assert prompt == question("word " * 5000)
 
 
-def test_an_article_without_room_keeps_a_word(data, hf):
-    write(data, [ROW | {"article": "word " * 1000}])
+def test_an_article_without_room_keeps_a_word(local_data, hf):
+    write(local_data, [ROW | {"article": "word " * 1000}])
     prompt = prompt_of(CnnDailyMailTask(CONFIG), hf, system_instruction="x" * 3000)
     assert "Article:\nword\n\n" in prompt
 
 
-def test_the_papers_task_has_rouge_as_its_code_takes_it(data, monkeypatch):
+def test_the_papers_task_has_rouge_as_its_code_takes_it(local_data, monkeypatch):
     monkeypatch.setattr(reference_prompts, "summary_prompt", lambda: "Sum up: {article}!")
-    write(data, [ROW | {"highlights": "A dog barks.\nDogs bark."}])
+    write(local_data, [ROW | {"highlights": "A dog barks.\nDogs bark."}])
     task = CnnDailyMailTask(CONFIG | {"dataset_kwargs": {"prompts": "reference"}})
     [doc] = task.test_docs()
     assert task.user_turns(doc) == [f"Sum up: {doc['article']}!"]
-    figures = task.process_results(doc, ["Dogs bark."])
-    assert {name: figures[name] for name in UNSTEMMED} == pytest.approx(
+    scores = task.process_results(doc, ["Dogs bark."])
+    assert {name: scores[name] for name in UNSTEMMED} == pytest.approx(
         {
             "rouge1_unstemmed": 4 / 7,
             "rouge2_unstemmed": 0.4,
@@ -257,34 +241,14 @@ def test_the_papers_task_has_rouge_as_its_code_takes_it(data, monkeypatch):
     )
     ours = CnnDailyMailTask(CONFIG).process_results(doc, ["Dogs bark."])
     assert not ours.keys() & {*UNSTEMMED}
-    assert ours["rouge1"] == figures["rouge1"]
-
-
-class FirstSentences(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
-    def generate_until(self, requests, disable_tqdm=False):
-        return ["It rained on Monday. Ann was wet."] * len(requests)
-
-    def loglikelihood(self, requests):
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
+    assert ours["rouge1"] == scores["rouge1"]
 
 
 @pytest.mark.parametrize("predict_only", [False, True])
-def test_evaluation(data, monkeypatch, predict_only):
-    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
-    write(data, [ROW, ROW])
-    results = lm_eval.simple_evaluate(
-        FirstSentences(),
-        tasks=["cnn_dailymail_extractive"],
-        task_manager=TaskManager(include_path=[tasks_dir()], include_defaults=False),
-        predict_only=predict_only,
-    )
-    figures = {
-        name.removesuffix(",none"): value
-        for name, value in results["results"]["cnn_dailymail_extractive"].items()
-        if name.endswith(",none") and "_stderr" not in name
-    }
+def test_evaluation(local_data, predict_only):
+    write(local_data, [ROW, ROW])
+    lm = Scripted(*["It rained on Monday. Ann was wet."] * 2)
     scores = {"rouge1": 1, "rouge2": 1, "rougeL": 1, "verbatim": 0.5, "answered_turn1": 1}
-    assert figures == ({"bypass": 999} if predict_only else scores)
-    assert results["samples"]["cnn_dailymail_extractive"][1]["target"] == ROW["highlights"]
+    task, options = CONFIG["task"], {"predict_only": predict_only}
+    assert figures(lm, task, **options) == ({"bypass": 999} if predict_only else scores)
+    assert evaluated(lm, task, **options)["samples"][task][1]["target"] == ROW["highlights"]

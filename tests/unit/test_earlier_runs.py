@@ -17,8 +17,7 @@ from sample_rows import ROW
 from copyspec_eval import records
 from copyspec_eval.cli import main
 from copyspec_eval.cli.replay import replay_turn
-from copyspec_eval.drafters.options import store_option, store_text
-from copyspec_eval.drafters.registry import drafter_factory
+from copyspec_eval.drafters.registry import drafter_factory, store_option, store_text
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import CopySpecError, OptionError
 from copyspec_eval.reports.earlier_runs import Asked, EarlierAnswers, Trace, read_earlier

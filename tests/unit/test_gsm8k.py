@@ -1,23 +1,18 @@
 """Programs in answers, numbers in outputs, and the three turns of the task."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import datasets
-import lm_eval
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lm_eval.api.model import LM
-from lm_eval.tasks import TaskManager
+from scripted_lm import Scripted, evaluated, figures
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import public_data
-from copyspec_eval.paths import tasks_dir
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import Outcome
 from copyspec_eval.scoring.gsm8k import (
@@ -135,6 +130,7 @@ def test_verdicts(outcome: Outcome | None, reason: str) -> None:
     assert verdict(outcome, 18) == reason
 
 
+TASK = "gsm8k_self_correction"
 PROBLEMS = [{"question": f"What is {n} {{x}}?", "answer": f"so\n#### {n}"} for n in (3, 4, 5, 6)]
 
 
@@ -150,7 +146,7 @@ ANSWERS = {
 }
 
 
-class Solver(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
+class Solver(Scripted):
     """Right in both turns, in the first, in the last, in none."""
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[Any]:
@@ -161,11 +157,6 @@ class Solver(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
         first, last = ANSWERS[int(gold_number(request.doc["answer"]))]
         return {1: first, 2: "Fine.", 3: last}[request.turn]
 
-    def loglikelihood(self, requests: Any) -> Any:
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
-
 
 def write(folder: Path, *rows: object) -> Path:
     path = folder / "gsm8k" / "test.jsonl"
@@ -174,33 +165,21 @@ def write(folder: Path, *rows: object) -> Path:
     return path
 
 
-@pytest.fixture
-def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
-    write(tmp_path, *PROBLEMS)
-    manager = TaskManager(include_path=[tasks_dir()], include_defaults=False)
-
-    def run(lm: LM, **options: Any) -> Any:
-        settings = {"confirm_run_unsafe_code": True, "bootstrap_iters": 0} | options
-        task = ["gsm8k_self_correction"]
-        return lm_eval.simple_evaluate(lm, tasks=task, task_manager=manager, **settings)
-
-    return run
+@pytest.fixture(autouse=True)
+def problems(local_data: Path) -> Path:
+    return write(local_data, *PROBLEMS)
 
 
-def test_both_programs_are_run_and_compared(
-    evaluate: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_both_programs_are_run_and_compared(caplog: pytest.LogCaptureFixture) -> None:
     solver = Solver()
     with caplog.at_level(logging.INFO, "lm_eval.copyspec"):
-        results = evaluate(solver)
-    figures = results["results"]["gsm8k_self_correction"]
-    assert figures["acc_turn1,none"] == figures["acc_turn3,none"] == 2 / 4
-    assert figures["right_to_wrong,none"] == figures["wrong_to_right,none"] == 1 / 4
-    assert figures["answered_turn3,none"] == 3 / 4
-    assert results["higher_is_better"]["gsm8k_self_correction"]["right_to_wrong"] is False
-    samples = results["samples"]["gsm8k_self_correction"]
+        results = evaluated(solver, TASK)
+    scores = results["results"][TASK]
+    assert scores["acc_turn1,none"] == scores["acc_turn3,none"] == 2 / 4
+    assert scores["right_to_wrong,none"] == scores["wrong_to_right,none"] == 1 / 4
+    assert scores["answered_turn3,none"] == 3 / 4
+    assert results["higher_is_better"][TASK]["right_to_wrong"] is False
+    samples = results["samples"][TASK]
     assert [sample["acc_turn1"] for sample in samples] == [1, 1, 0, 0]
     assert [sample["acc_turn3"] for sample in samples] == [1, 0, 1, 0]
     assert solver.prompt.startswith("User: Solve this problem")
@@ -210,44 +189,33 @@ def test_both_programs_are_run_and_compared(
     assert "programs of turn 3: 2 right, 1 wrong number, 1 no program" in messages
 
 
-def test_nothing_is_run_without_scores(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_run_without_scores_or_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "run_all", None)
-    figures = evaluate(Solver(), predict_only=True)["results"]["gsm8k_self_correction"]
-    assert figures["bypass,none"] == 999
-    assert "acc_turn1,none" not in figures
-
-
-def test_running_programs_has_to_be_allowed(evaluate: Any) -> None:
+    assert figures(Solver(), TASK, predict_only=True) == {"bypass": 999}
     with pytest.raises(ValueError, match="confirm_run_unsafe_code"):
-        evaluate(Solver(), confirm_run_unsafe_code=False)
+        evaluated(Solver(), TASK, confirm_run_unsafe_code=False)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "Q"}, "{path}:1: answer is None; give a non-empty string"),
-        (
-            {"question": " ", "answer": "#### 1"},
-            "{path}:1: question is ' '; give a non-",
-        ),
-        ({"question": "Q", "answer": "18"}, "{path}:1: answer does not end in #### and a number"),
-        ({"question": "Q", "answer": "####"}, "{path}:1: answer does not end in #### and a number"),
+        ({"question": "Q"}, "answer is None; give a non-empty string"),
+        ({"question": " ", "answer": "#### 1"}, "question is ' '; give a non-"),
+        ({"question": "Q", "answer": "18"}, "answer does not end in #### and a number"),
+        ({"question": "Q", "answer": "####"}, "answer does not end in #### and a number"),
     ],
 )
-def test_bad_problems(evaluate: Any, tmp_path: Path, row: object, message: str) -> None:
-    path = write(tmp_path, row)
+def test_bad_problems(local_data: Path, row: object, message: str) -> None:
+    path = write(local_data, row)
     with pytest.raises(DataError) as caught:
-        evaluate(Solver())
-    assert str(caught.value).startswith(message.format(path=path))
-
-
-def test_a_missing_file(evaluate: Any, tmp_path: Path) -> None:
-    (tmp_path / "gsm8k" / "test.jsonl").unlink()
+        evaluated(Solver(), TASK)
+    assert str(caught.value).startswith(f"{path}:1: {message}")
+    path.unlink()
     with pytest.raises(DataError, match=r"gsm8k/test\.jsonl: no such file; put .* there, or u"):
-        evaluate(Solver())
+        evaluated(Solver(), TASK)
 
 
-def test_the_public_data_set(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_public_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def load(*arguments: Any, **named: Any) -> datasets.Dataset:
@@ -256,20 +224,5 @@ def test_the_public_data_set(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.delenv("COPYSPEC_DATA_DIR")
     monkeypatch.setattr(public_data, "load_dataset", load)
-    figures = evaluate(Solver())["results"]["gsm8k_self_correction"]
+    assert figures(Solver(), TASK)["acc_turn1"] == 1
     assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]
-    assert figures["acc_turn1,none"] == 1
-
-
-def test_no_network_is_one_line(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*_: Any, **__: Any) -> None:
-        raise ConnectionError("offline\nmore")
-
-    monkeypatch.delenv("COPYSPEC_DATA_DIR")
-    monkeypatch.setattr(public_data, "load_dataset", load)
-    with pytest.raises(DataError) as caught:
-        evaluate(Solver())
-    assert str(caught.value) == (
-        "cannot download openai/gsm8k (offline more); "
-        "copy its test split to FOLDER/gsm8k/test.jsonl and set COPYSPEC_DATA_DIR=FOLDER"
-    )

@@ -1,11 +1,8 @@
 """Whatever a judge's server sends: no rating is lost or made up, and judging ends by itself."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,10 +17,8 @@ from run_folders import write_conversations
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError
 from copyspec_eval.scoring import chat
-from copyspec_eval.scoring import judge as judging
-from copyspec_eval.scoring.chat import UnansweredError
-from copyspec_eval.scoring.judge import Judge, judge_all, read_scores
-from copyspec_eval.scoring.mt_bench import Grading
+from copyspec_eval.scoring import mt_bench as judging
+from copyspec_eval.scoring.mt_bench import Grading, Judge, judge_all, read_scores
 
 GRADINGS = [Grading(number, "math", 1, "single-v1", "Be fair.", f"Q{number}") for number in (1, 2)]
 
@@ -99,16 +94,14 @@ def test_random_servers(count: int) -> None:
     run()
 
 
-@pytest.mark.parametrize("text", ["[[11]]", "[[0]]", f"[[{'9' * 400}]]", "[0.5] and [[7"])
-def test_a_number_off_the_scale_is_no_rating(text: str, tmp_path: Path) -> None:
-    scores, reasons = judged([http(completion(text))], tmp_path / "j.jsonl")
-    assert scores == {}
-    assert set(reasons.values()) == {"no rating in 3 judgements"}
-
-
 @pytest.mark.parametrize(
     "body",
-    [b'{"choices": {"0": 5}}', b'{"choices": 5}', b"[" * 10**5, b'{"choices": [{"message": []}]}'],
+    [
+        *(b"", b"null", b"{}", b"[1]", b"{", b"[" * 10**5, b'{"choices": []}', b'{"choices": 5}'),
+        *(b'{"choices": {"0": 5}}', b'{"choices": [{"message": []}]}'),
+        completion([{"type": "text", "text": "[[9]]"}]),
+    ],
+    ids=repr,
 )
 def test_what_is_no_completion_is_no_rating(body: bytes, tmp_path: Path) -> None:
     scores, reasons = judged([http(body)], tmp_path / "j.jsonl")
@@ -166,40 +159,35 @@ def test_two_judges_of_one_run_are_kept_apart(tmp_path: Path) -> None:
     assert asked == [1, 2]
 
 
-@pytest.mark.parametrize("score", [11, 0, -2, 1e999, "nan"])
-def test_a_row_off_the_scale_is_asked_again(score: object, tmp_path: Path) -> None:
-    path = tmp_path / "j.jsonl"
-
-    def rate(grading: Grading) -> tuple[str, float]:
-        if grading.question_id == 2:
-            raise UnansweredError("no")
-        return "[[5]]", 5.0
-
-    judge_all(rate, GRADINGS, path, "m", "j", 1)
-    [row] = map(json.loads, path.read_text().splitlines())
-    path.write_text(json.dumps(row | {"score": score}) + "\n")
-    scores, [note] = read_scores(path, GRADINGS, "m", "j")
-    assert scores == {}
-    assert "is no rating; remove the line" in note
-    assert judge_all(rate, [replace(GRADINGS[0])], path, "m", "j", 1).scores == {(1, 1): 5.0}
+ROW = {"question_id": 1, "turn": 1, "model": "m", "judge": ["j", "single-v1"], "user_prompt": "Q1"}
+NO_JUDGEMENTS = [
+    *(b"[" * 10**5, b"9" * 10**5, b"\xff\xfe", b"{}", b"[]", b"3", b"NaN"),
+    json.dumps(ROW | {"score": 1}).encode().replace(b": 1}", b": 1" + b"0" * 400 + b"}"),
+    json.dumps(ROW).encode(),
+    b'{"question_id": [1], "turn": {}, "model": "m", "judge": 5, "user_prompt": "q"}',
+]
+OFF_THE_SCALE = [json.dumps(ROW | {"score": score}).encode() for score in (11, 0, -2, 1e999, "nan")]
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "reason"),
     [
-        *(b"[" * 10**5, b"9" * 10**5, b"\xff\xfe", b"{}", b"[]", b"NaN"),
-        b'{"question_id": 1, "turn": 1, "model": "m", "judge": [], "user_prompt": "", "score": 1%s}'
-        % (b"0" * 400),
-        b'{"question_id": [1], "turn": {}, "model": "m", "judge": 5, "user_prompt": "q"}',
+        *((line, "skipped, not a judgement") for line in NO_JUDGEMENTS),
+        *((line, "is no rating; remove the line") for line in OFF_THE_SCALE),
     ],
+    ids=lambda text: repr(text[:70]),
 )
-def test_a_damaged_line_of_the_file_is_noted(line: bytes, tmp_path: Path) -> None:
+def test_a_line_that_is_no_rating_is_noted_and_asked_again(
+    line: bytes, reason: str, tmp_path: Path
+) -> None:
     path = tmp_path / "j.jsonl"
-    judge_all(lambda grading: ("[[5]]", 5.0), GRADINGS[:1], path, "m", "j", 1)
-    path.write_bytes(path.read_bytes() + line + b"\n")
-    scores, [note] = read_scores(path, GRADINGS, "m", "j")
-    assert scores == {(1, 1): 5.0}
-    assert "j.jsonl:2: skipped, not a judgement" in note
+    path.write_bytes(line + b"\n\n")
+    result = judge_all(lambda grading: ("[[5]]", 5.0), GRADINGS, path, "m", "j", 1)
+    assert result.scores == {(1, 1): 5.0, (2, 1): 5.0}
+    [note] = result.notes
+    assert note.startswith(f"{path}:1: ")
+    assert reason in note
+    assert read_scores(path, GRADINGS, "m", "j") == (result.scores, [note])
 
 
 def test_a_servers_text_is_harmless_to_a_terminal(

@@ -1,7 +1,5 @@
 """Solutions that are wrong and try to be taken for right, and right ones that are hard to judge."""
 
-from __future__ import annotations
-
 import ast
 import socket
 import threading
@@ -11,71 +9,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandbox_levels import EVERY_LEVEL
 
-from copyspec_eval.sandbox import choice
-from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox.commands import Level
+from copyspec_eval.sandbox.programs import VARIABLE
 from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_solution
-from copyspec_eval.scoring.humaneval.verdict import Solution, SolutionError
+from copyspec_eval.scoring.humaneval.verdict import SolutionError, solution_function
 
 TESTS = Path(__file__).parents[1]
 FORGED = sorted((TESTS / "programs" / "forged").glob("*.py"))
 AWKWARD = sorted((TESTS / "programs" / "awkward").glob("*.py"))
 
-EXACT: dict[str, Any] = {"task_id": "HumanEval/0", "contract": "", "atol": 0}
-PLUS: dict[str, dict[str, Any]] = {
-    "total": EXACT
-    | {
-        "prompt": "def total(numbers):\n    '''Sum.'''\n",
-        "canonical_solution": "    return sum(numbers)\n",
-        "base_input": [[[1, 2]], [[3]]],
-        "plus_input": [[[]], [[-1, -2]]],
-    },
-    "half": EXACT
-    | {
-        "prompt": "def half(number):\n    '''Half of it.'''\n",
-        "canonical_solution": "    return number / 2\n",
-        "base_input": [[4], [0.5]],
-        "plus_input": [[3], [2**70]],
-        "atol": 1e-6,
-    },
-    "words": EXACT
-    | {
-        "prompt": "def words(text):\n    '''How often each word is there.'''\n",
-        "canonical_solution": "    return {w: text.split().count(w) for w in text.split()}\n",
-        "base_input": [["a b a"]],
-        "plus_input": [[""], ["x"]],
-    },
-    "halves": EXACT
-    | {
-        "prompt": "def halves(numbers):\n    '''Half of each.'''\n",
-        "canonical_solution": "    return [number / 2 for number in numbers]\n",
-        "base_input": [[[3]]],
-        "plus_input": [[[5.0]]],
-    },
-    "parts": EXACT
-    | {
-        "prompt": "def parts(text):\n    '''The letters of each word.'''\n",
-        "canonical_solution": "    return {frozenset(word) for word in text.split()}\n",
-        "base_input": [["ab ba c"]],
-        "plus_input": [[""], ["x"]],
-    },
-    "find_zero": EXACT
-    | {
-        "task_id": "HumanEval/32",
-        "prompt": "def find_zero(xs):\n    '''Any zero of the polynomial.'''\n",
-        "canonical_solution": "    return -xs[0] / xs[1]\n",
-        "base_input": [[[1.0, 2.0]]],
-        "plus_input": [[[-6.0, 3.0]]],
-        "atol": 1e-4,
-    },
+# By function: its parameter, what it returns, and inputs of HumanEval's tests and of EvalPlus's.
+FUNCTIONS: dict[str, tuple[str, str, list[Any], list[Any]]] = {
+    "total": ("numbers", "sum(numbers)", [[1, 2], [3]], [[], [-1, -2]]),
+    "half": ("number", "number / 2", [4, 0.5], [3, 2**70]),
+    "words": ("text", "{w: text.split().count(w) for w in text.split()}", ["a b a"], ["", "x"]),
+    "halves": ("numbers", "[number / 2 for number in numbers]", [[3]], [[5.0]]),
+    "parts": ("text", "{frozenset(word) for word in text.split()}", ["ab ba c"], ["", "x"]),
+    "find_zero": ("xs", "-xs[0] / xs[1]", [[1.0, 2.0]], [[-6.0, 3.0]]),
 }
 CHECKS = {
-    "total": "assert candidate([1, 2]) == 3 and candidate([]) == 0",
-    "half": "assert candidate(4) == 2 and candidate(3) == 1.5",
-    "words": "assert candidate('a b a') == {'a': 2, 'b': 1} and candidate('x') == {'x': 1}",
-    "halves": "assert candidate([3]) == [1.5] and candidate([5.0]) == [2.5]",
-    "parts": "assert candidate('ab ba c') == {frozenset('ab'), frozenset('c')}",
-    "find_zero": "assert abs(1 + 2 * candidate([1.0, 2.0])) < 1e-4",
+    "total": "candidate([1, 2]) == 3 and candidate([]) == 0",
+    "half": "candidate(4) == 2 and candidate(3) == 1.5",
+    "words": "candidate('a b a') == {'a': 2, 'b': 1} and candidate('x') == {'x': 1}",
+    "halves": "candidate([3]) == [1.5] and candidate([5.0]) == [2.5]",
+    "parts": "candidate('ab ba c') == {frozenset('ab'), frozenset('c')}",
+    "find_zero": "abs(1 + 2 * candidate([1.0, 2.0])) < 1e-4",
 }
 FORMS = ("EvalPlus's", pytest.param("OpenAI's", marks=pytest.mark.slow))
 
@@ -87,17 +47,23 @@ def problem_of(program: Path, form: str) -> dict[str, Any]:
         for node in ast.parse(program.read_text()).body
         for name in ([node.name] if isinstance(node, ast.FunctionDef) else _assigned(node))
     }
-    [entry_point] = names & PLUS.keys()
+    [entry_point] = names & FUNCTIONS.keys()
     return problem(entry_point, form)
 
 
 def problem(entry_point: str, form: str) -> dict[str, Any]:
-    row = PLUS[entry_point] | {"entry_point": entry_point}
-    if form == "EvalPlus's":
-        return row
-    check = f"def check(candidate):\n    {CHECKS[entry_point]}\n"
-    names = ("task_id", "prompt", "canonical_solution", "entry_point")
-    return {name: row[name] for name in names} | {"test": check}
+    parameter, returned, base, plus = FUNCTIONS[entry_point]
+    row: dict[str, Any] = {
+        "task_id": "HumanEval/32" if entry_point == "find_zero" else "HumanEval/0",
+        "prompt": f"def {entry_point}({parameter}):\n    '''What it does.'''\n",
+        "canonical_solution": f"    return {returned}\n",
+        "entry_point": entry_point,
+    }
+    if form == "OpenAI's":
+        return row | {"test": f"def check(candidate):\n    assert {CHECKS[entry_point]}\n"}
+    atol = {"half": 1e-6, "find_zero": 1e-4}.get(entry_point, 0)
+    inputs = {"base_input": [[each] for each in base], "plus_input": [[each] for each in plus]}
+    return row | inputs | {"contract": "", "atol": atol}
 
 
 def _assigned(node: ast.stmt) -> list[str]:
@@ -115,30 +81,22 @@ def scores(programs: list[Path], form: str) -> dict[str, ScoredSolution]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_forgery_is_taken_for_right(form: str) -> None:
-    passed = [name for name, scored in scores(FORGED, form).items() if scored.base or scored.plus]
-    assert passed == []
-    assert len(FORGED) >= 20
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_no_right_solution_is_taken_for_wrong(form: str) -> None:
-    failed = [
-        name
-        for name, scored in scores(AWKWARD, form).items()
-        if not (scored.base and scored.plus is not False)
-    ]
-    assert failed == []
-    assert len(AWKWARD) >= 20
+def test_no_forgery_is_taken_for_right_and_no_right_solution_for_wrong(form: str) -> None:
+    forged, awkward = scores(FORGED, form), scores(AWKWARD, form)
+    assert [name for name, scored in forged.items() if scored.base or scored.plus] == []
+    failed = (not scored.base or scored.plus is False for scored in awkward.values())
+    assert [name for name, wrong in zip(awkward, failed, strict=True) if wrong] == []
+    assert min(len(FORGED), len(AWKWARD)) >= 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
-def test_neither_is_so_at_any_level(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choice.VARIABLE, level.name)
-    for form in ("EvalPlus's", "OpenAI's"):
-        test_no_forgery_is_taken_for_right(form)
-        test_no_right_solution_is_taken_for_wrong(form)
+@pytest.mark.parametrize("form", ["EvalPlus's", "OpenAI's"])
+@EVERY_LEVEL
+def test_neither_is_so_at_any_level(
+    level: Level, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, level.name)
+    test_no_forgery_is_taken_for_right_and_no_right_solution_for_wrong(form)
 
 
 DRIPS = """
@@ -177,7 +135,7 @@ def test_a_solution_has_a_limit_for_its_first_answer() -> None:
     dripping.start()
     try:
         with pytest.raises(SolutionError, match="Timed out"):
-            Solution(ours.detach(), ["x = 1"], "x", seconds=0.3)
+            solution_function(ours.detach(), ["x = 1"], "x", seconds=0.3)
     finally:
         done.set()
         dripping.join()

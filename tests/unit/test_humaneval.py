@@ -1,7 +1,5 @@
 """The programming task: its two kinds of prompts, and scores by EvalPlus."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -10,24 +8,21 @@ from pathlib import Path
 from shutil import copytree, ignore_patterns
 from typing import Any
 
-import lm_eval
 import pytest
 from humaneval_data import BASE, CONFIG, PLUS, TASK, write
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
-from lm_eval.tasks import TaskManager
-from scripted_lm import Scripted
+from sandbox_levels import WORKING
+from scripted_lm import Scripted, figures
 
 import copyspec_eval
 from copyspec_eval.errors import OptionError, SandboxError
 from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
 from copyspec_eval.harness.reference_prompts import completion_stops
-from copyspec_eval.paths import tasks_dir
-from copyspec_eval.sandbox import choice, programs
-from copyspec_eval.sandbox.commands import Outcome
-from copyspec_eval.sandbox.levels import LIMITS
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import LIMITS, Outcome
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
     as_samples,
@@ -36,7 +31,6 @@ from copyspec_eval.scoring.humaneval.scores import (
     score_solution,
 )
 
-HERE = choice.levels()
 TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
 ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
 """Right for 4 and 0.5, wrong for 3."""
@@ -47,32 +41,21 @@ def score(raw: str, problem: dict[str, Any]) -> ScoredSolution:
     return scored
 
 
-@pytest.fixture
-def evaluate(monkeypatch):
-    """Figures of a run, without lm-eval's standard errors."""
-    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
-    manager = TaskManager(include_path=[tasks_dir()], include_defaults=False)
-
-    def run(lm: LM, **options: Any) -> dict[str, float]:
-        settings: dict[str, Any] = {"apply_chat_template": True, "confirm_run_unsafe_code": True}
-        results = lm_eval.simple_evaluate(
-            lm, tasks=[TASK], task_manager=manager, **(settings | options)
-        )
-        return {
-            name.removesuffix(",none"): value
-            for name, value in results["results"][TASK].items()
-            if name.endswith(",none") and "_stderr" not in name
-        }
-
-    return run
+def printed(command: list[Any], variables: dict[str, str]) -> str:
+    environment = os.environ | variables
+    return subprocess.run(command, env=environment, stdout=-1, text=True, check=True).stdout
 
 
-def test_chat_scored_by_evalplus(local_data, evaluate, tmp_path):
+def evaluate(lm: LM, **options: Any) -> dict[str, float]:
+    return figures(lm, TASK, **({"apply_chat_template": True} | options))
+
+
+def test_chat_scored_by_evalplus(local_data, tmp_path):
     write(local_data, PLUS)
     lm = Scripted(TOTAL, ROUNDED)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
-    figures = evaluate(lm, evaluation_tracker=tracker)
-    assert figures == {"answered_turn1": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
+    scores = evaluate(lm, evaluation_tracker=tracker)
+    assert scores == {"answered_turn1": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
     prompt, settings = lm.asked[1]
     code = '```python\ndef half(number: float) -> float:\n    """ Half of it. """\n```<assistant>'
     assert prompt.startswith("<user>Write a self-contained Python script")
@@ -87,50 +70,45 @@ def test_chat_scored_by_evalplus(local_data, evaluate, tmp_path):
     assert sanitised[0] == {"task_id": "HumanEval/0", "solution": solution}
 
 
-def test_completion_of_the_base_data(local_data, evaluate):
+def test_completion_of_the_base_data(local_data):
     """Without EvalPlus's tests there is no figure for them."""
     write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted("    return sum(n)\n", "    return number\n")
-    figures = evaluate(lm, apply_chat_template=False)
-    assert figures == {"answered_turn1": 1, "pass@1_base": 0.5}
+    scores = evaluate(lm, apply_chat_template=False)
+    assert scores == {"answered_turn1": 1, "pass@1_base": 0.5}
     prompt, settings = lm.asked[1]
     assert prompt == 'def half(number: float) -> float:\n    """ Half of it. """\n'
     assert settings["until"] == completion_stops("humaneval")
 
 
-def test_options_of_the_harness(local_data, evaluate):
+def test_options_of_the_harness(local_data):
     write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted(TOTAL, None)
     assert evaluate(lm, limit=1)["pass@1_base"] == 1
     assert len(lm.asked) == 1
     assert evaluate(lm)["pass@1_base"] == 0.5
     lm = Scripted(TOTAL)
-    evaluate(
-        lm,
-        limit=1,
-        apply_chat_template=False,
-        gen_kwargs={"until": ["x"]},
-        system_instruction="Brief.",
-    )
+    options = {"gen_kwargs": {"until": ["x"]}, "system_instruction": "Brief."}
+    evaluate(lm, limit=1, apply_chat_template=False, **options)
     assert lm.asked[0][0].startswith("Brief.\n\nfrom typing import List\n")
     assert lm.asked[0][1]["until"] == ["x"]
     with pytest.raises(ValueError, match="marked as unsafe"):
         evaluate(lm, confirm_run_unsafe_code=False)
 
 
-def test_predict_only_runs_nothing(local_data, evaluate, monkeypatch, tmp_path):
+def test_predict_only_runs_nothing(local_data, monkeypatch, tmp_path):
     write(local_data, PLUS)
     monkeypatch.setattr(programs, "run", None)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
-    figures = evaluate(Scripted(TOTAL, TOTAL), predict_only=True, evaluation_tracker=tracker)
-    assert figures == {"bypass": 999}
+    scores = evaluate(Scripted(TOTAL, TOTAL), predict_only=True, evaluation_tracker=tracker)
+    assert scores == {"bypass": 999}
     assert not (tmp_path / "run").exists()
 
 
 def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     write(local_data, PLUS)
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "trial", lambda level: Outcome("killed", None, "", "no"))
+    monkeypatch.delenv(programs.VARIABLE, raising=False)
+    monkeypatch.setattr(programs, "trial", lambda level: Outcome("killed", None, "", "no"))
     task = HumanEvalTask(CONFIG)
     with pytest.raises(OptionError, match="install bubblewrap, or set COPYSPEC_SANDBOX=limits"):
         task.build_all_requests()
@@ -139,10 +117,8 @@ def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
     assert len(task.instances) == 2
 
 
-@pytest.mark.skipif(HERE[0] == LIMITS, reason="NOT TESTED where no sandbox hides files")
-def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(
-    local_data, evaluate, monkeypatch
-):
+@pytest.mark.skipif(WORKING[0] == LIMITS, reason="NOT TESTED where no sandbox hides files")
+def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(local_data, monkeypatch):
     """One line, with the reason of the process that judges."""
     write(local_data, PLUS)
     monkeypatch.setattr(programs, "INSTALLED", programs.INSTALLED[:1])
@@ -153,10 +129,10 @@ def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(
     assert lm.asked == []
 
 
-def test_a_sandbox_that_does_not_start_is_no_wrong_answer(local_data, evaluate, monkeypatch):
+def test_a_sandbox_that_does_not_start_is_no_wrong_answer(local_data, monkeypatch):
     """As where the disk is full once the answers are in."""
     write(local_data, PLUS)
-    monkeypatch.setenv(choice.VARIABLE, LIMITS.name)
+    monkeypatch.setenv(programs.VARIABLE, LIMITS.name)
 
     class Filling(Scripted):
         def generate_until(self, requests, disable_tqdm=False):
@@ -169,23 +145,14 @@ def test_a_sandbox_that_does_not_start_is_no_wrong_answer(local_data, evaluate, 
 
 def test_the_sandbox_runs_the_package_that_runs_here(tmp_path):
     """Whichever way that was imported: here from a folder on PYTHONPATH."""
-    copytree(
-        Path(copyspec_eval.__file__).parent,
-        tmp_path / "copyspec_eval",
-        ignore=ignore_patterns("tiny", "__pycache__"),
-    )
+    ours, ignored = Path(copyspec_eval.__file__).parent, ignore_patterns("tiny", "__pycache__")
+    copytree(ours, tmp_path / "copyspec_eval", ignore=ignored)
     program = (
         "from copyspec_eval.scoring.humaneval.scores import score_solution\n"
         f"print(score_solution({PLUS[0]['prompt'] + PLUS[0]['canonical_solution']!r}, {PLUS[0]!r}))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "base=True, plus=True" in result.stdout, result.stderr
+    command = [sys.executable, "-c", program]
+    assert "base=True, plus=True" in printed(command, {"PYTHONPATH": str(tmp_path)})
 
 
 def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
@@ -193,24 +160,17 @@ def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
     task = HumanEvalTask(CONFIG)
     task.build_all_requests(rank=1, world_size=2)
     task.instances[0].resps.append("x")
+    scored = [ScoredSolution("x", True, None)]
     monkeypatch.setattr("copyspec_eval.harness.humaneval.output_folder", lambda: tmp_path)
-    monkeypatch.setattr(
-        "copyspec_eval.harness.humaneval.score_all",
-        lambda answers: [ScoredSolution("x", True, None)],
-    )
+    monkeypatch.setattr("copyspec_eval.harness.humaneval.score_all", lambda answers: scored)
     task.apply_filters()
     row = {"task_id": "HumanEval/1", "solution": "x"}
     assert json.loads((tmp_path / "samples.rank1.jsonl").read_text()) == row
     assert not (tmp_path / "samples.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    "level",
-    [HERE[0], *(pytest.param(level, marks=pytest.mark.slow) for level in HERE[1:])],
-    ids=lambda level: level.name,
-)
-def test_at_every_level_of_containment(level, monkeypatch):
-    monkeypatch.setenv(choice.VARIABLE, level.name)
+def test_a_right_solution_and_one_that_is_stuck():
+    """At every level of containment: see `test_hostile_solutions`."""
     assert score(TOTAL, PLUS[0]) == ScoredSolution(
         "def total(numbers):\n    return sum(numbers)", base=True, plus=True
     )
@@ -222,15 +182,10 @@ def test_at_every_level_of_containment(level, monkeypatch):
 @pytest.mark.parametrize(
     "solution",
     [
-        "",
-        "a\0b",
-        "\ud800",
-        "import os\nos._exit(0)",
-        "raise SystemExit",
+        *("", "a\0b", "\ud800", "(" * 5000, "import os\nos._exit(0)", "raise SystemExit"),
         'print(\'{"base": true, "plus": true}\')',
         "def total(numbers):\n    pass",
         "def other(numbers):\n    return sum(numbers)",
-        "(" * 5000,
     ],
 )
 def test_what_is_no_solution_fails(solution):
@@ -277,14 +232,11 @@ def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
         lines = "".join(json.dumps(raw.upper()) + "\n" for raw in done)
         return Outcome("timeout", None, lines + '"cut', "over 60 s of wall time")
 
+    assert score_all([]) == []
     monkeypatch.setattr(programs, "run", run)
     answers = [(raw, "f") for raw in ("a", "b", "c", "bad", "d")]
     assert sanitised(answers) == ["A", "B", "C", "bad", "D"]
     assert [rest[0] for rest in given] == ["a", "c", "bad", "d"]
-
-
-def test_no_answers():
-    assert score_all([]) == []
 
 
 @given(st.lists(st.tuples(st.text(), st.text())))
@@ -295,54 +247,25 @@ def test_samples_are_one_a_line(solutions):
     ]
 
 
-def canonical(data_dir: Path) -> list[dict[str, Any]]:
-    return list(read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values())
-
-
-def check_bodies(problems: list[dict[str, Any]]) -> None:
-    for problem in problems:
-        solution = problem["prompt"] + problem["canonical_solution"]
-        assert score_solution(solution, problem).base, problem["task_id"]
-        assert not score_solution(problem["prompt"] + "    pass\n", problem).base, problem[
-            "task_id"
-        ]
-
-
-def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir):
-    problems = canonical(data_dir)
+@pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)])
+def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir, every):
+    problems = [*read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values()]
     assert len(problems) == 164
-    check_bodies(problems[32:42])
-    for problem in problems[:2]:
-        scored = score_solution(problem["prompt"] + problem["canonical_solution"], problem)
-        assert (scored.base, scored.plus) == (True, None)
+    for problem in problems[::every]:
+        solution = problem["prompt"] + problem["canonical_solution"]
+        scored = score_solution(solution, problem)
+        assert (scored.base, scored.plus) == (True, None), problem["task_id"]
+        assert not score_solution(problem["prompt"] + "    pass\n", problem).base
 
 
 @pytest.mark.slow
-def test_all_canonical_solutions(data_dir):
-    problems = canonical(data_dir)
-    check_bodies(problems)
-    raw = [(problem["prompt"] + problem["canonical_solution"], problem) for problem in problems]
-    assert [scored.base for scored in score_all(raw)] == [True] * 164
-
-
-@pytest.mark.slow
-def test_evalplus_itself_reads_the_samples(local_data, evaluate, tmp_path):
+def test_evalplus_itself_reads_the_samples(local_data, tmp_path):
     path = write(local_data, PLUS)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
     evaluate(Scripted(TOTAL, ROUNDED), evaluation_tracker=tracker)
     samples = tmp_path / "run" / "samples.jsonl"
-    command = Path(sys.executable).with_name("evalplus.evaluate")
-    environment = {
-        **os.environ,
-        "HUMANEVAL_OVERRIDE_PATH": str(path),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    result = subprocess.run(
-        [command, "--dataset", "humaneval", "--samples", samples],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    scores = [line for line in result.stdout.splitlines() if line.startswith("pass@1:")]
+    program = Path(sys.executable).with_name("evalplus.evaluate")
+    command = [program, "--dataset", "humaneval", "--samples", samples]
+    cache = {"HUMANEVAL_OVERRIDE_PATH": str(path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    scores = [line for line in printed(command, cache).splitlines() if line.startswith("pass@1:")]
     assert [line.split()[-1] for line in scores] == ["1.000", "0.500"]

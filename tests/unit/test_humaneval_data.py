@@ -1,7 +1,5 @@
 """The files of the programming task: which is taken, and what is said of bad ones."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 
@@ -16,9 +14,6 @@ def test_the_better_file_is_taken(local_data):
     for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
         write(local_data, [row | {"prompt": name, "test": ""} for row in PLUS], name)
         assert {doc["prompt"] for doc in HumanEvalTask(CONFIG).test_docs()} == {name}
-
-
-def test_the_tests_of_problems_are_read(local_data):
     for name in ("HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
         path = write(local_data, PLUS, name)
         assert read_problems(path) == {row["task_id"]: row for row in PLUS}

@@ -1,7 +1,5 @@
 """A judge gets FastChat's prompts, and what it does not rate is never a score."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,16 +13,19 @@ from judge_server import JudgeServer, Reply, write_judge_data
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports import judged
 from copyspec_eval.scoring import chat
-from copyspec_eval.scoring import judge as judging
+from copyspec_eval.scoring import mt_bench as judging
 from copyspec_eval.scoring.chat import UnansweredError
-from copyspec_eval.scoring.judge import Judge, Judged, judge_all, read_scores
 from copyspec_eval.scoring.mt_bench import (
     Conversation,
     Grading,
     Guide,
+    Judge,
+    Judged,
     gradings,
     guide,
+    judge_all,
     parse_rating,
+    read_scores,
 )
 from copyspec_eval.sources import read_jsonl
 
@@ -76,8 +77,8 @@ def test_references_are_shown_where_they_answer_the_question(data: Guide) -> Non
         ("Good. Rating: [[8]]", 8),
         ("[1] says so. [[7.5]] or [[3]]", 7.5),
         ("Rating: [6]", 6),
-        ("[[ten]] [[rating]] 8/10", None),
-        ("", None),
+        *((text, None) for text in ("[[ten]] [[rating]] 8/10", "", "[[11]]", "[[0]]")),
+        *((text, None) for text in (f"[[{'9' * 400}]]", "[0.5] and [[7")),
     ],
 )
 def test_ratings_are_parsed_as_by_fastchat(judgement: str, rating: float | None) -> None:
@@ -89,11 +90,11 @@ def test_broken_judge_data_is_one_line(data: Guide) -> None:
         guide([{"name": "single-v1", "system_prompt": ""}], [])
     with pytest.raises(DataError, match="has no prompt 'single-v1'; copy the file again"):
         guide([], [])
-    broken = {**data.templates, "single-v1": data.templates["single-v1"]._replace(user="{other}")}
+    broken = {**data.templates, "single-v1": ("", "{other}")}
     with pytest.raises(
         DataError, match=r"the judge's prompt 'single-v1' has an unknown field \('other'\)"
     ):
-        list(gradings("mt_bench", WRITING, replace(data, templates=broken)))
+        list(gradings("mt_bench", WRITING, data._replace(templates=broken)))
 
 
 def rating_of(replies: Sequence[Reply]) -> tuple[Any, JudgeServer]:
@@ -112,10 +113,7 @@ def test_trouble_that_ends_is_asked_through(trouble: Reply, key: None) -> None:
     assert server.authorization == f"Bearer {KEY}"
     assert server.requests[0] == {
         "model": "gpt-4",
-        "messages": [
-            {"role": "system", "content": "Be fair."},
-            {"role": "user", "content": "Q|A"},
-        ],
+        "messages": [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "Q|A"}],
         "temperature": 0,
         "max_tokens": 2048,
     }
@@ -136,22 +134,6 @@ def test_trouble_that_stays_is_no_rating(
 ) -> None:
     rating, server = rating_of([trouble])
     assert (rating, server.asked["Q|A"]) == (reason, times)
-
-
-def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
-    rating, server = rating_of([Reply("[[9]]", seconds=0.5)])
-    assert (rating, server.asked["Q|A"]) == ("no answer in 0.1 s, retries included", 1)
-
-
-BLOCKS = '{"choices": [{"message": {"content": [{"type": "text", "text": "[[9]]"}]}}]}'
-
-
-@pytest.mark.parametrize("body", ["", "null", "{}", '{"choices": []}', "[1]", "{", BLOCKS])
-def test_what_is_no_completion_is_no_rating(body: str) -> None:
-    rating, _ = rating_of([Reply(body, status=201)])
-    assert isinstance(rating, str)
 
 
 def test_a_judge_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,28 +191,6 @@ def test_a_line_cut_off_by_a_kill_is_asked_again(tmp_path: Path) -> None:
     assert note.endswith("; remove the line")
     first, _, third = path.read_text().splitlines()
     assert [json.loads(line)["question_id"] for line in (first, third)] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"{}",
-        b"[]",
-        b"3",
-        b"\xff\xfe",
-        b'{"question_id": [1], "turn": 1, "model": "m"}',
-        b'{"question_id": 1, "turn": 1, "model": "m", "judge": "j", "user_prompt": "Q|A"}',
-    ],
-)
-def test_a_line_that_is_no_judgement_is_skipped(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "j_single.jsonl"
-    rated(path, some(1))
-    path.write_bytes(line + b"\n\n" + path.read_bytes())
-    result, observed = rated(path, some(1, 2))
-    assert (observed, result.scores) == ([2], {(1, 1): 1.1, (2, 1): 2.1})
-    assert [note.partition(" (")[0] for note in result.notes] == [
-        f"{path}:1: skipped, not a judgement"
-    ]
 
 
 def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """Guesses are corrected by what became of those before them, and long copies are worth little."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.outcomes import (
     Guess,
     Outcomes,
@@ -107,19 +107,8 @@ def test_draft_tokens_count_up_to_the_first_that_is_wrong(
 
 def verdict_on(draft: Draft, answer: Sequence[int]) -> Verdict:
     """What verifying finds if the model gives `answer`, and -1 after it."""
-    parents = range(-1, len(draft.token_ids) - 1) if draft.parents is None else draft.parents
-    children = {
-        (parent, token): node
-        for node, (parent, token) in enumerate(zip(parents, draft.token_ids, strict=True))
-    }
-    path: list[int] = []
-    for token in answer:
-        child = children.get((path[-1] if path else -1, token))
-        if child is None:
-            break
-        path.append(child)
-    following = answer[len(path)] if len(path) < len(answer) else -1
-    return Verdict(len(path), following, None if draft.parents is None else tuple(path))
+    continuation = chain(answer, repeat(-1))
+    return verify(draft, lambda _: next(continuation))
 
 
 def test_drafters_of_a_run_learn_from_each_other() -> None:

@@ -1,7 +1,5 @@
 """Which of two runs' answers a judge prefers, as FastChat plays and counts it."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the model held for likely is drafted again, in the places that copies leave."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, repeat
 

@@ -1,15 +1,12 @@
 """The store of earlier answers: bounded, and never indexed anew."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec_eval.drafters.automaton import SuffixAutomaton
-from copyspec_eval.drafters.store import AnswerStore, StoreMatch
+from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.types import Verdict
 
@@ -89,7 +86,7 @@ def test_no_token_is_indexed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         append(self, token)
 
     monkeypatch.setattr(SuffixAutomaton, "append", counted)
-    store = AnswerStore(most_tokens=40)
+    store = AnswerStore(capacity=40)
     for number in range(50):
         store.add(range(number, number + 7))
     assert indexed == 50 * 8
@@ -97,7 +94,7 @@ def test_no_token_is_indexed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_request_goes_on_while_its_store_drops_answers() -> None:
-    store = AnswerStore(most_tokens=20)
+    store = AnswerStore(capacity=20)
     store.add([5, 6, 7, 8, 9])
     drafter = SuffixDrafter(store)
     drafter.start([1, 5, 6])
@@ -111,7 +108,7 @@ def test_a_request_goes_on_while_its_store_drops_answers() -> None:
 
 
 def test_both_halves_are_copied_from() -> None:
-    store = AnswerStore(most_tokens=20)
+    store = AnswerStore(capacity=20)
     for answer in ([5, 6, 7, 8], [1, 2, 3, 4]):
         store.add(answer)
     store.add([9, 9, 9])

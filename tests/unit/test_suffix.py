@@ -1,7 +1,5 @@
 """The suffix automaton against counting by hand, and the drafter against its rule."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

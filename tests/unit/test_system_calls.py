@@ -1,7 +1,5 @@
 """The filter of system calls: nothing passes but what is on its list, on either machine."""
 
-from __future__ import annotations
-
 import errno
 import platform
 import re
@@ -9,16 +7,16 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from sandbox_levels import EVERY_LEVEL
 
-from copyspec_eval.sandbox import choice
+from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.child.filter import MACHINES, numbers, rules
-from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox.commands import Level
 from copyspec_eval.sandbox.programs import run_program
 
-# <linux/seccomp.h>
+# <linux/seccomp.h> and <linux/filter.h>
 KILL, ASK, ALLOW = 0x80000000, 0x7FC00000, 0x7FFF0000
 REFUSE, MISSING = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-# <linux/filter.h>
 LOAD, KEEP, EQUAL, AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 
 HEADERS = {
@@ -68,15 +66,9 @@ def answer(
 
 
 @EVERY_MACHINE
-def test_the_numbers_are_those_of_the_kernel(machine: str) -> None:
-    table = kernel_table(machine)
-    allowed = numbers(machine, shared=False)
-    assert allowed == {name: table[name] for name in allowed}
-
-
-@EVERY_MACHINE
 @pytest.mark.parametrize("shared", [True, False])
 def test_every_number_that_is_not_listed_is_refused(machine: str, shared: bool) -> None:
+    assert answer(machine, 1, audit=0x40000003) == KILL  # AUDIT_ARCH_I386
     listed = set(numbers(machine, shared).values())
     upper = range(0x40000000, 0x40000000 + 600)  # the x32 ABI
     for number in {*range(1024), *upper, 2**31, 2**32 - 1} - listed:
@@ -97,8 +89,10 @@ REFUSED = """
 
 
 @EVERY_MACHINE
-def test_what_reaches_others_is_refused(machine: str) -> None:
+def test_the_numbers_are_the_kernels_and_what_reaches_others_is_refused(machine: str) -> None:
     table = kernel_table(machine)
+    allowed = numbers(machine, shared=False)
+    assert allowed == {name: table[name] for name in allowed}
     for name in (*REFUSED.split(), *LATER):
         assert answer(machine, table[name]) in (REFUSE, MISSING), name
 
@@ -143,16 +137,11 @@ def test_arguments_are_tested(
     assert answer(machine, numbers(machine, shared=True)[name], *arguments) == expected
 
 
-@EVERY_MACHINE
-def test_calls_of_another_architecture_end_the_program(machine: str) -> None:
-    assert answer(machine, 1, audit=0x40000003) == KILL  # AUDIT_ARCH_I386
-
-
-@pytest.mark.parametrize("level", choice.levels(), ids=lambda level: level.name)
+@EVERY_LEVEL
 def test_the_kernel_answers_no_other_call(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
     if platform.machine() not in MACHINES:
-        pytest.skip("NOT TESTED: no filter for this machine, and levels() says so")
-    monkeypatch.setenv(choice.VARIABLE, level.name)
+        pytest.skip("NOT TESTED: no filter for this machine, and no level works")
+    monkeypatch.setenv(programs.VARIABLE, level.name)
     listed = set(numbers(platform.machine(), level.shared).values())
     source = f"""
     import ctypes, errno

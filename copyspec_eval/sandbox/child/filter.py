@@ -1,14 +1,12 @@
 """The filter of system calls: a program can make those that Python needs, and no others."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
 import struct
 from collections.abc import Sequence
 
-from .kernel import check, libc
+from . import check, libc
 
 MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
 """By machine, its number in <linux/audit.h> and that of `seccomp`."""
@@ -96,9 +94,6 @@ def guard(shared: bool) -> list[int]:
 
     With `shared`, signals are refused as well: elsewhere there is nothing else to reach. Returns
     the descriptor of the listener; empty if the kernel has none.
-
-    Raises:
-        OSError: the machine or the kernel has no filters.
     """
     machine = os.uname().machine
     if machine not in MACHINES:
@@ -116,10 +111,7 @@ def guard(shared: bool) -> list[int]:
 
 
 def rules(machine: str, shared: bool, asks: bool) -> list[Line]:
-    """The filter for one of `MACHINES`: another architecture is killed, other calls are refused.
-
-    With `asks`, a fork waits for a listener's answer.
-    """
+    """The filter: another architecture is killed; if it `asks`, a fork waits for a listener."""
     lines = [
         *((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, MACHINES[machine][0]), (_RETURN, 0, 0, _KILL)),
         (_LOAD, 0, 0, 0),
@@ -134,7 +126,7 @@ def rules(machine: str, shared: bool, asks: bool) -> list[Line]:
 
 
 def numbers(machine: str, shared: bool) -> dict[str, int]:
-    """The calls that are allowed, by name; `rules` says what the arguments are."""
+    """The calls that are allowed, by name."""
     column = [*MACHINES].index(machine)
     rows = map(str.split, (_ALLOWED + _ALLOWED_ALONE * (not shared)).split(";"))
     return {name: int(columns[column]) for name, *columns in rows if columns[column] != "-"}

@@ -1,13 +1,11 @@
 """What Landlock lets a program do with the machine's files."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from .kernel import LINUX, check, libc
+from . import LINUX, check, libc
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
@@ -26,15 +24,11 @@ _MACHINE = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 
 
 def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequence[str]) -> None:
-    """Let this process and those that it starts use no files but these, by Landlock.
+    """Let this process and those that it starts use no files but these, each with all in it.
 
     Reading and writing alone: the filter of system calls refuses changes of owners, permissions
     and times. TCP, abstract sockets and signals are refused, too, where the kernel can. What is
-    readable can be run, what is writable can be read; of listable folders names alone can be read,
-    and each with all in it.
-
-    Raises:
-        OSError: the kernel has no Landlock.
+    readable can be run, what is writable can be read; of listable folders names alone can be read.
     """
     version = _version()
     if version == 0:
@@ -55,8 +49,7 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
 def forbid_tracing() -> None:
     """Keep this process from the memory and the environment of all that it did not start.
 
-    What is under rules of Landlock may trace nothing else, whatever the rules are: these forbid to
-    make devices. Without effect where the kernel has no Landlock.
+    What is under rules of Landlock may trace nothing else, whatever they are: here, no devices.
     """
     version = _version()
     if version > 0:
@@ -65,9 +58,7 @@ def forbid_tracing() -> None:
 
 def _version() -> int:
     """0 where there is no Landlock."""
-    if not LINUX:
-        return 0
-    return max(0, int(libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)))
+    return max(0, int(libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION))) if LINUX else 0
 
 
 def _ruleset(version: int, uses: int) -> int:
@@ -85,7 +76,6 @@ def _enter(rules: int) -> None:
 
 
 def _allow(rules: int, path: str, uses: int) -> None:
-    """Add a rule, unless there is no such file."""
     try:
         beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:

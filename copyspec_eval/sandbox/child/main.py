@@ -1,23 +1,15 @@
 """Runs one untrusted program, and leaves nothing of it running.
 
-The first argument is a JSON object of the arguments of `main`, then come the program and its own.
 This process limits the program, waits for it, counts its processes, and writes two lines to the
 socket `control`: `group N`, its process group, and then `exit N`, `signal N` or `processes`. When
 the other end of that socket is closed, everything is killed. As process 1 of a PID namespace it
 cannot be killed from inside, and the kernel ends the namespace with it. Without a namespace the
-program can neither leave its process group nor send signals, and the group is killed in one call: a
-fork bomb would outrun killing process by process.
-
-Each fork waits for permission from this process (a seccomp listener, Linux 5.5), since a fork bomb
-would outrun polling, which is used only where the kernel has no listener.
+program can neither leave its process group nor send signals, and the group is killed in one call.
+A fork bomb would outrun killing one by one, and polling: each fork waits for this process's
+permission (a seccomp listener, Linux 5.5; without, processes are counted in ticks).
 """
 
-from __future__ import annotations
-
-import contextlib
-import errno
 import fcntl
-import json
 import os
 import resource
 import select
@@ -27,16 +19,15 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from . import LINUX, libc
 from .filter import guard
-from .kernel import LINUX, libc
 from .landlock import forbid_tracing, restrict
 
-TICK_SECONDS = 0.02
-"""Interval at which the processes are counted."""
-
-_AT_A_TIME, _HAND_OVERS = 1000, 100
+_TICK_SECONDS = 0.02  # interval at which the processes are counted
+_AT_A_TIME = 1000
 
 # <sys/prctl.h>
 _SET_DUMPABLE, _CAPBSET_DROP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 4, 24, 36, 38
@@ -57,7 +48,7 @@ def main(
     """Run `program`, a path and its arguments, in `folder` and report; does not return.
 
     `files` are the arguments of `restrict`, None for no such rules; `limits` are by name,
-    `{"RLIMIT_CPU": 8}`; `shared` as of `levels.Level`.
+    `{"RLIMIT_CPU": 8}`; `shared` as of `Level`.
     """
     os.set_inheritable(control, False)
     Path(folder).mkdir(exist_ok=True)
@@ -87,11 +78,23 @@ def become(
 ) -> None:
     """Become the program, with its limits and without privileges; does not return.
 
-    The descriptor of the listener for forks, if there is one, is sent to `watcher`; the other
-    arguments are those of `main`.
+    The descriptor of the listener for forks, if there is one, is sent to `watcher`.
     """
     try:
         os.setsid()
+        if LINUX:
+            # Root's privileges, and those of setuid programs, are gone from the next exec on.
+            for capability in range(64):
+                libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
+            libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        if files is not None:
+            restrict(**files)
+        elif shared:
+            forbid_tracing()
+        if LINUX:
+            socket.send_fds(watcher, [b"."], guard(shared))
+        watcher.close()
+        # Not before: no more descriptors may be under way to others than files may be open.
         for name, value in limits.items():
             kind = getattr(resource, name)
             soft, hard = value, value + (name == "RLIMIT_CPU")
@@ -99,36 +102,11 @@ def become(
             if most != resource.RLIM_INFINITY:
                 soft, hard = min(soft, most), min(hard, most)
             resource.setrlimit(kind, (soft, hard))
-        if LINUX:
-            drop_privileges()
-        if files is not None:
-            restrict(**files)
-        elif shared:
-            forbid_tracing()
-        if LINUX:
-            hand_over(watcher, guard(shared))
-        watcher.close()
         os.execv(program[0], list(program))
     except (OSError, ValueError) as error:
         print(f"cannot start {program[0]}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(126)
-
-
-def hand_over(watcher: socket.socket, descriptors: Sequence[int]) -> None:
-    """Send descriptors to `watcher`.
-
-    Linux limits how many a user has under way to this program's small number of open files; those
-    of others arrive in a moment.
-    """
-    for attempt in range(_HAND_OVERS):
-        try:
-            socket.send_fds(watcher, [b"."], descriptors)
-            return
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS or attempt + 1 == _HAND_OVERS:
-                raise
-            time.sleep(TICK_SECONDS)
 
 
 def watch(child: int, control: int, forks: Sequence[int], num_processes: int, shared: bool) -> None:
@@ -137,42 +115,33 @@ def watch(child: int, control: int, forks: Sequence[int], num_processes: int, sh
     def end(message: str) -> None:
         if shared:
             kill_all(child)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.write(control, f"{message}\n".encode())
         os._exit(0)
 
-    for readable in events([control, *forks]):
+    poll = select.poll()
+    for descriptor in (control, *forks):
+        poll.register(descriptor, select.POLLIN)
+    # Readable at the program's end; where the system has no such descriptors, a tick sees that.
+    with suppress(OSError, AttributeError):
+        poll.register(os.pidfd_open(child), select.POLLIN)
+    while True:
+        readable = {descriptor for descriptor, _ in poll.poll(_TICK_SECONDS * 1000)}
         if control in readable:
             end("abandoned")
         if len(descendants(num_processes)) > num_processes:
             end("processes")
-        for listener in readable:
+        for listener in readable.intersection(forks):
             allow_fork(listener)
         for ended, code in exits():
             if ended == child:
                 end(f"exit {code}" if code >= 0 else f"signal {-code}")
 
 
-def events(descriptors: Sequence[int]) -> Iterator[set[int]]:
-    """The readable ones of `descriptors`, whenever one is, a child has ended, or a tick passed."""
-    wake, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    poll = select.poll()
-    for descriptor in (wake, *descriptors):
-        poll.register(descriptor, select.POLLIN)
-    while True:
-        readable = {descriptor for descriptor, _ in poll.poll(TICK_SECONDS * 1000)}
-        if wake in readable:
-            os.read(wake, _AT_A_TIME)
-        yield readable - {wake}
-
-
 def allow_fork(listener: int) -> None:
     """Let the process that waits in a fork continue, unless it was killed meanwhile."""
     asked = bytearray(_RECEIVE_BYTES)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         fcntl.ioctl(listener, _RECEIVE, asked)
         (identity,) = struct.unpack_from("Q", asked)
         fcntl.ioctl(listener, _SEND, struct.pack("QqiI", identity, 0, 0, _CONTINUE))
@@ -180,18 +149,18 @@ def allow_fork(listener: int) -> None:
 
 def exits() -> Iterator[tuple[int, int]]:
     """Process id and exit code (negative: the signal) of each child that has ended."""
-    with contextlib.suppress(ChildProcessError):
+    with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended[0], os.waitstatus_to_exitcode(ended[1])
 
 
 def kill_all(child: int) -> None:
     """Kill the program's group, then any descendants that have left it."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     while running := descendants(_AT_A_TIME):
         for process in running:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
         for _ in exits():
             pass
@@ -203,26 +172,13 @@ def descendants(limit: int) -> list[int]:
     result: list[int] = []
     parents = [os.getpid()]
     while parents and len(result) <= limit:
-        parent = parents.pop()
         # The parent may end before its folder is listed, and each task before it is read.
         tasks: list[Path] = []
-        with contextlib.suppress(OSError):
-            tasks = list(Path(f"/proc/{parent}/task").glob("*/children"))
+        with suppress(OSError):
+            tasks = list(Path(f"/proc/{parents.pop()}/task").glob("*/children"))
         for file in tasks:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 children = [int(word) for word in file.read_text().split()]
                 result += children
                 parents += children
     return result
-
-
-def drop_privileges() -> None:
-    """Drop root's privileges, and those of setuid programs, from the next exec on."""
-    for capability in range(64):
-        libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
-    libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-
-
-def start() -> None:
-    """Run the program that this process's arguments name."""
-    main(sys.argv[2:], **json.loads(sys.argv[1]))

@@ -4,8 +4,6 @@ Nothing runs in this process: EvalPlus forks and limits the memory of its own pr
 solutions would fail in one that holds a model.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging
@@ -22,9 +20,8 @@ from typing import Any
 from tqdm import tqdm
 
 from copyspec_eval.errors import SandboxError
-from copyspec_eval.sandbox import choice, programs
-from copyspec_eval.sandbox.commands import Limits, Outcome
-from copyspec_eval.sandbox.levels import Level
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import Level, Limits, Outcome
 
 logger = logging.getLogger("lm_eval.copyspec")
 
@@ -47,25 +44,16 @@ _RIGHT_PROBLEM = {
 
 @dataclass(frozen=True, slots=True)
 class ScoredSolution:
-    """A tested answer, as sanitised by EvalPlus; the raw answer if that failed.
+    """A tested answer, and whether it passes HumanEval's tests and then those of EvalPlus too."""
 
-    `base` says whether it passes HumanEval's tests, `plus` whether it also passes those that
-    EvalPlus adds; None if there are none.
-    """
-
-    solution: str
+    solution: str  # as sanitised by EvalPlus; the raw answer if that failed
     base: bool
-    plus: bool | None
+    plus: bool | None  # None if there are no such tests
 
 
 def check() -> None:
-    """Refuse to score programs where a right one would count as wrong.
-
-    Raises:
-        SandboxError: names the reason.
-        OptionError: as `choice.level`.
-    """
-    _check(choice.level(), programs.INSTALLED)
+    """Refuse to score programs where a right one would count as wrong."""
+    _check(programs.level(), programs.INSTALLED)
 
 
 @functools.cache
@@ -77,7 +65,7 @@ def _check(level: Level, installed: tuple[Path, ...]) -> None:
         raise SandboxError(
             "right programs would count as wrong: "
             f"{outcome.reason or 'one does not pass its tests'}; install EvalPlus in {sys.prefix}, "
-            f"or choose another {choice.VARIABLE} than {level.name}"
+            f"or choose another {programs.VARIABLE} than {level.name}"
         )
 
 
@@ -85,11 +73,8 @@ def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
     """Sanitise and test the program in each answer, in parallel, with a progress bar.
 
     An answer is in Markdown, or its problem's prompt followed by a completion.
-
-    Raises:
-        SandboxError: as `check`; or a program cannot be started.
     """
-    choice.announce()
+    programs.announce(programs.level())
     check()
     solutions = sanitised([(raw, problem["entry_point"]) for raw, problem in answers])
     problems = [problem for _, problem in answers]
@@ -137,19 +122,18 @@ def as_samples(solutions: Iterable[tuple[str, str]]) -> str:
 
 
 def _sanitise(answers: Sequence[tuple[str, str]]) -> Outcome:
-    name, stdin = "scoring.humaneval.sanitiser", json.dumps(answers).encode()
-    return programs.run(programs.module(name, stdin=stdin, limits=_SANITISER_LIMITS))
+    place, stdin = "scoring.humaneval.verdict:sanitise", json.dumps(answers).encode()
+    return programs.run(programs.function(place, stdin=stdin, limits=_SANITISER_LIMITS))
 
 
 def _judge(solution: str, problem: Problem) -> Outcome:
-    """How the process that judges a solution ended."""
     tests = ("base", "plus") if "plus_input" in problem else ("base",)
     with ExitStack() as stack:
         channels = {test: stack.enter_context(_solution_process()) for test in tests}
         numbers = {test: channel.fileno() for test, channel in channels.items()}
         task = {"solution": solution, "problem": dict(problem), "channels": numbers}
-        command = programs.module(
-            "scoring.humaneval.verdict",
+        command = programs.function(
+            "scoring.humaneval.verdict:judge",
             stdin=json.dumps(task).encode(),
             limits=_LIMITS,
             writable=_LOCKS,
@@ -159,7 +143,6 @@ def _judge(solution: str, problem: Problem) -> Outcome:
 
 
 def _verdicts(outcome: Outcome) -> dict[str, Any]:
-    """Which tests a solution passes, by the process that judged it; none if that failed."""
     if outcome.status != "ok":
         return {}
     verdicts: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
@@ -170,7 +153,7 @@ def _verdicts(outcome: Outcome) -> dict[str, Any]:
 def _solution_process() -> Iterator[socket.socket]:
     """A process that waits for a solution on the other end of this socket."""
     ours, theirs = socket.socketpair()
-    name, number = "scoring.humaneval.solution", str(theirs.fileno())
-    command = programs.module(name, number, limits=_LIMITS, channels=[theirs])
+    place, number = "scoring.humaneval.solution:answer", str(theirs.fileno())
+    command = programs.function(place, number, limits=_LIMITS, channels=[theirs])
     with ours, theirs, programs.running(command):
         yield ours

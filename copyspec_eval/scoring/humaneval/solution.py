@@ -8,33 +8,29 @@ Nothing here is hidden from the solution, which shares the process: all that it 
 it could have returned.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import sys
 from collections.abc import Callable
-from functools import partial
 from io import BufferedRWPair
 from types import ModuleType
 from typing import Any
 
 from copyspec_eval.scoring.humaneval.values import decode, encode
 
-_RECURSION_LIMIT = 1000
-_REASON_CHARS = 200
+_RECURSION_LIMIT, _REASON_CHARS = 1000, 200
 
 
-def main() -> None:
+def answer() -> None:
     """Answer until the other end is closed."""
     with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rwb") as messages:
         first = json.loads(messages.readline())
         solution = ModuleType("solution")
         sys.modules["solution"] = solution
-        _answer(messages, partial(_load, solution, first["sources"]))
+        _send(messages, _load, solution, first["sources"])
         for line in messages:
             arguments = [decode(data) for data in json.loads(line)]
-            _answer(messages, partial(_call, solution, first["entry_point"], arguments))
+            _send(messages, _call, solution, first["entry_point"], arguments)
 
 
 def _load(solution: ModuleType, sources: list[str]) -> None:
@@ -46,10 +42,10 @@ def _call(solution: ModuleType, entry_point: str, arguments: list[Any]) -> Any:
     return getattr(solution, entry_point)(*arguments)
 
 
-def _answer(messages: BufferedRWPair, run: Callable[[], Any]) -> None:
+def _send(messages: BufferedRWPair, run: Callable[..., Any], *arguments: Any) -> None:
     """Send what `run` returns, or what it raises."""
     try:
-        value = run()
+        value = run(*arguments)
         # A solution may have set a limit of its own, too low for what follows.
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(_RECURSION_LIMIT)

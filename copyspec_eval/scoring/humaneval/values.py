@@ -4,34 +4,26 @@ Whoever reads them runs no code of whoever wrote them: all that comes back is of
 `decimal`, `fractions` or numpy, or `UNKNOWN`.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import UserList, UserString
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-_PLAIN_INT = 2**63
 _NUMPY_TYPE = re.compile(r"bool|u?int[0-9]{1,2}|float[0-9]{2}|complex[0-9]{2,3}")
 
 
-class Unknown:
-    """Stands for a value of another type; equal to no value but itself."""
-
-
-UNKNOWN = Unknown()
+UNKNOWN = object()  # stands for a value of another type; equal to no value but itself
 _UNKNOWN_DATA = {"unknown": None}
 
 
 def encode(value: Any) -> Any:
     """`value` as JSON: an object of one name, the type's, where JSON has no such type.
 
-    Instances of a subclass become instances of the builtin type, as do `UserList`, `UserString` and
-    other mappings than dictionaries, which equal what they contain. What is nested too deeply is
-    unknown as a whole.
+    Instances of a subclass become instances of the builtin type, as does what equals its contents:
+    `UserList`, `UserString` and all mappings. What is nested too deeply is unknown as a whole.
 
     >>> encode([1, (2.5, None), {3: "x"}])
     [1, {'tuple': [2.5, None]}, {'dict': [[3, 'x']]}]
@@ -45,10 +37,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """What `encode` made JSON of.
-
-    Raises:
-        ValueError: `data` is nothing that `encode` gives.
+    """What `encode` made JSON of; `ValueError` for all that it gives nothing of.
 
     >>> decode({"tuple": [2.5, {"set": [1]}]})
     (2.5, {1})
@@ -66,31 +55,30 @@ def _encoded(value: Any) -> Any:
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.number, numpy.bool_)):
         known = _NUMPY_TYPE.fullmatch(value.dtype.name)
         return {"numpy": [value.dtype.name, _encoded(value.tolist())]} if known else _UNKNOWN_DATA
-    if isinstance(value, int):
-        number = int(value)
-        return number if abs(number) < _PLAIN_INT else {"int": hex(number)}
-    if isinstance(value, list):
-        return [_encoded(item) for item in value]
-    if isinstance(value, dict):
-        return {"dict": [[_encoded(key), _encoded(item)] for key, item in dict.items(value)]}
-    if isinstance(value, tuple):
-        return {"tuple": [_encoded(item) for item in value]}
     for kinds, encoder in _ENCODERS:
         if isinstance(value, kinds):
             return encoder(value)
     return _UNKNOWN_DATA
 
 
+def _all_encoded(items: Iterable[Any]) -> list[Any]:
+    return list(map(_encoded, items))
+
+
 _ENCODERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    (int, lambda value: int(value) if abs(int(value)) < 2**63 else {"int": hex(int(value))}),
     (float, float),
     (str, str.__str__),
-    (frozenset, lambda value: {"frozenset": [_encoded(item) for item in value]}),
-    (Set, lambda value: {"set": [_encoded(item) for item in value]}),
+    (list, _all_encoded),
+    (tuple, lambda value: {"tuple": _all_encoded(value)}),
+    (dict, lambda value: {"dict": [*map(_all_encoded, dict.items(value))]}),
+    (frozenset, lambda value: {"frozenset": _all_encoded(value)}),
+    (Set, lambda value: {"set": _all_encoded(value)}),
     ((UserList, UserString), lambda value: _encoded(value.data)),
-    (Mapping, lambda value: {"dict": [[_encoded(k), _encoded(v)] for k, v in value.items()]}),
+    (Mapping, lambda value: {"dict": [*map(_all_encoded, value.items())]}),
     (complex, lambda value: {"complex": [value.real, value.imag]}),
     ((bytes, bytearray), lambda value: {"bytes": value.hex()}),
-    (Fraction, lambda value: {"fraction": [*map(_encoded, (value.numerator, value.denominator))]}),
+    (Fraction, lambda value: {"fraction": _all_encoded((value.numerator, value.denominator))}),
     (Decimal, lambda value: {"decimal": str(value)}),
 )
 

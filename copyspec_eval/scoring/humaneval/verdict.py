@@ -1,14 +1,8 @@
-"""Judges one solution by what it returns; `scores` runs this module in a sandbox.
+"""Finds programs in answers and judges them by EvalPlus; `scores` runs both in sandboxes.
 
-Standard input is `{"solution": PROGRAM, "problem": {…}, "channels": {"base": N, "plus": N}}`, the
-channels being descriptors of sockets to two processes of `solution`. Standard output is
-`{"base": …, "plus": …}`: whether these tests pass; `plus` only if the others do and there are any.
-
-The solution never runs in this process. EvalPlus, or the problem's own `check`, tests a function
-that sends its arguments to the process where it does.
+A solution never runs in the process that judges it. EvalPlus, or the problem's own `check`, tests a
+function that sends its arguments to the process where it does.
 """
-
-from __future__ import annotations
 
 import ctypes
 import json
@@ -35,50 +29,58 @@ class SolutionError(Exception):
     """The solution raised an exception, ended its process, or gave no readable value."""
 
 
-class Solution:
-    """A solution that runs in another process, which a socket's `descriptor` leads to.
+def solution_function(
+    descriptor: int, sources: Sequence[str], entry_point: str, seconds: float = 30.0
+) -> Callable[..., Any]:
+    """A function of a solution that runs in another process, behind a socket's `descriptor`.
 
-    Its `sources` are run one after the other, with the same names, in so many seconds, for their
-    top level and for a machine that is slow to start a process.
-
-    Raises:
-        SolutionError: their top level fails, or takes longer.
+    The `sources` are run one after the other, with the same names, in so many seconds, for their
+    top level and for a machine that is slow to start a process. What the function returns is plain
+    data; `SolutionError` if it, or the top level, fails.
     """
+    from evalplus.eval.utils import TimeoutException, time_limit
 
-    def __init__(
-        self, descriptor: int, sources: Sequence[str], entry_point: str, seconds: float = 30.0
-    ) -> None:
-        from evalplus.eval.utils import TimeoutException, time_limit
+    messages = socket.socket(fileno=descriptor).makefile("rwb")
 
-        self._socket = socket.socket(fileno=descriptor)
-        self._messages = self._socket.makefile("rwb")
+    def ask(message: Any) -> Any:
         try:
-            # Not the socket's own limit, which begins again with each byte.
-            with time_limit(seconds):
-                self._ask({"sources": sources, "entry_point": entry_point})
-        except TimeoutException as error:
-            raise SolutionError(str(error)) from error
-
-    def call(self, *arguments: Any) -> Any:
-        """What the function returns, as plain data.
-
-        Raises:
-            SolutionError: the call failed.
-        """
-        return self._ask([encode(argument) for argument in arguments])
-
-    def _ask(self, message: Any) -> Any:
-        try:
-            self._messages.write(json.dumps(message).encode() + b"\n")
-            self._messages.flush()
-            answer = json.loads(self._messages.readline(_ANSWER_BYTES))
+            messages.write(json.dumps(message).encode() + b"\n")
+            messages.flush()
+            answer = json.loads(messages.readline(_ANSWER_BYTES))
             return decode(answer["value"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
             raise SolutionError(str(error)) from error
 
+    try:
+        # Not the socket's own limit, which begins again with each byte.
+        with time_limit(seconds):
+            ask({"sources": sources, "entry_point": entry_point})
+    except TimeoutException as error:
+        raise SolutionError(str(error)) from error
+    return lambda *arguments: ask([encode(argument) for argument in arguments])
 
-def main() -> None:
-    """Read one task and write its verdicts."""
+
+def sanitise() -> None:
+    """Write the programs in answers, JSON strings on a line each.
+
+    Standard input is a JSON list of answers, each with its problem's `entry_point`.
+    """
+    from evalplus.sanitize import sanitize
+
+    for raw, entry_point in json.load(sys.stdin):
+        try:
+            program = str(sanitize(raw, entry_point))
+        except (ValueError, RecursionError):  # null bytes and lone surrogates; deep nesting
+            program = raw
+        print(json.dumps(program), flush=True)
+
+
+def judge() -> None:
+    """Write `{"base": …, "plus": …}`: which tests pass; `plus` after `base`, if there are any.
+
+    Standard input is `{"solution": PROGRAM, "problem": {…}, "channels": {"base": N, "plus": N}}`,
+    the channels being descriptors of sockets to two processes of `solution`.
+    """
     if sys.platform == "linux":
         # Where programs share a user, the solution could else write to this process's memory.
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
@@ -94,7 +96,6 @@ def main() -> None:
 
 
 def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -> bool:
-    """Whether EvalPlus's `tests`, "base" or "plus", pass."""
     # The sandbox limits the memory. EvalPlus takes a limit that it may not set for a failed test.
     os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"
     from evalplus.data.mbpp import mbpp_deserialize_inputs
@@ -109,21 +110,16 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
     is_mbpp = problem["task_id"].startswith("Mbpp/")
     if is_mbpp:
         inputs = mbpp_deserialize_inputs(problem["task_id"], inputs)
-    expected, seconds = trusted_exec(
-        reference,
-        inputs,
-        entry_point,
-        record_time=True,
-        output_not_none=is_mbpp and entry_point in MBPP_OUTPUT_NOT_NONE_TASKS,
-    )
+    not_none = is_mbpp and entry_point in MBPP_OUTPUT_NOT_NONE_TASKS
+    expected, seconds = trusted_exec(reference, inputs, entry_point, True, not_none)
     try:
-        solution = Solution(channel, [source], entry_point)
+        function = solution_function(channel, [source], entry_point)
     except SolutionError:
         return False
     _compare_shapes()
     # EvalPlus tests the source of a module, in a fork of this process.
     elsewhere = ModuleType("elsewhere")
-    setattr(elsewhere, entry_point, solution.call)
+    setattr(elsewhere, entry_point, function)
     sys.modules["elsewhere"] = elsewhere
     status, details = untrusted_check(
         "mbpp" if is_mbpp else "humaneval",
@@ -157,10 +153,7 @@ def _compare_shapes() -> None:
 
 
 def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool:
-    """Whether the `test` of a row of OpenAI's HumanEval passes.
-
-    As in its own harness, the solution can use the prompt's imports and helper functions.
-    """
+    """Whether the `test` of a row of OpenAI's HumanEval passes."""
     from evalplus.eval.utils import time_limit
 
     prompt, entry_point = problem["prompt"], problem["entry_point"]
@@ -168,16 +161,16 @@ def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool
     _check(problem, _names(prompt + problem["canonical_solution"])[entry_point])
     seconds = max(_CHECK_SECONDS, _CHECK_FACTOR * (time.perf_counter() - started))
     try:
-        solution = Solution(channel, [prompt, source], entry_point)
+        # As in its own harness, the solution can use the prompt's imports and helper functions.
+        function = solution_function(channel, [prompt, source], entry_point)
         with time_limit(seconds):
-            _check(problem, solution.call)
+            _check(problem, function)
     except Exception:  # a failed assertion, the time limit, or what the tests make of an answer
         return False
     return True
 
 
 def _check(problem: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raise whatever the problem's tests raise."""
     # They may call helper functions of the prompt.
     names = _names(problem["prompt"] + "\n" + problem["test"])
     names[problem["entry_point"]] = function

@@ -1,7 +1,0 @@
-"""Reads the hashes of the users' passwords."""
-
-try:
-    open("/etc/shadow", "rb").read()
-    print("done")
-except OSError:
-    print("refused")
