@@ -30,15 +30,13 @@ def register_model() -> None:
 def register_tasks() -> None:
     """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
 
-    `--tasks` then loads tasks of our classes at once, so that wrong data is reported before a model
-    loads.
+    `--tasks` then loads tasks of our classes at once, to report wrong data before a model loads.
     """
     from lm_eval.tasks import _yaml_loader
     from lm_eval.tasks.manager import TaskManager
 
     original, match = TaskManager.__init__, TaskManager.match_tasks
-    load_yaml = _yaml_loader.load_yaml
-    signature = inspect.signature(original)
+    load_yaml, signature = _yaml_loader.load_yaml, inspect.signature(original)
 
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> None:
@@ -49,9 +47,7 @@ def register_tasks() -> None:
     @functools.wraps(match)
     def match_tasks(manager: Any, task_list: list[str]) -> list[str]:
         names: list[str] = match(manager, task_list)
-        for name in names:
-            if _has_our_class(manager.task_index[name].yaml_path):
-                manager.load([name])
+        manager.load([name for name in names if _is_ours(manager.task_index[name].yaml_path)])
         return names
 
     @functools.wraps(load_yaml)
@@ -82,13 +78,11 @@ def watch_command() -> None:
     recorded.watch_command()
 
 
-def _has_our_class(path: Any) -> bool:
+def _is_ours(path: Any) -> bool:
     try:
-        return bool(path) and (
-            tasks_dir() in Path(path).parents
-            or "!function copyspec_eval." in Path(path).read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError):  # lm-eval says what is wrong with it
+        is_below = tasks_dir() in Path(path).parents
+        return is_below or "!function copyspec_eval." in Path(path).read_text("utf-8")
+    except (OSError, TypeError, ValueError):  # no file, or lm-eval says what is wrong with it
         return False
 
 
@@ -97,8 +91,7 @@ def _with_our_tasks(include_path: Any) -> Any:
     from lm_eval.tasks import manager
 
     given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
-    paths = [Path(path) for path in given if path]
+    paths, ours = [Path(path) for path in given if path], tasks_dir()
     # Only newer releases of lm-eval find task folders by entry points.
     discover = getattr(manager, "discover_plugin_task_paths", list)
-    ours = tasks_dir()
     return include_path if ours in [*paths, *map(Path, discover())] else [ours, *paths]

@@ -13,12 +13,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.harness.public_data import read_test_split
-from copyspec_eval.scoring.cnn_dailymail import (
-    SCORES,
-    UNSTEMMED,
-    score_summary,
-    unstemmed_rouge,
-)
+from copyspec_eval.scoring.cnn_dailymail import SCORES, UNSTEMMED, score_summary, unstemmed_rouge
 
 _FIELDS = ("id", "article", "highlights")
 _PUBLIC, _VERSION = "abisee/cnn_dailymail", "3.0.0"

@@ -22,12 +22,11 @@ from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.options import store_text
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft
 from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import options, requests
-from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.harness import evaluation, options, requests
+from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.backends.hf import split_documents_over_ranks
-from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, check_output_folder
+from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, run_spec
 from copyspec_eval.harness.requests import Prepared
-from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
@@ -98,7 +97,7 @@ class CopySpecLM(HFLM):
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
         options.check_values(kwargs)
-        check_output_folder()
+        evaluation.check_output_folder()
         self._arguments = dict(kwargs)
         if arms is not None and drafter != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
@@ -189,7 +188,7 @@ class CopySpecLM(HFLM):
         if is_first:
             engine.warm_up(sequences[0])
             self._warm = True
-        with answers:
+        with answers.bar():
             engine.generate(sequences, finish)
         return answers.texts()
 

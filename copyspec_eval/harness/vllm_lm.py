@@ -14,7 +14,7 @@ from lm_eval.api.registry import register_model
 from copyspec_eval.drafters.options import draft_text
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness import options
-from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.records import BaselineTurn
@@ -23,8 +23,7 @@ from copyspec_eval.serving.requests import Drafted
 from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
-_MEMORY = 0.9
-"""Of a GPU, as vLLM takes it by default."""
+_MEMORY = 0.9  # of a GPU, as vLLM takes it by default
 _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
 
 
@@ -44,8 +43,6 @@ class CopySpecVLLM(TimedLM):
         OptionError: before anything is loaded: vLLM is not installed; an argument is unknown; vLLM
             cannot verify such drafts.
     """
-
-    model: Any
 
     @classmethod
     def create_from_arg_obj(
@@ -94,53 +91,44 @@ class CopySpecVLLM(TimedLM):
         )
         self.base_name, self.drafter = "copyspec-vllm", drafting.label
         self.drafting = asdict(drafting) | {"paired": paired}
-        self._drafting, self._plain = self.model, None
+        self._drafting: Any = self.model
+        self._engines = [self._drafting]
         if paired:
             arguments = {k: v for k, v in self.model_args.items() if k not in _OURS}
-            self._plain = type(self.model)(**arguments)
-        self._engines = [self._drafting, self._plain]
-        self._drafted: dict[str, Any] = {}
+            self._engines.append(type(self.model)(**arguments))
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        if self._plain is None:
-            return super().ask(group)
         answers = {}
         for engine in self._engines:
             self.model = engine
             answers[engine] = super().ask(group)
         self._engines.reverse()
         self.model = self._drafting
-        texts, plain = answers[self._plain]
-        _, drafted = answers[self._drafting]
-        return texts, [
-            answer._replace(baseline=_baseline(answer, baseline))
-            for answer, baseline in zip(drafted, plain, strict=True)
-        ]
+        texts, drafted = answers.pop(self._drafting)
+        if not answers:
+            return texts, drafted
+        [(texts, plain)] = answers.values()
+        pairs = zip(drafted, plain, strict=True)
+        return texts, [a._replace(baseline=_baseline(a, b)) for a, b in pairs]
 
     def drafted(self, output: Any, num_forwards: int) -> Drafted | None:
         """What the proposer has recorded, since vLLM counts drafts that are not ours as well."""
         if self.model is not self._drafting:
             return Drafted()
-        attempts, spans = self._drafted[output.request_id]
-        attempts = [Attempt(*attempt) for attempt in attempts]
+        made, spans = self._drafted[output.request_id]
+        attempts = [Attempt(*attempt) for attempt in made]
         metrics = output.outputs[0].spec_decode_metrics
-        lengths = metrics.per_step_drafted if metrics else ()
-        if len(lengths) == len(attempts):
+        if metrics and len(metrics.per_step_drafted) == len(attempts):
             # The scheduler can cut a draft without the proposer knowing.
-            attempts = [
-                attempt._replace(num_drafted=length)
-                for attempt, length in zip(attempts, lengths, strict=True)
-            ]
+            lengths = zip(attempts, metrics.per_step_drafted, strict=True)
+            attempts = [attempt._replace(num_drafted=length) for attempt, length in lengths]
         return Drafted(attempts, [Span(*span) for span in spans])
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         outputs: list[Any] = super()._model_generate(*args, **kwargs)
         if self.model is self._drafting:
-            answers = [
-                (list(output.prompt_token_ids), list(output.outputs[0].token_ids))
-                for output in outputs
-            ]
-            by_worker = self.model.collective_rpc("copyspec_drafted", args=(answers,))
+            texts = [(list(o.prompt_token_ids), list(o.outputs[0].token_ids)) for o in outputs]
+            by_worker = self.model.collective_rpc("copyspec_drafted", args=(texts,))
             # vLLM verifies the drafts of the first worker of the last stage.
             drafted = next(each for each in by_worker if each is not None)
             self._drafted = dict(zip([each.request_id for each in outputs], drafted, strict=True))

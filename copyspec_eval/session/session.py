@@ -84,8 +84,7 @@ class Session:
         if exact:
             model_support.check_exact(self.model)
         self.cache, self.reason = self._once(
-            ("cache", exact, rows),
-            lambda: choose_cache(self.model, exact=exact, batch_size=rows),
+            ("cache", exact, rows), lambda: choose_cache(self.model, exact=exact, batch_size=rows)
         )
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)

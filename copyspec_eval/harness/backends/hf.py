@@ -14,12 +14,12 @@ from lm_eval.models.huggingface import HFLM
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness.backends.base import Backend, TimedAnswer, with_tokens
+from copyspec_eval.harness.backends import Backend, TimedAnswer, with_tokens
 from copyspec_eval.harness.requests import RequestBuilder
 from copyspec_eval.types import FinishReason, TurnCounts
 
+# Settings of `generate` under which it drafts.
 _DRAFTING = {"prompt_lookup_num_tokens", "assistant_model"}
-"""Settings of `generate` under which it drafts."""
 
 
 class HFBackend(Backend):
@@ -56,12 +56,10 @@ class HFBackend(Backend):
                 prefilled = self._now()
 
         hook = self.model.register_forward_hook(note)
-        started = self._now()
-        try:
+        started, rows = self._now(), len(context)
+        with hook:
             output: torch.Tensor = super()._model_generate(context, max_length, stop, **settings)
-        finally:
-            hook.remove()
-        ended, rows = self._now(), len(context)
+        ended = self._now()
         counts = TurnCounts(
             num_forwards=num_forwards if rows == 1 else None,
             # With drafts, the first forward verifies one.
@@ -106,7 +104,6 @@ def split_documents_over_ranks(lm: HFLM) -> None:
 def _useful(token_ids: Sequence[int], rule: StopRule) -> tuple[Sequence[int], FinishReason | None]:
     """The tokens up to the end of the answer, and why it is there; None if they just stop."""
     for length in range(1, len(token_ids) + 1):
-        reason = rule.reason(token_ids[:length])
-        if reason is not None:
+        if reason := rule.reason(token_ids[:length]):
             return token_ids[:length], reason
     return token_ids, None
