@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -28,38 +29,40 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
+    try:
+        installed = version("copyspec-eval")
+    except PackageNotFoundError:
+        installed = "(not installed)"
     parser = _Parser(
         prog="copyspec-eval",
         description="Measure and verify CopySpec speculative decoding in lm-evaluation-harness.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {installed}")
     choices = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    _add_run(choices)
-    _add_replay(choices)
-    _add_compare(choices)
-    _add_report(choices)
-    _add_merge(choices)
-    choices.add_parser("tiny", help="print the folder of the embedded model")
-    _add_exactness(choices)
-    _add_paper(choices)
-    _add_judge(choices)
-    _add_redundant(choices)
-    _add_export(choices)
-    return parser
-
-
-def _add_run(choices: _Commands) -> None:
     what = "run lm-eval with our models and tasks, without the start-up hook"
     # No argument starts with NUL, so nothing here is an option of ours: not even --help.
     command = choices.add_parser("run", help=what, prefix_chars="\0", add_help=False)
     command.add_argument("lm_eval_arguments", nargs=argparse.REMAINDER)
+    _add_replay(choices)
+    _add_reports(choices)
+    choices.add_parser("tiny", help="print the folder of the embedded model")
+    add = choices.add_parser(
+        "exactness", help="check which steps are bit-exact for a model on this machine"
+    ).add_argument
+    add("model", metavar="MODEL", help=_MODEL)
+    add("--dtype", metavar="NAME", help="e.g. bfloat16 (default: the checkpoint's)")
+    add("--device", metavar="NAME", help="e.g. cuda:0 (default: a GPU if there is one)")
+    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="default: 1 8")
+    _add_paper(choices)
+    _add_asking(choices)
+    _add_export(choices)
+    return parser
 
 
 def _add_replay(choices: _Commands) -> None:
     what = "count forwards that a drafter needs for recorded answers; runs no model"
-    command = choices.add_parser("replay", help=what)
-    add = command.add_argument
+    add = choices.add_parser("replay", help=what).add_argument
     add("--drafter", required=True, metavar="NAME", help="suffix, copyspec or none")
     what = "e.g. gamma=3, or tree=true,store=FILE with earlier answers by id and turn"
     add("--drafter-args", default="", metavar="K=V,…", help=what)
@@ -69,21 +72,17 @@ def _add_replay(choices: _Commands) -> None:
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
-def _add_compare(choices: _Commands) -> None:
+def _add_reports(choices: _Commands) -> None:
     what = "check whether two runs gave the same answers (exit code 1 if not)"
-    command = choices.add_parser("compare", help=what)
-    add = command.add_argument
+    add = choices.add_parser("compare", help=what).add_argument
     add("run_a", type=Path, metavar="RUN_A", help=_RUN_FOLDER)
     what = "second run; omit to compare both arms of a paired run"
     add("run_b", type=Path, nargs="?", metavar="RUN_B", help=what)
-    what = "load this model to tell near-ties from divergences"
-    add("--rescore", metavar="MODEL", help=what)
+    add("--rescore", metavar="MODEL", help="load this model to tell near-ties from divergences")
     add("--json", action="store_true", help="print JSON instead of tables")
 
-
-def _add_report(choices: _Commands) -> None:
-    command = choices.add_parser("report", help="summarise runs as tables and an HTML page")
-    add = command.add_argument
+    what = "summarise runs as tables and an HTML page"
+    add = choices.add_parser("report", help=what).add_argument
     what = "the --output_path of a run, or a folder with runs below it (default: this folder)"
     add("runs", nargs="*", default=[Path()], **_RUN, help=what)
     add("--wide", action="store_true", help="print more columns")
@@ -91,34 +90,19 @@ def _add_report(choices: _Commands) -> None:
     add("--out", **_DIR, help=what)
     add("--format", choices=["table", "md", "csv", "json"], default="table", help="default: table")
 
-
-def _add_merge(choices: _Commands) -> None:
-    what = "merge the shards of a run"
-    command = choices.add_parser("merge", help=what)
-    add = command.add_argument
+    add = choices.add_parser("merge", help="merge the shards of a run").add_argument
     add("runs", nargs="+", **_RUN, help="output folder of a shard (a run with --samples)")
     add("--out", required=True, **_DIR, help="output folder")
 
 
-def _add_exactness(choices: _Commands) -> None:
-    what = "check which steps are bit-exact for a model on this machine"
-    command = choices.add_parser("exactness", help=what)
-    add = command.add_argument
-    add("model", metavar="MODEL", help=_MODEL)
-    add("--dtype", metavar="NAME", help="e.g. bfloat16 (default: the checkpoint's)")
-    add("--device", metavar="NAME", help="e.g. cuda:0 (default: a GPU if there is one)")
-    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="default: 1 8")
-
-
 def _add_paper(choices: _Commands) -> None:
-    command = choices.add_parser(
+    add = choices.add_parser(
         "paper",
         help="reproduce a table from the paper",
         epilog="Interrupted runs resume; finished runs are not repeated. Tables: main, "
         "categories, gamma, copied-tokens, draft-model, self-correction, context-length, "
         "similarity.",
-    )
-    add = command.add_argument
+    ).add_argument
     add("table", metavar="TABLE", help="one of the names below")
     add("--model", required=True, metavar="NAME", help=_MODEL)
     add("--draft-model", metavar="NAME", help="for tables with a draft model")
@@ -126,61 +110,47 @@ def _add_paper(choices: _Commands) -> None:
     add("--model-args", default="", metavar="K=V,…", help="further --model_args for lm-eval")
     add("--batch-size", default="1", metavar="N", help="default: 1")
     add("--out", default=Path("runs/paper"), **_DIR, help="output folder (default: runs/paper)")
-    what = "dry run: print commands and estimated time"
-    add("--plan", action="store_true", help=what)
+    add("--plan", action="store_true", help="dry run: print commands and estimated time")
     what = "speed of plain decoding, for the estimate (default: 35.5, Llama-3.1-8B in the paper)"
     add("--tokens-per-second", type=float, default=35.5, metavar="N", help=what)
 
 
-def _add_judge(choices: _Commands) -> None:
-    command = choices.add_parser(
+def _add_asking(choices: _Commands) -> None:
+    """The commands that ask a chat model."""
+    add = choices.add_parser(
         "judge",
         help="let a chat model rate a run, or compare two runs",
         epilog="Judgements are saved as they arrive; the same command asks for missing ones. A "
         "judgement that takes over 300 seconds, retries included, is given up.",
-    )
-    add = command.add_argument
+    ).add_argument
     add("run", **_RUN, help=_RUN_FOLDER)
-    what = "compare with this run of the same task, in both orders"
-    add("--against", **_RUN, help=what)
+    add("--against", **_RUN, help="compare with this run of the same task, in both orders")
     what = "also show reference answers on second turns of MT-Redundant, as FastChat does"
     add("--all-references", action="store_true", help=what)
-    _add_chat_model(command, "the judge, e.g. gpt-4")
+    _add_chat_model(add, "the judge, e.g. gpt-4")
 
-
-def _add_redundant(choices: _Commands) -> None:
     what = "generate follow-up questions that ask for an edited version of the first answer"
-    command = choices.add_parser("redundant", help=what)
-    command.add_argument(
-        "questions", type=Path, metavar="QUESTIONS", help="question file in FastChat's format"
-    )
-    command.add_argument("--out", required=True, **_FILE, help="output file")
-    _add_chat_model(command, "model that writes the second turns")
+    add = choices.add_parser("redundant", help=what).add_argument
+    what = "question file in FastChat's format"
+    add("questions", type=Path, metavar="QUESTIONS", help=what)
+    add("--out", required=True, **_FILE, help="output file")
+    _add_chat_model(add, "model that writes the second turns")
 
 
-def _add_chat_model(command: argparse.ArgumentParser, what: str) -> None:
-    add = command.add_argument
+def _add_chat_model(add: Callable[..., Any], what: str) -> None:
     add("--model", required=True, metavar="NAME", help=what)
     add("--base-url", metavar="URL", help="OpenAI-compatible server (default: OpenAI)")
     add("--concurrency", type=int, default=4, metavar="N", help="concurrent requests (default: 4)")
 
 
 def _add_export(choices: _Commands) -> None:
-    what = "write a run's answers in another tool's format"
-    formats = choices.add_parser("export", help=what)
+    formats = choices.add_parser("export", help="write a run's answers in another tool's format")
     choices = formats.add_subparsers(metavar="FORMAT", dest="format", required=True)
     for name, what in {
         "fastchat": "MT-Bench and MT-Redundant answers, as model_answer files",
         "evalplus": "HumanEval programs, as samples to evaluate",
         "turns": "counts, times and settings of every turn, as turns.parquet",
     }.items():
-        command = choices.add_parser(name, help=what)
-        command.add_argument("run", **_RUN, help=_RUN_FOLDER)
-        command.add_argument("--out", required=True, **_DIR, help="output folder")
-
-
-def _version() -> str:
-    try:
-        return version("copyspec-eval")
-    except PackageNotFoundError:
-        return "(not installed)"
+        add = choices.add_parser(name, help=what).add_argument
+        add("run", **_RUN, help=_RUN_FOLDER)
+        add("--out", required=True, **_DIR, help="output folder")

@@ -150,8 +150,8 @@ def watch_command() -> None:
         original(config, *args, **kwargs)
         if is_ours(config.model):
             redaction.mask_logs()
-            for name, value in list(vars(config).items()):
-                if isinstance(value, dict) and name not in ("samples", "cache_requests"):
+            for name in {field.name for field in fields(config)} - {"samples", "cache_requests"}:
+                if isinstance(value := getattr(config, name), dict):
                     setattr(config, name, parse_arguments(value))
             _command = _command_line(config)
 

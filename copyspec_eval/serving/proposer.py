@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -20,24 +21,24 @@ from numpy.typing import NDArray
 
 from copyspec_eval.drafters.options import parse_draft_options, store_text
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
+from copyspec_eval.drafters.thresholds import acceptance_thresholds
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
 from copyspec_eval.serving.requests import Drafted, Requests, Row, TokenIds
-from copyspec_eval.serving.step_clock import StepClock
 from copyspec_eval.types import DraftOptions
 
 VARIABLE = "COPYSPEC_DRAFTING"
 NAME, WORKER = f"{__name__}.CopySpecProposer", f"{__name__}.CopySpecWorker"
+# The longest draft, in tokens: vLLM keeps room for as many in every step.
 NUM_DRAFT_TOKENS = 31
-"""The longest draft, in tokens: vLLM keeps room for as many in every step."""
+
+_DECAY = 0.995  # by which a step's weight falls at the next one: some 200 steps count
+_FEWEST = 16
+_COST = 0.02  # of a draft token, in steps, until there were enough steps
 
 
 class CopySpecProposer:
-    """What vLLM asks for drafts after every step; `requests` are the recognised ones.
-
-    Raises:
-        OptionError, DataError: as `drafters`; or `COPYSPEC_DRAFTING` names unknown settings.
-    """
+    """What vLLM asks for drafts after every step; `requests` are the recognised ones."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._options = parse_draft_options(os.environ.get(VARIABLE, ""))
@@ -64,10 +65,8 @@ class CopySpecProposer:
     ) -> list[list[int]]:
         """Draft tokens of each row; none while a row's prompt is being read, or if it is full.
 
-        Args:
-            sampled_token_ids: what the step has added to each row.
-            num_tokens_no_spec: `[rows]`, tokens of prompt and output, these included.
-            token_ids_cpu: `[rows, longest]`, prompt and output of each row.
+        The step has added `sampled_token_ids`. Of a row of `token_ids_cpu`, `[rows, longest]`, its
+        prompt and output now fill `num_tokens_no_spec` tokens, `[rows]`.
         """
         started = perf_counter()
         rows: list[Row | None] = []
@@ -87,12 +86,7 @@ class CopySpecProposer:
 
 
 def drafters(options: DraftOptions) -> DrafterFactory:
-    """A factory of the drafters of requests, as `drafter_factory`.
-
-    Raises:
-        OptionError, DataError: vLLM cannot verify such drafts; an earlier run's answers are
-            missing, or have no token ids.
-    """
+    """As `drafter_factory`; raises if vLLM cannot verify such drafts, or for an earlier run."""
     if options.tree or options.recycle:
         raise OptionError("vLLM verifies only chains; leave tree=true and recycle=true out")
     if options.draft_model is not None:
@@ -126,3 +120,44 @@ class CopySpecWorker:
     @property
     def _proposer(self) -> CopySpecProposer | None:
         return getattr(self.model_runner, "drafter", None)
+
+
+@dataclass(slots=True)
+class StepClock:
+    """A line through the seconds of an engine's steps over their tokens, by least squares.
+
+    The fields are sums over the steps, the last two of tokens² and of tokens times seconds.
+
+    >>> clock = StepClock()
+    >>> for tokens in (1, 9) * 8:
+    ...     clock.add(tokens, seconds=0.1 + 0.01 * tokens)
+    >>> [round(threshold, 3) for threshold in clock.thresholds(num_rows=4, longest=2)]
+    [0.429, 0.429]
+    """
+
+    weight: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Count a step of so many tokens, of all rows together."""
+        terms = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
+        for name, value in zip(self.__slots__, terms, strict=True):
+            setattr(self, name, _DECAY * getattr(self, name) + value)
+
+    def thresholds(self, num_rows: int, longest: int) -> tuple[float, ...]:
+        """As `acceptance_thresholds`, for a draft in a step of `num_rows` rows."""
+        first, slope = self._line(num_rows)
+        return acceptance_thresholds({0: first, longest: first + num_rows * slope * longest})
+
+    def _line(self, num_rows: int) -> tuple[float, float]:
+        """Seconds of a step with one token in each row, and of every further token."""
+        spread = self.weight * self.squares - self.tokens**2
+        if self.weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * self.weight * self.squares:
+            return 1.0, _COST
+        slope = max(0.0, (self.weight * self.products - self.tokens * self.seconds) / spread)
+        mean = (self.seconds + slope * (num_rows * self.weight - self.tokens)) / self.weight
+        # A line through noisy points can be steeper than any step can be.
+        return max(mean, num_rows * slope, 1e-9), slope

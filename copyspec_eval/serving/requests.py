@@ -85,17 +85,14 @@ class Request:
             self.go_on(text)
         before = len(sequence.prompt_ids) - num_prompt_tokens
         length = len(text) - len(sequence.prompt_ids)
+        attempts = [
+            attempt._replace(num_accepted=min(attempt.num_accepted, length - start))
+            for start, attempt in zip(self._starts, sequence.attempts, strict=True)
+            if start < length
+        ]
+        spans = [span for span in sequence.spans if span.start < length]
         return Drafted(
-            [
-                attempt._replace(num_accepted=min(attempt.num_accepted, length - start))
-                for start, attempt in zip(self._starts, sequence.attempts, strict=True)
-                if start < length
-            ],
-            [
-                Span(before + start, min(num_tokens, length - start), source)
-                for start, num_tokens, source in sequence.spans
-                if start < length
-            ],
+            attempts, [Span(before + s, min(n, length - s), source) for s, n, source in spans]
         )
 
 
@@ -104,14 +101,11 @@ class Requests:
 
     Rows change places between steps. A request in no row has ended or was left out, and may come
     back. The engine drops the last draft of a preempted request without notice, so that draft
-    counts as rejected.
+    counts as rejected. `running` are the requests of the last step; it `is_steady` if it continued
+    exactly those of the step before.
 
     When recording, `ended` remembers requests in no row until `take_drafted`. A server must not, or
     it would remember all answers: there, a request that comes back is new, and drafts alike.
-
-    Attributes:
-        running: the requests of the last step.
-        is_steady: whether that step continued exactly the requests of the step before.
     """
 
     def __init__(self, make: DrafterFactory, max_length: int, is_recording: bool) -> None:
@@ -153,19 +147,15 @@ class Requests:
         drafted = []
         for prompt_ids, answer_ids in answers:
             text = numpy.array([*prompt_ids, *answer_ids], numpy.int32)
-            alike = [
-                request
-                for request in left
-                if len(prompt_ids) <= len(request.sequence.prompt_ids)
-                and _agree(text, request.text)
-            ]
             # A prompt can have several answers that begin alike.
-            alike.sort(
-                key=lambda each: (len(each.sequence.prompt_ids), abs(len(each.text) - len(text)))
-            )
+            alike = [
+                (len(each.sequence.prompt_ids), abs(len(each.text) - len(text)), number)
+                for number, each in enumerate(left)
+                if len(prompt_ids) <= len(each.sequence.prompt_ids) and _agree(text, each.text)
+            ]
             # For an answer without a request, the engine never asked for a draft.
-            drafted.append(alike[0].drafted(text, len(prompt_ids)) if alike else Drafted())
-            left = [request for request in left if request not in alike[:1]]
+            nearest = left.pop(min(alike)[-1]) if alike else None
+            drafted.append(nearest.drafted(text, len(prompt_ids)) if nearest else Drafted())
         return drafted
 
     def _other(self, row: Row, left: list[Request]) -> Request:
@@ -173,14 +163,10 @@ class Requests:
         text, count = row
         before = text[: len(text) - count]
         # The row may be several steps on: the engine does not ask for drafts after each.
-        begun = [
-            each
-            for each in (*left, *reversed(self.ended))
-            if len(each.text) <= len(before) and _agree(each.text, before)
-        ]
+        shorter = [each for each in (*left, *self.ended[::-1]) if len(each.text) <= len(before)]
+        begun = [each for each in shorter if _agree(each.text, before)]
         if not begun:
-            prompt_ids = before.tolist()
-            return Request(prompt_ids, self._max_length - len(prompt_ids), self._make)
+            return Request(before.tolist(), self._max_length - len(before), self._make)
         request = max(begun, key=lambda each: len(each.text))
         if request in left:
             left.remove(request)
