@@ -44,6 +44,8 @@ class CopySpecVLLM(TimedLM):
             cannot verify such drafts.
     """
 
+    model: Any
+
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None

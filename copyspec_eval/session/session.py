@@ -37,23 +37,17 @@ class Arm:
     draft_model: DraftModel | None = None
 
 
+# Each model's structure, and what was measured of it; no value refers to the model.
 _MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
 _MEASURED = WeakKeyDictionary()
-"""Each model's structure, and what was measured of it; no value refers to the model."""
 
 
 class Session:
     """Makes engines of a model, which is tried and measured once in its life.
 
-    They decode with a copy of it, so make and use both within `one_at_a_time`.
-
-    Args:
-        model: in evaluation mode.
-        tokenizer: the model's; only exact mode needs it.
-        options: every way in which engines draft.
-        exact: whether steps are exact.
-        rows: the rows with which the model's cache is tried.
-        needs_rows: whether they have to decode side by side.
+    They decode with a copy of it, so make and use both within `one_at_a_time`. `options` are all
+    ways in which engines draft; the model's cache is tried with `rows`, which have to decode side
+    by side if it `needs_rows`; only exact mode needs the `tokenizer`.
 
     Attributes:
         model: the copy that decodes.
@@ -74,8 +68,8 @@ class Session:
         if model.training:
             raise ModelError("the model is in training mode; call model.eval() first")
         model_support.check_uncompiled(model)
-        self.model, structure = model_copy(model)
-        structure = structure, model.dtype, model.device
+        self.model, copied = model_copy(model)
+        structure = copied, model.dtype, model.device
         known = _MEASURED.get(model)
         if known is None or known[0] != structure:
             model_support.check_config(model.config)
@@ -124,11 +118,9 @@ class Session:
         longest, needed = max(map(longest_draft, self._options)), 0
         for each in self._options:
             needed = max(needed, each.num_draft_tokens or 0, each.delta if each.draft_model else 0)
+        asked = {"longest": longest, "needed": needed, "batch_size": batch_size}
         return self._once(
-            ("mode", longest, needed, batch_size),
-            lambda: exact_mode(
-                self.model, self._tokenizer, longest=longest, needed=needed, batch_size=batch_size
-            ),
+            ("mode", *asked.values()), lambda: exact_mode(self.model, self._tokenizer, **asked)
         )
 
     def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:

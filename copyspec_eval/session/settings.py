@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -22,19 +23,13 @@ def draft_options(drafter: str | None, gamma: int | None, **others: Any) -> Draf
 
     >>> draft_options(None, None).drafter, draft_options(None, 5).label
     ('suffix', 'copyspec')
-
-    Raises:
-        OptionError: γ is given for another drafter.
     """
     if gamma is not None and drafter not in (None, "copyspec"):
         raise OptionError(
             f"gamma={gamma} has no effect on drafter={drafter}; leave one of them out"
         )
-    return DraftOptions(
-        drafter=default_drafter(gamma) if drafter is None else drafter,
-        gamma=PAPER_GAMMA if gamma is None else gamma,
-        **others,
-    )
+    chosen = default_drafter(gamma) if drafter is None else drafter
+    return DraftOptions(chosen, PAPER_GAMMA if gamma is None else gamma, **others)
 
 
 def parse_arms(
@@ -117,15 +112,8 @@ def check_model_cache(
 
 
 def parse_bytes(name: str, value: object) -> int:
-    """The bytes of a size: a number, or a text such as "2GB".
-
-    Raises:
-        OptionError: it is no size.
-    """
-    try:
+    """The bytes of a size: a number, or a text such as "2GB"."""
+    with contextlib.suppress(OverflowError, ValueError):
         if isinstance(value, int | str) and not isinstance(value, bool):
-            size: int = convert_file_size_to_int(value)
-            return size
-    except (OverflowError, ValueError):
-        pass
+            return int(convert_file_size_to_int(value))
     raise OptionError(f"{name} must be a size, e.g. 2GB, or 0 for none, got {value!r}")

@@ -98,7 +98,7 @@ class VLLMBackend(Backend):
         answer, times, prompt_ids = output.outputs[0], output.metrics, output.prompt_token_ids
         forwards = self._forwards[output.request_id]
         drafted = self.drafted(output, len(forwards))
-        made, spans = map(tuple, drafted or Drafted())
+        made, spans = drafted or Drafted()
         counts = TurnCounts(
             num_reused_tokens=output.num_cached_tokens,
             num_forwards=len(forwards),
@@ -115,14 +115,17 @@ class VLLMBackend(Backend):
             counts = replace(counts, prefill_seconds=prefill, decode_seconds=decode)
         reason = backends.finish_reason_from(answer.finish_reason, answer.stop_reason)
         timed = backends.with_tokens(counts, len(prompt_ids), answer.token_ids, reason)
-        return timed._replace(prompt_ids=tuple(prompt_ids), attempts=made, spans=spans)
+        return timed._replace(
+            prompt_ids=tuple(prompt_ids), attempts=tuple(made), spans=tuple(spans)
+        )
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         with watched(self.model.llm_engine) as self._forwards:
             started = perf_counter()
-            self._outputs: list[Any] = super()._model_generate(*args, **kwargs)
+            outputs: list[Any] = super()._model_generate(*args, **kwargs)
             self._seconds = perf_counter() - started
-        return self._outputs
+        self._outputs = outputs
+        return outputs
 
 
 @contextmanager
