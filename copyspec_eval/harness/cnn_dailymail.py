@@ -15,8 +15,7 @@ from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.harness.public_data import read_test_split
 from copyspec_eval.scoring.cnn_dailymail import SCORES, UNSTEMMED, score_summary, unstemmed_rouge
 
-_FIELDS = ("id", "article", "highlights")
-_PUBLIC, _VERSION = "abisee/cnn_dailymail", "3.0.0"
+_PUBLIC = ("abisee/cnn_dailymail", "3.0.0", "cnn_dailymail/*.jsonl")
 # The instruction comes last, since lm-eval cuts prompts at the front.
 PROMPT = (
     "Article:\n{article}\n\nPick the 2 or 3 sentences of this article that best sum it up. Copy "
@@ -34,7 +33,7 @@ class CnnDailyMailTask(MultiTurnTask):
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         self._is_reference = reference_prompts.is_reference(dataset_kwargs)
         self._prompt = reference_prompts.summary_prompt() if self._is_reference else PROMPT
-        articles = read_test_split(_PUBLIC, _VERSION, "cnn_dailymail/*.jsonl", _FIELDS)
+        articles = read_test_split(*_PUBLIC, ("id", "article", "highlights"))
         return [article.fields for article in articles]
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:

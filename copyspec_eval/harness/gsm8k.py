@@ -72,7 +72,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
             if instance.turn in SCORED_TURNS
             for answer in instance.filtered_resps.values()
         ]
-        extracted = [gsm8k.extract_program(answer) for _, answer in answers]
+        extracted = (gsm8k.extract_program(answer) for _, answer in answers)
         sources = [source for source in extracted if source is not None]
         self._outcomes = dict(zip(sources, programs.run_all(sources), strict=True))
         verdicts = {turn: Counter[str]() for turn in SCORED_TURNS}
@@ -83,8 +83,9 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
             logger.info("programs of turn %d: %s", turn, listed)
 
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
-        verdicts = (self._verdict(doc, answers[turn - 1]) for turn in SCORED_TURNS)
-        first, last = (verdict == gsm8k.RIGHT for verdict in verdicts)
+        first, last = (
+            self._verdict(doc, answers[turn - 1]) == gsm8k.RIGHT for turn in SCORED_TURNS
+        )
         return super().score(doc, answers) | {
             "acc_turn1": float(first),
             "acc_turn3": float(last),

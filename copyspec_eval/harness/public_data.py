@@ -14,15 +14,7 @@ from copyspec_eval.sources import JsonLine, read_jsonl
 def read_test_split(
     name: str, config: str, files: str, fields: Sequence[str]
 ) -> Iterator[JsonLine]:
-    """The rows' `fields`, none of them blank.
-
-    Args:
-        name, config: on the Hub.
-        files: a pattern below `$COPYSPEC_DATA_DIR`; they are read if that is set.
-
-    Raises:
-        DataError: the files are missing or malformed, or the data cannot be downloaded.
-    """
+    """The rows' `fields`, none blank: of `files` below `$COPYSPEC_DATA_DIR`, else of the Hub."""
     for where, row in _rows(name, config, files):
         for field in fields:
             value = row.get(field)
@@ -32,8 +24,7 @@ def read_test_split(
 
 
 def _rows(name: str, config: str, files: str) -> Iterator[JsonLine]:
-    folder = data_dir()
-    if folder is not None:
+    if folder := data_dir():
         paths = sorted(folder.glob(files))
         if not paths:
             raise DataError(

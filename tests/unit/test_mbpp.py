@@ -14,7 +14,7 @@ from scripted_lm import Scripted
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.humaneval import MbppTask
-from copyspec_eval.harness.reference_prompts import completion_stops
+from copyspec_eval.harness.reference_prompts import stops
 from copyspec_eval.paths import tasks_dir
 
 COMMON: dict[str, Any] = {"contract": "", "assertion": "", "atol": 0}
@@ -82,7 +82,7 @@ def test_prompts(evaluate: Any) -> None:
     lm = Scripted("def similar_elements(a, b):\n    return tuple(set(a) & set(b))", "")
     figures = evaluate(lm, apply_chat_template=False)
     assert lm.asked[0][0] == ROWS[0]["prompt"]
-    assert lm.asked[0][1]["until"] == completion_stops("mbpp")
+    assert lm.asked[0][1]["until"] == stops("mbpp")
     assert figures["pass@1_base,none"] == 0.5
     lm = Scripted(SHARED, POLAR)
     evaluate(lm, "mbpp_evalplus_paper")
