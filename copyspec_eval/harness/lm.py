@@ -33,16 +33,14 @@ from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
-from copyspec_eval.types import PAPER_DELTA, Generation
+from copyspec_eval.types import Generation
 
 report_errors_in_one_line()
 
 logger = logging.getLogger("lm_eval.copyspec")
 
-_AUTO_TOKENS = 128
-"""Tokens of a step, over all rows, up to which reading the weights bounds its time."""
-_USUAL_DRAFT = 15
-"""Tokens of a draft; few are longer."""
+_AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
+_USUAL_DRAFT = 15  # tokens; few drafts are longer
 
 
 @register_model("copyspec")
@@ -79,14 +77,6 @@ class CopySpecLM(HFLM):
     def __init__(
         self,
         pretrained: Any = None,
-        drafter: str | None = "",
-        gamma: int | None = None,
-        num_draft_tokens: int | None = None,
-        store: bool | str | list[str] = False,
-        tree: bool = False,
-        recycle: bool = False,
-        draft_model: str | None = None,
-        delta: int = PAPER_DELTA,
         exact: bool = True,
         paired: bool = False,
         arms: str | list[str] | None = None,
@@ -96,21 +86,14 @@ class CopySpecLM(HFLM):
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
+        drafting = {name: kwargs.pop(name) for name in options.DRAFTING & kwargs.keys()}
         options.check_values(kwargs)
         evaluation.check_output_folder()
         self._arguments = dict(kwargs)
+        drafter = drafting.get("drafter", "")
         if arms is not None and drafter != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
-        shared = options.drafting(
-            drafter,
-            gamma,
-            store,
-            num_draft_tokens=num_draft_tokens,
-            tree=tree,
-            recycle=recycle,
-            draft_model=draft_model,
-            delta=delta,
-        )
+        shared = options.drafting(**drafting)
         self._exact = check_bool("exact", exact)
         self._options = parse_arms(shared, arms, exact=exact)
         self._paired = check_bool("paired", paired) or arms is not None
@@ -128,19 +111,16 @@ class CopySpecLM(HFLM):
     def _load(self, pretrained: Any, kwargs: dict[str, Any]) -> None:
         source = model_path(pretrained) if isinstance(pretrained, str) else pretrained
         config: Any = options.checked_config(source, kwargs)
-        check_model_cache(
-            model_support.needs_model_cache(config),
-            self._options,
-            exact=self._exact,
-            batch_size=kwargs.get("batch_size", 1),
-        )
+        reason, batch_size = model_support.needs_model_cache(config), kwargs.get("batch_size", 1)
+        check_model_cache(reason, self._options, exact=self._exact, batch_size=batch_size)
         for name in self._draft_models:
             named = source if isinstance(source, str) else config._name_or_path
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
         # lm-eval's default is "cuda", whether there is such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        remedy = "check its files, and what you pass with it"
-        with options.loading("pretrained", pretrained, remedy):
+        with options.loading(
+            "pretrained", pretrained, "check its files, and what you pass with it"
+        ):
             super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
@@ -176,14 +156,10 @@ class CopySpecLM(HFLM):
             recorder.begin(self._spec(session, arm, answers.asked, batch_size), costs)
 
         def finish(index: int, generated: Generation | Sequence[PairedAnswer]) -> None:
-            by_arm: Sequence[PairedAnswer | Generation] = (
-                [generated] if isinstance(generated, Generation) else generated
-            )
-            texts = [
-                self._record(arm, recorder, jobs[index], answer)
-                for arm, recorder, answer in zip(self._arms, self._recorders, by_arm, strict=True)
-            ]
-            answers.add(jobs[index].asked, texts[0])
+            by_arm: Any = [generated] if isinstance(generated, Generation) else generated
+            recorded = zip(self._arms, self._recorders, by_arm, strict=True)
+            text, *_ = [self._record(jobs[index], *each) for each in recorded]
+            answers.add(jobs[index].asked, text)
 
         if is_first:
             engine.warm_up(sequences[0])
@@ -210,14 +186,8 @@ class CopySpecLM(HFLM):
         with self._autocast():
             if self._session and self._session.model is model_copy(self.model).model:
                 return self._session
-            session = Session(
-                self.model,
-                self.tokenizer,
-                self._options,
-                exact=self._exact,
-                rows=self._rows or 2,
-                needs_rows=self._rows is not None,
-            )
+            rows: Any = {"rows": self._rows or 2, "needs_rows": self._rows is not None}
+            session = Session(self.model, self.tokenizer, self._options, exact=self._exact, **rows)
         if session.reason:
             logger.warning(
                 "%s: it is decoded with its own attention and cache, one request at a time, and "
@@ -230,7 +200,6 @@ class CopySpecLM(HFLM):
         return session
 
     def _load_arms(self) -> list[Arm]:
-        """The arms with their draft models and empty prefix caches; so has the baseline."""
         # Arms that shared a cache would find in it what another arm had read.
         num_caches = len(self._options) + self._paired
         num_bytes = self._prefix_bytes // num_caches
@@ -240,15 +209,11 @@ class CopySpecLM(HFLM):
             name: options.load_draft_model(name, self.model.dtype, self.device, self._arguments)
             for name in self._draft_models
         }
-        return [
-            Arm(
-                each,
-                drafter_factory(each, self._earlier.in_order),
-                cache,
-                DraftModel(drafting[each.draft_model], each.delta) if each.draft_model else None,
-            )
-            for each, cache in zip(self._options, caches, strict=False)
-        ]
+        arms = []
+        for each, cache in zip(self._options, caches, strict=False):
+            small = DraftModel(drafting[each.draft_model], each.delta) if each.draft_model else None
+            arms.append(Arm(each, drafter_factory(each, self._earlier.in_order), cache, small))
+        return arms
 
     @property
     def _draft_models(self) -> set[str]:
@@ -276,29 +241,19 @@ class CopySpecLM(HFLM):
         return 1 << (rows.bit_length() - 1)
 
     def _record(
-        self, arm: Arm, recorder: RunRecorder, job: Prepared, answer: PairedAnswer | Generation
+        self, job: Prepared, arm: Arm, recorder: RunRecorder, answer: PairedAnswer | Generation
     ) -> RecordedText:
         baseline = None
         if isinstance(answer, PairedAnswer):
             plain, difference = answer.baseline.generation, answer.baseline.difference
             baseline = BaselineTurn(plain.counts, plain.token_ids, difference)
             answer = answer.generation
-        return recorder.add(
-            job.asked,
-            self._text(job, baseline.token_ids if baseline else answer.token_ids),
-            TimedAnswer(
-                answer.counts,
-                answer.token_ids,
-                job.sequence.prompt_ids,
-                answer.attempts,
-                answer.spans,
-                baseline,
-            ),
-            partial(self.tok_decode, skip_special_tokens=False),
-            backend="copyspec",
-            drafter=arm.options.label,
-            batch_size=answer.batch_size,
-        )
+        text = self._text(job, baseline.token_ids if baseline else answer.token_ids)
+        ids, made = (answer.token_ids, job.sequence.prompt_ids), (answer.attempts, answer.spans)
+        timed = TimedAnswer(answer.counts, *ids, *made, baseline)
+        decode = partial(self.tok_decode, skip_special_tokens=False)
+        ours = {"drafter": arm.options.label, "batch_size": answer.batch_size}
+        return recorder.add(job.asked, text, timed, decode, backend="copyspec", **ours)
 
     def _text(self, job: Prepared, answer_ids: Sequence[int]) -> str:
         """The answer's text, cut as by `HFLM.generate_until`: without thinking and stops."""

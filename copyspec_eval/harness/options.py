@@ -28,19 +28,16 @@ from copyspec_eval.session.session import checked_draft_model
 from copyspec_eval.session.settings import check_bool, draft_options
 from copyspec_eval.types import DraftOptions
 
-OUR_OPTIONS = (
-    *(field.name for field in fields(DraftOptions)),
-    *("exact", "paired", "arms", "prefix_cache"),
-)
-
+DRAFTING = {field.name for field in fields(DraftOptions)}
+OUR_OPTIONS = {*DRAFTING, "exact", "paired", "arms", "prefix_cache"}
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 LOADING_OPTIONS = {
     *("cache_dir", "code_revision", "device_map", "experts_implementation", "force_download"),
     *("key_mapping", "local_files_only", "low_cpu_mem_usage", "proxies", "token", "torch_dtype"),
     *("use_safetensors", "variant"),
 }
+# Those that hold for every model, the draft model too.
 _ACCESS_OPTIONS = ("trust_remote_code", "cache_dir", "token")
-"""Those that hold for every model, the draft model too."""
 _PARALLEL_OPTIONS = ("device_map", "max_memory_per_gpu", "max_cpu_memory")
 
 _NOT_QUANTIZED = "would quantize nothing; pass the name or folder of a checkpoint saved quantized"
@@ -57,7 +54,9 @@ _REFUSED = {
 }
 
 
-def drafting(drafter: str | None, gamma: int | None, store: object, **others: Any) -> DraftOptions:
+def drafting(
+    drafter: str | None = "", gamma: int | None = None, store: object = False, **others: Any
+) -> DraftOptions:
     """How to draft, from `model_args`: lm-eval reads the word "none" as None."""
     chosen = "none" if drafter is None else drafter or None
     return draft_options(chosen, gamma, store=store_option(store), **others)
@@ -134,8 +133,7 @@ def checked_config(pretrained: Any, options: Mapping[str, Any]) -> PretrainedCon
 def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> None:
     """Refuse a draft model that does not fit the target's tokenizer, before loading its weights."""
     access = _access(options)
-    config = _read_config(model_path(name), access, "draft_model")
-    check_config(config)
+    check_config(config := _read_config(model_path(name), access, "draft_model"))
     if reason := needs_model_cache(config):
         raise ModelError(f"draft_model={name!r}: {reason}; pass another one")
     vocabularies = []
@@ -157,8 +155,8 @@ def load_draft_model(
 ) -> PreTrainedModel:
     auto: Any = AutoModelForCausalLM
     with loading("draft_model", name, "check its files"):
-        loaded = auto.from_pretrained(model_path(name), dtype=dtype, **_access(options))
-        model: PreTrainedModel = loaded.to(device).eval()
+        model = auto.from_pretrained(model_path(name), dtype=dtype, **_access(options))
+        model.to(device).eval()
     return checked_draft_model(model)
 
 
@@ -183,8 +181,7 @@ def _check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name
         if refused in _REFUSED:
             raise OptionError(f"{name}={value!r} {_REFUSED[refused]}")
-        known = name in ours_and_harness or name in LOADING_OPTIONS
-        if not known and not hasattr(config, name):
+        if name not in ours_and_harness | LOADING_OPTIONS and not hasattr(config, name):
             raise unknown_option("model_arg", name, ours_and_harness)
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     positions = options.get("max_position_embeddings", positions)

@@ -22,19 +22,13 @@ from copyspec_eval.reports.earlier_runs import EarlierAnswer, EarlierAnswers, To
 from copyspec_eval.session.requests import SequenceBuilder
 
 # Settings that would be taken and then not be followed.
-_INSTEAD = {
-    "max_length": "max_gen_toks",
-    "max_time": "max_gen_toks",
-    "num_return_sequences": "the task's repeats",
-    "stop_strings": "until",
-}
+_INSTEAD = dict.fromkeys(("max_length", "max_time"), "max_gen_toks")
+_INSTEAD |= {"num_return_sequences": "the task's repeats", "stop_strings": "until"}
 
 
 class Prepared(NamedTuple):
-    """An answer to give, and its stop strings, which include the EOS text."""
-
     asked: Asked
-    until: list[str]
+    until: list[str]  # the stop strings, with the EOS text
     sequence: Sequence
 
 
@@ -57,16 +51,9 @@ class RequestBuilder(SequenceBuilder):
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
         document = document_number(task, instance.doc_id)
-        sequence = self.build(
-            self._lm.model,
-            prompt_ids,
-            settings,
-            max_gen_toks,
-            until,
-            torch.initial_seed(),
-            named="gen_kwargs ",
-            earlier=self._earlier.to(task, document, getattr(instance, "turn", 1)),
-        )
+        earlier = self._earlier.to(task, document, getattr(instance, "turn", 1))
+        request = (self._lm.model, prompt_ids, settings, max_gen_toks, until, torch.initial_seed())
+        sequence = self.build(*request, named="gen_kwargs ", earlier=earlier)
         return Prepared(asked, until, sequence)
 
     def stop_rule(
@@ -112,9 +99,8 @@ class RequestBuilder(SequenceBuilder):
                 f"context of {self._lm.max_length} tokens; pass --gen_kwargs max_gen_toks=N with "
                 f"0 < N < {self._lm.max_length}"
             )
-        ids, _ = self._lm.tok_batch_encode(
-            [context], left_truncate_len=limit, truncation=self._lm.truncation
-        )
+        how = {"left_truncate_len": limit, "truncation": self._lm.truncation}
+        ids, _ = self._lm.tok_batch_encode([context], **how)
         # lm-eval warns of a truncation. An empty prompt still needs a token to start from.
         return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
 
@@ -132,10 +118,9 @@ def _check_whole(text: str, named: str) -> None:
 def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
     """The answers in `paths`; refuses a folder that the run under way writes to."""
     notes: list[str] = []
-    answers = earlier_runs.read_earlier(paths, notes)
+    answers, output = earlier_runs.read_earlier(paths, notes), output_folder()
     for note in notes:
         logger.warning(note)
-    output = output_folder()
     for path in paths:
         place = Path(path).resolve()
         if output and output.resolve() in (place, place.parent):
