@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from copyspec_eval import types
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
@@ -20,29 +21,14 @@ from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model
 from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
-from copyspec_eval.types import (
-    COPIED,
-    PAPER_DELTA,
-    Attempt,
-    CopyOrigin,
-    DraftOptions,
-    FinishReason,
-    Generation,
-    Span,
-    TurnCounts,
-)
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A text as it is, or a conversation for the chat template."""
 
 _MARK = "background:rgba(255,176,0,.35);border-radius:3px"
 _LONGEST_SOURCE = 60  # characters of a source in a tooltip
-_INSTEAD = {
-    "max_length": "max_new_tokens",
-    "max_time": "max_new_tokens",
-    "num_return_sequences": "the prompt several times",
-    "stop_strings": "stop",
-}
+_INSTEAD = dict.fromkeys(("max_length", "max_time"), "max_new_tokens")
+_INSTEAD |= {"num_return_sequences": "the prompt several times", "stop_strings": "stop"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +49,15 @@ class Answer:
 
     text: str
     token_ids: tuple[int, ...] = field(repr=False)
-    spans: tuple[Span, ...] = field(repr=False)
-    counts: TurnCounts = field(repr=False)
-    attempts: tuple[Attempt, ...] = field(repr=False)
+    spans: tuple[types.Span, ...] = field(repr=False)
+    counts: types.TurnCounts = field(repr=False)
+    attempts: tuple[types.Attempt, ...] = field(repr=False)
     prompt: str = field(repr=False)
     whole_text: str = field(repr=False)
     span_characters: tuple[SpanCharacters, ...] = field(repr=False)
 
     @property
-    def finish_reason(self) -> FinishReason | None:
+    def finish_reason(self) -> types.FinishReason | None:
         """`eos`, `stop` (a stop string, or another criterion) or `length`."""
         return self.counts.finish_reason
 
@@ -89,7 +75,7 @@ class Answer:
     def copied_share(self) -> float:
         """Share of the tokens that were copied, between 0 and 1."""
         drafts = self.counts.drafts or {}
-        copied = sum(drafts[source].num_accepted for source in COPIED if source in drafts)
+        copied = sum(drafts[source].num_accepted for source in types.COPIED if source in drafts)
         return copied / len(self.token_ids)
 
     def _repr_html_(self) -> str:
@@ -114,7 +100,7 @@ class Answer:
 
     def _source_text(self, start: int, end: int) -> str:
         if start < 0:
-            is_stored = start == CopyOrigin.STORE
+            is_stored = start == types.CopyOrigin.STORE
             return "from an earlier answer" if is_stored else "from the model's runners-up"
         copied = (self.prompt + self.whole_text)[start:end]
         where = "the prompt" if start < len(self.prompt) else "this answer"
@@ -143,7 +129,7 @@ def generate(
     tree: bool = False,
     recycle: bool = False,
     draft_model: PreTrainedModel | None = None,
-    delta: int = PAPER_DELTA,
+    delta: int = types.PAPER_DELTA,
     exact: bool = True,
     batch_size: int = 1,
     prefix_cache: int | str = "2GB",
@@ -235,7 +221,7 @@ def generate(
 
 def python_options(
     drafter: str | None, gamma: int | None, exact: bool, **others: Any
-) -> DraftOptions:
+) -> types.DraftOptions:
     """As `draft_options`, checked; `store` is a switch here."""
     options = draft_options(drafter, gamma, **others)
     if options.store_paths:
@@ -244,7 +230,7 @@ def python_options(
 
 
 def _answer(
-    request: Request, generation: Generation, stops: Sequence[str], decode: Callable[..., str]
+    request: Request, generation: types.Generation, stops: Sequence[str], decode: Callable[..., str]
 ) -> Answer:
     token_ids, spans = generation.token_ids, generation.spans
     text = decode(token_ids, skip_special_tokens=True)

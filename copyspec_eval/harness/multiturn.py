@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy
@@ -115,9 +116,8 @@ class MultiTurnTask(ConfigurableTask):
     subclass's scores; and, of answers that carry a `TurnRecord`, each of `METRICS` as
     `{name}_turn{k}`: per document what it contributes, over the task what the metric makes of that.
 
-    A figure without a value is left out: all of `METRICS` for another backend, the timed ones when
-    every answer came from lm-eval's cache, those of pairs when the run was not paired,
-    `accepted_per_attempt` when nothing was copied. Rank 0 decides for the run.
+    A figure without a value is left out, e.g. the timed ones when every answer came from lm-eval's
+    cache, or those of pairs when the run was not paired. Rank 0 decides for the run.
 
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
@@ -141,14 +141,13 @@ class MultiTurnTask(ConfigurableTask):
             raise DataError(
                 f"{self.task_name}: {self.num_turns} turns in a document; give 1 to {MAX_TURNS}"
             )
-        answered = {f"answered_turn{turn + 1}": True for turn in range(self.num_turns)}
-        for name, higher_is_better in (answered | self.score_names()).items():
-            self._aggregation_list[name] = mean
-            self._higher_is_better[name] = higher_is_better
-        for turn in range(1, self.num_turns + 1):
-            for metric in METRICS:
-                self._aggregation_list[_key(metric, turn)] = partial(_over, metric)
-                self._higher_is_better[_key(metric, turn)] = metric.higher_is_better
+        turns = range(1, self.num_turns + 1)
+        scores = {f"answered_turn{turn}": True for turn in turns} | self.score_names()
+        self._higher_is_better |= scores
+        self._aggregation_list |= dict.fromkeys(scores, mean)
+        for turn, metric in product(turns, METRICS):
+            self._aggregation_list[_key(metric, turn)] = partial(_over, metric)
+            self._higher_is_better[_key(metric, turn)] = metric.higher_is_better
         self._system_instruction: str | None = None
         self._rank = 0
         self._reported: set[str] = set()
@@ -230,16 +229,12 @@ class MultiTurnTask(ConfigurableTask):
         a rank that lacks one. So the other ranks report all.
         """
         super().apply_filters()
-        by_turn: dict[int, list[Fields]] = {turn: [] for turn in range(1, self.num_turns + 1)}
-        for instance in self._instances:
-            by_turn[instance.turn].append(_fields(record_of(instance.resps[0])))
-        self._reported = {
-            _key(metric, turn)
-            for turn, answers in by_turn.items()
-            for metric in METRICS
-            if self._rank
-            or not math.isnan(_over(metric, (_parts(metric, fields) for fields in answers)))
-        }
+        self._reported = set()
+        answers = [(each.turn, _fields(record_of(each.resps[0]))) for each in self._instances]
+        for turn, metric in product(range(1, self.num_turns + 1), METRICS):
+            parts = (_parts(metric, fields) for place, fields in answers if place == turn)
+            if self._rank or not math.isnan(_over(metric, parts)):
+                self._reported.add(_key(metric, turn))
         if self._is_scored:
             self.prepare_scores()
 
@@ -248,12 +243,11 @@ class MultiTurnTask(ConfigurableTask):
             return {"bypass": 999}  # lm-eval's own value under --predict_only
         texts = [str(answer or "") for answer in results]
         figures: dict[str, Any] = {}
-        for turn, (answer, text) in enumerate(zip(results, texts, strict=True), start=1):
-            figures[f"answered_turn{turn}"] = float(bool(text.strip()))
+        for turn, answer in enumerate(results, start=1):
+            figures[f"answered_turn{turn}"] = float(bool(texts[turn - 1].strip()))
             fields = _fields(record_of(answer))
-            for metric in METRICS:
-                if _key(metric, turn) in self._reported:
-                    figures[_key(metric, turn)] = _parts(metric, fields)
+            all_parts = {_key(metric, turn): _parts(metric, fields) for metric in METRICS}
+            figures |= {key: parts for key, parts in all_parts.items() if key in self._reported}
         return figures | self.score(doc, texts)
 
     @property

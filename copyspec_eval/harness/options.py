@@ -12,13 +12,7 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from copyspec_eval.decoding.model_support import check_config, needs_model_cache
 from copyspec_eval.drafters.options import store_option
@@ -115,7 +109,7 @@ def loading(option: str, value: object, remedy: str) -> Iterator[None]:
         raise ModelError(f"{reason} ({remedy})") from error
 
 
-def checked_config(pretrained: Any, options: Mapping[str, Any]) -> PretrainedConfig:
+def checked_config(pretrained: Any, options: Mapping[str, Any]) -> Any:
     if isinstance(pretrained, str):
         config = _read_config(pretrained, options, "pretrained")
     elif hasattr(pretrained, "config"):
@@ -164,18 +158,17 @@ def _access(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _ACCESS_OPTIONS if name in options}
 
 
-def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> PretrainedConfig:
+def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> Any:
     names = ("revision", "subfolder", "gguf_file", "cache_dir", "token")
     chosen = {name: options[name] for name in names if options.get(name)}
     # Without a value, transformers asks at the keyboard whether to run a model's code.
     chosen["trust_remote_code"] = bool(options.get("trust_remote_code"))
     remedy = "pass a Hub name or a folder with config.json"
     with loading(option, pretrained, f"{remedy}; trust_remote_code=True runs code that is with it"):
-        config: PretrainedConfig = AutoConfig.from_pretrained(pretrained, **chosen)
-    return config
+        return AutoConfig.from_pretrained(pretrained, **chosen)
 
 
-def _check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
+def _check_names(options: Mapping[str, Any], config: Any) -> None:
     ours_and_harness = {*OUR_OPTIONS, *_harness_options()} - _REFUSED.keys()
     for name, value in options.items():
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name
