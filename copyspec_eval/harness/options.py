@@ -87,10 +87,9 @@ def _check_device(name: object) -> None:
         device = torch.device(name)  # type: ignore[call-overload]
         if device.type != "cuda":
             torch.empty(0, device=device)
-            return
         # Not tried, or every rank would take memory of the first one. Without any, lm-eval's
         # default is cuda:0 all the same.
-        if (device.index or 0) < max(torch.cuda.device_count(), 1):
+        if device.type != "cuda" or (device.index or 0) < max(torch.cuda.device_count(), 1):
             return
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         reason = _first_line(error)
@@ -110,15 +109,13 @@ def loading(option: str, value: object, remedy: str) -> Iterator[None]:
 
 
 def checked_config(pretrained: Any, options: Mapping[str, Any]) -> Any:
-    if isinstance(pretrained, str):
-        config = _read_config(pretrained, options, "pretrained")
-    elif hasattr(pretrained, "config"):
-        config = pretrained.config
-    else:
+    is_name = isinstance(pretrained, str)
+    if not (is_name or hasattr(pretrained, "config")):
         raise OptionError(
             f"pretrained={pretrained!r} is neither a model nor the name of one; pass a Hub name, "
             "a folder, or a loaded model"
         )
+    config = _read_config(pretrained, options, "pretrained") if is_name else pretrained.config
     _check_names(options, config)
     check_config(config)
     return config
@@ -176,8 +173,8 @@ def _check_names(options: Mapping[str, Any], config: Any) -> None:
             raise OptionError(f"{name}={value!r} {_REFUSED[refused]}")
         if name not in ours_and_harness | LOADING_OPTIONS and not hasattr(config, name):
             raise unknown_option("model_arg", name, ours_and_harness)
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    positions = options.get("max_position_embeddings", positions)
+    configured = getattr(config.get_text_config(), "max_position_embeddings", None)
+    positions = options.get("max_position_embeddings", configured)
     if positions is not None and (options.get("max_length") or 0) > positions:
         raise OptionError(
             f"max_length={options['max_length']} is more than the {positions} positions of the "

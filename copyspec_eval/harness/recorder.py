@@ -10,7 +10,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,30 +51,30 @@ class Asked(NamedTuple):
     settings: dict[str, Any]
 
 
+@dataclass
 class RunRecorder:
     """Records a run's rows, in lm-eval's output folder if any; another `RunSpec` is another run."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.run_id = provenance.new_run_id()
-        self.rows: list[TurnRecord] = []
-        self._rank = rank
-        self._world_size = world_size
-        self._folder: Path | None = None
-        self._spec: RunSpec | None = None
+    rank: int
+    world_size: int
+    run_id: str = field(default_factory=provenance.new_run_id)
+    rows: list[TurnRecord] = field(default_factory=list)
+    folder: Path | None = None
+    spec: RunSpec | None = None
 
     def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
         """Write the manifest of the evaluation under way; a later call adds its tasks to it."""
-        folder, earlier = evaluation.output_folder(), self._spec
+        folder, earlier = evaluation.output_folder(), self.spec
         if earlier is not None:
-            if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):
+            if (folder, replace(spec, tasks={})) == (self.folder, replace(earlier, tasks={})):
                 spec = replace(spec, tasks=earlier.tasks | spec.tasks)
             else:
                 self.run_id, self.rows = provenance.new_run_id(), []
-        if folder is not None and self._rank == 0 and (folder, spec) != (self._folder, earlier):
+        if folder is not None and self.rank == 0 and (folder, spec) != (self.folder, earlier):
             name = command() or Path(sys.argv[0]).name
             settings = (name, spec, step_seconds, evaluation.num_answers())
             write_manifest(folder, RunManifest(self.run_id, provenance.started_at(), *settings))
-        self._folder, self._spec = folder, spec
+        self.folder, self.spec = folder, spec
 
     def add(
         self,
@@ -97,9 +97,11 @@ class RunRecorder:
         document = evaluation.document_number(task, instance.doc_id)
         category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
         generation = sorted(recorded(asked.settings).items())
+        reported = answer._asdict()
+        del reported["prompt_ids"]
         row = TurnRecord(
             run_id=self.run_id,
-            rank=self._rank,
+            rank=self.rank,
             task=task,
             doc_id=-1 if document is None else document,
             turn=getattr(instance, "turn", 1),
@@ -108,27 +110,23 @@ class RunRecorder:
             prompt_sha256=hashlib.sha256(asked.prompt.encode()).hexdigest(),
             generation=", ".join(f"{k}={v}" for k, v in generation if k != "until"),
             prompt=prompt,
-            counts=answer.counts,
-            attempts=answer.attempts,
-            token_ids=answer.token_ids,
             text=text,
             answer=whole_text,
-            spans=answer.spans,
             span_characters=places,
-            baseline=answer.baseline,
+            **reported,
             **settings,
         )
         self.rows.append(row)
-        if self._folder is not None:
-            records.append(records.records_file(self._folder, self._rank), row)
+        if self.folder is not None:
+            records.append(records.records_file(self.folder, self.rank), row)
         return RecordedText(text, row)
 
     def report(self) -> dict[str, Any]:
         """Figures of the run's rows, of all ranks if they went to a folder; else this rank's."""
         rows = list(self.rows)
-        if self._folder is not None:
-            for rank in set(range(self._world_size)) - {self._rank}:
-                file = records.records_file(self._folder, rank)
+        if self.folder is not None:
+            for rank in set(range(self.world_size)) - {self.rank}:
+                file = records.records_file(self.folder, rank)
                 others = records.read(file, []) if file.exists() else []
                 rows += [row for row in others if row.run_id == self.run_id]
         if rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import abc
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,12 +37,10 @@ class RequestBuilder(SequenceBuilder):
     """Builds requests as `HFLM.generate_until` and `model.generate` would read them."""
 
     def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
-        def decode(token_ids: abc.Sequence[int]) -> str:
-            return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))
-
+        decode = partial(lm.tok_decode, skip_special_tokens=False)
         super().__init__(lm.tokenizer.pad_token_id, decode, [lm.eot_token_id])
-        self._lm = lm
-        self._earlier = earlier or EarlierAnswers()
+        self._lm, self._earlier = lm, earlier or EarlierAnswers()
+        self._eos_text = str(lm.tok_decode(lm.eot_token_id, skip_special_tokens=False))
 
     def prepare(self, asked: Asked) -> Prepared:
         instance, task = asked.instance, asked.instance.task_name or ""
@@ -68,10 +67,6 @@ class RequestBuilder(SequenceBuilder):
         settings, _, max_gen_toks = self._read(gen_kwargs)
         _, processors = self.prepared(self._lm.model, settings, 1, max_gen_toks, is_checked=False)
         return [type(processor).__name__ for processor in processors]
-
-    @property
-    def _eos_text(self) -> str:
-        return str(self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False))
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
         given = gen_kwargs.get("until", [])
