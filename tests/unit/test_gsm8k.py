@@ -16,7 +16,7 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness import public_data
+from copyspec_eval.harness import tasks
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import Outcome
@@ -255,7 +255,7 @@ def test_the_public_data_set(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> 
         return datasets.Dataset.from_list(PROBLEMS[:2])
 
     monkeypatch.delenv("COPYSPEC_DATA_DIR")
-    monkeypatch.setattr(public_data, "load_dataset", load)
+    monkeypatch.setattr(tasks, "load_dataset", load)
     figures = evaluate(Solver())["results"]["gsm8k_self_correction"]
     assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]
     assert figures["acc_turn1,none"] == 1
@@ -266,7 +266,7 @@ def test_no_network_is_one_line(evaluate: Any, monkeypatch: pytest.MonkeyPatch) 
         raise ConnectionError("offline\nmore")
 
     monkeypatch.delenv("COPYSPEC_DATA_DIR")
-    monkeypatch.setattr(public_data, "load_dataset", load)
+    monkeypatch.setattr(tasks, "load_dataset", load)
     with pytest.raises(DataError) as caught:
         evaluate(Solver())
     assert str(caught.value) == (
