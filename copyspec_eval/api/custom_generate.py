@@ -4,8 +4,6 @@ transformers does all of its preparation and hands over a decoding loop. This on
 drafts and gives what its own would: the same sequences, random numbers included.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -175,7 +173,7 @@ def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequen
 def _output(
     input_ids: torch.Tensor,
     outputs: Sequence[tuple[int, ...]],
-    processors: Sequence[RowProcessor],
+    processors: "Sequence[RowProcessor]",
     config: GenerationConfig,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     lengths = list(map(len, outputs))

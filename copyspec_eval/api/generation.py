@@ -1,7 +1,5 @@
 """`generate`: answers of a loaded model, faster where they repeat what is in the prompt."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The arguments of a command are here; it has the name of its function in `commands`.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version

@@ -3,8 +3,6 @@
 A new command is a function here, and its arguments in `parser` under the same name.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
@@ -88,7 +86,7 @@ def compare(arguments: argparse.Namespace) -> int:
     return int(any(comparison.fails(answers) for answers, *_ in compared.values()))
 
 
-def _compared(a: Run, b: Run, model: str | None) -> tuple[Any, Any, Any]:
+def _compared(a: "Run", b: "Run", model: str | None) -> tuple[Any, Any, Any]:
     from copyspec_eval.reports import comparison
 
     answers = comparison.compare_answers(a, b)

@@ -4,8 +4,6 @@ For greedy decoding the answer is known beforehand, so whether a draft token is 
 the counts are exactly those of a real run.
 """
 
-from __future__ import annotations
-
 from collections import abc
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ functions when lm-eval's own modules are imported, and `copyspec-eval run` calls
 Both may happen: each function changes nothing the second time.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Mapping

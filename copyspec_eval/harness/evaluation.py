@@ -5,8 +5,6 @@ here while they run, and those of our models are printed and written as `recorde
 model used by hand has none. Imports neither torch nor transformers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """The tasks `humaneval_evalplus` and `mbpp_evalplus`: functions to write, tested by EvalPlus."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import json

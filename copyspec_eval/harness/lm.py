@@ -1,7 +1,5 @@
 """The model that `lm_eval --model copyspec` creates: lm-eval's `hf`, with generation replaced."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict

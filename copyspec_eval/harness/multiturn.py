@@ -6,8 +6,6 @@ lm-eval asks turn 1 of all documents, then turn 2 of all documents, and so on. A
 renders its prompt from the earlier answers when the model reads it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -59,7 +57,7 @@ class TurnInstance(Instance):
         self,
         doc: dict[str, Any],
         question: str,
-        previous: TurnInstance | None,
+        previous: "TurnInstance | None",
         generation_kwargs: dict[str, Any],
         metadata: tuple[str | None, int | None, int | None],
         system: str = "",

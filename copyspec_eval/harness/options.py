@@ -1,7 +1,5 @@
 """`--model_args`: which exist, and what they may be, checked before a model is loaded."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Mapping

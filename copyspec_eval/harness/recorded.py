@@ -3,8 +3,6 @@
 Imports neither torch nor transformers before a model of ours is asked for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -98,7 +96,7 @@ class Arguments(dict[str, Any]):
     def __repr__(self) -> str:
         return repr(recorded(self))
 
-    def __or__(self, other: Mapping[str, Any]) -> Arguments:  # type: ignore[override]
+    def __or__(self, other: Mapping[str, Any]) -> "Arguments":  # type: ignore[override]
         return Arguments({**self, **other})
 
 

@@ -1,7 +1,5 @@
 """What a run leaves in its folder: the rows of `turns.jsonl`, the manifest, and the table."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -6,8 +6,6 @@ through EvalPlus, whose prompts come from its installed package in the same way.
 MT-Redundant have the same question files here and there.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.util

@@ -1,7 +1,5 @@
 """From lm-eval's instances to the engine's sequences: tokens, stops, generation settings."""
 
-from __future__ import annotations
-
 import operator
 from collections import abc
 from functools import partial

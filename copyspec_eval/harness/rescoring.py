@@ -1,7 +1,5 @@
 """`compare --rescore`: ask the model whether rounding explains where two runs' answers differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The classes that the files in `tasks/` name in `class: !function …`, but for EvalPlus's."""
 
-from __future__ import annotations
-
 import bisect
 import importlib.util
 import logging

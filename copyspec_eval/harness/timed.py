@@ -1,7 +1,5 @@
 """The model that `lm_eval --model copyspec-timed` creates: a stock backend, its answers timed."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -58,13 +56,13 @@ class TimedLM(Backend):
     @classmethod
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
-    ) -> TimedLM:
+    ) -> "TimedLM":
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
-    ) -> TimedLM:
+    ) -> "TimedLM":
         more = {k: v for k, v in (additional_config or {}).items() if v is not None}
         arguments = {"batch_size": 1} | more | arg_dict
         name = arguments.pop("base", None)

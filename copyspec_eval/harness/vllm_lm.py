@@ -1,7 +1,5 @@
 """The model that `lm_eval --model copyspec-vllm` creates: lm-eval's `vllm`, drafting with ours."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import asdict

@@ -8,8 +8,6 @@ vLLM imports it by its name in every worker (vLLM pull request 39487):
 `COPYSPEC_DRAFTING` chooses the drafter, as `--model_args` do: `drafter=suffix,store=true`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

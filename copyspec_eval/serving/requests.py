@@ -1,7 +1,5 @@
 """The requests behind the rows of another engine, which gives neither names nor endings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

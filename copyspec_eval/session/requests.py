@@ -1,7 +1,5 @@
 """From a prompt's tokens and generation settings to what an engine answers."""
 
-from __future__ import annotations
-
 from collections import abc
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

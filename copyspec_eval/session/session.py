@@ -1,7 +1,5 @@
 """A loaded model that decodes: whose cache serves it, how it is exact, and its engines."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What decides how a model drafts and decodes, checked before it is loaded."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Sequence

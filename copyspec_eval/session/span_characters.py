@@ -1,7 +1,5 @@
 """Where the copied stretches of an answer, and their sources, stand in the texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from copyspec_eval.records import SpanCharacters

@@ -6,8 +6,6 @@ servers   token counts and, where they report them, prefill, drafts and token id
 others    nothing, so that there are seconds and no rates
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter

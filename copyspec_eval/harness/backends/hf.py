@@ -1,7 +1,5 @@
 """In front of lm-eval models that load and generate as `hf` does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from time import perf_counter

@@ -1,7 +1,5 @@
 """In front of lm-eval models that ask a server."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

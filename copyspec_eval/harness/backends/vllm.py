@@ -1,7 +1,5 @@
 """In front of lm-eval's `vllm`."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
