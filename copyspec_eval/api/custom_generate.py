@@ -6,6 +6,7 @@ drafts and gives what its own would: the same sequences, random numbers included
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -92,9 +93,8 @@ def custom_generate(
     options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
     is_sampling = generation_config.do_sample
     replay = MultinomialReplay(len(prompts), input_ids.device) if is_sampling else None
-    keeps = generation_config.return_dict_in_generate and bool(
-        generation_config.output_scores or generation_config.output_logits
-    )
+    is_wanted = generation_config.output_scores or generation_config.output_logits
+    keeps = bool(is_wanted and generation_config.return_dict_in_generate)
     processors = [
         RowProcessor(logits_processor, input_ids[:, : input_ids.shape[1] - len(prompt)], row, keeps)
         for row, prompt in enumerate(prompts)
@@ -185,9 +185,8 @@ def _output(
 
     def steps(rows: Iterable[list[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
         """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
-        return tuple(
-            pad_sequence([torch.stack(row[:n]) for row, n in zip(rows, lengths, strict=True)])
-        )
+        cut = [torch.stack(row[:n]) for row, n in zip(rows, lengths, strict=True)]
+        return tuple(pad_sequence(cut))
 
     output: Any = GenerateDecoderOnlyOutput
     return output(  # type: ignore[no-any-return]
@@ -197,6 +196,7 @@ def _output(
     )
 
 
+@dataclass
 class RowProcessor(LogitsProcessor):
     """A batch's processors, for the tokens of one `row`; some depend on its number.
 
@@ -204,25 +204,22 @@ class RowProcessor(LogitsProcessor):
     and `scores`, `[vocabulary]` of each choice.
     """
 
-    def __init__(
-        self, processors: LogitsProcessorList, padding: torch.Tensor, row: int, keeps: bool
-    ) -> None:
-        self._processors = processors
-        self._padding = padding
-        self._row = row
-        self._keeps = keeps
-        self.logits: list[torch.Tensor] = []
-        self.scores: list[torch.Tensor] = []
+    processors: LogitsProcessorList
+    padding: torch.Tensor
+    row: int
+    keeps: bool
+    logits: list[torch.Tensor] = field(default_factory=list)
+    scores: list[torch.Tensor] = field(default_factory=list)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores `[1, vocabulary]` after `input_ids`, `[1, tokens]`, of the row."""
-        num_rows = len(self._padding)
-        rows = input_ids.to(self._padding.device).expand(num_rows, -1)
-        input_ids = torch.cat([self._padding, rows], dim=-1)
+        num_rows = len(self.padding)
+        rows = input_ids.to(self.padding.device).expand(num_rows, -1)
+        input_ids = torch.cat([self.padding, rows], dim=-1)
         # Repeated, because a processor may write into its input.
-        processed = self._processors(input_ids, scores.repeat(num_rows, 1))  # type: ignore[arg-type]
-        chosen: torch.Tensor = processed[self._row : self._row + 1]
-        if self._keeps:
+        processed = self.processors(input_ids, scores.repeat(num_rows, 1))  # type: ignore[arg-type]
+        chosen: torch.Tensor = processed[self.row : self.row + 1]
+        if self.keeps:
             self.logits.append(scores[0].clone())
             self.scores.append(chosen[0].clone())
         return chosen
@@ -252,12 +249,8 @@ class CriteriaRule(StopRule):
                 f"stopping_criteria other than length and EOS ({others.pop().__name__}) are for "
                 f"one prompt; input_ids have {num_rows}"
             )
-        eos_ids = {
-            token
-            for each in criteria
-            if type(each) is EosTokenCriteria
-            for token in each.eos_token_id.flatten().tolist()
-        }
+        eos = [each.eos_token_id for each in criteria if type(each) is EosTokenCriteria]
+        eos_ids = {token for ids in eos for token in ids.flatten().tolist()}
         # transformers looks at the length after a token.
         super().__init__(max(1, min(lengths) - num_tokens), eos_ids)
         self._criteria = criteria if others else None

@@ -258,9 +258,8 @@ def _token_ids(
         if not is_text:
             if not getattr(tokenizer, "chat_template", None):
                 raise OptionError("the tokenizer has no chat template; pass texts, not messages")
-            text = tokenizer.apply_chat_template(
-                list(text), tokenize=False, add_generation_prompt=True
-            )
+            render: Any = tokenizer.apply_chat_template
+            text = render(list(text), tokenize=False, add_generation_prompt=True)
         token_ids: list[int] = tokenizer(text, add_special_tokens=is_text)["input_ids"]
         if not token_ids:
             raise RequestError(f"prompt {number} is empty; a model needs a token to go on from")

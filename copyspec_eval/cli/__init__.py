@@ -50,11 +50,8 @@ def _parser() -> argparse.ArgumentParser:
         installed = version("copyspec-eval")
     except PackageNotFoundError:
         installed = "(not installed)"
-    parser = _Parser(
-        prog="copyspec-eval",
-        description="Measure and verify CopySpec speculative decoding in lm-evaluation-harness.",
-        allow_abbrev=False,
-    )
+    what = "Measure and verify CopySpec speculative decoding in lm-evaluation-harness."
+    parser = _Parser(prog="copyspec-eval", description=what, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {installed}")
     choices = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     what = "run lm-eval with our models and tasks, without the start-up hook"
@@ -117,9 +114,8 @@ def _add_reports(choices: _Commands) -> None:
 def _add_models(choices: _Commands) -> None:
     """The commands that run a model of ours."""
     choices.add_parser("tiny", help="print the folder of the embedded model")
-    add = choices.add_parser(
-        "exactness", help="check which steps are bit-exact for a model on this machine"
-    ).add_argument
+    what = "check which steps are bit-exact for a model on this machine"
+    add = choices.add_parser("exactness", help=what).add_argument
     add("model", metavar="MODEL", help=_MODEL)
     add("--dtype", metavar="NAME", help="e.g. bfloat16 (default: the checkpoint's)")
     add("--device", metavar="NAME", help="e.g. cuda:0 (default: a GPU if there is one)")

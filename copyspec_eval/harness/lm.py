@@ -116,9 +116,8 @@ class CopySpecLM(HFLM):
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
         # lm-eval's default is "cuda", whether there is such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        with options.loading(
-            "pretrained", pretrained, "check its files, and what you pass with it"
-        ):
+        remedy = "check its files, and what you pass with it"
+        with options.loading("pretrained", pretrained, remedy):
             super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
@@ -222,11 +221,8 @@ class CopySpecLM(HFLM):
         return None if self.batch_size == "auto" else int(self.batch_size)
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(
-            device_type=self.device.type,
-            dtype=self.mixed_precision_dtype,
-            enabled=self.mixed_precision_dtype is not None,
-        )
+        dtype = self.mixed_precision_dtype
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
     def _batch_size(self, session: Session, jobs: list[Prepared]) -> int:
         """`--batch_size`; with `auto`, as many rows as are nearly free."""

@@ -105,13 +105,8 @@ def _function(source: str, file: str, name: str) -> ast.FunctionDef:
 
 
 def _assigned(nodes: Iterable[ast.AST], kind: type[ast.expr]) -> dict[str, ast.expr]:
-    return {
-        node.targets[0].id: node.value
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, kind)
-    }
+    pairs = ((node.targets[0], node.value) for node in nodes if isinstance(node, ast.Assign))
+    return {t.id: v for t, v in pairs if isinstance(t, ast.Name) and isinstance(v, kind)}
 
 
 def _text(node: ast.expr | None, fields: Mapping[str, str] | None = None) -> str:

@@ -175,12 +175,8 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
         choice.level()
 
     def prepare_scores(self) -> None:
-        answers = [
-            (instance, str(answer or ""))
-            for instance in self._instances
-            if instance.turn in SCORED_TURNS
-            for answer in instance.filtered_resps.values()
-        ]
+        scored = [each for each in self._instances if each.turn in SCORED_TURNS]
+        answers = [(i, str(text or "")) for i in scored for text in i.filtered_resps.values()]
         extracted = (gsm8k.extract_program(answer) for _, answer in answers)
         sources = [source for source in extracted if source is not None]
         self._outcomes = dict(zip(sources, programs.run_all(sources), strict=True))
@@ -192,9 +188,8 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
             logger.info("programs of turn %d: %s", turn, listed)
 
     def score(self, doc: dict[str, Any], answers: list[str]) -> dict[str, float]:
-        first, last = (
-            self._verdict(doc, answers[turn - 1]) == gsm8k.RIGHT for turn in SCORED_TURNS
-        )
+        verdicts = [self._verdict(doc, answers[turn - 1]) for turn in SCORED_TURNS]
+        first, last = (verdict == gsm8k.RIGHT for verdict in verdicts)
         return super().score(doc, answers) | {
             "acc_turn1": float(first),
             "acc_turn3": float(last),

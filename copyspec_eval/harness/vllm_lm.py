@@ -78,14 +78,11 @@ class CopySpecVLLM(TimedLM):
         check_bool("paired", paired)
         # The workers may be other processes.
         os.environ[proposer.VARIABLE] = draft_text(drafting)
+        ours: dict[str, Any] = {"method": "custom_class", "model": proposer.NAME}
         super().__init__(
             pretrained,
             gpu_memory_utilization=gpu_memory_utilization / (2 if paired else 1),
-            speculative_config={
-                "method": "custom_class",
-                "model": proposer.NAME,
-                "num_speculative_tokens": num_draft_tokens,
-            },
+            speculative_config=ours | {"num_speculative_tokens": num_draft_tokens},
             worker_extension_cls=proposer.WORKER,
             **kwargs,
         )

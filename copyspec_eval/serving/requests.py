@@ -89,9 +89,8 @@ class Request:
             if start < length
         ]
         spans = [span for span in sequence.spans if span.start < length]
-        return Drafted(
-            attempts, [Span(before + s, min(n, length - s), source) for s, n, source in spans]
-        )
+        cut = [Span(before + s, min(n, length - s), source) for s, n, source in spans]
+        return Drafted(attempts, cut)
 
 
 class Requests:
@@ -186,8 +185,6 @@ def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
 
 
 def _agree(text: NDArray[numpy.int32], other: NDArray[numpy.int32]) -> bool:
-    length = min(len(text), len(other))
+    last = min(len(text), len(other)) - 1
     # The last token is compared first, since texts that only begin alike seldom share it.
-    return bool(text[length - 1] == other[length - 1]) and numpy.array_equal(
-        text[:length], other[:length]
-    )
+    return bool(text[last] == other[last]) and numpy.array_equal(text[:last], other[:last])

@@ -84,10 +84,8 @@ class SequenceBuilder:
         device = input_device(model)
         config.max_length = num_prompt_tokens + max_new_tokens
         model._prepare_special_tokens(config, True, device=device)
-        processors = model._get_logits_processor(
-            config, input_ids_seq_length=num_prompt_tokens, device=device
-        )
-        return config, processors
+        row: Any = {"input_ids_seq_length": num_prompt_tokens, "device": device}
+        return config, model._get_logits_processor(config, **row)
 
 
 def check_mode(config: GenerationConfig) -> None:

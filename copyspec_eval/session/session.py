@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -75,9 +76,8 @@ class Session:
         self._measured = known[1]
         if exact:
             model_support.check_exact(self.model)
-        self.cache, self.reason = self._once(
-            ("cache", exact, rows), lambda: choose_cache(self.model, exact=exact, batch_size=rows)
-        )
+        choose = partial(choose_cache, self.model, exact=exact, batch_size=rows)
+        self.cache, self.reason = self._once(("cache", exact, rows), choose)
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
         self._tokenizer = tokenizer
@@ -117,20 +117,16 @@ class Session:
         for each in self._options:
             needed = max(needed, each.num_draft_tokens or 0, each.delta if each.draft_model else 0)
         asked = {"longest": longest, "needed": needed, "batch_size": batch_size}
-        return self._once(
-            ("mode", *asked.values()), lambda: exact_mode(self.model, self._tokenizer, **asked)
-        )
+        find = partial(exact_mode, self.model, self._tokenizer, **asked)
+        return self._once(("mode", *asked.values()), find)
 
     def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:
         """Seconds of a step by its number of draft tokens; None if the drafter does not ask."""
         mode = self.mode(batch_size)
         if drafter_kind(options.drafter).num_draft_tokens is not None or (mode and mode.width):
             return None
-        longest = self._longest(options, batch_size)
-        return self._once(
-            ("costs", self.cache, mode, batch_size, longest),
-            lambda: step_costs(self.model, batch_size, longest, mode, self.cache),
-        )
+        how = batch_size, self._longest(options, batch_size), mode, self.cache
+        return self._once(("costs", *how), partial(step_costs, self.model, *how))
 
     def _once(self, key: Hashable, measure: Callable[[], T]) -> T:
         if key not in self._measured:

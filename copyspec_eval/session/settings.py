@@ -96,11 +96,8 @@ def check_model_cache(
 ) -> None:
     """Refuse what a model's cache cannot do, if `reason` says that ours cannot serve the model."""
     is_batch = not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size))
-    remedies = {
-        "exact=False": exact,
-        "tree=False": any(arm.tree for arm in arms),
-        "a batch size of 1": is_batch,
-    }
+    remedies = {"exact=False": exact, "tree=False": any(arm.tree for arm in arms)}
+    remedies["a batch size of 1"] = is_batch
     needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
     if reason and needed:
         raise OptionError(

@@ -61,8 +61,12 @@ class Backend(LM):
     @classmethod
     def check_rows(cls, arguments: dict[str, Any]) -> None:
         """Refuse, before anything is loaded, settings under which no answer can be timed."""
-        if not (cls.fills_batches and arguments["batch_size"] == "auto"):
-            _check_batch_size(arguments["batch_size"])
+        size, is_auto = arguments["batch_size"], arguments["batch_size"] == "auto"
+        if not ((cls.fills_batches and is_auto) or (str(size).isdecimal() and int(size) >= 1)):
+            raise OptionError(
+                f"batch_size={size!r} is not a number of at least 1; sharing out a batch's time "
+                "needs the number of its rows: pass --batch_size 1"
+            )
         if not (cls.asks_in_parallel or is_one(arguments.get("num_concurrent"))):
             raise OptionError(
                 f"num_concurrent={arguments['num_concurrent']}: this backend cannot time requests "
@@ -75,10 +79,10 @@ class Backend(LM):
     def rows(self) -> int:
         """Requests that are answered side by side; 1 if the model does not report it."""
         try:
-            size = getattr(self, "_batch_size", None) or self.batch_size
+            size = str(getattr(self, "_batch_size", None) or self.batch_size)
         except (AttributeError, NotImplementedError):
-            size = 1
-        return _check_batch_size(size)
+            size = "1"
+        return int(size) if size.isdecimal() else 1
 
     def loaded(self) -> dict[str, Any]:
         """Fields of `RunSpec` that the model's attributes do not show."""
@@ -91,15 +95,6 @@ class Backend(LM):
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:
         """Names of a request's logits processors, for the manifest; None if not known."""
         return None
-
-
-def _check_batch_size(value: object) -> int:
-    if not (str(value).isdecimal() and int(str(value)) >= 1):
-        raise OptionError(
-            f"batch_size={value!r} is not a number of at least 1; sharing out a batch's time needs "
-            "the number of its rows: pass --batch_size 1"
-        )
-    return int(str(value))
 
 
 def is_one(num_concurrent: object) -> bool:

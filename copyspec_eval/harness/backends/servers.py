@@ -78,15 +78,11 @@ class APIBackend(Backend):
             for calls in (by_context[instance.args[0]] for instance in group)
         ]
 
-    async def amodel_call(
-        self, session: Any, sem: Any, messages: Any, *, cache_keys: Any = None, **kwargs: Any
-    ) -> Any:
+    async def amodel_call(self, session: Any, sem: Any, messages: Any, **kwargs: Any) -> Any:
         """lm-eval sends each of several requests under way by this."""
-        call = _Call([context for context, _ in cache_keys or ()], sem)
+        call = _Call([context for context, _ in kwargs["cache_keys"] or ()], sem)
         _under_way.set(call)
-        answers = await super().amodel_call(
-            session, call, messages, cache_keys=cache_keys, **kwargs
-        )
+        answers = await super().amodel_call(session, call, messages, **kwargs)
         call.ended = perf_counter()
         self._calls.append(call)  # not if it is to be sent again
         return answers

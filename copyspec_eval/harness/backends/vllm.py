@@ -113,9 +113,7 @@ class VLLMBackend(Backend):
             counts = replace(counts, prefill_seconds=prefill, decode_seconds=decode)
         reason = backends.finish_reason_from(answer.finish_reason, answer.stop_reason)
         timed = backends.with_tokens(counts, len(prompt_ids), answer.token_ids, reason)
-        return timed._replace(
-            prompt_ids=tuple(prompt_ids), attempts=tuple(made), spans=tuple(spans)
-        )
+        return TimedAnswer(*timed[:2], tuple(prompt_ids), tuple(made), tuple(spans))
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         with watched(self.model.llm_engine) as self._forwards:
