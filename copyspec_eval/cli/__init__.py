@@ -1,7 +1,4 @@
-"""The `copyspec-eval` command: the only code that parses argv, prints and sets exit codes.
-
-The arguments of a command are here; it has the name of its function in `commands`.
-"""
+"""The `copyspec-eval` command: parses argv; a command has its function's name in `commands`."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -23,10 +20,7 @@ _MODEL = "name on the Hub, or a folder"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code, or 1 after a one-line error.
-
-    Wrong usage exits with 2, as argparse does.
-    """
+    """Run one command; its exit code, or 1 after an error of one line, or argparse's 2."""
     arguments = _parser().parse_args(argv)
     try:
         code: int | None = getattr(commands, arguments.command)(arguments)

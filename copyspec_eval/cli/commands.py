@@ -1,7 +1,4 @@
-"""What each command does with its parsed arguments; each returns an exit code, or None for 0.
-
-A new command is a function here, and its arguments in `parser` under the same name.
-"""
+"""What each command does with its parsed arguments; each returns an exit code, or None for 0."""
 
 import argparse
 import itertools

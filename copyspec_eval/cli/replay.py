@@ -22,11 +22,7 @@ def replay_turn(
     max_new_tokens: int = 1024,
     earlier: abc.Sequence[abc.Sequence[int]] = (),
 ) -> ReplayedTurn:
-    """Run the decoding loop on `trace`, with the recorded answer in place of the model.
-
-    `drafter` has not begun; `thresholds` and `earlier` are those of `Drafter`. The prefill counts
-    as one forward, though it may carry a draft.
-    """
+    """Run the decoding loop on `trace`; the prefill counts as one forward, even with a draft."""
     num_tokens = len(trace.answer_ids)
     if not num_tokens:
         raise DataError("a trace with an empty answer_ids cannot be replayed")

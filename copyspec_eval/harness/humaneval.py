@@ -59,15 +59,13 @@ class ProblemInstance(TurnInstance):
 
     @property
     def raw_solution(self) -> str:
-        """The answer; if it is a completion, behind the code that it completes.
-
-        Where the paper's code asks, nothing stops the model, and the text is cut afterwards.
-        """
+        """The answer; if it is a completion, behind the code that it completes."""
         answer = str(self.resps[0] or "")
         if self.chat_template is None:
             return self._beginning + answer
         if not self.is_reference:
             return answer
+        # Where the paper's code asks, nothing stops the model, and the text is cut afterwards.
         ends = [end for end in map(answer.find, stops(None)) if end >= 0]
         return answer[: min(ends, default=None)]
 

@@ -48,17 +48,10 @@ class CopySpecLM(HFLM):
     Args:
         pretrained: as for `hf`: a Hub name, a folder, or a loaded model; by default
             `copyspec-tiny`, the embedded model.
-        drafter: `suffix`, the paper's `copyspec`, or `none`, which decodes token by token; by
-            default `suffix`, or `copyspec` where `gamma` is given.
-        gamma: the paper's γ, how many trailing tokens must have occurred before.
-        num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
+        drafter, gamma, num_draft_tokens, tree, recycle, delta, exact: as for `generate` in Python.
         store: also copy from earlier answers of the run; or the folder of an earlier run, several
             as a list or with `:` between them, to copy from its answers too.
-        tree: draft several continuations at once; needs `exact=false`.
-        recycle: fill such trees with the runners-up of the model's own logits.
-        draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
-        delta: the paper's δ, how many tokens the draft model proposes at a time.
-        exact: whether outputs are those of plain decoding, bit for bit, whatever was drafted.
+        draft_model: the name of a smaller model that drafts where the drafter does not.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
         arms: several ways of drafting that answer every request in turn, as with `paired`, each
@@ -187,9 +180,8 @@ class CopySpecLM(HFLM):
             session = Session(self.model, self.tokenizer, self._options, exact=self._exact, **rows)
         if session.reason:
             logger.warning(
-                "%s: it is decoded with its own attention and cache, one request at a time, and "
-                "nothing of earlier prompts is reused (prefix_cache)",
-                session.reason,
+                f"{session.reason}: it is decoded with its own attention and cache, one request at "
+                "a time, and nothing of earlier prompts is reused (prefix_cache)"
             )
             self._prefix_bytes = 0
         self._session = session
@@ -202,10 +194,8 @@ class CopySpecLM(HFLM):
         num_bytes = self._prefix_bytes // num_caches
         caches = [PrefixCache(num_bytes) if num_bytes else None for _ in range(num_caches)]
         self._baseline_cache = caches[-1]
-        drafting = {
-            name: options.load_draft_model(name, self.model.dtype, self.device, self._arguments)
-            for name in self._draft_models
-        }
+        how = self.model.dtype, self.device, self._arguments
+        drafting = {name: options.load_draft_model(name, *how) for name in self._draft_models}
         arms = []
         for each, cache in zip(self._options, caches, strict=False):
             small = DraftModel(drafting[each.draft_model], each.delta) if each.draft_model else None

@@ -1,7 +1,4 @@
-"""What is recorded of a run's settings: the values of declared ones, the names of others.
-
-Imports neither torch nor transformers before a model of ours is asked for.
-"""
+"""What is recorded of a run's settings: the values of declared ones, the names of others."""
 
 import contextlib
 import functools
@@ -39,10 +36,7 @@ def is_ours(model: Any) -> bool:
 
 
 def recorded(settings: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """`settings`, JSON values, as they are recorded; what is not is also hidden from every text.
-
-    `also` are names that the class or the config of a loaded model declares.
-    """
+    """JSON values as they are recorded: of declared names and `also`; others get hidden."""
     if not settings:
         return {}
     names = _declared() | {name for name in also if not looks_secret(name)}

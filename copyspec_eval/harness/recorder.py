@@ -82,10 +82,7 @@ class RunRecorder:
         decode: Callable[[Sequence[int]], str] | None = None,
         **settings: Any,
     ) -> RecordedText:
-        """Record an answer, with `settings` of `TurnRecord`; append its row to the file if any.
-
-        With `decode`, the text of tokens, the row also has the characters of what was copied.
-        """
+        """Record an answer, with `settings` of `TurnRecord` and, by `decode`, copies' places."""
         prompt, whole_text = asked.prompt, text
         places: tuple[SpanCharacters, ...] = ()
         if decode is not None:
@@ -194,10 +191,9 @@ def run_spec(
     processors: Callable[[dict[str, Any]], Collection[str] | None],
     drafting: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """What `lm`, loaded, is asked to do in the evaluation under way.
+    """What `lm` is asked to do in the evaluation under way; it loaded `model`, by name or not.
 
-    `model` is what it loaded, by name or not; `arguments` are the user's, without those in
-    `drafting`; `processors` names the logits processors of a request's settings, if known.
+    `arguments` are the user's; `processors` names a request's logits processors, if known.
     """
     loaded = getattr(lm, "model", None)
     config = getattr(loaded, "config", None)

@@ -110,8 +110,7 @@ def template_of_run(metadata: Mapping[str, Any]) -> str:
 class FastChatInstance(TurnInstance):
     """The request for one turn, whose prompt is the whole text of FastChat's template.
 
-    Earlier answers are put in as the reference puts them in: cut at the template's stop string and
-    stripped of white space. A chat template of the model has no part in it.
+    Earlier answers are put in as the reference does: cut at the template's stop string, stripped.
     """
 
     template: str
@@ -141,10 +140,9 @@ class FastChatInstance(TurnInstance):
 
 
 class GSM8KSelfCorrectionTask(MultiTurnTask):
-    """Three turns per problem; the programs of the first and the last one are run and compared.
+    """Three turns per problem; the programs of the first and the last one are run, all at the end.
 
-    All run side by side once the last answer is in. `dataset_kwargs: {prompts: reference}` asks in
-    the words of the paper's own code.
+    `dataset_kwargs: {prompts: reference}` asks in the words of the paper's own code.
     """
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:

@@ -26,10 +26,7 @@ class Drafted(NamedTuple):
 
 
 class Request:
-    """A request, recognised by its `text`: the tokens of prompt and output so far.
-
-    `sequence` records its drafts; `draft` is the last one, not yet verified.
-    """
+    """A request, recognised by its `text`; `draft` is the last one, not yet verified."""
 
     def __init__(self, prompt_ids: TokenIds, room: int, make: DrafterFactory) -> None:
         self.text = numpy.array(prompt_ids, numpy.int32)
@@ -61,10 +58,7 @@ class Request:
         return list(self.draft.token_ids)
 
     def end(self) -> None:
-        """Leave the rows, so that others can copy from the answer.
-
-        The draft stays: if a step had no room for the row, the engine verifies it later.
-        """
+        """Leave the rows; the draft stays: if a step had no room, the engine verifies it later."""
         self.sequence.drafter.finish()
         self.sequence.drafter = NoDrafter()  # its index is large
 
@@ -133,10 +127,7 @@ class Requests:
         return taken
 
     def take_drafted(self, answers: Iterable[tuple[TokenIds, TokenIds]]) -> list[Drafted]:
-        """What was drafted for each prompt and answer; then forget all requests.
-
-        Each of several equal answers to equal prompts gets the drafts of one request.
-        """
+        """What was drafted for each prompt and answer, by one request each; then forget all."""
         for request in self.running:
             request.end()
         left = [*self.ended, *self.running]

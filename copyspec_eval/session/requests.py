@@ -18,14 +18,11 @@ from copyspec_eval.errors import RequestError, suggestion
 
 @dataclass
 class SequenceBuilder:
-    """Builds an engine's requests as `model.generate` would read them.
-
-    `decode` gives the text of token ids, special tokens included; `eos_ids` end every answer.
-    """
+    """Builds an engine's requests as `model.generate` would read them."""
 
     pad_token_id: int | None
-    decode: Callable[[abc.Sequence[int]], str]
-    eos_ids: Collection[int] = ()
+    decode: Callable[[abc.Sequence[int]], str]  # with special tokens
+    eos_ids: Collection[int] = ()  # besides the model's own
     seeds: RequestSeeds = field(default_factory=RequestSeeds)
 
     def build(
@@ -40,11 +37,7 @@ class SequenceBuilder:
         named: str = "",
         **others: Any,
     ) -> Sequence:
-        """A request, not begun, with `others` of `Sequence`; its seed depends on the user's.
-
-        `settings` are those of `GenerationConfig`, over the model's own; errors name them after
-        `named`.
-        """
+        """A request with `others` of `Sequence`; errors name the `settings` after `named`."""
         try:
             config, processors = self.prepared(model, settings, len(prompt_ids), max_new_tokens)
         except (TypeError, ValueError) as error:
