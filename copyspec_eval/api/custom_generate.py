@@ -17,7 +17,7 @@ from transformers.generation.logits_process import LogitsProcessor, LogitsProces
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.generation import Streamer, put_to, python_options
+from copyspec_eval.api.generation import put_to, python_options
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
@@ -42,7 +42,7 @@ def custom_generate(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     synced_gpus: bool = False,
-    streamer: Streamer | None = None,
+    streamer: Any = None,
     drafter: str | None = None,
     gamma: int | None = None,
     num_draft_tokens: int | None = None,

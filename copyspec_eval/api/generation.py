@@ -3,7 +3,8 @@
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,13 +107,6 @@ class Answer:
         return f"copied from {where}: {copied[:_LONGEST_SOURCE]}{cut}"
 
 
-class Streamer(Protocol):
-    """transformers' interface of e.g. its `TextStreamer`."""
-
-    def put(self, value: torch.Tensor) -> None: ...
-    def end(self) -> None: ...
-
-
 def generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -132,7 +126,7 @@ def generate(
     batch_size: int = 1,
     prefix_cache: int | str = "2GB",
     seed: int = 0,
-    streamer: Streamer | None = None,
+    streamer: Any = None,
     **settings: Any,
 ) -> list[Answer]:
     """Answer prompts with a loaded model, greedily or by sampling, as its own settings say.
@@ -187,10 +181,7 @@ def generate(
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
     stops = [stop] if isinstance(stop, str) else list(stop)
-
-    def decode(token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return str(tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
-
+    decode: Any = partial(tokenizer.decode, skip_special_tokens=False)
     for name in settings.keys() & _INSTEAD.keys():
         raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
@@ -271,7 +262,7 @@ def _token_ids(
         yield token_ids
 
 
-def put_to(streamer: Streamer | None) -> Callable[[list[int]], None]:
+def put_to(streamer: Any) -> Callable[[list[int]], None]:
     if streamer is None:
         return lambda token_ids: None
     return lambda token_ids: streamer.put(torch.tensor(token_ids))

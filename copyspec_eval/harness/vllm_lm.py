@@ -17,7 +17,7 @@ from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.records import BaselineTurn
 from copyspec_eval.serving import proposer
-from copyspec_eval.serving.requests import Drafted
+from copyspec_eval.serving.proposer import Drafted
 from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 

@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import backends
 from copyspec_eval.harness.backends import Backend, TimedAnswer
-from copyspec_eval.serving.requests import Drafted
+from copyspec_eval.serving.proposer import Drafted
 from copyspec_eval.types import Attempt, DraftSource, TurnCounts
 
 _TEMPERATURE = 1.0  # vLLM's own, where a request has none
