@@ -15,7 +15,7 @@ from lm_eval.models.utils import postprocess_generated_text
 from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
-from copyspec_eval.decoding.paired import PairedAnswer
+from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.options import store_text
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft
@@ -135,10 +135,11 @@ class CopySpecLM(HFLM):
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         session = self.prepare()
         batch_size = self._batch_size(session, jobs)
+        engine: Any
+        engine, *others = (session.engine(arm, batch_size) for arm in self._arms)
         if self._paired:
-            engine: Any = session.paired(self._arms, batch_size, self._baseline_cache)
-        else:
-            engine = session.engine(self._arms[0], batch_size)
+            caches = self._baseline_cache, session.groups
+            engine = PairedEngine(session.model, [engine, *others], *caches)
         sequences = [job.sequence for job in jobs]
         engine.check(sequences)
         for arm, recorder in zip(self._arms, self._recorders, strict=True):

@@ -126,7 +126,7 @@ def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> 
     if reason := needs_model_cache(config):
         raise ModelError(f"draft_model={name!r}: {reason}; pass another one")
     vocabularies = []
-    for each in (options.get("tokenizer") or tokenizer, model_path(name)):
+    for each in (tokenizer, model_path(name)):
         with loading("tokenizer", each, "it is needed to compare its tokens with the other's"):
             vocabularies.append(AutoTokenizer.from_pretrained(each, **access).get_vocab())
     target, draft = vocabularies

@@ -1,7 +1,6 @@
 """The model that `lm_eval --model copyspec-vllm` creates: lm-eval's `vllm`, drafting with ours."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -21,7 +20,6 @@ from copyspec_eval.serving.proposer import Drafted
 from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
-_MEMORY = 0.9  # of a GPU, as vLLM takes it by default
 _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
 
 
@@ -55,7 +53,15 @@ class CopySpecVLLM(TimedLM):
             )
         if "pretrained" not in arg_dict:
             raise OptionError("no model given; pass pretrained=NAME")
-        _check_names(arg_dict)
+        from lm_eval.models.vllm_causallms import VLLM
+        from vllm import EngineArgs
+
+        known = set().union(*map(parameters, (CopySpecVLLM, VLLM, EngineArgs))) - {"kwargs"}
+        for name in arg_dict:
+            if name in ("base", *_OURS):
+                raise OptionError(f"{name} is set by copyspec-vllm itself; leave it out")
+            if name not in known:
+                raise unknown_option("model_arg", name, known)
         return super().create_from_arg_obj({"base": "vllm"} | arg_dict, additional_config)
 
     def __init__(
@@ -63,14 +69,12 @@ class CopySpecVLLM(TimedLM):
         pretrained: str,
         drafter: str | None = "",
         gamma: int | None = None,
-        num_draft_tokens: int | None = None,
+        num_draft_tokens: int = proposer.NUM_DRAFT_TOKENS,
         store: bool | str | list[str] = False,
         paired: bool = False,
-        gpu_memory_utilization: float = _MEMORY,
+        gpu_memory_utilization: float = 0.9,  # vLLM's own
         **kwargs: Any,
     ) -> None:
-        if num_draft_tokens is None:
-            num_draft_tokens = proposer.NUM_DRAFT_TOKENS
         drafting = options.drafting(drafter, gamma, store, num_draft_tokens=num_draft_tokens)
         if num_draft_tokens == 0:
             raise OptionError("num_draft_tokens must be at least 1 for vLLM, got 0")
@@ -144,15 +148,3 @@ def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
         a, b = (each[place] if place < len(each) else None for each in (ids, plain_ids))
         difference = Difference(place, a, b, margin=None, noise=0.0)
     return BaselineTurn(plain.counts, plain_ids, difference)
-
-
-def _check_names(arguments: Iterable[str]) -> None:
-    from lm_eval.models.vllm_causallms import VLLM
-    from vllm import EngineArgs
-
-    known = set().union(*map(parameters, (CopySpecVLLM, VLLM, EngineArgs))) - {"kwargs"}
-    for name in arguments:
-        if name in ("base", *_OURS):
-            raise OptionError(f"{name} is set by copyspec-vllm itself; leave it out")
-        if name not in known:
-            raise unknown_option("model_arg", name, known)

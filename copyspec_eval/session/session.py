@@ -14,7 +14,6 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.model_copy import model_copy
-from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
@@ -80,10 +79,8 @@ class Session:
         self.cache, self.reason = self._once(("cache", exact, rows), choose)
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
-        self._tokenizer = tokenizer
-        self._options = options
-        self._exact = exact
-        self._groups = itertools.count()
+        self._tokenizer, self._options, self._exact = tokenizer, options, exact
+        self.groups = itertools.count()  # of paired answers, over all calls of a run
 
     def prefix_cache(self, num_bytes: int) -> PrefixCache | None:
         if not num_bytes or self.reason:
@@ -102,12 +99,6 @@ class Session:
             prefix_cache=arm.prefix_cache,
             cache=self.cache,
         )
-
-    def paired(
-        self, arms: Sequence[Arm], batch_size: int, prefix_cache: PrefixCache | None
-    ) -> PairedEngine:
-        engines = [self.engine(arm, batch_size) for arm in arms]
-        return PairedEngine(self.model, engines, prefix_cache, self._groups)
 
     def mode(self, batch_size: int) -> ExactMode | None:
         """How steps are exact at a batch size; None without exact mode."""

@@ -45,13 +45,10 @@ class HFBackend(Backend):
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
     ) -> torch.Tensor:
-        num_forwards, prefilled = 0, 0.0
+        forwards: list[float] = []  # when the first one ended, then zeros
 
         def note(*_: Any) -> None:
-            nonlocal num_forwards, prefilled
-            num_forwards += 1
-            if num_forwards == 1:
-                prefilled = self._now()
+            forwards.append(0.0 if forwards else self._now())
 
         hook = self.model.register_forward_hook(note)
         started, rows = self._now(), len(context)
@@ -59,12 +56,12 @@ class HFBackend(Backend):
             output: torch.Tensor = super()._model_generate(context, max_length, stop, **settings)
         ended = self._now()
         counts = TurnCounts(
-            num_forwards=num_forwards if rows == 1 else None,
+            num_forwards=len(forwards) if rows == 1 else None,
             # With drafts, the first forward verifies one.
             num_prefill_tokens=None if _DRAFTING & settings.keys() else 1,
             seconds=(ended - started) / rows,
-            prefill_seconds=(prefilled - started) / rows,
-            decode_seconds=(ended - prefilled) / rows,
+            prefill_seconds=(forwards[0] - started) / rows,
+            decode_seconds=(ended - forwards[0]) / rows,
             latency_seconds=ended - started,
         )
         # An encoder's output has a start token for the decoder, but not the context.
