@@ -1,6 +1,5 @@
 """The model that `lm_eval --model copyspec` creates: lm-eval's `hf`, with generation replaced."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -19,11 +18,11 @@ from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.options import store_text
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft
-from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
+from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness import evaluation, options, requests
 from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.backends.hf import split_documents_over_ranks
-from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, run_spec
+from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, logger, run_spec
 from copyspec_eval.harness.requests import Prepared
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
@@ -32,10 +31,6 @@ from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
 from copyspec_eval.types import Generation
-
-report_errors_in_one_line()
-
-logger = logging.getLogger("lm_eval.copyspec")
 
 _AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
 _USUAL_DRAFT = 15  # tokens; few drafts are longer

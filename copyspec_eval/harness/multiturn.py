@@ -7,6 +7,7 @@ renders its prompt from the earlier answers when the model reads it.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
@@ -22,7 +23,7 @@ from lm_eval.api.task import ConfigurableTask
 
 from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
 from copyspec_eval.provenance import is_of_this_process
-from copyspec_eval.records import TurnRecord, record_of
+from copyspec_eval.records import record_of
 from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
 
@@ -32,7 +33,6 @@ MAX_TURNS = 8
 
 Message = dict[str, str]
 ChatTemplate = Callable[..., str]
-Fields = dict[str, Any]
 
 
 def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> str:
@@ -144,11 +144,10 @@ class MultiTurnTask(ConfigurableTask):
         self._higher_is_better |= scores
         self._aggregation_list |= dict.fromkeys(scores, mean)
         for turn, metric in product(turns, METRICS):
-            self._aggregation_list[_key(metric, turn)] = partial(_over, metric)
-            self._higher_is_better[_key(metric, turn)] = metric.higher_is_better
+            self._aggregation_list[f"{metric.name}_turn{turn}"] = partial(_over, metric)
+            self._higher_is_better[f"{metric.name}_turn{turn}"] = metric.higher_is_better
         self._system_instruction: str | None = None
         self._rank = 0
-        self._reported: set[str] = set()
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         """What is asked, of `dataset_kwargs` in the YAML file."""
@@ -227,14 +226,17 @@ class MultiTurnTask(ConfigurableTask):
         a rank that lacks one. So the other ranks report all.
         """
         super().apply_filters()
-        self._reported = set()
-        answers = [(each.turn, _fields(record_of(each.resps[0]))) for each in self._instances]
-        for turn, metric in product(range(1, self.num_turns + 1), METRICS):
-            parts = (_parts(metric, fields) for place, fields in answers if place == turn)
-            if self._rank or not math.isnan(_over(metric, parts)):
-                self._reported.add(_key(metric, turn))
-        if self._is_scored:
-            self.prepare_scores()
+        if not self._is_scored:
+            return
+        parts = defaultdict(list)
+        for each in self._instances:
+            for name, part in _contributions(each.turn, each.resps[0]).items():
+                parts[name].append(part)
+        over, self._reported = self._aggregation_list, set[str]()
+        for name in parts:
+            if self._rank or not math.isnan(over[name](parts[name])):
+                self._reported.add(name)
+        self.prepare_scores()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         if not self._is_scored:
@@ -243,9 +245,8 @@ class MultiTurnTask(ConfigurableTask):
         figures: dict[str, Any] = {}
         for turn, answer in enumerate(results, start=1):
             figures[f"answered_turn{turn}"] = float(bool(texts[turn - 1].strip()))
-            fields = _fields(record_of(answer))
-            all_parts = {_key(metric, turn): _parts(metric, fields) for metric in METRICS}
-            figures |= {key: parts for key, parts in all_parts.items() if key in self._reported}
+            parts = _contributions(turn, answer)
+            figures |= {name: parts[name] for name in parts if name in self._reported}
         return figures | self.score(doc, texts)
 
     @property
@@ -253,19 +254,18 @@ class MultiTurnTask(ConfigurableTask):
         return "bypass" not in self._metric_fn_list
 
 
-def _key(metric: Metric, turn: int) -> str:
-    return f"{metric.name}_turn{turn}"
-
-
-def _fields(record: TurnRecord | None) -> Fields:
-    """A turn's columns; an earlier run measured an answer from lm-eval's cache."""
-    return columns(record) | {"measured": is_of_this_process(record.run_id)} if record else {}
-
-
-def _parts(metric: Metric, fields: Fields) -> tuple[Any, ...] | None:
-    """A turn's contribution to a metric; None without the values that it needs."""
-    values = tuple(fields.get(name) for name in metric.columns)
-    return None if None in values or (metric.timed and not fields["measured"]) else values
+def _contributions(turn: int, answer: object) -> dict[str, tuple[Any, ...] | None]:
+    """What an answer contributes to each metric of its turn; None without the values it needs."""
+    record = record_of(answer)
+    fields = columns(record) if record else {}
+    # An earlier run measured an answer from lm-eval's cache.
+    is_measured = record is not None and is_of_this_process(record.run_id)
+    figures: dict[str, tuple[Any, ...] | None] = {}
+    for metric in METRICS:
+        values = tuple(fields.get(name) for name in metric.columns)
+        is_known = None not in values and (is_measured or not metric.timed)
+        figures[f"{metric.name}_turn{turn}"] = values if is_known else None
+    return figures
 
 
 def _over(metric: Metric, parts: Iterable[tuple[float, ...] | None]) -> float:

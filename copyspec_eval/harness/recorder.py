@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from copyspec_eval import provenance, records
 from copyspec_eval.decoding.model_copy import weights_hash
+from copyspec_eval.errors import report_errors_in_one_line
 from copyspec_eval.harness import evaluation
 from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.recorded import command, recorded
@@ -29,6 +30,8 @@ from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.table import run_figures, run_table
 from copyspec_eval.reports.turns import columns
 from copyspec_eval.session.span_characters import span_characters
+
+report_errors_in_one_line()
 
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")

@@ -14,7 +14,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import chunks
 from lm_eval.utils import simple_parse_args_string
 
-from copyspec_eval.errors import OptionError, report_errors_in_one_line, unknown_option
+from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness import evaluation
 from copyspec_eval.harness.backends import Backend
 from copyspec_eval.harness.backends.hf import HFBackend
@@ -23,8 +23,6 @@ from copyspec_eval.harness.backends.vllm import VLLMBackend
 from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import lm_eval_models, model_path
-
-report_errors_in_one_line()
 
 _WARM_UP_TOKENS = 4
 # What a backend that refills its batch is handed at once, which a killed run loses at most.
