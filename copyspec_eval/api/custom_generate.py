@@ -53,9 +53,6 @@ def custom_generate(
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     """Decode as `model.generate` does, greedily or by sampling, with drafts.
 
-    Pass it to `generate`: `model.generate(**inputs, custom_generate=copyspec_eval.custom_generate,
-    gamma=3)`.
-
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
     torch's generator, unless rounding decides between two nearly equal logits: a forward of several
     tokens rounds differently from a forward of one. Scores and logits of a row that has ended are
@@ -95,12 +92,10 @@ def custom_generate(
     replay = MultinomialReplay(len(prompts), input_ids.device) if is_sampling else None
     is_wanted = generation_config.output_scores or generation_config.output_logits
     keeps = bool(is_wanted and generation_config.return_dict_in_generate)
-    processors = [
-        RowProcessor(logits_processor, input_ids[:, : input_ids.shape[1] - len(prompt)], row, keeps)
-        for row, prompt in enumerate(prompts)
-    ]
-    requests = []
-    for row, (prompt, processor) in enumerate(zip(prompts, processors, strict=True)):
+    processors, requests = [], []
+    for row, prompt in enumerate(prompts):
+        padding = input_ids[:, : input_ids.shape[1] - len(prompt)]
+        processors.append(processor := RowProcessor(logits_processor, padding, row, keeps))
         scores = processor.scores if keeps and generation_config.output_scores else None
         rule = CriteriaRule(stopping_criteria, input_ids, scores)
         used = LogitsProcessorList([processor] if logits_processor or keeps else [])

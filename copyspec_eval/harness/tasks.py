@@ -5,7 +5,8 @@ import importlib.util
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -261,14 +262,7 @@ def read_test_split(
     name: str, config: str, files: str, fields: Sequence[str]
 ) -> Iterator[JsonLine]:
     """The rows' `fields`, none blank: of `files` below `$COPYSPEC_DATA_DIR`, else of the Hub."""
-    for where, row in _rows(name, config, files):
-        for field in fields:
-            if not (isinstance(value := row.get(field), str) and value.strip()):
-                raise DataError(f"{where}: {field} is {value!r:.60}; give a non-empty string")
-        yield JsonLine(where, {field: row[field] for field in fields})
-
-
-def _rows(name: str, config: str, files: str) -> Iterator[JsonLine]:
+    rows: Iterable[JsonLine]
     if folder := data_dir():
         paths = sorted(folder.glob(files))
         if not paths:
@@ -276,19 +270,22 @@ def _rows(name: str, config: str, files: str) -> Iterator[JsonLine]:
                 f"{folder / files}: no such file; put a copy of the test split of {name} there, or "
                 f"unset {DATA_DIR_VARIABLE} to download it"
             )
-        for path in paths:
-            yield from sources.read_jsonl(path)
-        return
-    try:
-        rows = load_dataset(name, config, split="test")
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"cannot download {name} ({reason:.200}); copy its test split to FOLDER/{files} and "
-            f"set {DATA_DIR_VARIABLE}=FOLDER"
-        ) from error
-    for number, row in enumerate(rows, start=1):
-        yield JsonLine(f"{name}:{number}", row)
+        rows = chain.from_iterable(map(sources.read_jsonl, paths))
+    else:
+        try:
+            loaded = load_dataset(name, config, split="test")
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"cannot download {name} ({reason:.200}); copy its test split to FOLDER/{files} "
+                f"and set {DATA_DIR_VARIABLE}=FOLDER"
+            ) from error
+        rows = (JsonLine(f"{name}:{number}", row) for number, row in enumerate(loaded, start=1))
+    for where, row in rows:
+        for field in fields:
+            if not (isinstance(value := row.get(field), str) and value.strip()):
+                raise DataError(f"{where}: {field} is {value!r:.60}; give a non-empty string")
+        yield JsonLine(where, {field: row[field] for field in fields})
 
 
 class QuickstartTask(MultiTurnTask):

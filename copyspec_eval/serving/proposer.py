@@ -11,7 +11,7 @@ vLLM imports it by its name in every worker (vLLM pull request 39487):
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -237,6 +237,7 @@ class Request:
         return Drafted(attempts, cut)
 
 
+@dataclass
 class Requests:
     """Which request is in which row: the one whose tokens the row extends, or a new one.
 
@@ -249,13 +250,12 @@ class Requests:
     it would remember all answers: there, a request that comes back is new, and drafts alike.
     """
 
-    def __init__(self, make: DrafterFactory, max_length: int, is_recording: bool) -> None:
-        self._make = make
-        self._max_length = max_length
-        self._is_recording = is_recording
-        self.running: list[Request] = []
-        self.ended: list[Request] = []
-        self.is_steady = False
+    make: DrafterFactory
+    max_length: int
+    is_recording: bool
+    running: list[Request] = field(default_factory=list)
+    ended: list[Request] = field(default_factory=list)
+    is_steady: bool = False
 
     def take(self, rows: Sequence[Row | None]) -> list[Request | None]:
         """The request of each row, with the tokens that the step has added; None for None."""
@@ -272,7 +272,7 @@ class Requests:
         self.running = [request for request in taken if request is not None]
         for request in left:
             request.end()
-        if self._is_recording:
+        if self.is_recording:
             self.ended += left
         return taken
 
@@ -304,7 +304,7 @@ class Requests:
         shorter = [each for each in (*left, *self.ended[::-1]) if len(each.text) <= len(before)]
         begun = [each for each in shorter if _agree(each.text, before)]
         if not begun:
-            return Request(before.tolist(), self._max_length - len(before), self._make)
+            return Request(before.tolist(), self.max_length - len(before), self.make)
         request = max(begun, key=lambda each: len(each.text))
         if request in left:
             left.remove(request)

@@ -102,14 +102,11 @@ def is_one(num_concurrent: object) -> bool:
 
 
 def with_tokens(
-    counts: TurnCounts,
-    num_prompt_tokens: int,
-    token_ids: Sequence[int],
-    reason: FinishReason | None,
+    counts: TurnCounts, num_prompt: int, token_ids: Sequence[int], reason: FinishReason | None
 ) -> TimedAnswer:
     looped = looped_tokens(token_ids) if reason == "length" else 0
     known: dict[str, Any] = {"num_tokens": len(token_ids), "num_looped_tokens": looped}
-    known |= {"num_prompt_tokens": num_prompt_tokens, "finish_reason": reason}
+    known |= {"num_prompt_tokens": num_prompt, "finish_reason": reason}
     return TimedAnswer(replace(counts, **known), tuple(token_ids))
 
 

@@ -46,11 +46,9 @@ class HFBackend(Backend):
         self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
     ) -> torch.Tensor:
         forwards: list[float] = []  # when the first one ended, then zeros
-
-        def note(*_: Any) -> None:
-            forwards.append(0.0 if forwards else self._now())
-
-        hook = self.model.register_forward_hook(note)
+        hook = self.model.register_forward_hook(
+            lambda *_: forwards.append(0.0 if forwards else self._now())
+        )
         started, rows = self._now(), len(context)
         with hook:
             output: torch.Tensor = super()._model_generate(context, max_length, stop, **settings)
