@@ -1,8 +1,4 @@
-"""For transformers: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`.
-
-transformers does all of its preparation and hands over a decoding loop. This one decodes with
-drafts and gives what its own would: the same sequences, random numbers included.
-"""
+"""For transformers: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +47,7 @@ def custom_generate(
     recycle: bool = False,
     **model_kwargs: Any,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
-    """Decode as `model.generate` does, greedily or by sampling, with drafts.
+    """Decode as `model.generate` does, greedily or by sampling, with drafts: its decoding loop.
 
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
     torch's generator, unless rounding decides between two nearly equal logits: a forward of several

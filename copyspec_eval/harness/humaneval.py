@@ -78,7 +78,6 @@ class EvalPlusTask(MultiTurnTask):
     """One turn: a problem. All answers are tested together, once the last is in.
 
     `dataset_kwargs: {prompts: reference}` asks a chat as EvalPlus, and so the paper's code, does.
-
     Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. lm-eval's output
     folder gets the programs as `evalplus.evaluate --samples` reads them: `samples.jsonl` as
     sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write

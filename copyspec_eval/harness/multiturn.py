@@ -148,6 +148,7 @@ class MultiTurnTask(ConfigurableTask):
             self._higher_is_better[f"{metric.name}_turn{turn}"] = metric.higher_is_better
         self._system_instruction: str | None = None
         self._rank = 0
+        self._reported: set[str] = set()
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         """What is asked, of `dataset_kwargs` in the YAML file."""
@@ -232,10 +233,8 @@ class MultiTurnTask(ConfigurableTask):
         for each in self._instances:
             for name, part in _contributions(each.turn, each.resps[0]).items():
                 parts[name].append(part)
-        over, self._reported = self._aggregation_list, set[str]()
-        for name in parts:
-            if self._rank or not math.isnan(over[name](parts[name])):
-                self._reported.add(name)
+        figures = {name: self._aggregation_list[name](parts[name]) for name in parts}
+        self._reported = {name for name in parts if self._rank or not math.isnan(figures[name])}
         self.prepare_scores()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:

@@ -194,10 +194,7 @@ def run_spec(
     processors: Callable[[dict[str, Any]], Collection[str] | None],
     drafting: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """What `lm` is asked to do in the evaluation under way; it loaded `model`, by name or not.
-
-    `arguments` are the user's; `processors` names a request's logits processors, if known.
-    """
+    """What `lm`, which loaded `model` by the user's `arguments`, is asked in this evaluation."""
     loaded = getattr(lm, "model", None)
     config = getattr(loaded, "config", None)
     requests = {each.instance.task_name or "": each.settings for each in asked}

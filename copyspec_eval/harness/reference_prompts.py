@@ -1,9 +1,7 @@
 """The prompts of the paper's own evaluation, for tasks with `prompts: reference`.
 
-Those of GSM8K and CNN/DailyMail are constants within functions of the paper's scripts, and come
-from the syntax tree of the published files, which are never run. The paper asked HumanEval and MBPP
-through EvalPlus, whose prompts come from its installed package in the same way. MT-Bench and
-MT-Redundant have the same question files here and there.
+Those of GSM8K and CNN/DailyMail come from the syntax tree of the paper's scripts, which are never
+run; those of HumanEval and MBPP from EvalPlus's installed package, in the same way.
 """
 
 import ast

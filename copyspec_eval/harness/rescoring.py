@@ -31,10 +31,9 @@ _BYTES_PER_CHARACTER = 4  # tokens, at most, until a difference shows in the tex
 def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> list[Pair]:
     """`pairs`, with a `Difference` for those that differ, near-ties where rounding explains it.
 
-    The model `pretrained` reads each prompt and the common part of both answers, in the coarsest of
-    `dtypes`, else the checkpoint's own; see `Rescorer`. If only an answer's text is known, the
-    tokens that may have given it are tried, likeliest first. Sampled answers, and those whose
-    prompt was not logged, stay as they are.
+    Model `pretrained` reads prompt and common part of both answers, in the coarsest of `dtypes`,
+    else the checkpoint's own. If only an answer's text is known, tokens that may have given it are
+    tried, likeliest first. Sampled answers, and those without a prompt, stay as they are.
     """
     differing = [
         pair

@@ -43,14 +43,10 @@ _MEASURED = WeakKeyDictionary()
 class Session:
     """Makes engines of a model, which is tried and measured once in its life.
 
-    They decode with a copy of it, so make and use both within `one_at_a_time`. `options` are all
-    ways in which engines draft; the model's cache is tried with `rows`, which have to decode side
-    by side if it `needs_rows`; only exact mode needs the `tokenizer`.
-
-    Attributes:
-        model: the copy that decodes.
-        cache: whose cache it uses.
-        reason: why that is the model's, which serves one request at a time; "" if it is ours.
+    They decode with a copy, `model`, so make and use both within `one_at_a_time`. `options` are all
+    ways in which engines draft; the cache is tried with `rows`, which have to decode side by side
+    if it `needs_rows`. `reason` says why `cache` is the model's own, which serves one request at a
+    time; "" if it is ours.
     """
 
     def __init__(
