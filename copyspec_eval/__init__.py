@@ -4,13 +4,16 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from copyspec_eval.api.answers import Answer
     from copyspec_eval.api.custom_generate import custom_generate
-    from copyspec_eval.api.generation import generate
+    from copyspec_eval.api.generation import Answer, generate
 
 __all__ = ["Answer", "__version__", "custom_generate", "generate"]
 
-_MODULES = {"Answer": "answers", "custom_generate": "custom_generate", "generate": "generation"}
+_MODULES = {
+    "Answer": "copyspec_eval.api.generation",
+    "custom_generate": "copyspec_eval.api.custom_generate",
+    "generate": "copyspec_eval.api.generation",
+}
 
 
 # Not before they are asked for: the command line and lm-eval's hook need no torch.

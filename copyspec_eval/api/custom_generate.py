@@ -1,34 +1,28 @@
-"""For transformers: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`.
-
-transformers does all of its preparation and hands over a decoding loop. This one decodes with
-drafts and gives what its own would: the same sequences, random numbers included.
-"""
-
-from __future__ import annotations
+"""For transformers: `model.generate(…, custom_generate=copyspec_eval.custom_generate)`."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    PreTrainedModel,
-    StoppingCriteriaList,
-)
+from transformers import GenerationConfig, PreTrainedModel, StoppingCriteriaList
+from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from copyspec_eval.api.generation import Streamer, put_to, python_options
-from copyspec_eval.api.rows import CriteriaRule, MultinomialReplay, RowProcessor
+from copyspec_eval.api.generation import put_to, python_options
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
+from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
 from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session
+from copyspec_eval.types import FinishReason
 
 _KNOWN = {
     *("attention_mask", "position_ids", "past_key_values", "cache_params"),
@@ -44,7 +38,7 @@ def custom_generate(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     synced_gpus: bool = False,
-    streamer: Streamer | None = None,
+    streamer: Any = None,
     drafter: str | None = None,
     gamma: int | None = None,
     num_draft_tokens: int | None = None,
@@ -53,10 +47,7 @@ def custom_generate(
     recycle: bool = False,
     **model_kwargs: Any,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
-    """Decode as `model.generate` does, greedily or by sampling, with drafts.
-
-    Pass it to `generate`: `model.generate(**inputs, custom_generate=copyspec_eval.custom_generate,
-    gamma=3)`.
+    """Decode as `model.generate` does, greedily or by sampling, with drafts: its decoding loop.
 
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
     torch's generator, unless rounding decides between two nearly equal logits: a forward of several
@@ -93,36 +84,22 @@ def custom_generate(
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
     switches = {"store": store, "tree": tree, "recycle": recycle}
     options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
-    replay = None
-    if generation_config.do_sample:
-        replay = MultinomialReplay(len(prompts), input_ids.device)
-    keeps = generation_config.return_dict_in_generate and bool(
-        generation_config.output_scores or generation_config.output_logits
-    )
-    processors = [
-        RowProcessor(logits_processor, input_ids[:, : input_ids.shape[1] - len(prompt)], row, keeps)
-        for row, prompt in enumerate(prompts)
-    ]
-    requests = [
-        Request(
-            prompt,
-            CriteriaRule(
-                stopping_criteria,
-                input_ids,
-                processors[row].scores if keeps and generation_config.output_scores else None,
-            ),
-            TokenChooser(
-                LogitsProcessorList([processors[row]] if logits_processor or keeps else []),
-                do_sample=False,
-                draw=replay.draw_for(row) if replay else None,
-            ),
-            on_commit=put_to(streamer),
-        )
-        for row, prompt in enumerate(prompts)
-    ]
+    is_sampling = generation_config.do_sample
+    replay = MultinomialReplay(len(prompts), input_ids.device) if is_sampling else None
+    is_wanted = generation_config.output_scores or generation_config.output_logits
+    keeps = bool(is_wanted and generation_config.return_dict_in_generate)
+    processors, requests = [], []
+    for row, prompt in enumerate(prompts):
+        padding = input_ids[:, : input_ids.shape[1] - len(prompt)]
+        processors.append(processor := RowProcessor(logits_processor, padding, row, keeps))
+        scores = processor.scores if keeps and generation_config.output_scores else None
+        rule = CriteriaRule(stopping_criteria, input_ids, scores)
+        used = LogitsProcessorList([processor] if logits_processor or keeps else [])
+        draw = partial(replay.draw, row) if replay else None
+        chooser = TokenChooser(used, do_sample=False, draw=draw)
+        requests.append(Request(prompt, rule, chooser, on_commit=put_to(streamer)))
     with one_at_a_time(model):
-        arm = Arm(options, drafter_factory(options))
-        rows = len(prompts)
+        arm, rows = Arm(options, drafter_factory(options)), len(prompts)
         session = Session(model, None, [options], exact=False, rows=rows, needs_rows=False)
         engine = session.engine(arm, 1 if session.reason else rows)
         outputs = [generation.token_ids for generation in engine.generate(requests)]
@@ -187,7 +164,7 @@ def _check_positions(position_ids: torch.Tensor | None, prompts: Sequence[Sequen
 def _output(
     input_ids: torch.Tensor,
     outputs: Sequence[tuple[int, ...]],
-    processors: Sequence[RowProcessor],
+    processors: "Sequence[RowProcessor]",
     config: GenerationConfig,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     lengths = list(map(len, outputs))
@@ -199,9 +176,8 @@ def _output(
 
     def steps(rows: Iterable[list[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
         """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
-        return tuple(
-            pad_sequence([torch.stack(row[:n]) for row, n in zip(rows, lengths, strict=True)])
-        )
+        cut = [torch.stack(row[:n]) for row, n in zip(rows, lengths, strict=True)]
+        return tuple(pad_sequence(cut))
 
     output: Any = GenerateDecoderOnlyOutput
     return output(  # type: ignore[no-any-return]
@@ -209,3 +185,107 @@ def _output(
         scores=steps(each.scores for each in processors) if config.output_scores else None,
         logits=steps(each.logits for each in processors) if config.output_logits else None,
     )
+
+
+@dataclass
+class RowProcessor(LogitsProcessor):
+    """A batch's processors, for the tokens of one `row`; some depend on its number.
+
+    They also read `padding`, `[rows, tokens]` before the row's prompt. `keeps` collects `logits`
+    and `scores`, `[vocabulary]` of each choice.
+    """
+
+    processors: LogitsProcessorList
+    padding: torch.Tensor
+    row: int
+    keeps: bool
+    logits: list[torch.Tensor] = field(default_factory=list)
+    scores: list[torch.Tensor] = field(default_factory=list)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores `[1, vocabulary]` after `input_ids`, `[1, tokens]`, of the row."""
+        num_rows = len(self.padding)
+        rows = input_ids.to(self.padding.device).expand(num_rows, -1)
+        input_ids = torch.cat([self.padding, rows], dim=-1)
+        # Repeated, because a processor may write into its input.
+        processed = self.processors(input_ids, scores.repeat(num_rows, 1))  # type: ignore[arg-type]
+        chosen: torch.Tensor = processed[self.row : self.row + 1]
+        if self.keeps:
+            self.logits.append(scores[0].clone())
+            self.scores.append(chosen[0].clone())
+        return chosen
+
+
+class CriteriaRule(StopRule):
+    """When a row's output ends, by transformers' criteria, which include a longest length.
+
+    `input_ids` are `[rows, tokens]` with padding; `scores` grow by `[vocabulary]` a choice. Other
+    criteria are refused for several rows: there, plain `generate` may continue a row that has ended
+    until all have.
+    """
+
+    def __init__(
+        self,
+        criteria: StoppingCriteriaList,
+        input_ids: torch.Tensor,
+        scores: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        num_rows, num_tokens = input_ids.shape
+        lengths = [each.max_length for each in criteria if type(each) is MaxLengthCriteria]
+        others = {type(each) for each in criteria} - {MaxLengthCriteria, EosTokenCriteria}
+        if not lengths:
+            raise RequestError("nothing limits the answer's length; pass max_new_tokens")
+        if others and num_rows > 1:
+            raise RequestError(
+                f"stopping_criteria other than length and EOS ({others.pop().__name__}) are for "
+                f"one prompt; input_ids have {num_rows}"
+            )
+        eos = [each.eos_token_id for each in criteria if type(each) is EosTokenCriteria]
+        eos_ids = {token for ids in eos for token in ids.flatten().tolist()}
+        # transformers looks at the length after a token.
+        super().__init__(max(1, min(lengths) - num_tokens), eos_ids)
+        self._criteria = criteria if others else None
+        self._input_ids = input_ids
+        self._scores = scores
+
+    def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
+        if self._criteria is None:
+            return super().reason(output_ids)
+        output = self._input_ids.new_tensor([list(output_ids)])
+        scores: Any = None
+        if self._scores is not None:  # those of a verified draft can be there already
+            scores = tuple(row[None] for row in self._scores[: len(output_ids)])
+        ends = self._criteria(torch.cat([self._input_ids, output], -1), scores).any()
+        return "stop" if ends else super().reason(output_ids)
+
+
+class MultinomialReplay:
+    """The random numbers that `torch.multinomial` would take from torch's generator, step by step.
+
+    It draws a token as the argmax of probability / noise. The noise is exponentially distributed,
+    `[rows, vocabulary]` a step, so rows at different steps still get their step's numbers.
+    Source: `multinomial_out` in ATen's Distributions.cpp.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device) -> None:
+        self._num_rows = num_rows
+        self._device = device
+        self._steps: list[dict[int, torch.Tensor]] = []
+        self._states: list[torch.Tensor] = []
+        is_cpu = device.type == "cpu"
+        self._random: Any = torch if is_cpu else torch.get_device_module(device)
+        self._place = () if is_cpu else (device,)
+
+    def draw(self, row: int, scores: torch.Tensor, position: int) -> int:
+        """Draw a token of a row from its scores, `[vocabulary]`, at a position of the output."""
+        while len(self._steps) <= position:
+            self._states.append(self._random.get_rng_state(*self._place))
+            noise = torch.empty(self._num_rows, len(scores), device=self._device)
+            self._steps.append(dict(enumerate(noise.exponential_(1))))
+        probabilities = scores.to(self._device).softmax(-1)
+        return int((probabilities / self._steps[position].pop(row)).argmax())
+
+    def rewind(self, num_steps: int) -> None:
+        """Leave torch's generator as after that many steps, if there were more."""
+        if num_steps < len(self._states):
+            self._random.set_rng_state(self._states[num_steps], *self._place)

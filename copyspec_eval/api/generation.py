@@ -1,42 +1,110 @@
 """`generate`: answers of a loaded model, faster where they repeat what is in the prompt."""
 
-from __future__ import annotations
-
+import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from copyspec_eval.api.answers import Answer
+from copyspec_eval import types
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
+from copyspec_eval.records import SpanCharacters, segments
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model
 from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
-from copyspec_eval.types import PAPER_DELTA, DraftOptions, Generation
 
-Message = Mapping[str, Any]
-Prompt = str | Sequence[Message]
+Prompt = str | Sequence[Mapping[str, Any]]
 """A text as it is, or a conversation for the chat template."""
 
-_INSTEAD = {
-    "max_length": "max_new_tokens",
-    "max_time": "max_new_tokens",
-    "num_return_sequences": "the prompt several times",
-    "stop_strings": "stop",
-}
+_MARK = "background:rgba(255,176,0,.35);border-radius:3px"
+_LONGEST_SOURCE = 60  # characters of a source in a tooltip
+_INSTEAD = dict.fromkeys(("max_length", "max_time"), "max_new_tokens")
+_INSTEAD |= {"num_return_sequences": "the prompt several times", "stop_strings": "stop"}
 
 
-class Streamer(Protocol):
-    """transformers' interface of e.g. its `TextStreamer`."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answered prompt; in a notebook it shows itself with its copied text marked.
 
-    def put(self, value: torch.Tensor) -> None: ...
-    def end(self) -> None: ...
+    Attributes:
+        text: the answer without special tokens, cut before a stop string.
+        token_ids: as generated, with the EOS token if it ended on one.
+        spans: the stretches of `token_ids` that were copied, and where from.
+        counts: forwards, drafted and accepted tokens, seconds.
+        attempts: the forwards that verified a draft, in order.
+        prompt: the prompt as the model read it, special tokens included.
+        whole_text: the text of `token_ids`, special tokens included.
+        span_characters: where the spans stand in `whole_text`, and their sources in prompt and
+            `whole_text` together.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = field(repr=False)
+    spans: tuple[types.Span, ...] = field(repr=False)
+    counts: types.TurnCounts = field(repr=False)
+    attempts: tuple[types.Attempt, ...] = field(repr=False)
+    prompt: str = field(repr=False)
+    whole_text: str = field(repr=False)
+    span_characters: tuple[SpanCharacters, ...] = field(repr=False)
+
+    @property
+    def finish_reason(self) -> types.FinishReason | None:
+        """`eos`, `stop` (a stop string, or another criterion) or `length`."""
+        return self.counts.finish_reason
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second of this answer, with its prefill."""
+        return len(self.token_ids) / (self.counts.seconds or float("nan"))
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens per forward, of which the prefill is one; 1 without drafts."""
+        return len(self.token_ids) / (self.counts.num_forwards or 1)
+
+    @property
+    def copied_share(self) -> float:
+        """Share of the tokens that were copied, between 0 and 1."""
+        drafts = self.counts.drafts or {}
+        copied = sum(drafts[source].num_accepted for source in types.COPIED if source in drafts)
+        return copied / len(self.token_ids)
+
+    def _repr_html_(self) -> str:
+        """The answer for a notebook: copied text marked, its source in the tooltip."""
+        figures = (
+            f"{len(self.token_ids)} tokens in {self.counts.num_forwards} forwards "
+            f"({self.tokens_per_forward:.2f} a forward), {self.copied_share:.0%} copied, "
+            f"{self.tokens_per_second:.0f} tokens/s"
+        )
+        return (
+            f'<div style="white-space:pre-wrap">{"".join(self._pieces())}</div>'
+            f'<div style="opacity:.7;font-size:85%">{figures}</div>'
+        )
+
+    def _pieces(self) -> Iterator[str]:
+        for piece, *source in segments(self.whole_text, self.span_characters):
+            text = html.escape(piece)
+            if source:
+                title = html.escape(self._source_text(*source), quote=True)
+                text = f'<mark style="{_MARK};color:inherit" title="{title}">{text}</mark>'
+            yield text
+
+    def _source_text(self, start: int, end: int) -> str:
+        if start < 0:
+            is_stored = start == types.CopyOrigin.STORE
+            return "from an earlier answer" if is_stored else "from the model's runners-up"
+        copied = (self.prompt + self.whole_text)[start:end]
+        where = "the prompt" if start < len(self.prompt) else "this answer"
+        cut = "…" if len(copied) > _LONGEST_SOURCE else ""
+        return f"copied from {where}: {copied[:_LONGEST_SOURCE]}{cut}"
 
 
 def generate(
@@ -53,12 +121,12 @@ def generate(
     tree: bool = False,
     recycle: bool = False,
     draft_model: PreTrainedModel | None = None,
-    delta: int = PAPER_DELTA,
+    delta: int = types.PAPER_DELTA,
     exact: bool = True,
     batch_size: int = 1,
     prefix_cache: int | str = "2GB",
     seed: int = 0,
-    streamer: Streamer | None = None,
+    streamer: Any = None,
     **settings: Any,
 ) -> list[Answer]:
     """Answer prompts with a loaded model, greedily or by sampling, as its own settings say.
@@ -100,17 +168,10 @@ def generate(
         OptionError, ModelError, RequestError: an option is not possible, the model cannot be
             served, or a prompt is empty or leaves no room for an answer. Each is one line.
     """
-    options = python_options(
-        drafter,
-        gamma,
-        exact,
-        num_draft_tokens=num_draft_tokens,
-        store=store,
-        tree=tree,
-        recycle=recycle,
-        draft_model=None if draft_model is None else type(draft_model).__name__,
-        delta=delta,
-    )
+    chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "delta": delta}
+    chosen |= {"store": store, "tree": tree, "recycle": recycle}
+    chosen["draft_model"] = None if draft_model is None else type(draft_model).__name__
+    options = python_options(drafter, gamma, exact, **chosen)
     if not isinstance(model, torch.nn.Module):
         raise RequestError(
             f"model is a {type(model).__name__}; pass a loaded model, e.g. "
@@ -120,10 +181,7 @@ def generate(
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
     stops = [stop] if isinstance(stop, str) else list(stop)
-
-    def decode(token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return str(tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
-
+    decode: Any = partial(tokenizer.decode, skip_special_tokens=False)
     for name in settings.keys() & _INSTEAD.keys():
         raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
@@ -137,10 +195,8 @@ def generate(
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
     with one_at_a_time(model, draft_model):
         session = Session(model, tokenizer, [options], exact=exact, rows=batch_size)
-        drafts = None
-        if draft_model is not None:
-            drafts = DraftModel(checked_draft_model(draft_model), delta)
-        arm = Arm(options, drafter_factory(options), session.prefix_cache(prefix_bytes), drafts)
+        small = DraftModel(checked_draft_model(draft_model), delta) if draft_model else None
+        arm = Arm(options, drafter_factory(options), session.prefix_cache(prefix_bytes), small)
         engine = session.engine(arm, batch_size)
         engine.check(requests)
         if streamer is not None:
@@ -148,15 +204,13 @@ def generate(
         generations = engine.generate(requests)
     if streamer is not None:
         streamer.end()
-    return [
-        _answer(request, generation, stops, decode)
-        for request, generation in zip(requests, generations, strict=True)
-    ]
+    pairs = zip(requests, generations, strict=True)
+    return [_answer(*pair, stops, decode) for pair in pairs]
 
 
 def python_options(
     drafter: str | None, gamma: int | None, exact: bool, **others: Any
-) -> DraftOptions:
+) -> types.DraftOptions:
     """As `draft_options`, checked; `store` is a switch here."""
     options = draft_options(drafter, gamma, **others)
     if options.store_paths:
@@ -165,12 +219,12 @@ def python_options(
 
 
 def _answer(
-    request: Request, generation: Generation, stops: Sequence[str], decode: Callable[..., str]
+    request: Request, generation: types.Generation, stops: Sequence[str], decode: Callable[..., str]
 ) -> Answer:
-    text = decode(generation.token_ids, skip_special_tokens=True)
+    token_ids, spans = generation.token_ids, generation.spans
+    text = decode(token_ids, skip_special_tokens=True)
     for stop in stops:
         text = text.partition(stop)[0]
-    token_ids, spans = generation.token_ids, generation.spans
     texts = span_characters(decode, request.prompt_ids, token_ids, spans)
     return Answer(text, token_ids, spans, generation.counts, generation.attempts, *texts)
 
@@ -185,20 +239,18 @@ def _token_ids(
     is_list = isinstance(prompts, Sequence) and not isinstance(prompts, str)
     is_one = not is_list or (len(prompts) and isinstance(prompts[0], Mapping))
     for number, prompt in enumerate([prompts] if is_one else prompts):
+        if not isinstance(prompt, Sequence):
+            raise RequestError(
+                f"prompt {number} is of type {type(prompt).__name__}; pass a text or a list of "
+                "messages, and token ids through model.generate with custom_generate"
+            )
         text: Any = prompt
         is_text = isinstance(prompt, str)
         if not is_text:
-            if not isinstance(prompt, Sequence):
-                raise RequestError(
-                    f"prompt {number} is of type {type(prompt).__name__}; pass a text or a list of "
-                    "messages, and token ids through model.generate with custom_generate"
-                )
             if not getattr(tokenizer, "chat_template", None):
                 raise OptionError("the tokenizer has no chat template; pass texts, not messages")
-            messages: Any = list(prompt)
-            text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
+            render: Any = tokenizer.apply_chat_template
+            text = render(list(text), tokenize=False, add_generation_prompt=True)
         token_ids: list[int] = tokenizer(text, add_special_tokens=is_text)["input_ids"]
         if not token_ids:
             raise RequestError(f"prompt {number} is empty; a model needs a token to go on from")
@@ -210,7 +262,7 @@ def _token_ids(
         yield token_ids
 
 
-def put_to(streamer: Streamer | None) -> Callable[[list[int]], None]:
+def put_to(streamer: Any) -> Callable[[list[int]], None]:
     if streamer is None:
         return lambda token_ids: None
     return lambda token_ids: streamer.put(torch.tensor(token_ids))

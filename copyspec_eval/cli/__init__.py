@@ -1,23 +1,158 @@
-"""The `copyspec-eval` command: the only code that parses argv, prints and sets exit codes."""
+"""The `copyspec-eval` command: parses argv; a command has its function's name in `commands`."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
 
 from copyspec_eval.cli import commands
-from copyspec_eval.cli.parser import parser
 from copyspec_eval.errors import CopySpecError, print_error
+from copyspec_eval.redaction import masked
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+_RUN: dict[str, Any] = {"type": Path, "metavar": "RUN"}
+_DIR: dict[str, Any] = {"type": Path, "metavar": "DIR"}
+_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_RUN_FOLDER = "the --output_path of a run"
+_MODEL = "name on the Hub, or a folder"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code, or 1 after a one-line error.
-
-    Wrong usage exits with 2, as argparse does.
-    """
-    arguments = parser().parse_args(argv)
+    """Run one command; its exit code, or 1 after an error of one line, or argparse's 2."""
+    arguments = _parser().parse_args(argv)
     try:
         code: int | None = getattr(commands, arguments.command)(arguments)
     except (CopySpecError, OSError) as error:
         print_error(error)
         return 1
     return code or 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names unknown arguments without their values: a key may be among them."""
+
+    def error(self, message: str) -> NoReturn:
+        start, unknown, words = message.partition("unrecognized arguments: ")
+        names = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+        super().error(masked(start) + unknown + " ".join(names))
+
+
+def _parser() -> argparse.ArgumentParser:
+    try:
+        installed = version("copyspec-eval")
+    except PackageNotFoundError:
+        installed = "(not installed)"
+    what = "Measure and verify CopySpec speculative decoding in lm-evaluation-harness."
+    parser = _Parser(prog="copyspec-eval", description=what, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {installed}")
+    choices = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    what = "run lm-eval with our models and tasks, without the start-up hook"
+    # No argument starts with NUL, so nothing here is an option of ours: not even --help.
+    command = choices.add_parser("run", help=what, prefix_chars="\0", add_help=False)
+    command.add_argument("lm_eval_arguments", nargs=argparse.REMAINDER)
+    _add_replay(choices)
+    _add_reports(choices)
+    _add_models(choices)
+    _add_asking(choices)
+    formats = choices.add_parser("export", help="write a run's answers in another tool's format")
+    kinds = formats.add_subparsers(metavar="FORMAT", dest="format", required=True)
+    for name, what in {
+        "fastchat": "MT-Bench and MT-Redundant answers, as model_answer files",
+        "evalplus": "HumanEval programs, as samples to evaluate",
+        "turns": "counts, times and settings of every turn, as turns.parquet",
+    }.items():
+        add = kinds.add_parser(name, help=what).add_argument
+        add("run", **_RUN, help=_RUN_FOLDER)
+        add("--out", required=True, **_DIR, help="output folder")
+    return parser
+
+
+def _add_replay(choices: _Commands) -> None:
+    what = "count forwards that a drafter needs for recorded answers; runs no model"
+    add = choices.add_parser("replay", help=what).add_argument
+    add("--drafter", required=True, metavar="NAME", help="suffix, copyspec or none")
+    what = "e.g. gamma=3, or tree=true,store=FILE with earlier answers by id and turn"
+    add("--drafter-args", default="", metavar="K=V,…", help=what)
+    add("--traces", required=True, **_FILE, help="recorded answers, JSONL")
+    what = "cost of a draft token as a share of a forward (default: 0.01)"
+    add("--token-cost", type=float, default=0.01, metavar="ALPHA", help=what)
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _add_reports(choices: _Commands) -> None:
+    """The commands that read runs."""
+    what = "check whether two runs gave the same answers (exit code 1 if not)"
+    add = choices.add_parser("compare", help=what).add_argument
+    add("run_a", type=Path, metavar="RUN_A", help=_RUN_FOLDER)
+    what = "second run; omit to compare both arms of a paired run"
+    add("run_b", type=Path, nargs="?", metavar="RUN_B", help=what)
+    add("--rescore", metavar="MODEL", help="load this model to tell near-ties from divergences")
+    add("--json", action="store_true", help="print JSON instead of tables")
+
+    what = "summarise runs as tables and an HTML page"
+    add = choices.add_parser("report", help=what).add_argument
+    what = "the --output_path of a run, or a folder with runs below it (default: this folder)"
+    add("runs", nargs="*", default=[Path()], **_RUN, help=what)
+    add("--wide", action="store_true", help="print more columns")
+    what = "write LEADERBOARD.md, leaderboard*.csv, leaderboard.json and report.html here"
+    add("--out", **_DIR, help=what)
+    add("--format", choices=["table", "md", "csv", "json"], default="table", help="default: table")
+
+
+def _add_models(choices: _Commands) -> None:
+    """The commands that run a model of ours."""
+    choices.add_parser("tiny", help="print the folder of the embedded model")
+    what = "check which steps are bit-exact for a model on this machine"
+    add = choices.add_parser("exactness", help=what).add_argument
+    add("model", metavar="MODEL", help=_MODEL)
+    add("--dtype", metavar="NAME", help="e.g. bfloat16 (default: the checkpoint's)")
+    add("--device", metavar="NAME", help="e.g. cuda:0 (default: a GPU if there is one)")
+    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="default: 1 8")
+
+    add = choices.add_parser(
+        "paper",
+        help="reproduce a table from the paper",
+        epilog="Interrupted runs resume; finished runs are not repeated. Tables: main, "
+        "categories, gamma, copied-tokens, draft-model, self-correction, context-length, "
+        "similarity.",
+    ).add_argument
+    add("table", metavar="TABLE", help="one of the names below")
+    add("--model", required=True, metavar="NAME", help=_MODEL)
+    add("--draft-model", metavar="NAME", help="for tables with a draft model")
+    add("--limit", type=int, metavar="N", help="documents per task (default: the paper's)")
+    add("--model-args", default="", metavar="K=V,…", help="further --model_args for lm-eval")
+    add("--batch-size", default="1", metavar="N", help="default: 1")
+    add("--out", default=Path("runs/paper"), **_DIR, help="output folder (default: runs/paper)")
+    add("--plan", action="store_true", help="dry run: print commands and estimated time")
+    what = "speed of plain decoding, for the estimate (default: 35.5, Llama-3.1-8B in the paper)"
+    add("--tokens-per-second", type=float, default=35.5, metavar="N", help=what)
+
+
+def _add_asking(choices: _Commands) -> None:
+    """The commands that ask a chat model."""
+    add = choices.add_parser(
+        "judge",
+        help="let a chat model rate a run, or compare two runs",
+        epilog="Judgements are saved as they arrive; the same command asks for missing ones. A "
+        "judgement that takes over 300 seconds, retries included, is given up.",
+    ).add_argument
+    add("run", **_RUN, help=_RUN_FOLDER)
+    add("--against", **_RUN, help="compare with this run of the same task, in both orders")
+    what = "also show reference answers on second turns of MT-Redundant, as FastChat does"
+    add("--all-references", action="store_true", help=what)
+    _add_chat_model(add, "the judge, e.g. gpt-4")
+
+    what = "generate follow-up questions that ask for an edited version of the first answer"
+    add = choices.add_parser("redundant", help=what).add_argument
+    what = "question file in FastChat's format"
+    add("questions", type=Path, metavar="QUESTIONS", help=what)
+    add("--out", required=True, **_FILE, help="output file")
+    _add_chat_model(add, "model that writes the second turns")
+
+
+def _add_chat_model(add: Callable[..., Any], what: str) -> None:
+    add("--model", required=True, metavar="NAME", help=what)
+    add("--base-url", metavar="URL", help="OpenAI-compatible server (default: OpenAI)")
+    add("--concurrency", type=int, default=4, metavar="N", help="concurrent requests (default: 4)")

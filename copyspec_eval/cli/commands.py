@@ -1,11 +1,7 @@
-"""What each command does with its parsed arguments; each returns an exit code, or None for 0.
-
-A new command is a function here, and its arguments in `parser` under the same name.
-"""
-
-from __future__ import annotations
+"""What each command does with its parsed arguments; each returns an exit code, or None for 0."""
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -50,11 +46,10 @@ def replay(arguments: argparse.Namespace) -> None:
     if options.recycle:
         raise OptionError("recycle=true needs a model's logits, which no trace has; leave it out")
     drafter_factory(options)  # refuses a drafter without a store before one is read
-    earlier = earlier_runs.EarlierAnswers()
+    earlier, notes = earlier_runs.EarlierAnswers(), list[str]()
     if options.store_paths:
-        notes: list[str] = []
         earlier = earlier_runs.earlier_for_replay(options.store_paths, arguments.traces, notes)
-        _print_notes(notes)
+    _print_notes(notes)
     make_drafter = drafter_factory(options, earlier.in_order)
     longest, cost = longest_draft(options), arguments.token_cost
     thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
@@ -89,7 +84,7 @@ def compare(arguments: argparse.Namespace) -> int:
     return int(not all(each["equal"] for each in figures.values()))
 
 
-def _compared(a: Run, b: Run, model: str | None) -> dict[str, Any]:
+def _compared(a: "Run", b: "Run", model: str | None) -> dict[str, Any]:
     from copyspec_eval.reports import comparison
 
     answers = comparison.compare_answers(a, b)
@@ -128,12 +123,33 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def exactness(arguments: argparse.Namespace) -> None:
-    from copyspec_eval.harness.exactness import exactness_lines
+    """Print the model as lm-eval loads it, and what differs at each batch size in each mode."""
+    import torch
+
+    from copyspec_eval.decoding import kernels
+    from copyspec_eval.decoding.exactness import mismatches, text_tokens
+    from copyspec_eval.drafters.registry import LONGEST_DRAFT
+    from copyspec_eval.harness.lm import CopySpecLM
+    from copyspec_eval.types import FIXED_WIDTHS, ExactMode
 
     given = {"dtype": arguments.dtype, "device": arguments.device}
     options = {name: value for name, value in given.items() if value is not None}
-    for line in exactness_lines(arguments.model, options, arguments.batch_sizes):
-        print(line, flush=True)
+    lm = CopySpecLM(arguments.model, drafter="none", exact=False, **options)
+    model, token_ids = lm.prepare().model, text_tokens(lm.tokenizer)
+    dtype, threads = str(lm.model.dtype).removeprefix("torch."), torch.get_num_threads()
+    print(f"{arguments.model}, {dtype}, {lm.device}, {threads} threads", flush=True)
+    modes = [ExactMode(), *map(ExactMode, FIXED_WIDTHS)]
+    if not kernels.serve(lm.model):
+        print("invariant: our kernels do not serve this model here", flush=True)
+        del modes[0]
+    for size, mode in itertools.product(arguments.batch_sizes, modes):
+        name = f"batch {size}, {mode.name}{f' {mode.width}' if mode.width else ''}"
+        longest, holds = mode.num_draft_tokens or LONGEST_DRAFT, True
+        for what, module in mismatches(model, token_ids, mode, longest, size):
+            print(f"{name}: differs {what}, first in {module}", flush=True)
+            holds = False
+        if holds:
+            print(f"{name}: holds", flush=True)
 
 
 def tiny(arguments: argparse.Namespace) -> None:
@@ -200,8 +216,7 @@ def export(arguments: argparse.Namespace) -> None:
         written = [export.write_evalplus(read_whole(arguments.run), arguments.out)]
     else:
         written = export.write_fastchat(read_whole(arguments.run), arguments.out)
-    for path in written:
-        _show(path)
+    _show("\n".join(map(str, written)))
 
 
 def _print_notes(notes: Iterable[str]) -> None:

@@ -4,8 +4,6 @@ For greedy decoding the answer is known beforehand, so whether a draft token is 
 the counts are exactly those of a real run.
 """
 
-from __future__ import annotations
-
 from collections import abc
 from dataclasses import replace
 
@@ -24,16 +22,7 @@ def replay_turn(
     max_new_tokens: int = 1024,
     earlier: abc.Sequence[abc.Sequence[int]] = (),
 ) -> ReplayedTurn:
-    """Run the decoding loop on `trace`, with the recorded answer in place of the model.
-
-    `drafter` has not begun; `thresholds` are those of `Drafter.propose`, which also bound a draft's
-    length; `max_new_tokens` is the answer's budget in tokens; `earlier` has earlier runs' answers
-    to the same request, the latest last. The prefill counts as one forward, though it may carry a
-    draft.
-
-    Raises:
-        DataError: the trace has no answer tokens.
-    """
+    """Run the decoding loop on `trace`; the prefill counts as one forward, even with a draft."""
     num_tokens = len(trace.answer_ids)
     if not num_tokens:
         raise DataError("a trace with an empty answer_ids cannot be replayed")
@@ -49,8 +38,7 @@ def replay_turn(
     while sequence.finish_reason is None:
         # Read once for each token on the way, whichever branch it is on.
         continuation = iter(padded[len(sequence.output_ids) :])
-        draft = sequence.propose(thresholds)
-        sequence.commit(draft, choose)
+        sequence.commit(sequence.propose(thresholds), choose)
     # A trace does not tell what ended it.
     counts = replace(sequence.counts(), finish_reason=None, num_looped_tokens=None)
     return ReplayedTurn(trace.category, trace.turn, counts)

@@ -5,10 +5,9 @@ functions when lm-eval's own modules are imported, and `copyspec-eval run` calls
 Both may happen: each function changes nothing the second time.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,48 +27,24 @@ def register_model() -> None:
 
 @functools.cache
 def register_tasks() -> None:
-    """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's.
+    """Make every new `TaskManager` index our tasks: after the built-in ones, before the user's."""
+    from lm_eval.tasks import manager
 
-    `--tasks` then loads tasks of our classes at once, so that wrong data is reported before a model
-    loads.
-    """
-    from lm_eval.tasks import _yaml_loader
-    from lm_eval.tasks.manager import TaskManager
-
-    original, match = TaskManager.__init__, TaskManager.match_tasks
-    load_yaml = _yaml_loader.load_yaml
+    original = manager.TaskManager.__init__
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> None:
-        call = signature.bind(*args, **kwargs)
-        call.arguments["include_path"] = _with_our_tasks(call.arguments.get("include_path"))
+        call, ours = signature.bind(*args, **kwargs), tasks_dir()
+        given = call.arguments.get("include_path") or []
+        paths = [Path(path) for path in ([given] if isinstance(given, str | Path) else given)]
+        # Only newer releases of lm-eval find task folders by entry points.
+        discover = getattr(manager, "discover_plugin_task_paths", list)
+        if ours not in [*paths, *map(Path, discover())]:
+            call.arguments["include_path"] = [ours, *paths]
         original(*call.args, **call.kwargs)
 
-    @functools.wraps(match)
-    def match_tasks(manager: Any, task_list: list[str]) -> list[str]:
-        names: list[str] = match(manager, task_list)
-        for name in names:
-            if _has_our_class(manager.task_index[name].yaml_path):
-                manager.load([name])
-        return names
-
-    @functools.wraps(load_yaml)
-    def load_and_check(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        # An included file, which is loaded by the same name, need not be whole.
-        _yaml_loader.load_yaml = load_yaml
-        try:
-            config: dict[str, Any] = load_yaml(*args, **kwargs)
-        finally:
-            _yaml_loader.load_yaml = load_and_check
-        task_class = config.get("class")
-        # Only `--tasks FILE.yaml` has classes resolved here; the manager loads by another name.
-        if isinstance(task_class, type) and task_class.__module__.startswith("copyspec_eval."):
-            task_class(dict(config))
-        return config
-
-    TaskManager.__init__, TaskManager.match_tasks = init, match_tasks
-    _yaml_loader.load_yaml = load_and_check
+    manager.TaskManager.__init__ = init
 
 
 def watch_evaluations() -> None:
@@ -77,28 +52,31 @@ def watch_evaluations() -> None:
 
 
 def watch_command() -> None:
+    """Record the command; have it load tasks of our classes first, to report wrong data at once."""
+    from lm_eval.config.evaluate_config import EvaluatorConfig
+
     from copyspec_eval.harness import recorded
 
     recorded.watch_command()
+    original = EvaluatorConfig.process_tasks
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def process_tasks(config: Any, *args: Any, **kwargs: Any) -> Any:
+        manager = original(config, *args, **kwargs)
+        manager.load([task for task in config.tasks if _has_our_class(task, manager)])
+        return manager
+
+    EvaluatorConfig.process_tasks = process_tasks
 
 
-def _has_our_class(path: Any) -> bool:
+def _has_our_class(task: Any, manager: Any) -> bool:
+    """Of a task's name, or what is in its file."""
+    if isinstance(task, Mapping):
+        return str(getattr(task.get("class"), "__module__", "")).startswith("copyspec_eval.")
     try:
-        return bool(path) and (
-            tasks_dir() in Path(path).parents
-            or "!function copyspec_eval." in Path(path).read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError):  # lm-eval says what is wrong with it
+        path = Path(manager.task_index[task].yaml_path)
+        return tasks_dir() in path.parents or "!function copyspec_eval." in path.read_text("utf-8")
+    except (OSError, TypeError, ValueError):  # no file, or lm-eval says what is wrong with it
         return False
-
-
-def _with_our_tasks(include_path: Any) -> Any:
-    """`include_path` with our folder in front, unless lm-eval or the user has it already."""
-    from lm_eval.tasks import manager
-
-    given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
-    paths = [Path(path) for path in given if path]
-    # Only newer releases of lm-eval find task folders by entry points.
-    discover = getattr(manager, "discover_plugin_task_paths", list)
-    ours = tasks_dir()
-    return include_path if ours in [*paths, *map(Path, discover())] else [ours, *paths]

@@ -5,17 +5,17 @@ here while they run, and those of our models are printed and written as `recorde
 model used by hand has none. Imports neither torch nor transformers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, cast
 
 from lm_eval import evaluator
@@ -33,11 +33,10 @@ _SETTINGS = (
     *("torch_random_seed", "fewshot_random_seed"),
 )
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
+# Fields of a task's config that are recorded elsewhere, or differ with the model.
 _NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
-"""Fields of a task's config that are recorded elsewhere, or differ with the model."""
-
-_CALLS: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("calls", default=None)
-"""The arguments of lm-eval's functions that are running, by the function's name."""
+# The arguments of lm-eval's functions that are running, by the function's name.
+_CALLS: ContextVar[dict[str, dict[str, Any]]] = ContextVar("calls", default={})  # noqa: B039
 
 
 def output_folder() -> Path | None:
@@ -48,6 +47,21 @@ def output_folder() -> Path | None:
 def _folder(tracker: Any) -> Path | None:
     path = Path(tracker.output_path) if tracker and tracker.output_path else None
     return path.parent if path and path.suffix == ".json" else path
+
+
+def check_output_folder() -> None:
+    """Refuse an output folder that cannot be written, without making it."""
+    folder = output_folder()
+    if folder is None:
+        return
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise DataError(
+            f"{existing}: cannot be written ({error.strerror}); choose another --output_path"
+        ) from error
 
 
 def evaluation_settings() -> dict[str, Any]:
@@ -84,17 +98,17 @@ def num_answers() -> int | None:
     call = _arguments("evaluate")
     if not call:
         return None
-    total, all_samples = 0, call["samples"] or {}
+    total = 0
     for name, task in _tasks().items():
         asked = [each for each in task.instances if each.request_type.startswith("generate_until")]
         answers = sum(each.repeats or 1 for each in asked)
         # These are of this rank's documents. Only several ranks need to know how many there are in
         # all: lm-eval may prepare the documents anew for it.
         if asked and call["lm"].world_size > 1:
-            samples, limit = all_samples.get(name), call["limit"]
+            samples = (call["samples"] or {}).get(name)
             documents = len(set(samples)) if samples else len(task.eval_docs)
-            if limit and not samples:
-                documents = min(get_sample_size(task, limit), documents)
+            if call["limit"] and not samples:
+                documents = min(get_sample_size(task, call["limit"]), documents)
             answers = answers // len({each.doc_id for each in asked}) * documents
         total += answers
     return total
@@ -109,12 +123,13 @@ def _tasks() -> dict[str, Any]:
 
 
 def _arguments(function: str) -> dict[str, Any]:
-    return (_CALLS.get() or {}).get(function, {})
+    return _CALLS.get().get(function, {})
 
 
-def _check_saving(tracker: Any, folder: Path) -> None:
+def _check_saving(tracker: Any) -> None:
     """Fail if the evaluation's files are not written whole, where lm-eval only warns."""
-    if "save_results_samples" in vars(tracker):
+    folder = _folder(tracker)
+    if folder is None or "save_results_samples" in vars(tracker):
         return
     save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
 
@@ -147,12 +162,11 @@ def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
         if metadata := config.get("metadata"):
             shown = recorded({name: metadata[name] for name in given if name in metadata})
             config["metadata"] = metadata | shown
-    for samples in results.get("samples", {}).values():
-        for sample in samples:
-            sample["arguments"] = [
-                [recorded(part) if isinstance(part, Mapping) else part for part in request]
-                for request in sample["arguments"]
-            ]
+    for sample in itertools.chain(*results.get("samples", {}).values()):
+        sample["arguments"] = [
+            [recorded(part) if isinstance(part, Mapping) else part for part in request]
+            for request in sample["arguments"]
+        ]
     if tracker := call["evaluation_tracker"]:
         # The folder has the model's name, which may be a URL.
         logged = tracker.general_config_tracker
@@ -163,15 +177,13 @@ def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
 
 def _without_secrets(value: Any) -> Any:
     """`value`, changed in place where a string in it has a secret."""
-    if isinstance(value, str):
-        return without_secrets(value)
     if isinstance(value, dict):
         value.update({key: _without_secrets(inner) for key, inner in value.items()})
     elif isinstance(value, list):
         value[:] = map(_without_secrets, value)
     elif type(value) is tuple:
         return tuple(map(_without_secrets, value))
-    return value
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _wrap(function: Callable[..., Any]) -> None:
@@ -194,9 +206,8 @@ def _wrap(function: Callable[..., Any]) -> None:
                         raise OptionError(f"pass {name} as --{name}, not in --model_args")
             if given["gen_kwargs"]:
                 given["gen_kwargs"] = parse_arguments(given["gen_kwargs"])
-            if folder := _folder(given["evaluation_tracker"]):
-                _check_saving(given["evaluation_tracker"], folder)
-        token = _CALLS.set((_CALLS.get() or {}) | {function.__name__: given})
+            _check_saving(given["evaluation_tracker"])
+        token = _CALLS.set(_CALLS.get() | {function.__name__: given})
         try:
             results = function(*call.args, **call.kwargs)
         finally:

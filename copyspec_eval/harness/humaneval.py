@@ -1,7 +1,5 @@
 """The tasks `humaneval_evalplus` and `mbpp_evalplus`: functions to write, tested by EvalPlus."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import json
@@ -12,19 +10,16 @@ from typing import Any, ClassVar, Literal
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
+from copyspec_eval.harness.reference_prompts import evalplus_prompt, is_reference, stops
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir
 from copyspec_eval.scoring.humaneval.scores import as_samples, check, score_all
 from copyspec_eval.sources import JsonLine
 
 Benchmark = Literal["humaneval", "mbpp"]
-"""As EvalPlus calls it."""
-
+# OpenAI's HumanEval, which has the base tests alone.
 BASE_FILE = "HumanEval.jsonl.gz"
-"""OpenAI's HumanEval, which has the base tests alone."""
-
 _FILES: dict[Benchmark, tuple[str, ...]] = {
     "humaneval": ("HumanEvalPlus.jsonl", "HumanEvalPlus.jsonl.gz", BASE_FILE),
     "mbpp": ("MbppPlus.jsonl", "MbppPlus.jsonl.gz"),
@@ -53,30 +48,25 @@ class ProblemInstance(TurnInstance):
         settings = super().settings()
         if self.chat_template is not None:
             return settings
-        stops = settings.get("until") or reference_prompts.completion_stops(self.benchmark)
-        return settings | {"until": stops}
+        return settings | {"until": settings.get("until") or stops(self.benchmark)}
 
     def prompt(self) -> str:
         if self.chat_template is None:
             return "\n\n".join(filter(None, (self.system, self._beginning)))
         if self.is_reference:
-            return reference_prompts.evalplus_prompt(
-                self._beginning, self.chat_template, self.system
-            )
+            return evalplus_prompt(self._beginning, self.chat_template, self.system)
         return super().prompt()
 
     @property
     def raw_solution(self) -> str:
-        """The answer; if it is a completion, behind the code that it completes.
-
-        Where the paper's code asks, nothing stops the model, and the text is cut afterwards.
-        """
+        """The answer; if it is a completion, behind the code that it completes."""
         answer = str(self.resps[0] or "")
         if self.chat_template is None:
             return self._beginning + answer
         if not self.is_reference:
             return answer
-        ends = [end for end in map(answer.find, reference_prompts.chat_stops()) if end >= 0]
+        # Where the paper's code asks, nothing stops the model, and the text is cut afterwards.
+        ends = [end for end in map(answer.find, stops(None)) if end >= 0]
         return answer[: min(ends, default=None)]
 
     @property
@@ -88,7 +78,6 @@ class EvalPlusTask(MultiTurnTask):
     """One turn: a problem. All answers are tested together, once the last is in.
 
     `dataset_kwargs: {prompts: reference}` asks a chat as EvalPlus, and so the paper's code, does.
-
     Figures: `pass@1_base`, and `pass@1_plus` where the data has EvalPlus's tests. lm-eval's output
     folder gets the programs as `evalplus.evaluate --samples` reads them: `samples.jsonl` as
     sanitised and tested, `samples_raw.jsonl` as answered; other ranks than 0 write
@@ -104,7 +93,7 @@ class EvalPlusTask(MultiTurnTask):
                 f"the task {self.benchmark}_evalplus needs EvalPlus; "
                 "pip install 'copyspec-eval[humaneval]'"
             )
-        self._is_reference = reference_prompts.is_reference(dataset_kwargs)
+        self._is_reference = is_reference(dataset_kwargs)
         self._problems = _problems(self.benchmark)
         return [{name: row[name] for name in _TEXTS} for row in self._problems.values()]
 
@@ -158,17 +147,16 @@ def _problems(benchmark: Benchmark) -> dict[str, dict[str, Any]]:
     names, data = _FILES[benchmark], data_dir()
     if data is not None:
         folder = data / benchmark
-        for name in names:
-            if (folder / name).is_file():
-                return read_problems(folder / name)
+        for path in map(folder.joinpath, names):
+            if path.is_file():
+                return read_problems(path)
         raise DataError(
             f"{folder}: none of {', '.join(names)} is there; put a copy there, or "
             f"unset {DATA_DIR_VARIABLE} to download it"
         )
+    problems: dict[str, dict[str, Any]]
     try:
-        problems: dict[str, dict[str, Any]] = (
-            get_human_eval_plus() if benchmark == "humaneval" else get_mbpp_plus()
-        )
+        problems = get_human_eval_plus() if benchmark == "humaneval" else get_mbpp_plus()
     except OSError as error:
         raise DataError(
             f"cannot download {benchmark} ({error}); copy it to "

@@ -1,8 +1,5 @@
 """The model that `lm_eval --model copyspec` creates: lm-eval's `hf`, with generation replaced."""
 
-from __future__ import annotations
-
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -17,32 +14,25 @@ from lm_eval.models.utils import postprocess_generated_text
 from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
-from copyspec_eval.decoding.paired import PairedAnswer
+from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft, store_text
-from copyspec_eval.errors import ModelError, OptionError, report_errors_in_one_line
-from copyspec_eval.harness import options, requests
-from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.errors import ModelError, OptionError
+from copyspec_eval.harness import evaluation, options, requests
+from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.backends.hf import split_documents_over_ranks
-from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, check_output_folder
+from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, logger, run_spec
 from copyspec_eval.harness.requests import Prepared
-from copyspec_eval.harness.run_spec import run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
-from copyspec_eval.types import PAPER_DELTA, Generation
+from copyspec_eval.types import Generation
 
-report_errors_in_one_line()
-
-logger = logging.getLogger("lm_eval.copyspec")
-
-_AUTO_TOKENS = 128
-"""Tokens of a step, over all rows, up to which reading the weights bounds its time."""
-_USUAL_DRAFT = 15
-"""Tokens of a draft; few are longer."""
+_AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
+_USUAL_DRAFT = 15  # tokens; few drafts are longer
 
 
 @register_model("copyspec")
@@ -52,17 +42,10 @@ class CopySpecLM(HFLM):
     Args:
         pretrained: as for `hf`: a Hub name, a folder, or a loaded model; by default
             `copyspec-tiny`, the embedded model.
-        drafter: `suffix`, the paper's `copyspec`, or `none`, which decodes token by token; by
-            default `suffix`, or `copyspec` where `gamma` is given.
-        gamma: the paper's γ, how many trailing tokens must have occurred before.
-        num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
+        drafter, gamma, num_draft_tokens, tree, recycle, delta, exact: as for `generate` in Python.
         store: also copy from earlier answers of the run; or the folder of an earlier run, several
             as a list or with `:` between them, to copy from its answers too.
-        tree: draft several continuations at once; needs `exact=false`.
-        recycle: fill such trees with the runners-up of the model's own logits.
-        draft_model: a smaller model of the same tokenizer, which drafts where the drafter does not.
-        delta: the paper's δ, how many tokens the draft model proposes at a time.
-        exact: whether outputs are those of plain decoding, bit for bit, whatever was drafted.
+        draft_model: the name of a smaller model that drafts where the drafter does not.
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
         arms: several ways of drafting that answer every request in turn, as with `paired`, each
@@ -79,14 +62,6 @@ class CopySpecLM(HFLM):
     def __init__(
         self,
         pretrained: Any = None,
-        drafter: str | None = "",
-        gamma: int | None = None,
-        num_draft_tokens: int | None = None,
-        store: bool | str | list[str] = False,
-        tree: bool = False,
-        recycle: bool = False,
-        draft_model: str | None = None,
-        delta: int = PAPER_DELTA,
         exact: bool = True,
         paired: bool = False,
         arms: str | list[str] | None = None,
@@ -96,21 +71,14 @@ class CopySpecLM(HFLM):
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
+        drafting = {name: kwargs.pop(name) for name in options.DRAFTING & kwargs.keys()}
         options.check_values(kwargs)
-        check_output_folder()
+        evaluation.check_output_folder()
         self._arguments = dict(kwargs)
+        drafter = drafting.get("drafter", "")
         if arms is not None and drafter != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
-        shared = options.drafting(
-            drafter,
-            gamma,
-            store,
-            num_draft_tokens=num_draft_tokens,
-            tree=tree,
-            recycle=recycle,
-            draft_model=draft_model,
-            delta=delta,
-        )
+        shared = options.drafting(**drafting)
         self._exact = check_bool("exact", exact)
         self._options = parse_arms(shared, arms, exact=exact)
         self._paired = check_bool("paired", paired) or arms is not None
@@ -128,12 +96,8 @@ class CopySpecLM(HFLM):
     def _load(self, pretrained: Any, kwargs: dict[str, Any]) -> None:
         source = model_path(pretrained) if isinstance(pretrained, str) else pretrained
         config: Any = options.checked_config(source, kwargs)
-        check_model_cache(
-            model_support.needs_model_cache(config),
-            self._options,
-            exact=self._exact,
-            batch_size=kwargs.get("batch_size", 1),
-        )
+        reason, batch_size = model_support.needs_model_cache(config), kwargs.get("batch_size", 1)
+        check_model_cache(reason, self._options, exact=self._exact, batch_size=batch_size)
         for name in self._draft_models:
             named = source if isinstance(source, str) else config._name_or_path
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
@@ -165,10 +129,11 @@ class CopySpecLM(HFLM):
         jobs.sort(key=lambda job: -len(job.sequence.prompt_ids))
         session = self.prepare()
         batch_size = self._batch_size(session, jobs)
+        engine: Any
+        engine, *others = (session.engine(arm, batch_size) for arm in self._arms)
         if self._paired:
-            engine: Any = session.paired(self._arms, batch_size, self._baseline_cache)
-        else:
-            engine = session.engine(self._arms[0], batch_size)
+            caches = self._baseline_cache, session.groups
+            engine = PairedEngine(session.model, [engine, *others], *caches)
         sequences = [job.sequence for job in jobs]
         engine.check(sequences)
         for arm, recorder in zip(self._arms, self._recorders, strict=True):
@@ -176,19 +141,15 @@ class CopySpecLM(HFLM):
             recorder.begin(self._spec(session, arm, answers.asked, batch_size), costs)
 
         def finish(index: int, generated: Generation | Sequence[PairedAnswer]) -> None:
-            by_arm: Sequence[PairedAnswer | Generation] = (
-                [generated] if isinstance(generated, Generation) else generated
-            )
-            texts = [
-                self._record(arm, recorder, jobs[index], answer)
-                for arm, recorder, answer in zip(self._arms, self._recorders, by_arm, strict=True)
-            ]
-            answers.add(jobs[index].asked, texts[0])
+            by_arm: Any = [generated] if isinstance(generated, Generation) else generated
+            recorded = zip(self._arms, self._recorders, by_arm, strict=True)
+            text, *_ = [self._record(jobs[index], *each) for each in recorded]
+            answers.add(jobs[index].asked, text)
 
         if is_first:
             engine.warm_up(sequences[0])
             self._warm = True
-        with answers:
+        with answers.bar():
             engine.generate(sequences, finish)
         return answers.texts()
 
@@ -210,19 +171,12 @@ class CopySpecLM(HFLM):
         with self._autocast():
             if self._session and self._session.model is model_copy(self.model).model:
                 return self._session
-            session = Session(
-                self.model,
-                self.tokenizer,
-                self._options,
-                exact=self._exact,
-                rows=self._rows or 2,
-                needs_rows=self._rows is not None,
-            )
+            rows: Any = {"rows": self._rows or 2, "needs_rows": self._rows is not None}
+            session = Session(self.model, self.tokenizer, self._options, exact=self._exact, **rows)
         if session.reason:
             logger.warning(
-                "%s: it is decoded with its own attention and cache, one request at a time, and "
-                "nothing of earlier prompts is reused (prefix_cache)",
-                session.reason,
+                f"{session.reason}: it is decoded with its own attention and cache, one request at "
+                "a time, and nothing of earlier prompts is reused (prefix_cache)"
             )
             self._prefix_bytes = 0
         self._session = session
@@ -230,25 +184,18 @@ class CopySpecLM(HFLM):
         return session
 
     def _load_arms(self) -> list[Arm]:
-        """The arms with their draft models and empty prefix caches; so has the baseline."""
         # Arms that shared a cache would find in it what another arm had read.
         num_caches = len(self._options) + self._paired
         num_bytes = self._prefix_bytes // num_caches
         caches = [PrefixCache(num_bytes) if num_bytes else None for _ in range(num_caches)]
         self._baseline_cache = caches[-1]
-        drafting = {
-            name: options.load_draft_model(name, self.model.dtype, self.device, self._arguments)
-            for name in self._draft_models
-        }
-        return [
-            Arm(
-                each,
-                drafter_factory(each, self._earlier.in_order),
-                cache,
-                DraftModel(drafting[each.draft_model], each.delta) if each.draft_model else None,
-            )
-            for each, cache in zip(self._options, caches, strict=False)
-        ]
+        how = self.model.dtype, self.device, self._arguments
+        drafting = {name: options.load_draft_model(name, *how) for name in self._draft_models}
+        arms = []
+        for each, cache in zip(self._options, caches, strict=False):
+            small = DraftModel(drafting[each.draft_model], each.delta) if each.draft_model else None
+            arms.append(Arm(each, drafter_factory(each, self._earlier.in_order), cache, small))
+        return arms
 
     @property
     def _draft_models(self) -> set[str]:
@@ -259,11 +206,8 @@ class CopySpecLM(HFLM):
         return None if self.batch_size == "auto" else int(self.batch_size)
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(
-            device_type=self.device.type,
-            dtype=self.mixed_precision_dtype,
-            enabled=self.mixed_precision_dtype is not None,
-        )
+        dtype = self.mixed_precision_dtype
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
     def _batch_size(self, session: Session, jobs: list[Prepared]) -> int:
         """`--batch_size`; with `auto`, as many rows as are nearly free."""
@@ -276,29 +220,19 @@ class CopySpecLM(HFLM):
         return 1 << (rows.bit_length() - 1)
 
     def _record(
-        self, arm: Arm, recorder: RunRecorder, job: Prepared, answer: PairedAnswer | Generation
+        self, job: Prepared, arm: Arm, recorder: RunRecorder, answer: PairedAnswer | Generation
     ) -> RecordedText:
         baseline = None
         if isinstance(answer, PairedAnswer):
             plain, difference = answer.baseline.generation, answer.baseline.difference
             baseline = BaselineTurn(plain.counts, plain.token_ids, difference)
             answer = answer.generation
-        return recorder.add(
-            job.asked,
-            self._text(job, baseline.token_ids if baseline else answer.token_ids),
-            TimedAnswer(
-                answer.counts,
-                answer.token_ids,
-                job.sequence.prompt_ids,
-                answer.attempts,
-                answer.spans,
-                baseline,
-            ),
-            partial(self.tok_decode, skip_special_tokens=False),
-            backend="copyspec",
-            drafter=arm.options.label,
-            batch_size=answer.batch_size,
-        )
+        text = self._text(job, baseline.token_ids if baseline else answer.token_ids)
+        ids, made = (answer.token_ids, job.sequence.prompt_ids), (answer.attempts, answer.spans)
+        timed = TimedAnswer(answer.counts, *ids, *made, baseline)
+        decode = partial(self.tok_decode, skip_special_tokens=False)
+        ours = {"drafter": arm.options.label, "batch_size": answer.batch_size}
+        return recorder.add(job.asked, text, timed, decode, backend="copyspec", **ours)
 
     def _text(self, job: Prepared, answer_ids: Sequence[int]) -> str:
         """The answer's text, cut as by `HFLM.generate_until`: without thinking and stops."""

@@ -6,12 +6,12 @@ lm-eval asks turn 1 of all documents, then turn 2 of all documents, and so on. A
 renders its prompt from the earlier answers when the model reads it.
 """
 
-from __future__ import annotations
-
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy
@@ -23,7 +23,7 @@ from lm_eval.api.task import ConfigurableTask
 
 from copyspec_eval.errors import DataError, OptionError, report_errors_in_one_line
 from copyspec_eval.provenance import is_of_this_process
-from copyspec_eval.records import TurnRecord, record_of
+from copyspec_eval.records import record_of
 from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
 
@@ -33,7 +33,6 @@ MAX_TURNS = 8
 
 Message = dict[str, str]
 ChatTemplate = Callable[..., str]
-Fields = dict[str, Any]
 
 
 def render(messages: Sequence[Message], chat_template: ChatTemplate | None) -> str:
@@ -58,7 +57,7 @@ class TurnInstance(Instance):
         self,
         doc: dict[str, Any],
         question: str,
-        previous: TurnInstance | None,
+        previous: "TurnInstance | None",
         generation_kwargs: dict[str, Any],
         metadata: tuple[str | None, int | None, int | None],
         system: str = "",
@@ -115,9 +114,8 @@ class MultiTurnTask(ConfigurableTask):
     subclass's scores; and, of answers that carry a `TurnRecord`, each of `METRICS` as
     `{name}_turn{k}`: per document what it contributes, over the task what the metric makes of that.
 
-    A figure without a value is left out: all of `METRICS` for another backend, the timed ones when
-    every answer came from lm-eval's cache, those of pairs when the run was not paired,
-    `accepted_per_attempt` when nothing was copied. Rank 0 decides for the run.
+    A figure without a value is left out, e.g. the timed ones when every answer came from lm-eval's
+    cache, or those of pairs when the run was not paired. Rank 0 decides for the run.
 
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
@@ -141,14 +139,13 @@ class MultiTurnTask(ConfigurableTask):
             raise DataError(
                 f"{self.task_name}: {self.num_turns} turns in a document; give 1 to {MAX_TURNS}"
             )
-        answered = {f"answered_turn{turn + 1}": True for turn in range(self.num_turns)}
-        for name, higher_is_better in (answered | self.score_names()).items():
-            self._aggregation_list[name] = mean
-            self._higher_is_better[name] = higher_is_better
-        for turn in range(1, self.num_turns + 1):
-            for metric in METRICS:
-                self._aggregation_list[_key(metric, turn)] = partial(_over, metric)
-                self._higher_is_better[_key(metric, turn)] = metric.higher_is_better
+        turns = range(1, self.num_turns + 1)
+        scores = {f"answered_turn{turn}": True for turn in turns} | self.score_names()
+        self._higher_is_better |= scores
+        self._aggregation_list |= dict.fromkeys(scores, mean)
+        for turn, metric in product(turns, METRICS):
+            self._aggregation_list[f"{metric.name}_turn{turn}"] = partial(_over, metric)
+            self._higher_is_better[f"{metric.name}_turn{turn}"] = metric.higher_is_better
         self._system_instruction: str | None = None
         self._rank = 0
         self._reported: set[str] = set()
@@ -230,30 +227,25 @@ class MultiTurnTask(ConfigurableTask):
         a rank that lacks one. So the other ranks report all.
         """
         super().apply_filters()
-        by_turn: dict[int, list[Fields]] = {turn: [] for turn in range(1, self.num_turns + 1)}
-        for instance in self._instances:
-            by_turn[instance.turn].append(_fields(record_of(instance.resps[0])))
-        self._reported = {
-            _key(metric, turn)
-            for turn, answers in by_turn.items()
-            for metric in METRICS
-            if self._rank
-            or not math.isnan(_over(metric, (_parts(metric, fields) for fields in answers)))
-        }
-        if self._is_scored:
-            self.prepare_scores()
+        if not self._is_scored:
+            return
+        parts = defaultdict(list)
+        for each in self._instances:
+            for name, part in _contributions(each.turn, each.resps[0]).items():
+                parts[name].append(part)
+        figures = {name: self._aggregation_list[name](parts[name]) for name in parts}
+        self._reported = {name for name in parts if self._rank or not math.isnan(figures[name])}
+        self.prepare_scores()
 
     def process_results(self, doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         if not self._is_scored:
             return {"bypass": 999}  # lm-eval's own value under --predict_only
         texts = [str(answer or "") for answer in results]
         figures: dict[str, Any] = {}
-        for turn, (answer, text) in enumerate(zip(results, texts, strict=True), start=1):
-            figures[f"answered_turn{turn}"] = float(bool(text.strip()))
-            fields = _fields(record_of(answer))
-            for metric in METRICS:
-                if _key(metric, turn) in self._reported:
-                    figures[_key(metric, turn)] = _parts(metric, fields)
+        for turn, answer in enumerate(results, start=1):
+            figures[f"answered_turn{turn}"] = float(bool(texts[turn - 1].strip()))
+            parts = _contributions(turn, answer)
+            figures |= {name: parts[name] for name in parts if name in self._reported}
         return figures | self.score(doc, texts)
 
     @property
@@ -261,19 +253,18 @@ class MultiTurnTask(ConfigurableTask):
         return "bypass" not in self._metric_fn_list
 
 
-def _key(metric: Metric, turn: int) -> str:
-    return f"{metric.name}_turn{turn}"
-
-
-def _fields(record: TurnRecord | None) -> Fields:
-    """A turn's columns; an earlier run measured an answer from lm-eval's cache."""
-    return columns(record) | {"measured": is_of_this_process(record.run_id)} if record else {}
-
-
-def _parts(metric: Metric, fields: Fields) -> tuple[Any, ...] | None:
-    """A turn's contribution to a metric; None without the values that it needs."""
-    values = tuple(fields.get(name) for name in metric.columns)
-    return None if None in values or (metric.timed and not fields["measured"]) else values
+def _contributions(turn: int, answer: object) -> dict[str, tuple[Any, ...] | None]:
+    """What an answer contributes to each metric of its turn; None without the values it needs."""
+    record = record_of(answer)
+    fields = columns(record) if record else {}
+    # An earlier run measured an answer from lm-eval's cache.
+    is_measured = record is not None and is_of_this_process(record.run_id)
+    figures: dict[str, tuple[Any, ...] | None] = {}
+    for metric in METRICS:
+        values = tuple(fields.get(name) for name in metric.columns)
+        is_known = None not in values and (is_measured or not metric.timed)
+        figures[f"{metric.name}_turn{turn}"] = values if is_known else None
+    return figures
 
 
 def _over(metric: Metric, parts: Iterable[tuple[float, ...] | None]) -> float:

@@ -1,7 +1,5 @@
 """`--model_args`: which exist, and what they may be, checked before a model is loaded."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -12,13 +10,7 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from copyspec_eval.decoding.model_support import check_config, needs_model_cache
 from copyspec_eval.drafters.registry import store_option
@@ -28,19 +20,16 @@ from copyspec_eval.session.session import checked_draft_model
 from copyspec_eval.session.settings import check_bool, draft_options
 from copyspec_eval.types import DraftOptions
 
-OUR_OPTIONS = (
-    *(field.name for field in fields(DraftOptions)),
-    *("exact", "paired", "arms", "prefix_cache"),
-)
-
+DRAFTING = {field.name for field in fields(DraftOptions)}
+OUR_OPTIONS = {*DRAFTING, "exact", "paired", "arms", "prefix_cache"}
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 LOADING_OPTIONS = {
     *("cache_dir", "code_revision", "device_map", "experts_implementation", "force_download"),
     *("key_mapping", "local_files_only", "low_cpu_mem_usage", "proxies", "token", "torch_dtype"),
     *("use_safetensors", "variant"),
 }
+# Those that hold for every model, the draft model too.
 _ACCESS_OPTIONS = ("trust_remote_code", "cache_dir", "token")
-"""Those that hold for every model, the draft model too."""
 _PARALLEL_OPTIONS = ("device_map", "max_memory_per_gpu", "max_cpu_memory")
 
 _NOT_QUANTIZED = "would quantize nothing; pass the name or folder of a checkpoint saved quantized"
@@ -57,7 +46,9 @@ _REFUSED = {
 }
 
 
-def drafting(drafter: str | None, gamma: int | None, store: object, **others: Any) -> DraftOptions:
+def drafting(
+    drafter: str | None = "", gamma: int | None = None, store: object = False, **others: Any
+) -> DraftOptions:
     """How to draft, from `model_args`: lm-eval reads the word "none" as None."""
     chosen = "none" if drafter is None else drafter or None
     return draft_options(chosen, gamma, store=store_option(store), **others)
@@ -94,10 +85,9 @@ def _check_device(name: object) -> None:
         device = torch.device(name)  # type: ignore[call-overload]
         if device.type != "cuda":
             torch.empty(0, device=device)
-            return
         # Not tried, or every rank would take memory of the first one. Without any, lm-eval's
         # default is cuda:0 all the same.
-        if (device.index or 0) < max(torch.cuda.device_count(), 1):
+        if device.type != "cuda" or (device.index or 0) < max(torch.cuda.device_count(), 1):
             return
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         reason = _first_line(error)
@@ -116,16 +106,14 @@ def loading(option: str, value: object, remedy: str) -> Iterator[None]:
         raise ModelError(f"{reason} ({remedy})") from error
 
 
-def checked_config(pretrained: Any, options: Mapping[str, Any]) -> PretrainedConfig:
-    if isinstance(pretrained, str):
-        config = _read_config(pretrained, options, "pretrained")
-    elif hasattr(pretrained, "config"):
-        config = pretrained.config
-    else:
+def checked_config(pretrained: Any, options: Mapping[str, Any]) -> Any:
+    is_name = isinstance(pretrained, str)
+    if not (is_name or hasattr(pretrained, "config")):
         raise OptionError(
             f"pretrained={pretrained!r} is neither a model nor the name of one; pass a Hub name, "
             "a folder, or a loaded model"
         )
+    config = _read_config(pretrained, options, "pretrained") if is_name else pretrained.config
     _check_names(options, config)
     check_config(config)
     return config
@@ -134,12 +122,11 @@ def checked_config(pretrained: Any, options: Mapping[str, Any]) -> PretrainedCon
 def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> None:
     """Refuse a draft model that does not fit the target's tokenizer, before loading its weights."""
     access = _access(options)
-    config = _read_config(model_path(name), access, "draft_model")
-    check_config(config)
+    check_config(config := _read_config(model_path(name), access, "draft_model"))
     if reason := needs_model_cache(config):
         raise ModelError(f"draft_model={name!r}: {reason}; pass another one")
     vocabularies = []
-    for each in (options.get("tokenizer") or tokenizer, model_path(name)):
+    for each in (tokenizer, model_path(name)):
         with loading("tokenizer", each, "it is needed to compare its tokens with the other's"):
             vocabularies.append(AutoTokenizer.from_pretrained(each, **access).get_vocab())
     target, draft = vocabularies
@@ -157,8 +144,8 @@ def load_draft_model(
 ) -> PreTrainedModel:
     auto: Any = AutoModelForCausalLM
     with loading("draft_model", name, "check its files"):
-        loaded = auto.from_pretrained(model_path(name), dtype=dtype, **_access(options))
-        model: PreTrainedModel = loaded.to(device).eval()
+        model = auto.from_pretrained(model_path(name), dtype=dtype, **_access(options))
+        model.to(device).eval()
     return checked_draft_model(model)
 
 
@@ -166,28 +153,26 @@ def _access(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _ACCESS_OPTIONS if name in options}
 
 
-def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> PretrainedConfig:
+def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> Any:
     names = ("revision", "subfolder", "gguf_file", "cache_dir", "token")
     chosen = {name: options[name] for name in names if options.get(name)}
     # Without a value, transformers asks at the keyboard whether to run a model's code.
     chosen["trust_remote_code"] = bool(options.get("trust_remote_code"))
     remedy = "pass a Hub name or a folder with config.json"
     with loading(option, pretrained, f"{remedy}; trust_remote_code=True runs code that is with it"):
-        config: PretrainedConfig = AutoConfig.from_pretrained(pretrained, **chosen)
-    return config
+        return AutoConfig.from_pretrained(pretrained, **chosen)
 
 
-def _check_names(options: Mapping[str, Any], config: PretrainedConfig) -> None:
+def _check_names(options: Mapping[str, Any], config: Any) -> None:
     ours_and_harness = {*OUR_OPTIONS, *_harness_options()} - _REFUSED.keys()
     for name, value in options.items():
         refused = "bnb_4bit_" if name.startswith("bnb_4bit_") else name
         if refused in _REFUSED:
             raise OptionError(f"{name}={value!r} {_REFUSED[refused]}")
-        known = name in ours_and_harness or name in LOADING_OPTIONS
-        if not known and not hasattr(config, name):
+        if name not in ours_and_harness | LOADING_OPTIONS and not hasattr(config, name):
             raise unknown_option("model_arg", name, ours_and_harness)
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    positions = options.get("max_position_embeddings", positions)
+    configured = getattr(config.get_text_config(), "max_position_embeddings", None)
+    positions = options.get("max_position_embeddings", configured)
     if positions is not None and (options.get("max_length") or 0) > positions:
         raise OptionError(
             f"max_length={options['max_length']} is more than the {positions} positions of the "

@@ -1,10 +1,6 @@
-"""What is recorded of a run's settings: the values of declared ones, the names of others.
+"""What is recorded of a run's settings: the values of declared ones, the names of others."""
 
-Imports neither torch nor transformers before a model of ours is asked for.
-"""
-
-from __future__ import annotations
-
+import contextlib
 import functools
 import inspect
 import json
@@ -21,8 +17,8 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.paths import lm_eval_models
 from copyspec_eval.redaction import NOT_RECORDED, looks_secret, masked
 
+# More `--model_args`, a JSON object, for secrets: others can read a command line.
 VARIABLE = "COPYSPEC_MODEL_ARGS"
-"""More `--model_args`, a JSON object, for secrets: others can read a command line."""
 
 # Settings of requests, chat templates, tasks, vLLM's drafts and loggers that no signature declares.
 _OTHERS = (
@@ -40,10 +36,7 @@ def is_ours(model: Any) -> bool:
 
 
 def recorded(settings: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """`settings`, JSON values, as they are recorded; what is not is also hidden from every text.
-
-    `also` are names that the class or the config of a loaded model declares.
-    """
+    """JSON values as they are recorded: of declared names and `also`; others get hidden."""
     if not settings:
         return {}
     names = _declared() | {name for name in also if not looks_secret(name)}
@@ -78,12 +71,10 @@ def _declared() -> frozenset[str]:
     names = {*OUR_OPTIONS, *LOADING_OPTIONS, *_OTHERS}
     names |= vars(GenerationConfig()).keys()  # type: ignore[no-untyped-call]
     names |= parameters(HFLM) | parameters(TemplateAPI) | parameters(EvaluationTracker)
-    try:
+    with contextlib.suppress(ImportError):
         from lm_eval.models.vllm_causallms import VLLM
         from vllm import EngineArgs
-    except ImportError:
-        pass
-    else:
+
         names |= parameters(VLLM) | parameters(EngineArgs)
     # It is a marker in the answer's text.
     return frozenset({name for name in names if not looks_secret(name)} | {"think_end_token"})
@@ -99,7 +90,7 @@ class Arguments(dict[str, Any]):
     def __repr__(self) -> str:
         return repr(recorded(self))
 
-    def __or__(self, other: Mapping[str, Any]) -> Arguments:  # type: ignore[override]
+    def __or__(self, other: Mapping[str, Any]) -> "Arguments":  # type: ignore[override]
         return Arguments({**self, **other})
 
 
@@ -149,14 +140,12 @@ def watch_command() -> None:
     def init(config: Any, /, *args: Any, **kwargs: Any) -> None:
         global _command
         original(config, *args, **kwargs)
-        if not is_ours(config.model):
-            return
-        redaction.mask_logs()
-        for field in fields(config):
-            value = getattr(config, field.name)
-            if isinstance(value, dict) and field.name not in ("samples", "cache_requests"):
-                setattr(config, field.name, parse_arguments(value))
-        _command = _command_line(config)
+        if is_ours(config.model):
+            redaction.mask_logs()
+            for name in {field.name for field in fields(config)} - {"samples", "cache_requests"}:
+                if isinstance(value := getattr(config, name), dict):
+                    setattr(config, name, parse_arguments(value))
+            _command = _command_line(config)
 
     EvaluatorConfig.__init__ = init
 

@@ -1,43 +1,46 @@
 """What a run leaves in its folder: the rows of `turns.jsonl`, the manifest, and the table."""
 
-from __future__ import annotations
-
 import hashlib
+import inspect
 import json
 import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy
+import torch
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import CacheHook
 from tqdm import tqdm
 
 from copyspec_eval import provenance, records
-from copyspec_eval.errors import DataError
-from copyspec_eval.harness.backends.base import TimedAnswer
-from copyspec_eval.harness.evaluation import document_number, num_answers, output_folder
-from copyspec_eval.harness.recorded import command as recorded_command
-from copyspec_eval.harness.recorded import recorded
+from copyspec_eval.decoding.model_copy import weights_hash
+from copyspec_eval.errors import report_errors_in_one_line
+from copyspec_eval.harness import evaluation
+from copyspec_eval.harness.backends import TimedAnswer
+from copyspec_eval.harness.recorded import command, recorded
 from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
 from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord
+from copyspec_eval.redaction import masked
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import run_figures, run_table
 from copyspec_eval.reports.turns import columns
 from copyspec_eval.session.span_characters import span_characters
 
+report_errors_in_one_line()
+
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
 
 _NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
+# Figures on the bar; each needs nothing but sums.
 _SHOWN = [metric for metric in METRICS if metric.name in _NAMES]
-"""Figures on the bar; each needs nothing but sums."""
+# Fields of their own in a `RunSpec`.
+_ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}
 
 
 class Asked(NamedTuple):
@@ -49,45 +52,30 @@ class Asked(NamedTuple):
     settings: dict[str, Any]
 
 
-def check_output_folder() -> None:
-    """Refuse an output folder that cannot be written, without making it."""
-    folder = output_folder()
-    if folder is None:
-        return
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    try:
-        with TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise DataError(
-            f"{existing}: cannot be written ({error.strerror}); choose another --output_path"
-        ) from error
-
-
+@dataclass
 class RunRecorder:
     """Records a run's rows, in lm-eval's output folder if any; another `RunSpec` is another run."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.run_id = provenance.new_run_id()
-        self.rows: list[TurnRecord] = []
-        self._rank = rank
-        self._world_size = world_size
-        self._folder: Path | None = None
-        self._spec: RunSpec | None = None
+    rank: int
+    world_size: int
+    run_id: str = field(default_factory=provenance.new_run_id)
+    rows: list[TurnRecord] = field(default_factory=list)
+    folder: Path | None = None
+    spec: RunSpec | None = None
 
     def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
         """Write the manifest of the evaluation under way; a later call adds its tasks to it."""
-        folder, earlier = output_folder(), self._spec
+        folder, earlier = evaluation.output_folder(), self.spec
         if earlier is not None:
-            if (folder, replace(spec, tasks={})) == (self._folder, replace(earlier, tasks={})):
+            if (folder, replace(spec, tasks={})) == (self.folder, replace(earlier, tasks={})):
                 spec = replace(spec, tasks=earlier.tasks | spec.tasks)
             else:
                 self.run_id, self.rows = provenance.new_run_id(), []
-        if folder is not None and self._rank == 0 and (folder, spec) != (self._folder, earlier):
-            command = recorded_command() or Path(sys.argv[0]).name
-            settings = (command, spec, step_seconds, num_answers())
+        if folder is not None and self.rank == 0 and (folder, spec) != (self.folder, earlier):
+            name = command() or Path(sys.argv[0]).name
+            settings = (name, spec, step_seconds, evaluation.num_answers())
             write_manifest(folder, RunManifest(self.run_id, provenance.started_at(), *settings))
-        self._folder, self._spec = folder, spec
+        self.folder, self.spec = folder, spec
 
     def add(
         self,
@@ -97,24 +85,21 @@ class RunRecorder:
         decode: Callable[[Sequence[int]], str] | None = None,
         **settings: Any,
     ) -> RecordedText:
-        """Record an answer, and append its row to the file if there is one.
-
-        With `decode`, the text of tokens, the row also has the characters of what was copied.
-        `settings` are further fields of `TurnRecord`.
-        """
+        """Record an answer, with `settings` of `TurnRecord` and, by `decode`, copies' places."""
         prompt, whole_text = asked.prompt, text
         places: tuple[SpanCharacters, ...] = ()
         if decode is not None:
-            prompt, whole_text, places = span_characters(
-                decode, answer.prompt_ids, answer.token_ids or (), answer.spans
-            )
+            ids = answer.prompt_ids, answer.token_ids or ()
+            prompt, whole_text, places = span_characters(decode, *ids, answer.spans)
         instance, task = asked.instance, asked.instance.task_name or ""
-        document = document_number(task, instance.doc_id)
+        document = evaluation.document_number(task, instance.doc_id)
         category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
         generation = sorted(recorded(asked.settings).items())
+        reported = answer._asdict()
+        del reported["prompt_ids"]
         row = TurnRecord(
             run_id=self.run_id,
-            rank=self._rank,
+            rank=self.rank,
             task=task,
             doc_id=-1 if document is None else document,
             turn=getattr(instance, "turn", 1),
@@ -123,33 +108,25 @@ class RunRecorder:
             prompt_sha256=hashlib.sha256(asked.prompt.encode()).hexdigest(),
             generation=", ".join(f"{k}={v}" for k, v in generation if k != "until"),
             prompt=prompt,
-            counts=answer.counts,
-            attempts=answer.attempts,
-            token_ids=answer.token_ids,
             text=text,
             answer=whole_text,
-            spans=answer.spans,
             span_characters=places,
-            baseline=answer.baseline,
+            **reported,
             **settings,
         )
         self.rows.append(row)
-        if self._folder is not None:
-            records.append(records.records_file(self._folder, self._rank), row)
+        if self.folder is not None:
+            records.append(records.records_file(self.folder, self.rank), row)
         return RecordedText(text, row)
 
-    def all_rows(self) -> list[TurnRecord]:
-        """The run's rows of all ranks if they went to a folder; else this rank's."""
+    def report(self) -> dict[str, Any]:
+        """Figures of the run's rows, of all ranks if they went to a folder; else this rank's."""
         rows = list(self.rows)
-        if self._folder is not None:
-            for rank in set(range(self._world_size)) - {self._rank}:
-                file = records.records_file(self._folder, rank)
+        if self.folder is not None:
+            for rank in set(range(self.world_size)) - {self.rank}:
+                file = records.records_file(self.folder, rank)
                 others = records.read(file, []) if file.exists() else []
                 rows += [row for row in others if row.run_id == self.run_id]
-        return rows
-
-    def report(self) -> dict[str, Any]:
-        rows = self.all_rows()
         if rows:
             logger.info("figures of this run:\n%s", run_table(rows))
         return {"run_id": self.run_id, "figures": run_figures(rows)}
@@ -159,7 +136,7 @@ class Answers:
     """The answers to one call of `generate_until`, each `asked` once, with a bar of their speed."""
 
     def __init__(self, lm: Any, requests: Sequence[Instance], disable_bar: bool) -> None:
-        self._cache: CacheHook = lm.cache_hook
+        self._lm = lm
         self._disable_bar = disable_bar or lm.rank != 0
         # lm-eval lists an instance `repeats` times, and the last one again for each document that
         # other ranks have more; these get the answer that is there.
@@ -179,27 +156,21 @@ class Answers:
         self._texts: dict[tuple[int, int], RecordedText] = {}
         self._sums: Counter[str] = Counter()
 
-    def __enter__(self) -> Answers:
-        self._bar = tqdm(
-            total=len(self.asked), disable=self._disable_bar, desc="Answering", unit="answer"
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
+    def bar(self) -> tqdm:
+        total, disable = len(self.asked), self._disable_bar
+        self._bar = tqdm(total=total, disable=disable, desc="Answering", unit="answer")
+        return self._bar
 
     def add(self, asked: Asked, text: RecordedText) -> None:
         """One more answer; lm-eval's `--use_cache` writes it at once, so that no kill loses it."""
         self._texts[id(asked.instance), asked.repeat] = text
-        self._cache.add_partial("generate_until", asked.instance.args, text)
-        if self._cache.dbdict is not None:
-            self._cache.dbdict.commit(blocking=True)
-        self._show(columns(text.record))
-
-    def _show(self, fields: dict[str, Any]) -> None:
+        cache = self._lm.cache_hook
+        cache.add_partial("generate_until", asked.instance.args, text)
+        if cache.dbdict is not None:
+            cache.dbdict.commit(blocking=True)
+        fields, shown = columns(text.record), {}
         names = {name for metric in _SHOWN for name in metric.columns}
         self._sums.update({name: fields[name] for name in names if fields[name] is not None})
-        shown = {}
         for metric in _SHOWN:
             values = [self._sums.get(name, math.nan) for name in metric.columns]
             figure = metric.over(numpy.array([values]), numpy.arange(1))
@@ -210,3 +181,75 @@ class Answers:
 
     def texts(self) -> list[str]:
         return [self._texts[key] for key in self._keys]
+
+
+def run_spec(
+    lm: Any,
+    *,
+    backend: str,
+    model: object,
+    arguments: Mapping[str, Any],
+    batch_size: int | str,
+    asked: Iterable[Asked],
+    processors: Callable[[dict[str, Any]], Collection[str] | None],
+    drafting: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """What `lm`, which loaded `model` by the user's `arguments`, is asked in this evaluation."""
+    loaded = getattr(lm, "model", None)
+    config = getattr(loaded, "config", None)
+    requests = {each.instance.task_name or "": each.settings for each in asked}
+    tasks = evaluation.task_settings(set(requests))
+    for task, settings in requests.items():
+        tasks[task] = tasks.get(task, {}) | {"logits_processors": processors(settings)}
+    return RunSpec(
+        backend=backend,
+        model=masked(model) if isinstance(model, str) else f"({type(loaded).__name__})",
+        model_args=_resolved(lm, arguments, config, _ELSEWHERE | set(drafting or ())),
+        drafting=_plain(dict(drafting or {})),
+        batch_size=batch_size,
+        device=str(getattr(lm, "device", "unknown")),
+        dtype=str(getattr(loaded, "dtype", "unknown")).removeprefix("torch."),
+        weights=weights_hash(loaded) if isinstance(loaded, torch.nn.Module) else None,
+        quantization=_plain(getattr(config, "quantization_config", None)),
+        ranks=lm.world_size,
+        threads=torch.get_num_threads(),
+        hardware=provenance.hardware(),
+        environment=provenance.kernel_environment(),
+        versions=provenance.versions(),
+        code=provenance.code_commit(),
+        evaluation=_plain(evaluation.evaluation_settings()),
+        tasks=_plain({task: tasks[task] for task in requests}),
+    )
+
+
+def _resolved(
+    lm: Any, arguments: Mapping[str, Any], config: Any, without: Collection[str]
+) -> dict[str, Any]:
+    """Every argument of the model's class: what it became in loading, was given, or its default."""
+    defaults: dict[str, Any] = {}
+    for each in reversed(type(lm).__mro__):
+        if each is not object and (constructor := vars(each).get("__init__")):
+            parameters = inspect.signature(constructor).parameters.values()
+            defaults |= {p.name: p.default for p in parameters if p.default is not p.empty}
+    values = {**defaults, **arguments}
+    for name in values:
+        attribute = inspect.getattr_static(lm, name, None)
+        if attribute is not None and not callable(attribute):
+            resolved = getattr(lm, name)
+            if resolved is None or isinstance(resolved, str | int | float | torch.dtype):
+                values[name] = resolved
+    shown = {name: _plain(value) for name, value in sorted(values.items()) if name not in without}
+    return recorded(shown, {*defaults, *getattr(config, "__dict__", ())})
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value; an object becomes its `to_dict`, or the name of its type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.dtype | torch.device | Path):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return _plain(value.to_dict()) if hasattr(value, "to_dict") else f"({type(value).__name__})"

@@ -1,19 +1,16 @@
 """The prompts of the paper's own evaluation, for tasks with `prompts: reference`.
 
-Those of GSM8K and CNN/DailyMail are constants within functions of the paper's scripts, and come
-from the syntax tree of the published files, which are never run. The paper asked HumanEval and MBPP
-through EvalPlus, whose prompts come from its installed package in the same way. MT-Bench and
-MT-Redundant have the same question files here and there.
+Those of GSM8K and CNN/DailyMail come from the syntax tree of the paper's scripts, which are never
+run; those of HumanEval and MBPP from EvalPlus's installed package, in the same way.
 """
-
-from __future__ import annotations
 
 import ast
 import functools
 import importlib.util
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from copyspec_eval.errors import DataError, OptionError, unknown_option
 from copyspec_eval.harness.multiturn import ChatTemplate
@@ -24,10 +21,10 @@ GSM8K_FILE, CNN_DAILYMAIL_FILE = "reference/cp_gsm.py", "reference/evaluate_cnn.
 
 def is_reference(dataset_kwargs: Mapping[str, Any]) -> bool:
     """Whether a task's `dataset_kwargs` choose the paper's prompts; by default they are ours."""
-    chosen = dataset_kwargs.get("prompts", "ours")
-    if chosen not in ("ours", "reference"):
-        raise unknown_option("value of prompts", str(chosen), ("ours", "reference"))
-    return bool(chosen == "reference")
+    chosen, known = str(dataset_kwargs.get("prompts", "ours")), ("ours", "reference")
+    if chosen not in known:
+        raise unknown_option("value of prompts", chosen, known)
+    return chosen == "reference"
 
 
 @functools.cache
@@ -60,20 +57,25 @@ def evalplus_prompt(problem: str, chat_template: ChatTemplate, system: str = "")
     """EvalPlus's prompt for a chat model, which ends within the model's answer to `problem`."""
     from evalplus.provider.utility import make_raw_chat_prompt
 
-    tokenizer = _Template(chat_template, system)
+    def render(messages: list[dict[str, str]], tokenize: bool) -> str:
+        opening = [{"role": "system", "content": system}] if system else []
+        rendered = chat_template([*opening, *messages], add_generation_prompt=False)
+        if not isinstance(rendered, str):
+            raise OptionError(
+                "prompts of EvalPlus begin the answer, which no chat server allows; use a backend "
+                "that renders the chat template itself, or the task without _paper"
+            )
+        return rendered
+
+    tokenizer = SimpleNamespace(apply_chat_template=render, chat_template=chat_template)
     return str(make_raw_chat_prompt(problem, *evalplus_prefixes(), tokenizer))
 
 
-def chat_stops() -> list[str]:
-    from evalplus.provider.utility import EOS
-
-    return [*EOS, "\n```\n"]
-
-
-def completion_stops(benchmark: str) -> list[str]:
+def stops(benchmark: str | None) -> list[str]:
+    """EvalPlus's stop strings for completions; without a benchmark, for a chat."""
     from evalplus.provider.utility import EOS, extra_eos_for_direct_completion
 
-    return [*EOS, *extra_eos_for_direct_completion(benchmark)]
+    return [*EOS, *(extra_eos_for_direct_completion(benchmark) if benchmark else ["\n```\n"])]
 
 
 @functools.cache
@@ -82,9 +84,8 @@ def evalplus_prefixes() -> tuple[str, str]:
     place = importlib.util.find_spec("evalplus.codegen")
     name = "evalplus/codegen.py"
     source = Path(place.origin).read_text(encoding="utf-8") if place and place.origin else ""
-    function = _function(source, name, "run_codegen")
     # Later ones, within branches, belong to other benchmarks.
-    texts = _assigned(function.body, ast.expr)
+    texts = _assigned(_function(source, name, "run_codegen").body, ast.expr)
     try:
         return _text(texts["instruction_prefix"]), _text(texts["response_prefix"])
     except KeyError as error:
@@ -92,23 +93,6 @@ def evalplus_prefixes() -> tuple[str, str]:
             f"{name}: no {error} in run_codegen; pip install 'copyspec-eval[humaneval]' for the "
             "EvalPlus that has it"
         ) from error
-
-
-class _Template(NamedTuple):
-    """EvalPlus's tokenizer, in front of lm-eval's chat template."""
-
-    chat_template: ChatTemplate
-    system: str
-
-    def apply_chat_template(self, messages: list[dict[str, str]], tokenize: bool) -> str:
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        rendered = self.chat_template([*system, *messages], add_generation_prompt=False)
-        if not isinstance(rendered, str):
-            raise OptionError(
-                "prompts of EvalPlus begin the answer, which no chat server allows; use a backend "
-                "that renders the chat template itself, or the task without _paper"
-            )
-        return rendered
 
 
 def _function(source: str, file: str, name: str) -> ast.FunctionDef:
@@ -119,13 +103,8 @@ def _function(source: str, file: str, name: str) -> ast.FunctionDef:
 
 
 def _assigned(nodes: Iterable[ast.AST], kind: type[ast.expr]) -> dict[str, ast.expr]:
-    return {
-        node.targets[0].id: node.value
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, kind)
-    }
+    pairs = ((node.targets[0], node.value) for node in nodes if isinstance(node, ast.Assign))
+    return {t.id: v for t, v in pairs if isinstance(t, ast.Name) and isinstance(v, kind)}
 
 
 def _text(node: ast.expr | None, fields: Mapping[str, str] | None = None) -> str:

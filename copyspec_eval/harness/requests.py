@@ -1,9 +1,8 @@
 """From lm-eval's instances to the engine's sequences: tokens, stops, generation settings."""
 
-from __future__ import annotations
-
 import operator
 from collections import abc
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,19 +21,13 @@ from copyspec_eval.reports.earlier_runs import EarlierAnswer, EarlierAnswers, To
 from copyspec_eval.session.requests import SequenceBuilder
 
 # Settings that would be taken and then not be followed.
-_INSTEAD = {
-    "max_length": "max_gen_toks",
-    "max_time": "max_gen_toks",
-    "num_return_sequences": "the task's repeats",
-    "stop_strings": "until",
-}
+_INSTEAD = dict.fromkeys(("max_length", "max_time"), "max_gen_toks")
+_INSTEAD |= {"num_return_sequences": "the task's repeats", "stop_strings": "until"}
 
 
 class Prepared(NamedTuple):
-    """An answer to give, and its stop strings, which include the EOS text."""
-
     asked: Asked
-    until: list[str]
+    until: list[str]  # the stop strings, with the EOS text
     sequence: Sequence
 
 
@@ -42,12 +35,10 @@ class RequestBuilder(SequenceBuilder):
     """Builds requests as `HFLM.generate_until` and `model.generate` would read them."""
 
     def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
-        def decode(token_ids: abc.Sequence[int]) -> str:
-            return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))
-
+        decode = partial(lm.tok_decode, skip_special_tokens=False)
         super().__init__(lm.tokenizer.pad_token_id, decode, [lm.eot_token_id])
-        self._lm = lm
-        self._earlier = earlier or EarlierAnswers()
+        self._lm, self._earlier = lm, earlier or EarlierAnswers()
+        self._eos_text = str(lm.tok_decode(lm.eot_token_id, skip_special_tokens=False))
 
     def prepare(self, asked: Asked) -> Prepared:
         instance, task = asked.instance, asked.instance.task_name or ""
@@ -57,16 +48,9 @@ class RequestBuilder(SequenceBuilder):
         for name in settings.keys() & _INSTEAD.keys():
             raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
         document = document_number(task, instance.doc_id)
-        sequence = self.build(
-            self._lm.model,
-            prompt_ids,
-            settings,
-            max_gen_toks,
-            until,
-            torch.initial_seed(),
-            named="gen_kwargs ",
-            earlier=self._earlier.to(task, document, getattr(instance, "turn", 1)),
-        )
+        earlier = self._earlier.to(task, document, getattr(instance, "turn", 1))
+        request = (self._lm.model, prompt_ids, settings, max_gen_toks, until, torch.initial_seed())
+        sequence = self.build(*request, named="gen_kwargs ", earlier=earlier)
         return Prepared(asked, until, sequence)
 
     def stop_rule(
@@ -81,10 +65,6 @@ class RequestBuilder(SequenceBuilder):
         settings, _, max_gen_toks = self._read(gen_kwargs)
         _, processors = self.prepared(self._lm.model, settings, 1, max_gen_toks, is_checked=False)
         return [type(processor).__name__ for processor in processors]
-
-    @property
-    def _eos_text(self) -> str:
-        return str(self._lm.tok_decode(self._lm.eot_token_id, skip_special_tokens=False))
 
     def _read(self, gen_kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str], int]:
         given = gen_kwargs.get("until", [])
@@ -112,9 +92,8 @@ class RequestBuilder(SequenceBuilder):
                 f"context of {self._lm.max_length} tokens; pass --gen_kwargs max_gen_toks=N with "
                 f"0 < N < {self._lm.max_length}"
             )
-        ids, _ = self._lm.tok_batch_encode(
-            [context], left_truncate_len=limit, truncation=self._lm.truncation
-        )
+        how = {"left_truncate_len": limit, "truncation": self._lm.truncation}
+        ids, _ = self._lm.tok_batch_encode([context], **how)
         # lm-eval warns of a truncation. An empty prompt still needs a token to start from.
         return tuple(ids[0].tolist()) or (self._lm.prefix_token_id,)
 
@@ -132,10 +111,9 @@ def _check_whole(text: str, named: str) -> None:
 def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
     """The answers in `paths`; refuses a folder that the run under way writes to."""
     notes: list[str] = []
-    answers = earlier_runs.read_earlier(paths, notes)
+    answers, output = earlier_runs.read_earlier(paths, notes), output_folder()
     for note in notes:
         logger.warning(note)
-    output = output_folder()
     for path in paths:
         place = Path(path).resolve()
         if output and output.resolve() in (place, place.parent):

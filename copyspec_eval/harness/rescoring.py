@@ -1,10 +1,10 @@
 """`compare --rescore`: ask the model whether rounding explains where two runs' answers differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from lm_eval.api.instance import Instance
@@ -23,19 +23,17 @@ from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference
 # Settings that do not change the choice of a token: of assisted generation, and vLLM's replies.
 _NEUTRAL = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "return_token_ids"}
 
+# Likeliest tokens to try as the next one of an answer whose text alone is known.
 _NUM_ALTERNATIVES = 64
-"""Likeliest tokens to try as the next one of an answer whose text alone is known."""
-_BYTES_PER_CHARACTER = 4
-"""Tokens, at most, until a difference shows in the text."""
+_BYTES_PER_CHARACTER = 4  # tokens, at most, until a difference shows in the text
 
 
 def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> list[Pair]:
     """`pairs`, with a `Difference` for those that differ, near-ties where rounding explains it.
 
-    The model `pretrained` reads each prompt and the common part of both answers, in the coarsest of
-    `dtypes`, else the checkpoint's own; see `Rescorer`. If only an answer's text is known, the
-    tokens that may have given it are tried, likeliest first. Sampled answers, and those whose
-    prompt was not logged, stay as they are.
+    Model `pretrained` reads prompt and common part of both answers, in the coarsest of `dtypes`,
+    else the checkpoint's own. If only an answer's text is known, tokens that may have given it are
+    tried, likeliest first. Sampled answers, and those without a prompt, stay as they are.
     """
     differing = [
         pair
@@ -52,8 +50,7 @@ def rescore(pairs: Sequence[Pair], pretrained: str, dtypes: Iterable[str]) -> li
     return [rescored.get(pair.key, pair) for pair in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class _TokenAnswer:
+class _TokenAnswer(NamedTuple):
     """One answer as tokens, A's or B's, and the other one as text."""
 
     token_ids: tuple[int, ...]
@@ -65,11 +62,9 @@ class _RescoringModel:
     def __init__(self, pretrained: str, dtype: str) -> None:
         self._lm = CopySpecLM(pretrained, drafter="none", exact=False, dtype=dtype)
         session = self._lm.prepare()
-        baseline, drafting = (
-            Engine(session.model, NoDrafter, num_draft_tokens=n, exact=None, cache=session.cache)
-            for n in (0, PAPER_DRAFT_TOKENS)
-        )
-        self._rescorer = Rescorer(session.model, baseline, drafting)
+        engine = partial(Engine, session.model, NoDrafter, exact=None, cache=session.cache)
+        engines = (engine(num_draft_tokens=n) for n in (0, PAPER_DRAFT_TOKENS))
+        self._rescorer = Rescorer(session.model, *engines)
         self._builder = RequestBuilder(self._lm)
 
     def rescore(self, pair: Pair) -> Pair:
@@ -111,11 +106,8 @@ class _RescoringModel:
     def _candidates(self, job: Prepared, answer: _TokenAnswer) -> Iterator[Difference]:
         """One difference for each position at which the other text may have taken another token."""
         ids = answer.token_ids
-        visible = (
-            place
-            for place in range(len(ids))
-            if not self._may_begin(job, self._text(ids[: place + 1]), answer)
-        )
+        texts = (self._text(ids[: place + 1]) for place in range(len(ids)))
+        visible = (n for n, text in enumerate(texts) if not self._may_begin(job, text, answer))
         last = next(visible, len(ids) - 1)  # the first token that shows
         for position in range(last, max(-1, last - _BYTES_PER_CHARACTER), -1):
             if self._text(ids[:position]) != self._text(ids[:last]):

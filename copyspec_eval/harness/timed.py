@@ -1,7 +1,6 @@
 """The model that `lm_eval --model copyspec-timed` creates: a stock backend, its answers timed."""
 
-from __future__ import annotations
-
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,23 +11,22 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry, register_model
 from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import chunks
 from lm_eval.utils import simple_parse_args_string
 
-from copyspec_eval.errors import OptionError, report_errors_in_one_line, unknown_option
-from copyspec_eval.harness.backends.base import Backend
+from copyspec_eval.errors import OptionError, unknown_option
+from copyspec_eval.harness import evaluation
+from copyspec_eval.harness.backends import Backend
 from copyspec_eval.harness.backends.hf import HFBackend
 from copyspec_eval.harness.backends.servers import APIBackend
 from copyspec_eval.harness.backends.vllm import VLLMBackend
-from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, check_output_folder
-from copyspec_eval.harness.run_spec import run_spec
+from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import lm_eval_models, model_path
 
-report_errors_in_one_line()
-
 _WARM_UP_TOKENS = 4
+# What a backend that refills its batch is handed at once, which a killed run loses at most.
 _BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
-"""What a backend that refills its batch is handed at once, which a killed run loses at most."""
 _BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
@@ -51,21 +49,18 @@ class TimedLM(Backend):
 
     base_name = ""
     drafter: str | None = None
-    drafting: Mapping[str, Any] | None = None
-    """How drafts are made, for the manifest; None if we do not make them."""
-    _arguments: dict[str, Any]
+    drafting: Mapping[str, Any] | None = None  # how we make drafts, for the manifest
 
     @classmethod
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
-    ) -> TimedLM:
+    ) -> "TimedLM":
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
-    ) -> TimedLM:
-        """The model named `base`, timed; `arg_dict` goes before lm-eval's `additional_config`."""
+    ) -> "TimedLM":
         more = {k: v for k, v in (additional_config or {}).items() if v is not None}
         arguments = {"batch_size": 1} | more | arg_dict
         name = arguments.pop("base", None)
@@ -76,7 +71,7 @@ class TimedLM(Backend):
         bases = (cls, *_backend(name, base), base)
         timed: Any = type(f"Timed{base.__name__}", bases, {"base_name": name})
         timed.check_rows(arguments)
-        check_output_folder()
+        evaluation.check_output_folder()
         model: TimedLM = super(TimedLM, timed).create_from_arg_obj(arguments)
         model._arguments = named
         return model
@@ -101,20 +96,13 @@ class TimedLM(Backend):
             self._warm_up(groups[0][0])
             self._warm = True
         self._recorder.begin(self._spec(answers.asked))
-        with answers:
+        ours = {"backend": self.base_name, "drafter": self.drafter, "batch_size": self._rows}
+        with answers.bar():
             for group in groups:
                 texts, timed = self.ask([job.instance for job in group])
                 for job, text, answer in zip(group, texts, timed, strict=True):
-                    recorded = self._recorder.add(
-                        job,
-                        text,
-                        answer,
-                        decode if answer.spans else None,
-                        backend=self.base_name,
-                        drafter=self.drafter,
-                        batch_size=self._rows,
-                    )
-                    answers.add(job, recorded)
+                    decoder = decode if answer.spans else None
+                    answers.add(job, self._recorder.add(job, text, answer, decoder, **ours))
         return answers.texts()
 
     def get_model_info(self) -> dict[str, Any]:
@@ -135,17 +123,13 @@ class TimedLM(Backend):
 
     def _groups(self, jobs: Iterable[Asked]) -> list[list[Asked]]:
         """What is asked together: equal settings, in the order in which `hf` and `vllm` ask."""
-        by_settings: dict[str, list[Asked]] = {}
+        by_settings: defaultdict[str, list[Asked]] = defaultdict(list)
         for job in sorted(jobs, key=lambda job: (-self.length(job.prompt), job.prompt)):
-            by_settings.setdefault(str(job.settings), []).append(job)
+            by_settings[str(job.settings)].append(job)
         size = self._rows
         if self.refills:
             size = max(size, min(size * _BATCHES_AT_ONCE, _ROWS_AT_ONCE))
-        return [
-            same[start : start + size]
-            for same in by_settings.values()
-            for start in range(0, len(same), size)
-        ]
+        return [group for same in by_settings.values() for group in chunks(same, size)]
 
     def _spec(self, jobs: list[Asked]) -> RunSpec:
         spec = run_spec(
@@ -162,24 +146,24 @@ class TimedLM(Backend):
 
 
 def _base_class(name: object, given: Iterable[str]) -> type[LM]:
+    ours = lm_eval_models().names
     if name is None:
         raise OptionError(
             f"no base among the model_args ({', '.join(given)}); pass base=NAME with the lm-eval "
             "model to time, e.g. hf, vllm or local-chat-completions"
         )
-    if name in lm_eval_models().names:
+    if name in ours:
         raise OptionError(
             f"base={name} keeps records of its own; pass the lm-eval model to time, e.g. base=hf"
         )
     if name not in model_registry:
-        raise unknown_option("base", str(name), set(model_registry.keys()) - lm_eval_models().names)
+        raise unknown_option("base", str(name), set(model_registry.keys()) - ours)
     try:
-        base: type[LM] = model_registry.get(str(name))
+        return model_registry.get(str(name))  # type: ignore[no-any-return]
     except ImportError as error:
         raise OptionError(
             f"base={name} cannot be imported ({error}); install what lm-eval needs for it"
         ) from error
-    return base
 
 
 def _backend(name: object, base: type[LM]) -> tuple[type[Backend], ...]:

@@ -1,9 +1,6 @@
 """The model that `lm_eval --model copyspec-vllm` creates: lm-eval's `vllm`, drafting with ours."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -14,17 +11,15 @@ from lm_eval.api.registry import register_model
 from copyspec_eval.drafters.registry import draft_text
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness import options
-from copyspec_eval.harness.backends.base import TimedAnswer
+from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.records import BaselineTurn
 from copyspec_eval.serving import proposer
-from copyspec_eval.serving.requests import Drafted
+from copyspec_eval.serving.proposer import Drafted
 from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
-_MEMORY = 0.9
-"""Of a GPU, as vLLM takes it by default."""
 _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
 
 
@@ -58,7 +53,15 @@ class CopySpecVLLM(TimedLM):
             )
         if "pretrained" not in arg_dict:
             raise OptionError("no model given; pass pretrained=NAME")
-        _check_names(arg_dict)
+        from lm_eval.models.vllm_causallms import VLLM
+        from vllm import EngineArgs
+
+        known = set().union(*map(parameters, (CopySpecVLLM, VLLM, EngineArgs))) - {"kwargs"}
+        for name in arg_dict:
+            if name in ("base", *_OURS):
+                raise OptionError(f"{name} is set by copyspec-vllm itself; leave it out")
+            if name not in known:
+                raise unknown_option("model_arg", name, known)
         return super().create_from_arg_obj({"base": "vllm"} | arg_dict, additional_config)
 
     def __init__(
@@ -66,14 +69,12 @@ class CopySpecVLLM(TimedLM):
         pretrained: str,
         drafter: str | None = "",
         gamma: int | None = None,
-        num_draft_tokens: int | None = None,
+        num_draft_tokens: int = proposer.NUM_DRAFT_TOKENS,
         store: bool | str | list[str] = False,
         paired: bool = False,
-        gpu_memory_utilization: float = _MEMORY,
+        gpu_memory_utilization: float = 0.9,  # vLLM's own
         **kwargs: Any,
     ) -> None:
-        if num_draft_tokens is None:
-            num_draft_tokens = proposer.NUM_DRAFT_TOKENS
         drafting = options.drafting(drafter, gamma, store, num_draft_tokens=num_draft_tokens)
         if num_draft_tokens == 0:
             raise OptionError("num_draft_tokens must be at least 1 for vLLM, got 0")
@@ -81,66 +82,54 @@ class CopySpecVLLM(TimedLM):
         check_bool("paired", paired)
         # The workers may be other processes.
         os.environ[proposer.VARIABLE] = draft_text(drafting)
+        ours: dict[str, Any] = {"method": "custom_class", "model": proposer.NAME}
         super().__init__(
             pretrained,
             gpu_memory_utilization=gpu_memory_utilization / (2 if paired else 1),
-            speculative_config={
-                "method": "custom_class",
-                "model": proposer.NAME,
-                "num_speculative_tokens": num_draft_tokens,
-            },
+            speculative_config=ours | {"num_speculative_tokens": num_draft_tokens},
             worker_extension_cls=proposer.WORKER,
             **kwargs,
         )
         self.base_name, self.drafter = "copyspec-vllm", drafting.label
         self.drafting = asdict(drafting) | {"paired": paired}
-        self._drafting, self._plain = self.model, None
+        self._drafting: Any = self.model
+        self._engines = [self._drafting]
         if paired:
             arguments = {k: v for k, v in self.model_args.items() if k not in _OURS}
-            self._plain = type(self.model)(**arguments)
-        self._engines = [self._drafting, self._plain]
-        self._drafted: dict[str, Any] = {}
+            self._engines.append(type(self.model)(**arguments))
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
-        if self._plain is None:
-            return super().ask(group)
         answers = {}
         for engine in self._engines:
             self.model = engine
             answers[engine] = super().ask(group)
         self._engines.reverse()
         self.model = self._drafting
-        texts, plain = answers[self._plain]
-        _, drafted = answers[self._drafting]
-        return texts, [
-            answer._replace(baseline=_baseline(answer, baseline))
-            for answer, baseline in zip(drafted, plain, strict=True)
-        ]
+        texts, drafted = answers.pop(self._drafting)
+        if not answers:
+            return texts, drafted
+        [(texts, plain)] = answers.values()
+        pairs = zip(drafted, plain, strict=True)
+        return texts, [a._replace(baseline=_baseline(a, b)) for a, b in pairs]
 
     def drafted(self, output: Any, num_forwards: int) -> Drafted | None:
         """What the proposer has recorded, since vLLM counts drafts that are not ours as well."""
         if self.model is not self._drafting:
             return Drafted()
-        attempts, spans = self._drafted[output.request_id]
-        attempts = [Attempt(*attempt) for attempt in attempts]
+        made, spans = self._drafted[output.request_id]
+        attempts = [Attempt(*attempt) for attempt in made]
         metrics = output.outputs[0].spec_decode_metrics
-        lengths = metrics.per_step_drafted if metrics else ()
-        if len(lengths) == len(attempts):
+        if metrics and len(metrics.per_step_drafted) == len(attempts):
             # The scheduler can cut a draft without the proposer knowing.
-            attempts = [
-                attempt._replace(num_drafted=length)
-                for attempt, length in zip(attempts, lengths, strict=True)
-            ]
+            lengths = zip(attempts, metrics.per_step_drafted, strict=True)
+            attempts = [attempt._replace(num_drafted=length) for attempt, length in lengths]
         return Drafted(attempts, [Span(*span) for span in spans])
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         outputs: list[Any] = super()._model_generate(*args, **kwargs)
         if self.model is self._drafting:
-            answers = [
-                (list(output.prompt_token_ids), list(output.outputs[0].token_ids))
-                for output in outputs
-            ]
-            by_worker = self.model.collective_rpc("copyspec_drafted", args=(answers,))
+            texts = [(list(o.prompt_token_ids), list(o.outputs[0].token_ids)) for o in outputs]
+            by_worker = self.model.collective_rpc("copyspec_drafted", args=(texts,))
             # vLLM verifies the drafts of the first worker of the last stage.
             drafted = next(each for each in by_worker if each is not None)
             self._drafted = dict(zip([each.request_id for each in outputs], drafted, strict=True))
@@ -159,15 +148,3 @@ def _baseline(drafted: TimedAnswer, plain: TimedAnswer) -> BaselineTurn:
         a, b = (each[place] if place < len(each) else None for each in (ids, plain_ids))
         difference = Difference(place, a, b, margin=None, noise=0.0)
     return BaselineTurn(plain.counts, plain_ids, difference)
-
-
-def _check_names(arguments: Iterable[str]) -> None:
-    from lm_eval.models.vllm_causallms import VLLM
-    from vllm import EngineArgs
-
-    known = set().union(*map(parameters, (CopySpecVLLM, VLLM, EngineArgs))) - {"kwargs"}
-    for name in arguments:
-        if name in ("base", *_OURS):
-            raise OptionError(f"{name} is set by copyspec-vllm itself; leave it out")
-        if name not in known:
-            raise unknown_option("model_arg", name, known)

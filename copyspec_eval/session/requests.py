@@ -1,9 +1,8 @@
 """From a prompt's tokens and generation settings to what an engine answers."""
 
-from __future__ import annotations
-
 from collections import abc
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
@@ -16,22 +15,14 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError, suggestion
 
 
+@dataclass
 class SequenceBuilder:
-    """Builds an engine's requests as `model.generate` would read them.
+    """Builds an engine's requests as `model.generate` would read them."""
 
-    `decode` gives the text of token ids, special tokens included; `eos_ids` end every answer.
-    """
-
-    def __init__(
-        self,
-        pad_token_id: int | None,
-        decode: Callable[[abc.Sequence[int]], str],
-        eos_ids: Collection[int] = (),
-    ) -> None:
-        self._pad_token_id = pad_token_id
-        self._decode = decode
-        self._eos_ids = set(eos_ids)
-        self._seeds = RequestSeeds()
+    pad_token_id: int | None
+    decode: Callable[[abc.Sequence[int]], str]  # with special tokens
+    eos_ids: Collection[int] = ()  # besides the model's own
+    seeds: RequestSeeds = field(default_factory=RequestSeeds)
 
     def build(
         self,
@@ -45,19 +36,14 @@ class SequenceBuilder:
         named: str = "",
         **others: Any,
     ) -> Sequence:
-        """A request, not begun.
-
-        `settings` are those of `GenerationConfig`, over the model's own; errors name them after
-        `named`. The request's seed depends on the user's. `others` are those of `Sequence`.
-        """
+        """A request with `others` of `Sequence`; errors name the `settings` after `named`."""
         try:
             config, processors = self.prepared(model, settings, len(prompt_ids), max_new_tokens)
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RequestError(f"{named}{settings} are not possible: {reason}") from error
-        chooser = TokenChooser(
-            processors, bool(config.do_sample), self._seeds.next_seed(seed, prompt_ids)
-        )
+        seed = self.seeds.next_seed(seed, prompt_ids)
+        chooser = TokenChooser(processors, bool(config.do_sample), seed)
         rule = self.stop_rule(max_new_tokens, config.eos_token_id, stops)
         return Sequence(prompt_ids, rule, chooser, **others)
 
@@ -65,7 +51,7 @@ class SequenceBuilder:
         self, max_new_tokens: int, eos_token_id: int | list[int] | None, stops: abc.Sequence[str]
     ) -> StopRule:
         ids = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
-        return StopRule(max_new_tokens, self._eos_ids.union(ids), stops, self._decode)
+        return StopRule(max_new_tokens, {*self.eos_ids, *ids}, stops, self.decode)
 
     def prepared(
         self,
@@ -77,9 +63,8 @@ class SequenceBuilder:
         is_checked: bool = True,
     ) -> tuple[GenerationConfig, LogitsProcessorList]:
         """`model.generate`'s config and processors; unchecked, those of any mode."""
-        config, unknown = model._prepare_generation_config(
-            None, **settings, pad_token_id=self._pad_token_id
-        )
+        settings = {**settings, "pad_token_id": self.pad_token_id}
+        config, unknown = model._prepare_generation_config(None, **settings)
         if is_checked and unknown:
             name, known = min(unknown), {"max_new_tokens", *config.to_dict()}
             raise RequestError(
@@ -91,10 +76,8 @@ class SequenceBuilder:
         device = input_device(model)
         config.max_length = num_prompt_tokens + max_new_tokens
         model._prepare_special_tokens(config, True, device=device)
-        processors = model._get_logits_processor(
-            config, input_ids_seq_length=num_prompt_tokens, device=device
-        )
-        return config, processors
+        row: Any = {"input_ids_seq_length": num_prompt_tokens, "device": device}
+        return config, model._get_logits_processor(config, **row)
 
 
 def check_mode(config: GenerationConfig) -> None:

@@ -1,10 +1,9 @@
 """A loaded model that decodes: whose cache serves it, how it is exact, and its engines."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,7 +14,6 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.model_copy import model_copy
-from copyspec_eval.decoding.paired import PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
@@ -37,28 +35,18 @@ class Arm:
     draft_model: DraftModel | None = None
 
 
+# Each model's structure, and what was measured of it; no value refers to the model.
 _MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
 _MEASURED = WeakKeyDictionary()
-"""Each model's structure, and what was measured of it; no value refers to the model."""
 
 
 class Session:
     """Makes engines of a model, which is tried and measured once in its life.
 
-    They decode with a copy of it, so make and use both within `one_at_a_time`.
-
-    Args:
-        model: in evaluation mode.
-        tokenizer: the model's; only exact mode needs it.
-        options: every way in which engines draft.
-        exact: whether steps are exact.
-        rows: the rows with which the model's cache is tried.
-        needs_rows: whether they have to decode side by side.
-
-    Attributes:
-        model: the copy that decodes.
-        cache: whose cache it uses.
-        reason: why that is the model's, which serves one request at a time; "" if it is ours.
+    They decode with a copy, `model`, so make and use both within `one_at_a_time`. `options` are all
+    ways in which engines draft; the cache is tried with `rows`, which have to decode side by side
+    if it `needs_rows`. `reason` says why `cache` is the model's own, which serves one request at a
+    time; "" if it is ours.
     """
 
     def __init__(
@@ -74,8 +62,8 @@ class Session:
         if model.training:
             raise ModelError("the model is in training mode; call model.eval() first")
         model_support.check_uncompiled(model)
-        self.model, structure = model_copy(model)
-        structure = structure, model.dtype, model.device
+        self.model, copied = model_copy(model)
+        structure = copied, model.dtype, model.device
         known = _MEASURED.get(model)
         if known is None or known[0] != structure:
             model_support.check_config(model.config)
@@ -83,15 +71,12 @@ class Session:
         self._measured = known[1]
         if exact:
             model_support.check_exact(self.model)
-        self.cache, self.reason = self._once(
-            ("cache", exact, rows), lambda: choose_cache(self.model, exact=exact, batch_size=rows)
-        )
+        choose = partial(choose_cache, self.model, exact=exact, batch_size=rows)
+        self.cache, self.reason = self._once(("cache", exact, rows), choose)
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
-        self._tokenizer = tokenizer
-        self._options = options
-        self._exact = exact
-        self._groups = itertools.count()
+        self._tokenizer, self._options, self._exact = tokenizer, options, exact
+        self.groups = itertools.count()  # of paired answers, over all calls of a run
 
     def prefix_cache(self, num_bytes: int) -> PrefixCache | None:
         if not num_bytes or self.reason:
@@ -111,12 +96,6 @@ class Session:
             cache=self.cache,
         )
 
-    def paired(
-        self, arms: Sequence[Arm], batch_size: int, prefix_cache: PrefixCache | None
-    ) -> PairedEngine:
-        engines = [self.engine(arm, batch_size) for arm in arms]
-        return PairedEngine(self.model, engines, prefix_cache, self._groups)
-
     def mode(self, batch_size: int) -> ExactMode | None:
         """How steps are exact at a batch size; None without exact mode."""
         if not self._exact:
@@ -124,23 +103,17 @@ class Session:
         longest, needed = max(map(longest_draft, self._options)), 0
         for each in self._options:
             needed = max(needed, each.num_draft_tokens or 0, each.delta if each.draft_model else 0)
-        return self._once(
-            ("mode", longest, needed, batch_size),
-            lambda: exact_mode(
-                self.model, self._tokenizer, longest=longest, needed=needed, batch_size=batch_size
-            ),
-        )
+        asked = {"longest": longest, "needed": needed, "batch_size": batch_size}
+        find = partial(exact_mode, self.model, self._tokenizer, **asked)
+        return self._once(("mode", *asked.values()), find)
 
     def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:
         """Seconds of a step by its number of draft tokens; None if the drafter does not ask."""
         mode = self.mode(batch_size)
         if drafter_kind(options.drafter).num_draft_tokens is not None or (mode and mode.width):
             return None
-        longest = self._longest(options, batch_size)
-        return self._once(
-            ("costs", self.cache, mode, batch_size, longest),
-            lambda: step_costs(self.model, batch_size, longest, mode, self.cache),
-        )
+        how = batch_size, self._longest(options, batch_size), mode, self.cache
+        return self._once(("costs", *how), partial(step_costs, self.model, *how))
 
     def _once(self, key: Hashable, measure: Callable[[], T]) -> T:
         if key not in self._measured:

@@ -1,7 +1,6 @@
 """What decides how a model drafts and decodes, checked before it is loaded."""
 
-from __future__ import annotations
-
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -21,19 +20,13 @@ def draft_options(drafter: str | None, gamma: int | None, **others: Any) -> Draf
 
     >>> draft_options(None, None).drafter, draft_options(None, 5).label
     ('suffix', 'copyspec')
-
-    Raises:
-        OptionError: γ is given for another drafter.
     """
     if gamma is not None and drafter not in (None, "copyspec"):
         raise OptionError(
             f"gamma={gamma} has no effect on drafter={drafter}; leave one of them out"
         )
-    return DraftOptions(
-        drafter=default_drafter(gamma) if drafter is None else drafter,
-        gamma=PAPER_GAMMA if gamma is None else gamma,
-        **others,
-    )
+    chosen = default_drafter(gamma) if drafter is None else drafter
+    return DraftOptions(chosen, PAPER_GAMMA if gamma is None else gamma, **others)
 
 
 def parse_arms(
@@ -102,11 +95,8 @@ def check_model_cache(
 ) -> None:
     """Refuse what a model's cache cannot do, if `reason` says that ours cannot serve the model."""
     is_batch = not re.fullmatch(r"auto(:[0-9]+)?|0*1", str(batch_size))
-    remedies = {
-        "exact=False": exact,
-        "tree=False": any(arm.tree for arm in arms),
-        "a batch size of 1": is_batch,
-    }
+    remedies = {"exact=False": exact, "tree=False": any(arm.tree for arm in arms)}
+    remedies["a batch size of 1"] = is_batch
     needed = [remedy for remedy, is_needed in remedies.items() if is_needed]
     if reason and needed:
         raise OptionError(
@@ -116,15 +106,8 @@ def check_model_cache(
 
 
 def parse_bytes(name: str, value: object) -> int:
-    """The bytes of a size: a number, or a text such as "2GB".
-
-    Raises:
-        OptionError: it is no size.
-    """
-    try:
+    """The bytes of a size: a number, or a text such as "2GB"."""
+    with contextlib.suppress(OverflowError, ValueError):
         if isinstance(value, int | str) and not isinstance(value, bool):
-            size: int = convert_file_size_to_int(value)
-            return size
-    except (OverflowError, ValueError):
-        pass
+            return int(convert_file_size_to_int(value))
     raise OptionError(f"{name} must be a size, e.g. 2GB, or 0 for none, got {value!r}")

@@ -1,7 +1,5 @@
 """Where the copied stretches of an answer, and their sources, stand in the texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from copyspec_eval.records import SpanCharacters
@@ -15,10 +13,7 @@ _INCOMPLETE = "\ufffd"
 def span_characters(
     decode: Decode, prompt_ids: Sequence[int], output_ids: Sequence[int], spans: Sequence[Span]
 ) -> tuple[str, str, tuple[SpanCharacters, ...]]:
-    """The texts of prompt and answer, and the place in them of each span, in order.
-
-    `decode` gives the text of token ids, special tokens included.
-    """
+    """The texts of prompt and answer, special tokens included, and each span's place in them."""
     length = len(prompt_ids)
     sources = [place for s in spans if s.source >= 0 for place in (s.source, s.source + s.length)]
     bounds = [place for s in spans for place in (s.start, s.start + s.length)]
@@ -29,16 +24,11 @@ def span_characters(
     def character(place: int) -> int:
         return in_prompt[place] if place <= length else len(prompt) + in_answer[place - length]
 
-    places = tuple(
-        SpanCharacters(
-            in_answer[start],
-            in_answer[start + tokens],
-            character(source) if source >= 0 else source,
-            character(source + tokens) if source >= 0 else source,
-        )
-        for start, tokens, source in spans
-    )
-    return prompt, answer, places
+    places = []
+    for start, tokens, source in spans:
+        ends = (character(source), character(source + tokens)) if source >= 0 else (source, source)
+        places.append(SpanCharacters(in_answer[start], in_answer[start + tokens], *ends))
+    return prompt, answer, tuple(places)
 
 
 def text_and_offsets(
@@ -59,8 +49,8 @@ def text_and_offsets(
     for place in sorted({*places, len(token_ids)} - {0}):
         before = decode(token_ids[context:done])
         now = decode(token_ids[context:place])
-        last = place == len(token_ids)
-        if len(now) > len(before) and (last or not now.endswith(_INCOMPLETE)):
+        is_whole = place == len(token_ids) or not now.endswith(_INCOMPLETE)
+        if len(now) > len(before) and is_whole:
             parts.append(now[len(before) :])
             length += len(now) - len(before)
             context, done = done, place

@@ -63,11 +63,7 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     arms = transformers_arms(model, forced)
     for name, (options, exact) in ENGINE_ARMS.items():
         arms[name] = engine_arm(
-            model,
-            forced,
-            options,
-            mode if exact else None,
-            exact_costs if exact else inexact_costs,
+            model, forced, options, mode if exact else None, exact_costs if exact else inexact_costs
         )
     for arm in arms.values():
         arm(traces[0].prompt_ids, min(_WARM_UP_TOKENS, len(traces[0].answer_ids)))

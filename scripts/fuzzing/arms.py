@@ -109,10 +109,7 @@ def answer_plainly(
 
 
 def plain_engine(
-    case: Case,
-    exact: ExactMode | None,
-    batch_size: int,
-    make_drafter: DrafterFactory = NoDrafter,
+    case: Case, exact: ExactMode | None, batch_size: int, make_drafter: DrafterFactory = NoDrafter
 ) -> Engine:
     """An engine that decodes without drafts."""
     model = model_of(case.model)

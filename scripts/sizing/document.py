@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from copyspec_eval.reports.tables import markdown
-from sizing.formula import (
-    Step,
-    cache_bytes,
-    devices_needed,
-    memory,
-    read_bytes,
-    step_seconds,
-)
+from sizing.formula import Step, cache_bytes, devices_needed, memory, read_bytes, step_seconds
 from sizing.shapes import H100, MODELS, SOURCES, Device, Shape
 
 _REPOSITORY = Path(__file__).parents[2]

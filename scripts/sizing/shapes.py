@@ -105,11 +105,7 @@ LLAMA_8B = Shape(32, 4096, 14336, 32, 8, 128, 128256)
 LLAMA_70B = Shape(80, 8192, 28672, 64, 8, 128, 128256)
 QWEN_235B = Shape(94, 4096, 1536, 64, 4, 128, 151936, 128, 8, has_head_norms=True)
 
-MODELS = {
-    "Llama-3.1-8B": LLAMA_8B,
-    "Llama-3.1-70B": LLAMA_70B,
-    "Qwen3-235B-A22B": QWEN_235B,
-}
+MODELS = {"Llama-3.1-8B": LLAMA_8B, "Llama-3.1-70B": LLAMA_70B, "Qwen3-235B-A22B": QWEN_235B}
 
 H100 = Device(memory=80e9, bandwidth=3.35e12, flops=1979e12 / 2)
 

@@ -47,29 +47,13 @@ PROBLEMS = (
     Problem(
         "{name} has {start} coins, earns {wage} coins a day for {days} days, and then spends "
         "{rent} coins on rent and {food} coins on {x}. How many coins are left?",
-        {
-            "start": (100, 999),
-            "wage": (20, 99),
-            "days": (5, 60),
-            "rent": (10, 99),
-            "food": (2, 60),
-        },
-        {
-            "earned": "wage * days",
-            "spent": "rent + food",
-            "left": "start + earned - spent",
-        },
+        {"start": (100, 999), "wage": (20, 99), "days": (5, 60), "rent": (10, 99), "food": (2, 60)},
+        {"earned": "wage * days", "spent": "rent + food", "left": "start + earned - spent"},
     ),
     Problem(
         "There are {boxes} boxes with {each} {x} each. {name} adds {extra} {x}, sells {sold} of "
         "them, and finds that {broken} are broken. How many good {x} are left?",
-        {
-            "boxes": (10, 99),
-            "each": (10, 60),
-            "extra": (2, 99),
-            "sold": (2, 60),
-            "broken": (2, 30),
-        },
+        {"boxes": (10, 99), "each": (10, 60), "extra": (2, 99), "sold": (2, 60), "broken": (2, 30)},
         {
             "packed": "boxes * each",
             "all_things": "packed + extra",
@@ -103,11 +87,7 @@ PROBLEMS = (
             "gate": (10, 99),
             "paid": (2, 60),
         },
-        {
-            "fence": "2 * (length + width)",
-            "cost": "fence * price + gate",
-            "owed": "cost - paid",
-        },
+        {"fence": "2 * (length + width)", "cost": "fence * price + gate", "owed": "cost - paid"},
     ),
     Problem(
         "{name} invites {guests} guests to the party. Each gets {x_each} {x} and {y_each} {y}. "

@@ -135,10 +135,7 @@ def test_our_runs_are_compared_by_tokens(
 
 
 def test_records_alone_are_enough(
-    ours: Path,
-    stock: Path,
-    tmp_path: Path,
-    compare: Callable[[Path, Path], dict[str, Any]],
+    ours: Path, stock: Path, tmp_path: Path, compare: Callable[[Path, Path], dict[str, Any]]
 ) -> None:
     shutil.copy(ours / "turns.jsonl", tmp_path)
     for other, level in ((ours, "tokens"), (stock, "text")):

@@ -227,8 +227,7 @@ def test_the_users_tasks_come_after_ours_and_ours_only_once(installed):
     ours = str(installed.site_packages / "copyspec_eval" / "tasks")
     paths = "[str(path) for path in TaskManager({}, include_defaults=False).include_path]"
     assert installed.ask(
-        paths.format("include_path='mine'"),
-        paths.format(f"None, ['mine', {ours!r}]"),
+        paths.format("include_path='mine'"), paths.format(f"None, ['mine', {ours!r}]")
     ) == [[ours, "mine"], ["mine", ours]]
 
 

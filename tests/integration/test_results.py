@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from benchmarks import decoders, one_token_step, report
 
 from copyspec_eval import records

@@ -83,7 +83,8 @@ class LLM:
                 request.answer_ids[self.wrong_after :] = [0]
         names = {id(request): str(number) for number, request in enumerate(asked)}
         processor.given.clear()
-        processor.request_states = {name: SimpleNamespace() for name in names.values()}
+        states = {name: SimpleNamespace(external_req_id=name) for name in names.values()}
+        processor.request_states = states
 
         def on_step(request: Asked, sampled: list[int]) -> None:
             if sampled:
@@ -138,11 +139,11 @@ class EngineArgs:
 
 
 @contextmanager
-def pretended(monkeypatch: pytest.MonkeyPatch, engine: type = LLM) -> Iterator[None]:
-    """lm-eval's own `vllm` model, in front of `engine` in place of vLLM."""
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """lm-eval's own `vllm` model, in front of `LLM` in place of vLLM."""
     contents: dict[str, dict[str, Any]] = {
         "vllm": {
-            "LLM": engine,
+            "LLM": LLM,
             "SamplingParams": dict,
             "TokensPrompt": lambda prompt_token_ids: prompt_token_ids,
             "EngineArgs": EngineArgs,

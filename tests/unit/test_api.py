@@ -221,7 +221,7 @@ def test_prompts_that_are_refused(loaded: tuple[Any, Any]) -> None:
     with pytest.raises(CopySpecError, match="prompt 1 is empty"):
         generate(model, tokenizer, ["a", ""])
     with pytest.raises(CopySpecError, match="streamer is for one prompt"):
-        generate(model, tokenizer, ["a", "b"], streamer=object())  # type: ignore[arg-type]
+        generate(model, tokenizer, ["a", "b"], streamer=object())
     with pytest.raises(
         CopySpecError, match="prompt 0 is of type Tensor; pass a text or a list of mess"
     ):

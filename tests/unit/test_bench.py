@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks import report, side_by_side
-from benchmarks.side_by_side import (
-    ENGINE_ARMS,
-    Bench,
-    answer_all,
-    figures,
-    peak_memory,
-    prepare,
-)
+from benchmarks.side_by_side import ENGINE_ARMS, Bench, answer_all, figures, peak_memory, prepare
 from tiny_models import tiny_model
 
 from copyspec_eval.errors import CopySpecError

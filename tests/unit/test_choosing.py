@@ -237,8 +237,7 @@ def test_a_choice_can_be_repeated_from_any_position() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.floats(-20, 20, width=32) | st.just(-math.inf),
-            st.floats(2.0**-53, 1 - 2.0**-53),
+            st.floats(-20, 20, width=32) | st.just(-math.inf), st.floats(2.0**-53, 1 - 2.0**-53)
         ),
         min_size=1,
         max_size=50,

@@ -13,7 +13,7 @@ from scripted_lm import Scripted, evaluated, figures
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
-from copyspec_eval.harness.cnn_dailymail import PROMPT, CnnDailyMailTask
+from copyspec_eval.harness.tasks import ARTICLE_PROMPT, CnnDailyMailTask
 from copyspec_eval.scoring.cnn_dailymail import UNSTEMMED, score_summary, sentences, verbatim_share
 
 ARTICLE = 'It rained on Monday. "I was wet," said Ann. On Tuesday it\nsnowed! Nobody came.'
@@ -35,7 +35,7 @@ def write(folder: Path, rows: list[Any], name: str = "test.jsonl") -> Path:
 
 
 def question(article: str) -> str:
-    return PROMPT.replace("{article}", article)
+    return ARTICLE_PROMPT.replace("{article}", article)
 
 
 def test_the_reference_itself_scores_one():
@@ -151,14 +151,14 @@ def test_without_local_data_the_hub_is_asked(monkeypatch):
         return datasets.Dataset.from_list([ROW])
 
     monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
-    monkeypatch.setattr("copyspec_eval.harness.public_data.load_dataset", load)
+    monkeypatch.setattr("copyspec_eval.harness.tasks.load_dataset", load)
     assert list(CnnDailyMailTask(CONFIG).test_docs()) == [ROW]
     assert asked == [("abisee/cnn_dailymail", "3.0.0", "test")]
 
     def fail(*args: str, split: str) -> None:
         raise ConnectionError("no\nnetwork")
 
-    monkeypatch.setattr("copyspec_eval.harness.public_data.load_dataset", fail)
+    monkeypatch.setattr("copyspec_eval.harness.tasks.load_dataset", fail)
     with pytest.raises(DataError, match=r"^cannot download .* \(no network\); copy .*DIR=FOLDER$"):
         CnnDailyMailTask(CONFIG)
 

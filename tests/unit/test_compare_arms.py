@@ -27,9 +27,7 @@ def answered(doc: int, drafted: list[int], baseline: list[int]) -> TurnRecord:
         answer="yes" if place < 0 else "no",
         text="yes",
         baseline=replace(
-            row.baseline,
-            token_ids=tuple(baseline),
-            difference=None if place < 0 else difference,
+            row.baseline, token_ids=tuple(baseline), difference=None if place < 0 else difference
         ),
     )
 

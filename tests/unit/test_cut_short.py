@@ -190,10 +190,7 @@ def _interrupts() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_interrupts")
 @pytest.mark.slow  # a killed one is reported in the tests of the command
-@pytest.mark.parametrize(
-    "sent",
-    [signal.SIGINT, signal.SIGTERM, signal.SIGKILL],
-)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_on_its_way(
     sent: signal.Signals,
     byte_model: Path,

@@ -60,11 +60,7 @@ def test_what_is_written_down_names_no_folder() -> None:
 
 
 def test_the_file_says_where_and_what() -> None:
-    manifest = {
-        "started_at": "2026-01-02T03:04",
-        "threads": 2,
-        "hardware": {"processor": "P"},
-    }
+    manifest = {"started_at": "2026-01-02T03:04", "threads": 2, "hardware": {"processor": "P"}}
     text = decoders.render({"model": "M", "manifest": manifest}, ROWS)
     assert "M in bfloat16" in text
     assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text

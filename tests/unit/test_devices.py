@@ -31,14 +31,7 @@ from transformers import (
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import (
-    attention,
-    choosing,
-    draft_model,
-    engine,
-    forward,
-    row_runner,
-)
+from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, row_runner
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel

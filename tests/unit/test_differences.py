@@ -241,9 +241,7 @@ def test_another_expert_in_a_short_context_sets_one_reading_apart() -> None:
     assert routed.noise(1.0, DEFECT) == 0, "nothing confirms the judged engine"
 
 
-def test_the_bound_is_that_of_the_type_that_is_computed_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_bound_is_that_of_the_type_that_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("qwen2")
     readings = Readings(model)
     assert readings.noise(0.02, 0.02) == 0

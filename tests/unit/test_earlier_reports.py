@@ -31,9 +31,7 @@ def seeded(run_id: str, **changes: Any) -> list[TurnRecord]:
     return [with_counts(row, drafts=drafts) for row in turns(run_id, **changes)]
 
 
-def test_a_run_with_earlier_answers_is_never_beside_one_without_as_if_equal(
-    tmp_path: Path,
-) -> None:
+def test_a_run_with_earlier_answers_is_never_beside_one_without_as_if_equal(tmp_path: Path) -> None:
     label = "suffix + store=base"
     store = {"store": "runs/base", "store_sha256": "0123456789ab"}
     folders = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripted_lm import Scripted, evaluated, figures
 
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness import public_data
+from copyspec_eval.harness import tasks
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import Outcome
 from copyspec_eval.scoring.gsm8k import (
@@ -223,6 +223,20 @@ def test_the_public_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
         return datasets.Dataset.from_list(PROBLEMS[:2])
 
     monkeypatch.delenv("COPYSPEC_DATA_DIR")
-    monkeypatch.setattr(public_data, "load_dataset", load)
+    monkeypatch.setattr(tasks, "load_dataset", load)
     assert figures(Solver(), TASK)["acc_turn1"] == 1
     assert asked == [(("openai/gsm8k", "main"), {"split": "test"})]
+
+
+def test_no_network_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise ConnectionError("offline\nmore")
+
+    monkeypatch.delenv("COPYSPEC_DATA_DIR")
+    monkeypatch.setattr(tasks, "load_dataset", load)
+    with pytest.raises(DataError) as caught:
+        figures(Solver(), TASK)
+    assert str(caught.value) == (
+        "cannot download openai/gsm8k (offline more); "
+        "copy its test split to FOLDER/gsm8k/test.jsonl and set COPYSPEC_DATA_DIR=FOLDER"
+    )

@@ -20,7 +20,7 @@ from scripted_lm import Scripted, figures
 import copyspec_eval
 from copyspec_eval.errors import OptionError, SandboxError
 from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
-from copyspec_eval.harness.reference_prompts import completion_stops
+from copyspec_eval.harness.reference_prompts import stops
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import LIMITS, Outcome
 from copyspec_eval.scoring.humaneval.scores import (
@@ -78,7 +78,7 @@ def test_completion_of_the_base_data(local_data):
     assert scores == {"answered_turn1": 1, "pass@1_base": 0.5}
     prompt, settings = lm.asked[1]
     assert prompt == 'def half(number: float) -> float:\n    """ Half of it. """\n'
-    assert settings["until"] == completion_stops("humaneval")
+    assert settings["until"] == stops("humaneval")
 
 
 def test_options_of_the_harness(local_data):

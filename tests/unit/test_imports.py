@@ -114,14 +114,8 @@ def test_imports_run_down():
 @pytest.mark.parametrize(
     ("sources", "violation"),
     [
-        (
-            {"types": "from copyspec_eval.cli import main", "cli": ""},
-            "types imports cli",
-        ),
-        (
-            {"types": "def late():\n    import copyspec_eval.cli", "cli": ""},
-            "types imports cli",
-        ),
+        ({"types": "from copyspec_eval.cli import main", "cli": ""}, "types imports cli"),
+        ({"types": "def late():\n    import copyspec_eval.cli", "cli": ""}, "types imports cli"),
         (
             {"reports.page": "from copyspec_eval.decoding import engine", "decoding.engine": ""},
             "reports.page imports decoding.engine",

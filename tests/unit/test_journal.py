@@ -177,10 +177,7 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"file: cannot be written \(File exists\)"):
         journal.append(tmp_path / "file" / "turns.jsonl", b"x")
-    with (
-        pytest.raises(DataError, match="cannot be written"),
-        journal.locked(Path("/proc/nowhere")),
-    ):
+    with pytest.raises(DataError, match="cannot be written"), journal.locked(Path("/proc/nowhere")):
         pass
     with pytest.raises(DataError, match=r"nowhere: cannot be read \(No such file"):
         list(journal.lines(tmp_path / "nowhere"))

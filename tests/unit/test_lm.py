@@ -279,10 +279,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_p
         evaluate()
 
 
-@pytest.mark.parametrize(
-    ("options", "drafter"),
-    [("", "suffix"), ("gamma=2", "copyspec")],
-)
+@pytest.mark.parametrize(("options", "drafter"), [("", "suffix"), ("gamma=2", "copyspec")])
 def test_the_best_drafter_is_the_default_and_the_papers_where_gamma_is_given(
     byte_model: Path, options: str, drafter: str
 ) -> None:

@@ -17,8 +17,7 @@ from sample_rows import SPEC
 
 from copyspec_eval import provenance
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.recorder import Asked
-from copyspec_eval.harness.run_spec import run_spec
+from copyspec_eval.harness.recorder import Asked, run_spec
 from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests, write_manifest
 
 

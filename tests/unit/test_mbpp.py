@@ -10,7 +10,7 @@ from scripted_lm import Scripted, figures
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.humaneval import MbppTask
-from copyspec_eval.harness.reference_prompts import completion_stops
+from copyspec_eval.harness.reference_prompts import stops
 
 COMMON: dict[str, Any] = {"contract": "", "assertion": "", "atol": 0}
 ROWS: list[dict[str, Any]] = [
@@ -69,7 +69,7 @@ def test_prompts() -> None:
     lm = Scripted("def similar_elements(a, b):\n    return tuple(set(a) & set(b))", "")
     assert scores(lm, apply_chat_template=False)[0] == 0.5
     assert lm.asked[0][0] == ROWS[0]["prompt"]
-    assert lm.asked[0][1]["until"] == completion_stops("mbpp")
+    assert lm.asked[0][1]["until"] == stops("mbpp")
     lm = Scripted(SHARED, POLAR)
     figures(lm, "mbpp_evalplus_paper", apply_chat_template=True)
     assert lm.asked[0][0].endswith("```python\n")

@@ -121,11 +121,7 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(
     assert not packed
     answers = {asked[2]: plain[2].token_ids}
     engine = Engine(
-        model,
-        lambda: OnlySome(answers, VOCABULARY),
-        num_draft_tokens=20,
-        exact=mode,
-        batch_size=4,
+        model, lambda: OnlySome(answers, VOCABULARY), num_draft_tokens=20, exact=mode, batch_size=4
     )
     drafted = engine.generate([Sequence(ids, StopRule(30), greedy()) for ids in asked])
     assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]

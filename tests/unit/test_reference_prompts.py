@@ -121,12 +121,7 @@ def as_the_reference(template: str, questions: list[str], answers: list[str]) ->
     ],
 )
 def test_conversations_are_those_of_fastchat(
-    data_dir: Path,
-    tokenizer: Any,
-    name: str,
-    metadata: dict[str, str],
-    template: str,
-    begins: str,
+    data_dir: Path, tokenizer: Any, name: str, metadata: dict[str, str], template: str, begins: str
 ) -> None:
     task = task_named(name, metadata)
     asked = prompts_of(task, tokenizer, lambda doc, turn: ANSWERS[(doc + turn) % len(ANSWERS)])

@@ -13,15 +13,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.types import (
-    Attempt,
-    CopyOrigin,
-    Draft,
-    DraftCounts,
-    Span,
-    TurnCounts,
-    Verdict,
-)
+from copyspec_eval.types import Attempt, CopyOrigin, Draft, DraftCounts, Span, TurnCounts, Verdict
 
 token_lists = st.lists(st.integers(0, 3), max_size=12)
 

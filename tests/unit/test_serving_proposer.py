@@ -14,8 +14,7 @@ from rows_engine import MOST_LENGTH, Asked, config, serve
 
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.errors import OptionError
-from copyspec_eval.serving.proposer import VARIABLE, CopySpecProposer
-from copyspec_eval.serving.step_clock import StepClock
+from copyspec_eval.serving.proposer import VARIABLE, CopySpecProposer, StepClock
 from copyspec_eval.types import Verdict
 
 

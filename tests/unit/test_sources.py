@@ -192,10 +192,7 @@ def question(**changes: object) -> dict[str, object]:
         (question(category=3), "Expected `str`, got `int` - at `$.category`; give"),
         (question(turns=[]), "Expected `array` of length >= 1 - at `$.turns`; give"),
         (question(turns="ab"), "Expected `array`, got `str` - at `$.turns`; give"),
-        (
-            question(turns=["a", " "]),
-            "Expected `str` matching regex ",
-        ),
+        (question(turns=["a", " "]), "Expected `str` matching regex "),
         (question(turns=["a", "b", "c"]), "3 turns, but the first question has 2; give every "),
         (question(question_id=0), "question_id 0 is also at {path}:1; remove one"),
         ({}, "Object missing required field `"),

@@ -7,16 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
-from pretended_vllm import pretended
 from timed_models import CONTEXTS, instances, make, rows
-from transformers import AutoTokenizer
 
 from copyspec_eval.reports import tables
 from copyspec_eval.types import Attempt, DraftCounts
@@ -231,42 +227,3 @@ def test_a_server_counts_a_batch_as_one(
     assert answers == [f"to {text}" for text in CONTEXTS[:3]]
     assert [row.counts.num_tokens for row in rows(answers)] == [tokens] * 3
     assert len(server.bodies) == 1 + 3 // batch_size
-
-
-class Engine:
-    """What lm-eval uses of vLLM's engine; answers `yes` and ends in three ways."""
-
-    def __init__(self, **options: Any) -> None:
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(options["model"])
-
-    def generate(self, prompts: Any, sampling_params: Any, **options: Any) -> list[Any]:
-        ends = (("stop", None), ("stop", "s"), ("length", None))
-        yes = {"text": "yes", "token_ids": self.tokenizer.encode("yes")}
-        answers = [
-            SimpleNamespace(**yes, finish_reason=finish, stop_reason=stop) for finish, stop in ends
-        ]
-        return [
-            SimpleNamespace(prompt_token_ids=prompt, outputs=[answer])
-            for prompt, answer in zip(prompts, answers, strict=False)
-        ]
-
-
-@pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with pretended(monkeypatch, Engine):
-        yield
-
-
-@pytest.mark.usefixtures("vllm")
-def test_vllm_reports_its_tokens(byte_model: Path) -> None:
-    timed: Any = make(f"base=vllm,pretrained={byte_model},max_length=2048", batch_size=3)
-    answers = timed.generate_until(instances({"until": ["s"]})[:3], disable_tqdm=True)
-    assert answers == ["ye"] * 3
-    recorded = rows(answers)
-    assert [row.counts.num_prompt_tokens for row in recorded] == [
-        len(text) for text in CONTEXTS[:3]
-    ]
-    assert {row.token_ids for row in recorded} == {tuple(timed.tok_encode("yes"))}
-    longest_first = sorted(recorded, key=lambda row: -(row.counts.num_prompt_tokens or 0))
-    assert [row.counts.finish_reason for row in longest_first] == ["eos", "stop", "length"]
-    assert {row.counts.num_forwards for row in recorded} == {None}

@@ -15,16 +15,10 @@ from tiny.conversations import training_conversation
 from tiny.documents import DOCUMENTS, documents
 from tiny.tokenizer import encode, train_tokenizer
 from tiny.training import Settings, Trainer, batches
-from tiny.words import (
-    FIRST_NAMES,
-    LAST_NAMES,
-    Draw,
-    is_name_held_out,
-    is_number_held_out,
-)
+from tiny.words import FIRST_NAMES, LAST_NAMES, Draw, is_name_held_out, is_number_held_out
 
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness.quickstart import FOLDER
+from copyspec_eval.harness.tasks import QUICKSTART
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.scoring.cnn_dailymail import sentences, verbatim_share
 from copyspec_eval.scoring.gsm8k import extract_program
@@ -74,7 +68,7 @@ def test_documents_use_only_what_is_held_out(name: str, training_texts: list[str
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_are_those_of_the_task(name: str) -> None:
     """After a change of the generator: run scripts/quickstart_documents, and train again."""
-    lines = (tasks_dir() / FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (tasks_dir() / QUICKSTART / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == documents(name)
 
 

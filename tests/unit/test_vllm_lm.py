@@ -12,7 +12,7 @@ from pretended_vllm import LLM, NUM_ROWS, pretended
 from timed_models import CONTEXTS, instances, rows
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness.backends.base import counts_by_source
+from copyspec_eval.harness.backends import counts_by_source, finish_reason_from
 from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.harness.vllm_lm import CopySpecVLLM
@@ -232,3 +232,8 @@ def test_the_last_draft_is_cut_with_the_answer(
     made = attempts([5, 5], accepted, sum(num_tokens), len(num_tokens), "context")
     assert made == (Attempt(5, 2), Attempt(5, last))
     assert counts_by_source(made) == {"context": DraftCounts(2, 10, 2 + last)}
+
+
+def test_a_stop_without_a_string_is_an_eos() -> None:
+    ends = [("stop", None), ("stop", 7), ("stop", "s"), ("length", None), (None, None)]
+    assert [finish_reason_from(*end) for end in ends] == ["eos", "eos", "stop", "length", None]

@@ -1,7 +1,5 @@
 """In front of lm-eval models that load and generate as `hf` does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from time import perf_counter
@@ -14,12 +12,12 @@ from lm_eval.models.huggingface import HFLM
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness.backends.base import Backend, TimedAnswer, with_tokens
+from copyspec_eval.harness.backends import Backend, TimedAnswer, with_tokens
 from copyspec_eval.harness.requests import RequestBuilder
 from copyspec_eval.types import FinishReason, TurnCounts
 
+# Settings of `generate` under which it drafts.
 _DRAFTING = {"prompt_lookup_num_tokens", "assistant_model"}
-"""Settings of `generate` under which it drafts."""
 
 
 class HFBackend(Backend):
@@ -47,28 +45,21 @@ class HFBackend(Backend):
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
     ) -> torch.Tensor:
-        num_forwards, prefilled = 0, 0.0
-
-        def note(*_: Any) -> None:
-            nonlocal num_forwards, prefilled
-            num_forwards += 1
-            if num_forwards == 1:
-                prefilled = self._now()
-
-        hook = self.model.register_forward_hook(note)
-        started = self._now()
-        try:
+        forwards: list[float] = []  # when the first one ended, then zeros
+        hook = self.model.register_forward_hook(
+            lambda *_: forwards.append(0.0 if forwards else self._now())
+        )
+        started, rows = self._now(), len(context)
+        with hook:
             output: torch.Tensor = super()._model_generate(context, max_length, stop, **settings)
-        finally:
-            hook.remove()
-        ended, rows = self._now(), len(context)
+        ended = self._now()
         counts = TurnCounts(
-            num_forwards=num_forwards if rows == 1 else None,
+            num_forwards=len(forwards) if rows == 1 else None,
             # With drafts, the first forward verifies one.
             num_prefill_tokens=None if _DRAFTING & settings.keys() else 1,
             seconds=(ended - started) / rows,
-            prefill_seconds=(prefilled - started) / rows,
-            decode_seconds=(ended - prefilled) / rows,
+            prefill_seconds=(forwards[0] - started) / rows,
+            decode_seconds=(ended - forwards[0]) / rows,
             latency_seconds=ended - started,
         )
         # An encoder's output has a start token for the decoder, but not the context.
@@ -106,7 +97,6 @@ def split_documents_over_ranks(lm: HFLM) -> None:
 def _useful(token_ids: Sequence[int], rule: StopRule) -> tuple[Sequence[int], FinishReason | None]:
     """The tokens up to the end of the answer, and why it is there; None if they just stop."""
     for length in range(1, len(token_ids) + 1):
-        reason = rule.reason(token_ids[:length])
-        if reason is not None:
+        if reason := rule.reason(token_ids[:length]):
             return token_ids[:length], reason
     return token_ids, None

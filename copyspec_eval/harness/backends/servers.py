@@ -1,7 +1,5 @@
 """In front of lm-eval models that ask a server."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,13 +15,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.models import api_models
 from tqdm.asyncio import tqdm_asyncio
 
-from copyspec_eval.harness.backends.base import (
-    Backend,
-    TimedAnswer,
-    counts_by_source,
-    finish_reason_from,
-    is_one,
-)
+from copyspec_eval.harness import backends
+from copyspec_eval.harness.backends import Backend, TimedAnswer
 from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.redaction import without_secrets
 from copyspec_eval.types import Attempt, TurnCounts
@@ -62,7 +55,7 @@ class APIBackend(Backend):
 
     @property
     def refills(self) -> bool:  # type: ignore[override]
-        return not is_one(self._concurrent)
+        return not backends.is_one(self._concurrent)
 
     def rows(self) -> int:
         return super().rows() * (int(self._concurrent) if self.refills else 1)
@@ -85,15 +78,11 @@ class APIBackend(Backend):
             for calls in (by_context[instance.args[0]] for instance in group)
         ]
 
-    async def amodel_call(
-        self, session: Any, sem: Any, messages: Any, *, cache_keys: Any = None, **kwargs: Any
-    ) -> Any:
+    async def amodel_call(self, session: Any, sem: Any, messages: Any, **kwargs: Any) -> Any:
         """lm-eval sends each of several requests under way by this."""
-        call = _Call([context for context, _ in cache_keys or ()], sem)
+        call = _Call([context for context, _ in kwargs["cache_keys"] or ()], sem)
         _under_way.set(call)
-        answers = await super().amodel_call(
-            session, call, messages, cache_keys=cache_keys, **kwargs
-        )
+        answers = await super().amodel_call(session, call, messages, **kwargs)
         call.ended = perf_counter()
         self._calls.append(call)  # not if it is to be sent again
         return answers
@@ -111,10 +100,7 @@ class APIBackend(Backend):
 
 
 def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> TimedAnswer:
-    """What a reply reports of its only answer, in the form of OpenAI's servers and of vLLM's.
-
-    No server reports forwards, and not all of them the draft tokens beyond an answer's end.
-    """
+    """What a reply reports of its only answer, in the form of OpenAI's servers and of vLLM's."""
     usage = call.reply.get("usage") or {}
     metrics = call.reply.get("metrics") or {}
     [choice, *_] = call.reply.get("choices") or [{}]
@@ -128,22 +114,22 @@ def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> TimedAnswe
     if num_tokens is not None:
         # At least the prefill and a forward for each draft; there may be more.
         made = attempts(drafted, accepted, num_tokens, 1 + len(drafted), "unknown")
-    counts = replace(
-        counts,
-        num_prompt_tokens=usage.get("prompt_tokens"),
-        num_reused_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        num_tokens=num_tokens,
-        drafts=counts_by_source(made) or None,
-        finish_reason=finish_reason_from(reason, choice.get("stop_reason")),
-    )
+    known: dict[str, Any] = {
+        "num_prompt_tokens": usage.get("prompt_tokens"),
+        "num_reused_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        "num_tokens": num_tokens,
+        "drafts": backends.counts_by_source(made) or None,
+        "finish_reason": backends.finish_reason_from(reason, choice.get("stop_reason")),
+    }
     if call.started is not None and call.ended is not None:
-        counts = replace(counts, latency_seconds=call.ended - call.started)
+        known["latency_seconds"] = call.ended - call.started
     first = metrics.get("time_to_first_token_ms")
     if is_alone and first is not None and counts.seconds is not None:
-        prefill = first / 1000
-        counts = replace(counts, prefill_seconds=prefill, decode_seconds=counts.seconds - prefill)
+        known["prefill_seconds"] = prefill = first / 1000
+        known["decode_seconds"] = counts.seconds - prefill
     token_ids = choice.get("token_ids")
-    return TimedAnswer(counts, None if token_ids is None else tuple(token_ids), attempts=made)
+    ids = None if token_ids is None else tuple(token_ids)
+    return TimedAnswer(replace(counts, **known), ids, attempts=made)
 
 
 @contextmanager

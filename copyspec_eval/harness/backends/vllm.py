@@ -1,7 +1,6 @@
 """In front of lm-eval's `vllm`."""
 
-from __future__ import annotations
-
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,21 +10,14 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.harness.backends.base import (
-    Backend,
-    TimedAnswer,
-    counts_by_source,
-    finish_reason_from,
-    with_tokens,
-)
-from copyspec_eval.harness.recorded import parameters
-from copyspec_eval.serving.requests import Drafted
+from copyspec_eval.harness import backends
+from copyspec_eval.harness.backends import Backend, TimedAnswer
+from copyspec_eval.serving.proposer import Drafted
 from copyspec_eval.types import Attempt, DraftSource, TurnCounts
 
-_TEMPERATURE = 1.0
-"""vLLM's own, where a request has none."""
+_TEMPERATURE = 1.0  # vLLM's own, where a request has none
+# vLLM's speculative methods that copy; `suffix` does not report what is from earlier answers.
 _COPYING = {"custom_class", "ngram", "ngram_gpu", "suffix"}
-"""vLLM's speculative methods that copy; `suffix` does not report what is from earlier answers."""
 
 
 class VLLMBackend(Backend):
@@ -47,10 +39,7 @@ class VLLMBackend(Backend):
             )
         kwargs.setdefault("disable_log_stats", False)
         if kwargs.get("speculative_config"):
-            from vllm import EngineArgs
-
-            if "per_request_spec_decode_metrics" in parameters(EngineArgs):
-                kwargs.setdefault("per_request_spec_decode_metrics", "detailed")
+            kwargs.setdefault("per_request_spec_decode_metrics", "detailed")
         super().__init__(*args, **kwargs)
 
     def check_request(self, gen_kwargs: dict[str, Any]) -> None:
@@ -79,8 +68,6 @@ class VLLMBackend(Backend):
 
     def loaded(self) -> dict[str, Any]:
         settings = self._vllm_config
-        if settings is None:
-            return {}
         quantization = settings.model_config.quantization
         return {
             "device": settings.device_config.device_type,
@@ -96,81 +83,62 @@ class VLLMBackend(Backend):
         source, answer = method_source(self._vllm_config), output.outputs[0]
         if source is None:
             return Drafted()
-        metrics = getattr(answer, "spec_decode_metrics", None)
-        if metrics is None:
+        if (metrics := answer.spec_decode_metrics) is None:
             return None
         drafted, accepted = metrics.per_step_drafted, metrics.per_step_accepted
         return Drafted(attempts(drafted, accepted, len(answer.token_ids), num_forwards, source))
 
     @property
     def _vllm_config(self) -> Any:
-        return getattr(getattr(self.model, "llm_engine", None), "vllm_config", None)
+        return self.model.llm_engine.vllm_config
 
     def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
-        answer, times = output.outputs[0], getattr(output, "metrics", None)
-        counts = TurnCounts(seconds=self._seconds / num_rows, latency_seconds=self._seconds)
+        answer, times, prompt_ids = output.outputs[0], output.metrics, output.prompt_token_ids
+        forwards = self._forwards[output.request_id]
+        drafted = self.drafted(output, len(forwards))
+        made, spans = drafted or Drafted()
+        counts = TurnCounts(
+            num_reused_tokens=output.num_cached_tokens,
+            num_forwards=len(forwards),
+            num_prefill_tokens=forwards[0],
+            drafts=None if drafted is None else backends.counts_by_source(made),
+            seconds=self._seconds / num_rows,
+            latency_seconds=self._seconds,
+        )
         if times is not None:  # from when vLLM began with the request, not from when it got it
             counts = replace(counts, latency_seconds=times.last_token_ts - times.scheduled_ts)
         if times is not None and num_rows == 1:
             prefill = times.first_token_ts - times.scheduled_ts
             decode = self._seconds - prefill
             counts = replace(counts, prefill_seconds=prefill, decode_seconds=decode)
-        timed = with_tokens(
-            counts,
-            len(output.prompt_token_ids),
-            answer.token_ids,
-            finish_reason_from(answer.finish_reason, answer.stop_reason),
-        )
-        forwards = self._forwards.get(getattr(output, "request_id", ""))
-        if forwards is None:
-            return timed
-        drafted = self.drafted(output, len(forwards))
-        made, spans = drafted or Drafted()
-        counts = replace(
-            timed.counts,
-            num_reused_tokens=output.num_cached_tokens,
-            num_forwards=len(forwards),
-            num_prefill_tokens=forwards[0],
-            drafts=None if drafted is None else counts_by_source(made),
-        )
-        return timed._replace(
-            counts=counts,
-            prompt_ids=tuple(output.prompt_token_ids),
-            attempts=tuple(made),
-            spans=tuple(spans),
-        )
+        reason = backends.finish_reason_from(answer.finish_reason, answer.stop_reason)
+        timed = backends.with_tokens(counts, len(prompt_ids), answer.token_ids, reason)
+        return TimedAnswer(*timed[:2], tuple(prompt_ids), tuple(made), tuple(spans))
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
-        with watched(getattr(self.model, "llm_engine", None)) as forwards:
+        with watched(self.model.llm_engine) as self._forwards:
             started = perf_counter()
             outputs: list[Any] = super()._model_generate(*args, **kwargs)
             self._seconds = perf_counter() - started
-        self._outputs, self._forwards = outputs, forwards
+        self._outputs = outputs
         return outputs
 
 
 @contextmanager
 def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
     """The tokens that each forward gave a request of vLLM's `LLMEngine`, by its id."""
-    num_tokens: dict[str, list[int]] = {}
-    processor = getattr(engine, "output_processor", None)
-    process = getattr(processor, "process_outputs", None)
-    if processor is None or process is None:
-        yield num_tokens
-        return
+    num_tokens: defaultdict[str, list[int]] = defaultdict(list)
+    processor = engine.output_processor
+    process = processor.process_outputs
 
     def noted(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         # An aborted request may still get tokens that are not in its answer.
-        states = {
-            each.request_id: processor.request_states.get(each.request_id) for each in outputs
-        }
+        states = [processor.request_states.get(output.request_id) for output in outputs]
         processed = process(outputs, *args, **kwargs)
-        for output in outputs:
-            state = states[output.request_id]
+        for output, state in zip(outputs, states, strict=True):
             # Without what follows a stop string.
             if state is not None and output.new_token_ids:
-                name = getattr(state, "external_req_id", output.request_id)
-                num_tokens.setdefault(name, []).append(len(output.new_token_ids))
+                num_tokens[state.external_req_id].append(len(output.new_token_ids))
         return processed
 
     processor.process_outputs = noted
