@@ -1,7 +1,5 @@
 """Says what is being done, where that takes long."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Errors that are a user's to mend, each one line that names the value and the remedy."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import sys

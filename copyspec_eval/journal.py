@@ -3,8 +3,6 @@
 A kill or a full disk never corrupts what several processes append to.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

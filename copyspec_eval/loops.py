@@ -3,8 +3,6 @@
 A copied loop is nearly free, so that a few such answers can make most of a speed-up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 _LEAST_REPEATS, _LEAST_TOKENS = 3, 32

@@ -1,7 +1,5 @@
 """What a run was asked to do: every setting that decides its figures, beside its records."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +40,7 @@ class RunSpec:
     evaluation: dict[str, Any]  # lm-eval's: `limit`, seeds, chat template, `gen_kwargs`, …
     tasks: dict[str, dict[str, Any]]  # version, shots, request settings, hash of the definition, …
 
-    def of_task(self, task: str) -> RunSpec:
+    def of_task(self, task: str) -> "RunSpec":
         """The settings of one task alone; its "samples" are its documents, None for all."""
         evaluation = dict(self.evaluation)
         documents = (evaluation.pop("samples", None) or {}).get(task)

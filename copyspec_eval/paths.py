@@ -1,7 +1,5 @@
 """Where things lie: the task definitions, the embedded model, and the user's local data."""
 
-from __future__ import annotations
-
 import functools
 import os
 from importlib.metadata import EntryPoints, distribution

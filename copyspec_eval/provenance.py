@@ -1,7 +1,5 @@
 """Where a run takes place: process, command, versions, hardware. Needs nothing beyond torch."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools

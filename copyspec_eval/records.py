@@ -1,7 +1,5 @@
 """One JSON row per answered turn, appended as it happens: a killed run loses nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +112,7 @@ class RecordedText(str):
 
     record: TurnRecord
 
-    def __new__(cls, text: object, record: TurnRecord | None = None) -> RecordedText:
+    def __new__(cls, text: object, record: TurnRecord | None = None) -> "RecordedText":
         """A plain `str` without a record: lm-eval gives a reference answer the answer's type."""
         if record is None:
             return str(text)  # type: ignore[return-value]
@@ -122,7 +120,7 @@ class RecordedText(str):
         self.record = record
         return self
 
-    def __reduce__(self) -> tuple[type[RecordedText], tuple[str, TurnRecord]]:
+    def __reduce__(self) -> "tuple[type[RecordedText], tuple[str, TurnRecord]]":
         return RecordedText, (str(self), self.record)
 
 

@@ -3,8 +3,6 @@
 Values of settings that are not declared, and of secret environment variables, are masked.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import html

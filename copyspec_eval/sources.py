@@ -1,7 +1,5 @@
 """Public data files: a local copy, or the pinned public file, downloaded once and cached."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The vocabulary: plain values that the layers above exchange. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -173,7 +171,7 @@ class Draft:
     positions: tuple[int, ...] = ()
     probabilities: tuple[float, ...] = ()
 
-    def cut(self, most: int) -> Draft:
+    def cut(self, most: int) -> "Draft":
         """The first `most` tokens of it, or all; of a tree, parents come before their children.
 
         >>> Draft((7, 8, 9), position=4).cut(2)

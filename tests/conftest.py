@@ -1,7 +1,5 @@
 """What all tests share: no network, local data, and the switch for slow tests."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

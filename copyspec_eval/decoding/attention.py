@@ -4,8 +4,6 @@ On a CPU it is our own kernel. With torch's, query heads that share a key are fo
 axis, so that keys are not copied once per query head, as in the stock masked path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

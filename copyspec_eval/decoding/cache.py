@@ -1,7 +1,5 @@
 """The key/value cache: preallocated, a length per row, rejected tokens simply overwritten."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

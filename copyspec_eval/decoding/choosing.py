@@ -1,7 +1,5 @@
 """The model's own choice of the next token: argmax or a draw, after the logits processors."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Where two answers differ, and whether rounding explains it."""
 
-from __future__ import annotations
-
 import math
 from collections import abc
 from dataclasses import dataclass

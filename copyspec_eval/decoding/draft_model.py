@@ -1,7 +1,5 @@
 """Drafts from a smaller model of the same tokenizer."""
 
-from __future__ import annotations
-
 from collections import abc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The decoding loop: draft, forward, verify, commit, over a batch of rows that finish alone."""
 
-from __future__ import annotations
-
 from collections import abc, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -133,7 +131,7 @@ class Engine:
         num_draft_tokens: int,
         prefix_cache: PrefixCache | None = None,
         draft_model: DraftModel | None = None,
-    ) -> Engine:
+    ) -> "Engine":
         """Another one of the same exact steps, batch and cache."""
         return Engine(
             self._model,

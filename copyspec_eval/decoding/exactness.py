@@ -1,7 +1,5 @@
 """Exact mode: which way it takes for a model, and the check that it holds."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """One forward of the model: tokens of one row or several, chains or trees, against the cache."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Sequences whose answer is given: with them the engine itself is checked and measured."""
 
-from __future__ import annotations
-
 from collections import abc, deque
 from collections.abc import Callable, Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """A model's own cache and attention, for models whose attention is not the engine's to replace."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections import abc
@@ -60,7 +58,7 @@ class ModelCache:
         return logits[0, -keep:]
 
     @torch.inference_mode()
-    def copied(self) -> ModelCache:
+    def copied(self) -> "ModelCache":
         """Another one of the same; keys and values, which never change in place, are shared."""
         layers = [
             layer for states in self._states.values() for layer in getattr(states, "layers", ())

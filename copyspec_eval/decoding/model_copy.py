@@ -4,8 +4,6 @@ Decoding replaces a model's attention, the forwards of its layers, and for a mom
 a copy of the modules, the user's model stays as it is: other threads may run it at the same time.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math

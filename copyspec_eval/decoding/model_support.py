@@ -1,7 +1,5 @@
 """Which models the engine can decode."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Every sequence by each way of drafting, and by plain one-token decoding, in turn."""
 
-from __future__ import annotations
-
 import itertools
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Keys and values of earlier prompts and answers, so that nothing is read twice."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An engine's forwards with its own attention and cache: batches, exact mode, trees, prefixes."""
 
-from __future__ import annotations
-
 from collections import abc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

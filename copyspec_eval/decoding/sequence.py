@@ -1,7 +1,5 @@
 """One request on its way: what was asked, its tokens so far, and what became of each draft."""
 
-from __future__ import annotations
-
 from collections import Counter, abc
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -53,7 +51,7 @@ class Sequence:
         self,
         prompt_ids: Iterable[int],
         stop_rule: StopRule,
-        chooser: TokenChooser | None = None,
+        chooser: "TokenChooser | None" = None,
         earlier: abc.Sequence[abc.Sequence[int]] = (),
         on_commit: Callable[[list[int]], None] = lambda token_ids: None,
     ) -> None:
@@ -79,14 +77,14 @@ class Sequence:
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
 
-    def restarted(self) -> Sequence:
+    def restarted(self) -> "Sequence":
         """The same request, not yet begun; it shares the chooser, which starts anew with it."""
         return Sequence(
             self.prompt_ids, self.stop_rule, self._chooser, self.earlier, self.on_commit
         )
 
     @property
-    def chooser(self) -> TokenChooser:
+    def chooser(self) -> "TokenChooser":
         assert self._chooser is not None, "a replay has no model"
         return self._chooser
 
@@ -128,7 +126,7 @@ class Sequence:
         return draft.cut(min(len(thresholds), self.budget))
 
     def choices(
-        self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
+        self, draft: Draft, argmax: abc.Sequence[int], logits: "torch.Tensor"
     ) -> Callable[[int], int]:
         """The model's choices, for `commit`, from logits `[1 + draft, vocabulary]`."""
         if self.chooser.is_argmax:

@@ -1,7 +1,5 @@
 """Measured seconds of a step by the number of draft tokens that it verifies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random

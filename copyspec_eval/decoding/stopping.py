@@ -1,7 +1,5 @@
 """When an output ends: EOS, a stop string, or the token budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 from copyspec_eval.types import FinishReason

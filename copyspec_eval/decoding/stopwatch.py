@@ -1,7 +1,5 @@
 """Wall-clock time, split among the sequences that it was spent on."""
 
-from __future__ import annotations
-
 from time import perf_counter
 
 import torch

@@ -4,8 +4,6 @@ It catches what no list of model types can: features of masks, caches, experts o
 engine does not know, and a cache that cannot be taken back.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

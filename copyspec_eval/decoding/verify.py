@@ -1,7 +1,5 @@
 """Accept or reject: the rule that keeps every output the model's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from copyspec_eval.types import Draft, Verdict

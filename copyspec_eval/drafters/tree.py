@@ -1,7 +1,5 @@
 """What may follow a context: a chain of the likeliest continuation, or a tree of several."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ class Matched:
     position: int = -1  # of the last copied token among the automaton's; -1 before the first
     weight: float = 1.0  # the probability that what follows the match is what follows at all
 
-    def follower(self, path: Sequence[int]) -> Follower | None:
+    def follower(self, path: Sequence[int]) -> "Follower | None":
         """What followed the match most often, of equals the latest."""
         automaton, state = self.automaton, self.state
         # The occurrence at the end of the source has no continuation yet.
@@ -38,7 +36,7 @@ class Matched:
         token = automaton.best[state]
         return self._after(token, num_followed) if token >= 0 else None
 
-    def followers(self, path: Sequence[int]) -> Iterator[Follower]:
+    def followers(self, path: Sequence[int]) -> "Iterator[Follower]":
         """All that followed the match, the most frequent first, of equals the latest."""
         automaton, state = self.automaton, self.state
         count, end = automaton.count, automaton.end
@@ -52,14 +50,14 @@ class Matched:
             if token >= 0:
                 yield self._after(token, num_followed)
 
-    def _after(self, token: int, num_followed: int) -> Follower:
+    def _after(self, token: int, num_followed: int) -> "Follower":
         automaton, run = self.automaton, self.run
         after = automaton.next[self.state][token]
         guess = guess_counted(self.source, run, automaton.count[after], num_followed, self.weight)
         copied = Matched(automaton, after, run + 1, self.source, automaton.end[after] - 1)
         return guess, token, copied
 
-    def _periodic(self, path: Sequence[int]) -> Follower:
+    def _periodic(self, path: Sequence[int]) -> "Follower":
         """What was copied from the end of the source continues with the draft itself."""
         position = self.position + 1
         copied = Matched(self.automaton, self.state, self.run + 1, self.source, position)
@@ -77,7 +75,7 @@ class Resumed:
     probability: float  # that the source's next token follows
     later_probability: float  # that the one after it does
 
-    def follower(self, path: Sequence[int]) -> Follower | None:
+    def follower(self, path: Sequence[int]) -> "Follower | None":
         position, token_ids = self.position + 1, self.automaton.token_ids
         if position >= len(token_ids) or token_ids[position] < 0:
             return None
@@ -86,7 +84,7 @@ class Resumed:
         after = Resumed(self.automaton, position, self.run + 1, probability, later)
         return guess_resumed(self.run, self.probability), token_ids[position], after
 
-    def followers(self, path: Sequence[int]) -> Iterator[Follower]:
+    def followers(self, path: Sequence[int]) -> "Iterator[Follower]":
         if follower := self.follower(path):
             yield follower
 

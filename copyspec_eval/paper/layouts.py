@@ -1,7 +1,5 @@
 """The cells of the paper's tables, from the runs that a table needs, in the order of its plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +50,7 @@ class Answered(NamedTuple):
         [line] = settings.index[(settings == [*drafting.values()]).all(axis=1)]
         return line
 
-    def figures(self, line: Any, turn: int | None = None, category: str = "") -> Series[Any]:
+    def figures(self, line: Any, turn: int | None = None, category: str = "") -> "Series[Any]":
         if turn is None:
             return self.board.lines.loc[line]
         if category:
@@ -151,7 +149,7 @@ def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
     return column
 
 
-def _score(task: str, figures: Series[Any]) -> object:
+def _score(task: str, figures: "Series[Any]") -> object:
     """The paper's score of a task; of conversations a judge's rating, if there is one."""
     name = TASKS[task].score
     if not name:

@@ -1,7 +1,5 @@
 """The runs that a table of the paper needs: commands of lm-eval, run one after the other."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Variants of question files, whose second questions ask for the first answer with a change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """γ by cosine similarity: how alike a word and the γ words before it are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

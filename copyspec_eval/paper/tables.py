@@ -1,7 +1,5 @@
 """The paper's tables by name: what each needs, and how it is laid out."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Whether two runs gave the same answers and the same scores; as JSON values, and as tables."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import Counter

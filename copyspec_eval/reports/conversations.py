@@ -1,7 +1,5 @@
 """The conversations of a run that a judge can rate, and the ratings in its folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 

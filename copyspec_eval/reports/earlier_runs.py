@@ -1,7 +1,5 @@
 """Answers of earlier runs, from their records or from traces: what `store=PATH` copies from."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from array import array

@@ -1,7 +1,5 @@
 """A run in the formats of other tools: FastChat's answers, EvalPlus's programs, parquet."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

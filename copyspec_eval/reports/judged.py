@@ -1,7 +1,5 @@
 """A judge's ratings of a run, asked for and as a table."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path

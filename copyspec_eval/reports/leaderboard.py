@@ -1,7 +1,5 @@
 """Runs side by side: a line per model, task and drafter under one `RunSpec`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -170,7 +168,7 @@ def _lines(
     return table, DataFrame(list(settings.values()), index=list(settings), dtype=object)
 
 
-def _repetitions(frame: DataFrame) -> Series[int]:
+def _repetitions(frame: DataFrame) -> "Series[int]":
     """By turn, the first repetition of its line in which no earlier run answered it."""
     numbers = Series(0, index=frame.index)
     for _, line in frame.groupby("line"):

@@ -1,7 +1,5 @@
 """A leaderboard as one screen, Markdown, CSV and JSON, in the layout of the paper's tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +28,7 @@ from copyspec_eval.types import COPIED
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
 
 
-def _speed(figures: Series[Any]) -> str:
+def _speed(figures: "Series[Any]") -> str:
     speedup = number(figures["speedup"], ".2f")
     return figure(figures, "tokens_per_second", ".4g") + (f" ({speedup})" if speedup else "")
 
@@ -100,7 +98,7 @@ def line_cells(board: Leaderboard) -> Cells:
     _, _, numbers = conditions(board)
 
     def turn_column(turn: int) -> Column:
-        def cell(line: Series[Any]) -> object:
+        def cell(line: "Series[Any]") -> object:
             place = (line.name, turn)
             return _SPEED.cell(board.by_turn.loc[place]) if place in board.by_turn.index else ""
 
@@ -161,13 +159,13 @@ def _category_cells(board: Leaderboard, task: str) -> Cells | None:
     return ["model", "drafter", "turn", *speeds.columns, "all"], rows
 
 
-def documents(line: Series[Any]) -> str:
+def documents(line: "Series[Any]") -> str:
     """How many documents were answered, of how many the task has: "20 of 80"."""
     total = number(line["documents_of"], ".0f")
     return f"{line['documents']}" + (f" of {total}" if total else "")
 
 
-def scores(line: Series[Any]) -> dict[str, str]:
+def scores(line: "Series[Any]") -> dict[str, str]:
     """lm-eval's scores of a line, by metric, and judges' ratings."""
     names = [str(name) for name in line.index if str(name).startswith("score_")]
     texts = {name: figure(line, name, ".3g") for name in names if not name.endswith("_spread")}
@@ -184,7 +182,7 @@ def _turn_scores(board: Leaderboard, place: int, turn: int) -> Iterator[str]:
             yield f"{on_turn[1] if on_turn else name} {score}"
 
 
-def ratings(figures: Series[Any]) -> dict[str, str]:
+def ratings(figures: "Series[Any]") -> dict[str, str]:
     """Judges' ratings of a line, a turn or a category: `{"rating by gpt-4": "7.31"}`."""
     names = [str(name) for name in figures.index if str(name).startswith(PREFIX)]
     texts = {name: number(figures[name], ".2f") for name in names}
@@ -205,7 +203,7 @@ def as_json(board: Leaderboard) -> str:
     return json.dumps({"lines": lines, "notes": board.notes}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _values(row: Series[Any]) -> dict[str, Any]:
+def _values(row: "Series[Any]") -> dict[str, Any]:
     items = row.astype(object).items()
     return {str(name): None if value != value else value for name, value in items}
 

@@ -1,7 +1,5 @@
 """A run of our models in its folder, or in the folders of its shards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """lm-eval's results files in a run's folder: scores, and which runs reached their end."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """A run as lm-eval leaves it in a folder: what was asked, what was answered, how it scored."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A figure over several turns is a ratio of sums, so that a table's total and its 
 "median" in its name.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator

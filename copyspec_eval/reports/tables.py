@@ -1,7 +1,5 @@
 """Tables in Markdown: columns, cells, their layout, and those of one run and of a replay."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +24,7 @@ class Column(NamedTuple):
     """A heading, and the cell of a row; `turn` where a table has turns beside each other."""
 
     heading: str
-    cell: Callable[[Series[Any]], object]
+    cell: "Callable[[Series[Any]], object]"
     turn: int | None = None
 
 
@@ -46,7 +44,7 @@ def metric_columns(form: str, *names: str) -> list[Column]:
 def interval_column(name: str) -> Column:
     """A speed-up with its 95 % confidence interval: "1.88 (1.62 to 2.20)"."""
 
-    def cell(row: Series[Any]) -> str:
+    def cell(row: "Series[Any]") -> str:
         low, high = (number(row[f"{name}_{end}"], ".2f") for end in ("low", "high"))
         text = figure(row, name, ".2f") + (f" ({low} to {high})" if low else "")
         has_none = name == "speedup_ended" and not text and number(row["speedup"], ".2f")
@@ -61,7 +59,7 @@ def cells(columns: Sequence[Column], frame: DataFrame) -> Cells:
     return without_empty_columns([column.heading for column in columns], rows)
 
 
-def figure(figures: Series[Any], name: str, form: str) -> str:
+def figure(figures: "Series[Any]", name: str, form: str) -> str:
     """A metric, and its spread where several runs were taken together; "" without a value."""
     value, spread = figures[name], number(figures.get(f"{name}_spread"), form)
     return number(value, form) + (f" ±{spread}" if spread else "")

@@ -1,7 +1,5 @@
 """Answered turns as a pandas DataFrame, a row per turn: what every figure and table is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -37,7 +35,7 @@ def read_turns(folders: Iterable[Path]) -> DataFrame:
     return frame(records).join(by_turn.apply(_of_one_type).infer_objects())
 
 
-def _of_one_type(setting: Series[Any]) -> Series[Any]:
+def _of_one_type(setting: "Series[Any]") -> "Series[Any]":
     """A setting's values as parquet takes them: of one simple type, or as text."""
     values = setting.dropna()
     types = set(values.map(type))

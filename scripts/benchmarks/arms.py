@@ -1,7 +1,5 @@
 """The ways of decoding that are measured side by side, each a function of prompt and budget."""
 
-from __future__ import annotations
-
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Decoders side by side in the same conversations: which are run, and the table of their rates."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

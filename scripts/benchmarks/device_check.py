@@ -3,8 +3,6 @@
 Needs torch and transformers, nothing else: neither lm-eval nor an installed copyspec_eval.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import statistics

@@ -4,8 +4,6 @@ So drafts are accepted as they were for the model that gave the answers, and a s
 costs, without that model's weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Peak memory of this process or its accelerator."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

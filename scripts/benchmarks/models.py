@@ -1,7 +1,5 @@
 """Models with random weights: steps that cost what real ones cost, without a checkpoint."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

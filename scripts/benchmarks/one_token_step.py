@@ -1,7 +1,5 @@
 """How near a step of one token comes to the machine's limit: reading every weight once."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial

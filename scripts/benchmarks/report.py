@@ -1,7 +1,5 @@
 """What `scripts/bench` measured, as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What of a run's rows is shared: figures, and texts only where they are ours to share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All ways of decoding on the same recorded answers, in turn, and their figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the time of a decoding step goes: the model's forward, and everything else."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import abc

@@ -3,8 +3,6 @@
 python -m containing.programs LEVEL
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

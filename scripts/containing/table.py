@@ -1,7 +1,5 @@
 """The table of `results/CONTAINMENT.md`, and its summary in docs/tasks.md."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from containing.programs import DONE, LEVELS, REFUSED, Program

@@ -1,7 +1,5 @@
 """Commands as a user without any rights, who can read what this Python needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

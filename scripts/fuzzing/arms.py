@@ -1,7 +1,5 @@
 """A case's two arms: its requests answered with its drafts, and by plain decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Many cases, and what came of them together."""
 
-from __future__ import annotations
-
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator

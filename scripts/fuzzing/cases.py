@@ -1,7 +1,5 @@
 """A case: a model, what it is asked, and how it drafts, drawn from a seed and a number alone."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

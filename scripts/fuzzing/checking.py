@@ -1,7 +1,5 @@
 """The check of a case: its drafts change nothing, and its counts add up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

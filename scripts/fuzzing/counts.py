@@ -1,7 +1,5 @@
 """Whether an answer's end, counts, attempts and spans add up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain

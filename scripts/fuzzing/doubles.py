@@ -1,7 +1,5 @@
 """Drafters that know the plain answer: their drafts are right, wrong, or right for a while."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

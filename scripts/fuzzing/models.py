@@ -1,7 +1,5 @@
 """Tiny random models of several architectures, their exact steps and draft models, made once."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import random

@@ -1,7 +1,5 @@
 """What becomes of one architecture: the tokens of `generate`, or a refusal in one line."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Iterator

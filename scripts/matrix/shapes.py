@@ -1,7 +1,5 @@
 """Tiny random models of every causal language model that the installed transformers has."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

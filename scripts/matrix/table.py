@@ -1,7 +1,5 @@
 """The table of `results/ARCHITECTURES.md`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata

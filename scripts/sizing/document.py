@@ -1,7 +1,5 @@
 """`docs/scaling.md`: what `sizing.formula` computes, and what was measured beside it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

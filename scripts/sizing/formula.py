@@ -1,7 +1,5 @@
 """Memory and time of a decoding step, from sizes and bandwidths: bounds, not measurements."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Steps of a real model on the CPU, timed, and how fast its memory is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path

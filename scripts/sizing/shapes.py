@@ -1,7 +1,5 @@
 """Sizes of models and devices, each with its source."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """News articles, and the sentences that sum them up: the lead and the results."""
 
-from __future__ import annotations
-
 from tiny import words
 from tiny.turns import Turn
 from tiny.words import Draw

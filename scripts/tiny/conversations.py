@@ -1,7 +1,5 @@
 """The conversations that the embedded model learns from, drawn at random."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The documents of the quickstart's tasks: conversations of names and numbers never trained on."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from typing import Any

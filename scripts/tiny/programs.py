@@ -1,7 +1,5 @@
 """Small programs: a problem in words, its solution, a second look, and the final version."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Saves a trained model for transformers, with its losses and its manifest."""
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess

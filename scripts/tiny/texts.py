@@ -4,8 +4,6 @@ A text is made of named values and of items, and rendered by its kind. A change 
 the items and renders them again: so what the second answer has to be is known to the letter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -43,7 +41,7 @@ class Text:
         text = self.render(self.values, self.items)
         return text.lower() if self.lower else text
 
-    def having(self, name: str, value: str) -> Text:
+    def having(self, name: str, value: str) -> "Text":
         """The text with another value."""
         return replace(self, values={**self.values, name: value})
 

@@ -1,7 +1,5 @@
 """The embedded model's tokenizer: byte-level BPE of the conversations, and a chat template."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 

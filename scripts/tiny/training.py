@@ -1,7 +1,5 @@
 """Training of the embedded model: a small Llama on conversations generated on the fly."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

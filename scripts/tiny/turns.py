@@ -1,7 +1,5 @@
 """One exchange of a conversation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

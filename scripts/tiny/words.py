@@ -1,7 +1,5 @@
 """Words for the conversations, and random draws that hold some combinations out."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

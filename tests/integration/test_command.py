@@ -1,7 +1,5 @@
 """The stock `lm_eval` command with our model and tasks, run as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """`copyspec-eval compare` on real runs of lm-eval, and on copies with one thing changed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The script that times decoders in conversations."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Commands of README and docs/ that are marked as tested run as printed; links lead somewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ environment that runs the tests, through links that leave out this project's own
 slow test installs everything for real instead.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

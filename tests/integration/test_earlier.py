@@ -1,7 +1,5 @@
 """Evaluations that copy from the answers of earlier ones: found, counted, and never their own."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """scripts/gpu_check on the CPU, as on a bare machine: no lm-eval, and nothing of ours installed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

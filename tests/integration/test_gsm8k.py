@@ -1,7 +1,5 @@
 """The stock `lm_eval` asks a chat server for programs, and scores as a direct run of them does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`copyspec-eval judge` against a server, beside what FastChat makes of the same files."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Models as people load them: whatever was drafted, the answers are those of the baseline."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """A report of many runs takes neither long nor much memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The report's page in a real browser: charts, filters, sources, dark, narrow, hostile texts."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

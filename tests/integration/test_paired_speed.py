@@ -1,7 +1,5 @@
 """The speed-up that a paired run reports is the one that its forwards and their costs explain."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 from time import perf_counter

@@ -1,7 +1,5 @@
 """`copyspec-eval paper` from end to end with a small model, killed on its way and started again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Equivalence and speed-up as a user measures them: paired runs, `compare`, `compare --rescore`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The Python of README and docs/api.md runs as printed, and the notebook shows marked text."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

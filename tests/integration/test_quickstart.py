@@ -1,7 +1,5 @@
 """The two minutes that a newcomer gives: the script, the embedded model, and its training."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

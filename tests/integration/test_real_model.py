@@ -1,7 +1,5 @@
 """A real model: real answers, which drafts do not change."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

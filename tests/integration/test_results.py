@@ -1,7 +1,5 @@
 """What is committed in results/ is what its runs give, and names no one's machine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Secrets that a user gives are in nothing that is written or printed, by any command."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -92,7 +90,7 @@ class Planted:
 class _Echo(BaseHTTPRequestHandler):
     """Answers with all that it was sent: as an error at first, then as a completion."""
 
-    server: EchoServer
+    server: "EchoServer"
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()

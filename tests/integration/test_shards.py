@@ -1,7 +1,5 @@
 """Shards that lm-eval answered are, together, the run that answers all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

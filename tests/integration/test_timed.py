@@ -1,7 +1,5 @@
 """The stock `lm_eval` command with a stock model, timed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

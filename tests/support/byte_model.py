@@ -1,7 +1,5 @@
 """A small random Llama on disk whose tokens are bytes, so that any text can be put to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Steps of an engine that compute something else than the model does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

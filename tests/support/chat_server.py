@@ -1,7 +1,5 @@
 """An OpenAI-compatible chat server in a thread of the test, that answers with given texts."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A run's folder, damaged at random: its bytes, its values, and what is there instead."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

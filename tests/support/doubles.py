@@ -1,7 +1,5 @@
 """Drafters that know the answer or are always wrong, a recording chooser, a broken `verify`."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 

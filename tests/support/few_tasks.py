@@ -4,8 +4,6 @@ Each start of `lm_eval` reads all of their 14,000 files, which takes longer than
 `test_doors` starts it with all of them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Llama and its tokenizer as a GGUF file, as llama.cpp writes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server in a thread that answers each request with whatever bytes it is given to send."""
 
-from __future__ import annotations
-
 import socketserver
 import threading
 import time

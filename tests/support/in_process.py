@@ -1,7 +1,5 @@
 """An evaluation as `lm_eval` does it and files as it leaves them, without a process of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

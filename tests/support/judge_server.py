@@ -1,7 +1,5 @@
 """An OpenAI-compatible server in a thread that judges, fails and delays on demand."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

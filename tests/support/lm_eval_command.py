@@ -1,7 +1,5 @@
 """The stock `lm_eval` command, run as a user runs it, and what it leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

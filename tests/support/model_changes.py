@@ -1,7 +1,5 @@
 """What users do to a model between two calls of `generate`, each a function of model and seed."""
 
-from __future__ import annotations
-
 import operator
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Answers of both arms of a paired engine over a tiny model, and their differences."""
 
-from __future__ import annotations
-
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Python sees the device everywhere: `tensor.device` is `cuda:0`, and so the code 
 accelerator's path.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -97,7 +95,7 @@ class PretendedDevice:
     _running: list[str] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
 
-    def __enter__(self) -> PretendedDevice:
+    def __enter__(self) -> "PretendedDevice":
         with ExitStack() as stack:
             stack.enter_context(self._layers_noted())
             of_type: Any = torch.get_device_module(self.device.type)
@@ -215,7 +213,7 @@ def _place() -> str:
 class _Generator(torch.Generator):
     """One of the host that says it is of a device."""
 
-    def __new__(cls, device: Any = HOST) -> _Generator:
+    def __new__(cls, device: Any = HOST) -> "_Generator":
         return super().__new__(cls)
 
     def __init__(self, device: Any = HOST) -> None:

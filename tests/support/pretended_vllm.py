@@ -1,7 +1,5 @@
 """vLLM as lm-eval uses it: it says every prompt twice, with the drafts of our proposer."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,7 +34,7 @@ class Processor:
 class LLM:
     """What lm-eval uses of vLLM's class of that name, and `collective_rpc`."""
 
-    made: ClassVar[list[LLM]] = []
+    made: "ClassVar[list[LLM]]" = []
 
     def __init__(self, **options: Any) -> None:
         LLM.made.append(self)

@@ -1,7 +1,5 @@
 """Run folders as lm-eval and our models leave them, of made-up figures."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Collection

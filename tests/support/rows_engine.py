@@ -1,7 +1,5 @@
 """An engine as vLLM is for its proposer: rows that change places, whose answers are given."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Run folders, as small as they can be, written as lm-eval writes them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

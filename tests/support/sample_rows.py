@@ -1,7 +1,5 @@
 """Turns' records and a run's spec, complete and consistent, to change for a test."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The way of exact mode of the models that tests make."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tiny_models import VOCABULARY

@@ -1,7 +1,5 @@
 """A server in a thread of the test: a context manager."""
 
-from __future__ import annotations
-
 import socketserver
 import threading
 from typing import Any, TypeVar

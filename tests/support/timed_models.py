@@ -1,7 +1,5 @@
 """Models with a clock, and what they are asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lm_eval.api.instance import Instance

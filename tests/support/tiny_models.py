@@ -1,7 +1,5 @@
 """Small random models of every architecture that the engine promises to serve."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import random

@@ -1,7 +1,5 @@
 """Rows of unlike contexts, and what is fed to each of them in one forward."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tiny_models import VOCABULARY

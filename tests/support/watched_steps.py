@@ -1,7 +1,5 @@
 """What an engine's prefills and steps ask of a pretended device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

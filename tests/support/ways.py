@@ -1,7 +1,5 @@
 """Every way of drafting that a user can ask for: each drafter with each set of its switches."""
 
-from __future__ import annotations
-
 import itertools
 
 from copyspec_eval.drafters.registry import DRAFTERS

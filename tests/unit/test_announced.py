@@ -1,7 +1,5 @@
 """Waits that are long enough to be explained."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """`copyspec_eval.generate` and the package's public names."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

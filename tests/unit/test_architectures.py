@@ -1,7 +1,5 @@
 """Every architecture that transformers has is decoded as `generate` decodes it, or refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Several arms in one run: how they are named, and what they leave."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bench on a small model: every way gives the recorded answer, and the figures add up."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

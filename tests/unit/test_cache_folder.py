@@ -1,7 +1,5 @@
 """No file in the user's cache folder, of any content or permission, stops a load or a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

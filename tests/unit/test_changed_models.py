@@ -1,7 +1,5 @@
 """A model that is changed between two calls answers as a fresh copy of it."""
 
-from __future__ import annotations
-
 import copy
 import random
 import threading

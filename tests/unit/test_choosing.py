@@ -1,7 +1,5 @@
 """Sampling keeps the target's distribution, whatever is drafted."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

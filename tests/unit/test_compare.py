@@ -1,7 +1,5 @@
 """What differs between two runs is named, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

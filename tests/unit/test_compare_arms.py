@@ -1,7 +1,5 @@
 """`compare RUN`: the answers of a paired run, with drafts and by the baseline."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

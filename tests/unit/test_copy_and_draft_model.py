@@ -1,7 +1,5 @@
 """The paper's combination on real answers: copy where something matches, else a draft model."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

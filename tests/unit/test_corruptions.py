@@ -1,7 +1,5 @@
 """A run's folder, damaged at random: every command ends soon, with a note or in one line."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """`custom_generate` gives what `model.generate` gives: sequences, scores, streams, noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

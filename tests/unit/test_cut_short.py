@@ -1,7 +1,5 @@
 """A run that was cut short is reported as cut short, and no whole one is."""
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

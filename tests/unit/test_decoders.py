@@ -1,7 +1,5 @@
 """The table of decoders side by side, from the lines that they print."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The oddest inputs get the right answer whatever drafts, and no drafter makes them much slower."""
 
-from __future__ import annotations
-
 import functools
 import random
 import statistics

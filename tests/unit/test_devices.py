@@ -1,7 +1,5 @@
 """The step loop on accelerators that are only pretended: see `pretended_device`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Whether rounding explains a difference: near-ties are told from defects, however small."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A draft model changes no token, and one with the target's weights is always accepted."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What reports say of runs that copied from earlier ones, and beside which they stand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

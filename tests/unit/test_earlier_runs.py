@@ -1,7 +1,5 @@
 """Answers of earlier runs: how they are found, what is refused, what they change in a replay."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The promise: whatever is drafted, the output is token for token what `model.generate` gives."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """An error is one line, whatever is in its text, by every door."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a model knows of the evaluation that runs it: its own call's arguments, and no other's."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

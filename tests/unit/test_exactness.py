@@ -1,7 +1,5 @@
 """Exact mode: not only the tokens, every logit is the same bits whatever was drafted."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exported files are what FastChat and EvalPlus read."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The random cases of scripts/fuzz: they hold, come again, and see a decoder that is broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever is passed, and whatever files are there: an answer, or one line that says what to do."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Imports run down the floors and never in a circle, and the light modules stay light."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

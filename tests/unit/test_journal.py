@@ -1,7 +1,5 @@
 """Nothing that was acknowledged is lost, whatever happens to the writer or the disk."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

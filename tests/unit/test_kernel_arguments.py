@@ -1,7 +1,5 @@
 """Kernels check every argument: a wrong one is an error of Python's, never a signal."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Our kernels compute what they are to, each token by itself."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

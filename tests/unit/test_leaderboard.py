@@ -1,7 +1,5 @@
 """Runs side by side: what is put together, what is not, and which notes say so."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

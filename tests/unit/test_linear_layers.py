@@ -1,7 +1,5 @@
 """Packed weights compute what the layers' own do, and leave the model as it was."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager

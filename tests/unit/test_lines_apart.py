@@ -1,7 +1,5 @@
 """Settings that set a leaderboard's lines apart, and documents that do not."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Any

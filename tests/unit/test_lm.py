@@ -1,7 +1,5 @@
 """The harness model against stock `hf`: same answers, same log-likelihoods, and clear refusals."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers that repeat themselves to their end."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_rows import ROW, with_counts

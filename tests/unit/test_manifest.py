@@ -1,7 +1,5 @@
 """A manifest keeps every run and every declared setting of it, and no secret."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models served by their own attention and cache: the tokens of `generate`, whatever is drafted."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which models are served, and what cache and attention do."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from pathlib import Path

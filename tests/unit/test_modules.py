@@ -1,7 +1,5 @@
 """Which modules get a forward of ours: those whose formula is known, as a trial shows."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

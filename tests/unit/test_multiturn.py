@@ -1,7 +1,5 @@
 """Conversations through lm-eval's own evaluator, with a model that answers from a script."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Words that leave a reader guessing are not names: they say nothing of what they hold."""
 
-from __future__ import annotations
-
 import tokenize
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A step beside the reading of its weights: what is measured, and how it is put."""
 
-from __future__ import annotations
-
 import copy
 
 from benchmarks import one_token_step

@@ -1,7 +1,5 @@
 """`copyspec-eval report`: one screen of a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps of unlike widths in one forward: each as if it were alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Tokens
 from itertools import accumulate
 from typing import Any

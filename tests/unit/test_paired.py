@@ -1,7 +1,5 @@
 """Paired decoding: both arms, in turn, with the same tokens."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from time import perf_counter

@@ -1,7 +1,5 @@
 """The paper's tables: their runs, and their cells computed by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

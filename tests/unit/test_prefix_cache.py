@@ -1,7 +1,5 @@
 """Keys and values of earlier texts: the same bits, found by their beginnings, within a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Tokens
 from pathlib import Path
 from typing import Any

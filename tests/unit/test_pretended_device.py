@@ -1,7 +1,5 @@
 """The pretended device refuses what a real one would, and records what makes the host wait."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tasks of own question files, by a YAML file alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

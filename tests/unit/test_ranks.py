@@ -1,7 +1,5 @@
 """Processes that share the documents, and those that do not know of each other."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

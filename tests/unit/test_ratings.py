@@ -1,7 +1,5 @@
 """Judges' ratings in reports, beside what FastChat's `show_result` makes of the same files."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import Namespace

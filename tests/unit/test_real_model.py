@@ -1,7 +1,5 @@
 """scripts/real_model: whole, the one that is meant, or nothing and one line."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Rows survive a kill, pickling and lm-eval's cache."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

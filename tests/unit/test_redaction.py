@@ -1,7 +1,5 @@
 """Only declared settings are recorded, and no text has the values of others."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

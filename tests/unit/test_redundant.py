@@ -1,7 +1,5 @@
 """Redundant variants of question files, asked of a chat model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

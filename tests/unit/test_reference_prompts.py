@@ -1,7 +1,5 @@
 """The tasks `*_paper` ask as the paper's own code does, character by character."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """A run is read as lm-eval leaves it: answers, their tokens, and scores."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory and time of large models: the formula against transformers' models, and its document."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Verification, stopping and bookkeeping, without a model."""
 
-from __future__ import annotations
-
 from collections import abc
 
 import pytest

@@ -1,7 +1,5 @@
 """Drafts for an engine that shows rows without names: each is of the right request."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from typing import Any

@@ -1,7 +1,5 @@
 """Shards of one run: which are reported as that run, and which are not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

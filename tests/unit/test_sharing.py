@@ -1,7 +1,5 @@
 """Rows that are shared: figures of all documents, texts of ours alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

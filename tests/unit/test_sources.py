@@ -1,7 +1,5 @@
 """Question files: where they come from, and what is reported of a bad one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Where the copied stretches of an answer and their sources stand, and the answer in pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given

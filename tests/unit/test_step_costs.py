@@ -1,7 +1,5 @@
 """What a step costs is measured at every width that a draft may need."""
 
-from __future__ import annotations
-
 from tiny_models import tiny_model
 from transformers import LogitsProcessorList
 

@@ -1,7 +1,5 @@
 """Every metric by hand; intervals that draw conversations, and memory that does not grow."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Stock backends with a clock: their answers unchanged, and records of only what they report."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Other backends with a clock: what they report, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """The embedded model's conversations, tokens and training."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

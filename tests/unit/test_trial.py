@@ -1,7 +1,5 @@
 """The trial at load passes sound models, and finds every kind of defect that it is there for."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`--model copyspec-vllm`: what is recorded of answers that vLLM gives with our drafts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ scripts/vllm_environment FOLDER
 FOLDER/bin/pytest --runslow tests/vllm
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `--model copyspec-vllm` records of answers that vLLM itself gives; see test_inside_vllm."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from pathlib import Path

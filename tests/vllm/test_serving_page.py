@@ -1,7 +1,5 @@
 """The commands of docs/serving.md, run as printed, in an environment that has vLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

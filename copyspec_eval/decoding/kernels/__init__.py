@@ -4,8 +4,6 @@ Each computes every token alone: its bits do not depend on what stands beside it
 C++ compiler, torch's kernels are used. Every argument is checked before its address is passed on.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import subprocess
@@ -92,7 +90,7 @@ class PackedWeights:
 
     words: torch.Tensor
     num_inputs: int
-    num_outputs: array[int]
+    num_outputs: "array[int]"
 
 
 def pack(weights: Sequence[torch.Tensor]) -> PackedWeights:

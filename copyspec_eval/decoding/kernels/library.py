@@ -1,7 +1,5 @@
 """Compiles the kernels where they run, and keeps them in a folder of the user's alone."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Forwards that take the place of those of a model's modules while the engine runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary

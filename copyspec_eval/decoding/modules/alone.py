@@ -5,8 +5,6 @@ other code than the rest. In a sigmoid or a cosine that can be another last bit,
 depends on how many tokens there are. And routers and experts multiply by matrices of their own.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

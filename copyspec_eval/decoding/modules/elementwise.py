@@ -4,8 +4,6 @@ A module is replaced if it looks like one of these and a trial on random inputs 
 forward gives, so that models with another formula keep theirs.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ With other kernels, `DENSE` has every expert compute every token, and the routin
 what counts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

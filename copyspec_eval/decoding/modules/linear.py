@@ -5,8 +5,6 @@ packed once, for our kernel. Layers that read the same input, e.g. those of quer
 are multiplied as one: every call takes time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Puts the page together: template, style, script, charts, and the turns as data."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Charts as SVG. The page sets their colours, so one drawing serves light and dark."""
 
-from __future__ import annotations
-
 import io
 import textwrap
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Has a dataclass whose annotations are strings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
