@@ -34,7 +34,7 @@ class Processor:
 class LLM:
     """What lm-eval uses of vLLM's class of that name, and `collective_rpc`."""
 
-    made: "ClassVar[list[LLM]]" = []
+    made: ClassVar[list["LLM"]] = []
 
     def __init__(self, **options: Any) -> None:
         LLM.made.append(self)
