@@ -9,11 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "__version__", "custom_generate", "generate"]
 
-_MODULES = {
-    "Answer": "copyspec_eval.api.generation",
-    "custom_generate": "copyspec_eval.api.custom_generate",
-    "generate": "copyspec_eval.api.generation",
-}
+_MODULES = {"Answer": "generation", "custom_generate": "custom_generate", "generate": "generation"}
 
 
 # Not before they are asked for: the command line and lm-eval's hook need no torch.
