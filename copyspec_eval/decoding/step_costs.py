@@ -19,7 +19,7 @@ from copyspec_eval.types import CacheKind, ExactMode
 
 _CONTEXT = 512
 _ROUNDS = 3
-_TIMED_ONCE, _NOT_TIMED = 64, 256
+_TIMED_ONCE, _NOT_TIMED = 64, 128
 """Tokens from which on a step is timed once, and draft tokens from which on not at all."""
 
 
@@ -57,12 +57,12 @@ def step_costs(
         count
         for number in range(1 + _ROUNDS)
         for count in reversed(counts)
-        if number < 2 or batch_size // times * (1 + count) < _TIMED_ONCE
+        if number == 1 or batch_size // times * (1 + count) < _TIMED_ONCE
     ]
     seconds: dict[int, list[float]] = {count: [] for count in counts}
     for count, taken in zip(timed, _seconds(model, engine, timed), strict=True):
         seconds[count].append(taken)
-    costs = {count: median(seconds[count][1:]) for count in counts}
+    costs = {count: median(seconds[count][-_ROUNDS:]) for count in counts}
     if cache != "copyspec":
         costs = {count: cost - costs[0] / 2 for count, cost in costs.items()}
     if most not in costs:
