@@ -52,17 +52,14 @@ def step_costs(
     most = times * (engine.widest - 1)
     counts = sorted({*((1 << power) - 1 for power in range(max(1, most).bit_length())), most})
     counts = [count for count in counts if count < _NOT_TIMED]
+    narrow = [count for count in counts if batch_size // times * (1 + count) < _TIMED_ONCE]
     # The longest first: after one of a thousand tokens, a step finds nothing in the caches.
-    timed = [
-        count
-        for number in range(1 + _ROUNDS)
-        for count in reversed(counts)
-        if number == 1 or batch_size // times * (1 + count) < _TIMED_ONCE
-    ]
+    timed = [*narrow, counts[-1], *reversed(counts), *narrow[::-1] * (_ROUNDS - 1)]
+    warmed_up = len(narrow) + 1
     seconds: dict[int, list[float]] = {count: [] for count in counts}
-    for count, taken in zip(timed, _seconds(model, engine, timed), strict=True):
+    for count, taken in list(zip(timed, _seconds(model, engine, timed), strict=True))[warmed_up:]:
         seconds[count].append(taken)
-    costs = {count: median(seconds[count][-_ROUNDS:]) for count in counts}
+    costs = {count: median(seconds[count]) for count in counts}
     if cache != "copyspec":
         costs = {count: cost - costs[0] / 2 for count, cost in costs.items()}
     if most not in costs:

@@ -18,9 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, cast
 
-from lm_eval import evaluator
+from lm_eval import evaluator, utils
 from lm_eval.evaluator_utils import get_sample_size
-from lm_eval.utils import sanitize_model_name
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
@@ -35,6 +34,8 @@ _SETTINGS = (
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
 # Fields of a task's config that are recorded elsewhere, or differ with the model.
 _NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
+# The rows of an evaluation that has ended, and its output folder, until lm-eval prints its tables.
+_ENDED: list[tuple[list[Any], Path | None]] = []
 # The arguments of lm-eval's functions that are running, by the function's name.
 _CALLS: ContextVar[dict[str, dict[str, Any]]] = ContextVar("calls", default={})  # noqa: B039
 
@@ -47,6 +48,11 @@ def output_folder() -> Path | None:
 def _folder(tracker: Any) -> Path | None:
     path = Path(tracker.output_path) if tracker and tracker.output_path else None
     return path.parent if path and path.suffix == ".json" else path
+
+
+def ended(rows: list[Any]) -> None:
+    """Have figures of the rows printed under lm-eval's tables, and the page written."""
+    _ENDED.append((rows, output_folder()))
 
 
 def check_output_folder() -> None:
@@ -171,7 +177,7 @@ def _clean(results: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
         # The folder has the model's name, which may be a URL.
         logged = tracker.general_config_tracker
         logged.model_name = masked(logged.model_name)
-        logged.model_name_sanitized = sanitize_model_name(logged.model_name)
+        logged.model_name_sanitized = utils.sanitize_model_name(logged.model_name)
     return cast("dict[str, Any]", _without_secrets(results))
 
 
@@ -186,6 +192,28 @@ def _without_secrets(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
+def _closing() -> str:
+    """Our table of the evaluation that has ended, and in a sentence what each drafter won."""
+    from copyspec_eval.reports.page.build import write_page
+    from copyspec_eval.reports.tables import gains, run_table
+
+    rows = [row for more, _ in _ENDED for row in more]
+    _, folder = _ENDED[0]
+    _ENDED.clear()
+    page = f" → {write_page(folder)}" if folder else ""
+    return "\n".join([run_table(rows), *(gain + page for gain in gains(rows))])
+
+
+def _with_closing(make_table: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(make_table)
+    def tables(results: dict[str, Any], column: str = "results", **options: Any) -> str:
+        table = make_table(results, column, **options)
+        is_last = column == "groups" or "groups" not in results
+        return f"{table}\n{_closing()}" if _ENDED and is_last else table
+
+    return tables
+
+
 def _wrap(function: Callable[..., Any]) -> None:
     """Wrap a function of `lm_eval.evaluator`, there and wherever it was imported by name."""
     signature = inspect.signature(function)
@@ -198,6 +226,7 @@ def _wrap(function: Callable[..., Any]) -> None:
         is_whole = function.__name__ == "simple_evaluate" and is_ours(given["model"])
         if is_whole:
             mask_logs()
+            _ENDED.clear()
             # lm-eval prints these, and they print as they are recorded.
             if isinstance(given["model"], str):
                 given["model_args"] = with_environment(parse_arguments(given["model_args"]))
@@ -220,5 +249,6 @@ def _wrap(function: Callable[..., Any]) -> None:
             names[alias] = wrapper
 
 
+utils.make_table = _with_closing(utils.make_table)
 _wrap(evaluator.simple_evaluate)
 _wrap(evaluator.evaluate)

@@ -30,6 +30,8 @@ from copyspec_eval.reports.turns import columns
 report_errors_in_one_line()
 
 MAX_TURNS = 8
+# Those that lm-eval's table shows; its results file has all of them in `config.copyspec.figures`.
+_SHOWN = [metric for metric in METRICS if metric.name in ("speedup", "identical")]
 
 Message = dict[str, str]
 ChatTemplate = Callable[..., str]
@@ -111,11 +113,9 @@ class MultiTurnTask(ConfigurableTask):
     what the answers are worth. Only this class overrides lm-eval's own methods.
 
     Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; the
-    subclass's scores; and, of answers that carry a `TurnRecord`, each of `METRICS` as
-    `{name}_turn{k}`: per document what it contributes, over the task what the metric makes of that.
-
-    A figure without a value is left out, e.g. the timed ones when every answer came from lm-eval's
-    cache, or those of pairs when the run was not paired. Rank 0 decides for the run.
+    subclass's scores; and, of the answers of a paired run, `speedup_turn{k}` and
+    `identical_turn{k}`. A figure without a value is left out, e.g. the speed-up when every answer
+    came from lm-eval's cache. Rank 0 decides for the run.
 
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
@@ -143,7 +143,7 @@ class MultiTurnTask(ConfigurableTask):
         scores = {f"answered_turn{turn}": True for turn in turns} | self.score_names()
         self._higher_is_better |= scores
         self._aggregation_list |= dict.fromkeys(scores, mean)
-        for turn, metric in product(turns, METRICS):
+        for turn, metric in product(turns, _SHOWN):
             self._aggregation_list[f"{metric.name}_turn{turn}"] = partial(_over, metric)
             self._higher_is_better[f"{metric.name}_turn{turn}"] = metric.higher_is_better
         self._system_instruction: str | None = None
@@ -260,7 +260,7 @@ def _contributions(turn: int, answer: object) -> dict[str, tuple[Any, ...] | Non
     # An earlier run measured an answer from lm-eval's cache.
     is_measured = record is not None and is_of_this_process(record.run_id)
     figures: dict[str, tuple[Any, ...] | None] = {}
-    for metric in METRICS:
+    for metric in _SHOWN:
         values = tuple(fields.get(name) for name in metric.columns)
         is_known = None not in values and (is_measured or not metric.timed)
         figures[f"{metric.name}_turn{turn}"] = values if is_known else None

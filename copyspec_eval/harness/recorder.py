@@ -27,7 +27,7 @@ from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
 from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord
 from copyspec_eval.redaction import masked
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.tables import run_figures, run_table
+from copyspec_eval.reports.tables import run_figures
 from copyspec_eval.reports.turns import columns
 from copyspec_eval.session.span_characters import span_characters
 
@@ -128,7 +128,7 @@ class RunRecorder:
                 others = records.read(file, []) if file.exists() else []
                 rows += [row for row in others if row.run_id == self.run_id]
         if rows:
-            logger.info("figures of this run:\n%s", run_table(rows))
+            evaluation.ended(rows)
         return {"run_id": self.run_id, "figures": run_figures(rows)}
 
 

@@ -99,16 +99,11 @@ def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object
 
 _REPLAYED = ("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token")
 _RUN_COLUMNS = [
-    *map(text_column, ("task", "turn", "drafter", "category")),
+    *map(text_column, ("task", "turn", "drafter")),
     Column("answers", lambda row: row["turns"]),
-    *metric_columns(
-        ".4g",
-        *("tokens_per_second", "latency_seconds", "tokens", "forwards", "tokens_per_forward"),
-        *("copied_share", "earlier_share", "recycled_share"),
-        *("accepted_per_attempt", "model_accepted_per_attempt"),
-        *("baseline_tokens_per_second", "speedup", "speedup_low", "speedup_high"),
-        *("speedup_median", "identical", "near_tie", "diverged"),
-    ),
+    metric_column("tokens_per_second", ".0f"),
+    *map(interval_column, ("speedup_ended", "speedup")),
+    *metric_columns(".0%", "earlier_share", "recycled_share", "identical"),
 ]
 
 
@@ -124,17 +119,35 @@ def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
 
 
 def run_table(rows: Sequence[TurnRecord]) -> str:
-    """A row per task and turn, under it one per category if there are several."""
-    names = {(row.task, f"turn {row.turn}"): row.drafter or row.backend for row in rows}
-    lines = []
-    for task, by_turn in run_figures(rows).items():
-        for turn, figures in by_turn.items():
-            labels = {"task": task, "turn": turn.removeprefix("turn ")}
-            labels["drafter"] = names[task, turn]
-            categories = figures["by_category"] if len(figures["by_category"]) > 1 else {}
-            for name, part in [("all", figures), *categories.items()]:
-                lines.append(labels | {"category": name} | part)
-    return terminal(*cells(_RUN_COLUMNS, DataFrame(lines, dtype=object)))
+    """A row per task, turn and drafter."""
+    figures = figures_by(turns.frame(rows), ["task", "turn", "drafter"])
+    return terminal(*cells(_RUN_COLUMNS, figures.reset_index()))
+
+
+def gains(rows: Sequence[TurnRecord]) -> list[str]:
+    """What each drafter of a paired run won, in a sentence; nothing of runs that are not paired."""
+    frame = turns.frame([row for row in rows if row.baseline])
+    by_drafter = figures_by(frame, ["drafter"]) if len(frame) else DataFrame()
+    sentences = []
+    for name, figures in by_drafter.iterrows():
+        count = figures["turns"]
+        text = f"{_gain(figures)}, {figures['identical'] * count:.0f} of {count} answers identical"
+        sentences.append(f"{name}: {text}" if len(by_drafter) > 1 else text)
+    return sentences
+
+
+def _gain(figures: "Series[Any]") -> str:
+    """The speed-up of answers that ended by themselves; if none did, of all.
+
+    >>> _gain(Series({"speedup_ended": 1.94, "speedup_ended_low": 1.8, "speedup_ended_high": 2.1}))
+    '1.94× faster (95 %: 1.80 to 2.10)'
+    """
+    none_ended = math.isnan(figures["speedup_ended"])
+    name = "speedup" if none_ended else "speedup_ended"
+    low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
+    text = f"{figures[name]:.2f}× {'faster' if figures[name] >= 1 else 'as fast'}"
+    text += f" (95 %: {low} to {high})" if low else ""
+    return text + (" over all answers, since none ended by itself" if none_ended else "")
 
 
 def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:

@@ -15,7 +15,7 @@ from pandas import DataFrame, Series
 from copyspec_eval import journal
 from copyspec_eval.records import TurnRecord, segments
 from copyspec_eval.redaction import shareable
-from copyspec_eval.reports.leaderboard import Leaderboard, conditions
+from copyspec_eval.reports.leaderboard import Leaderboard, conditions, leaderboard
 from copyspec_eval.reports.leaderboard_forms import (
     as_json,
     as_markdown,
@@ -25,6 +25,7 @@ from copyspec_eval.reports.leaderboard_forms import (
 )
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
+from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import metric_column, metric_columns
 from copyspec_eval.types import COPIED, first_difference
@@ -60,6 +61,14 @@ def write_report(board: Leaderboard, folder: Path) -> list[Path]:
     for name, text in texts.items():
         journal.replace(folder / name, text)
     return [folder / name for name in texts]
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page of the runs in a folder there."""
+    board = leaderboard(read_runs([folder]))
+    path = folder / "report.html"
+    journal.replace(path, build(replace(board, notes=[shareable(note) for note in board.notes])))
+    return path
 
 
 def build(board: Leaderboard) -> str:
