@@ -7,11 +7,9 @@ renders its prompt from the earlier answers when the model reads it.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy
@@ -112,10 +110,10 @@ class MultiTurnTask(ConfigurableTask):
     A subclass has `documents` and `user_turns` for what is asked, and `score_names` and `score` for
     what the answers are worth. Only this class overrides lm-eval's own methods.
 
-    Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; the
-    subclass's scores; and, of the answers of a paired run, `speedup_turn{k}` and
-    `identical_turn{k}`. A figure without a value is left out, e.g. the speed-up when every answer
-    came from lm-eval's cache. Rank 0 decides for the run.
+    Figures: `answered`, the share of answers that are not blank, for every backend; the subclass's
+    scores; and, of the answers of a paired run, `speedup` and `identical`. A figure without a value
+    is left out, e.g. the speed-up when every answer came from lm-eval's cache. Rank 0 decides for
+    the run.
 
     Raises:
         OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
@@ -139,13 +137,11 @@ class MultiTurnTask(ConfigurableTask):
             raise DataError(
                 f"{self.task_name}: {self.num_turns} turns in a document; give 1 to {MAX_TURNS}"
             )
-        turns = range(1, self.num_turns + 1)
-        scores = {f"answered_turn{turn}": True for turn in turns} | self.score_names()
-        self._higher_is_better |= scores
+        scores = {"answered": True} | self.score_names()
+        shown = {metric.name: metric for metric in _SHOWN}
+        self._higher_is_better |= scores | dict.fromkeys(shown, True)
         self._aggregation_list |= dict.fromkeys(scores, mean)
-        for turn, metric in product(turns, _SHOWN):
-            self._aggregation_list[f"{metric.name}_turn{turn}"] = partial(_over, metric)
-            self._higher_is_better[f"{metric.name}_turn{turn}"] = metric.higher_is_better
+        self._aggregation_list |= {name: partial(_over, shown[name]) for name in shown}
         self._system_instruction: str | None = None
         self._rank = 0
         self._reported: set[str] = set()
@@ -229,11 +225,8 @@ class MultiTurnTask(ConfigurableTask):
         super().apply_filters()
         if not self._is_scored:
             return
-        parts = defaultdict(list)
-        for each in self._instances:
-            for name, part in _contributions(each.turn, each.resps[0]).items():
-                parts[name].append(part)
-        figures = {name: self._aggregation_list[name](parts[name]) for name in parts}
+        parts = _contributions([each.resps[0] for each in self._instances])
+        figures = {name: self._aggregation_list[name]([parts[name]]) for name in parts}
         self._reported = {name for name in parts if self._rank or not math.isnan(figures[name])}
         self.prepare_scores()
 
@@ -241,11 +234,9 @@ class MultiTurnTask(ConfigurableTask):
         if not self._is_scored:
             return {"bypass": 999}  # lm-eval's own value under --predict_only
         texts = [str(answer or "") for answer in results]
-        figures: dict[str, Any] = {}
-        for turn, answer in enumerate(results, start=1):
-            figures[f"answered_turn{turn}"] = float(bool(texts[turn - 1].strip()))
-            parts = _contributions(turn, answer)
-            figures |= {name: parts[name] for name in parts if name in self._reported}
+        parts = _contributions(results)
+        figures: dict[str, Any] = {name: parts[name] for name in parts if name in self._reported}
+        figures["answered"] = mean([float(bool(text.strip())) for text in texts])
         return figures | self.score(doc, texts)
 
     @property
@@ -253,24 +244,30 @@ class MultiTurnTask(ConfigurableTask):
         return "bypass" not in self._metric_fn_list
 
 
-def _contributions(turn: int, answer: object) -> dict[str, tuple[Any, ...] | None]:
-    """What an answer contributes to each metric of its turn; None without the values it needs."""
-    record = record_of(answer)
-    fields = columns(record) if record else {}
-    # An earlier run measured an answer from lm-eval's cache.
-    is_measured = record is not None and is_of_this_process(record.run_id)
-    figures: dict[str, tuple[Any, ...] | None] = {}
-    for metric in _SHOWN:
-        values = tuple(fields.get(name) for name in metric.columns)
-        is_known = None not in values and (is_measured or not metric.timed)
-        figures[f"{metric.name}_turn{turn}"] = values if is_known else None
-    return figures
+Contributions = list[tuple[float, ...] | None]
+"""Of answers to a metric; None without the values that it needs."""
 
 
-def _over(metric: Metric, parts: Iterable[tuple[float, ...] | None]) -> float:
+def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
+    """What answers contribute to each shown metric."""
+    parts: dict[str, Contributions] = {metric.name: [] for metric in _SHOWN}
+    for answer in answers:
+        record = record_of(answer)
+        fields = columns(record) if record else {}
+        # An earlier run measured an answer from lm-eval's cache.
+        is_measured = record is not None and is_of_this_process(record.run_id)
+        for metric in _SHOWN:
+            values: Any = tuple(fields.get(name) for name in metric.columns)
+            is_known = None not in values and (is_measured or not metric.timed)
+            parts[metric.name].append(values if is_known else None)
+    return parts
+
+
+def _over(metric: Metric, documents: Iterable[Contributions]) -> float:
     """A metric of documents' contributions; NaN without any."""
-    values = numpy.array([part for part in parts if part is not None], dtype=float)
-    return metric.over(values, numpy.arange(len(values))) if len(values) else math.nan
+    values = [part for parts in documents for part in parts if part is not None]
+    array = numpy.array(values, dtype=float)
+    return metric.over(array, numpy.arange(len(values))) if values else math.nan
 
 
 def _generate_until(self: Any, requests: list[Instance]) -> list[str]:

@@ -119,9 +119,11 @@ def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
 
 
 def run_table(rows: Sequence[TurnRecord]) -> str:
-    """A row per task, turn and drafter."""
-    figures = figures_by(turns.frame(rows), ["task", "turn", "drafter"])
-    return terminal(*cells(_RUN_COLUMNS, figures.reset_index()))
+    """A row per task, turn and drafter, which is named if there are several."""
+    figures = figures_by(turns.frame(rows), ["task", "turn", "drafter"]).reset_index()
+    if figures["drafter"].nunique() == 1:
+        figures["drafter"] = ""
+    return terminal(*cells(_RUN_COLUMNS, figures))
 
 
 def gains(rows: Sequence[TurnRecord]) -> list[str]:
