@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import numpy
 from pandas import cut
-from scipy.stats import binomtest
 
 from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports.runs import Answer, Run
@@ -148,8 +147,9 @@ def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]
     if {*values_a, *values_b} <= {0, 1}:
         only_a, only_b = differences.count(-1), differences.count(1)
         # McNemar: the discordant documents fall on either side with even chances.
-        p_value = binomtest(only_b, only_a + only_b, 0.5).pvalue if only_a + only_b else 1.0
-        return replace(pair, discordant=(only_a, only_b), p_value=float(p_value))
+        tail = sum(math.comb(only_a + only_b, k) for k in range(min(only_a, only_b) + 1))
+        p_value = min(1.0, 2 * tail / 2 ** (only_a + only_b))
+        return replace(pair, discordant=(only_a, only_b), p_value=p_value)
     if len(common) == 1:
         return pair
     changes, documents = numpy.array(differences), numpy.arange(len(common))
