@@ -1,13 +1,16 @@
 """The cells of the paper's tables, from the runs that a table needs, in the order of its plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy
 from pandas import Series, concat, cut
 
+from copyspec_eval.errors import OptionError
 from copyspec_eval.paper.plan import (
     CNN_DAILYMAIL,
+    GAMMAS,
     GSM8K,
     IN_THE_PAPER,
     MT_REDUNDANT,
@@ -16,6 +19,7 @@ from copyspec_eval.paper.plan import (
 )
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import RATING, documents
+from copyspec_eval.reports.runs import read_run
 from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.reports.tables import (
     Column,
@@ -36,6 +40,8 @@ _BY_GAMMA = {3: 49.2, 5: 47.4, 10: 44.2}
 # By task and turn.
 _BEST_SPEEDUPS = {(CNN_DAILYMAIL, 1): 2.35, (GSM8K, 3): 2.66, (MT_REDUNDANT, 2): 3.08}
 _COPYING_OVER_DRAFT_MODEL = 0.49  # on turn 2 of MT-Redundant, over all categories
+
+_SIZE, _EPOCHS = 300, 10  # of word2vec
 
 _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
@@ -133,10 +139,14 @@ def main_results(runs: Sequence[Answered]) -> Table:
 
 def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
     line = answered.line(drafter="copyspec")
-    figures = answered.figures(line)
+    figures, name = answered.figures(line), TASKS[answered.run.task].score
+    # The paper's score of a task; of conversations a judge's rating, if there is one.
+    score = RATING.cell(figures) if not name else ""
+    if name in figures.index:
+        score = figure(figures, name, ".3g")
     column: dict[tuple[str, str], object] = {
         ("both", "documents"): documents(figures),
-        ("both", "score"): _score(answered.run.task, figures),
+        ("both", "score"): score,
         ("base model", "tokens/s"): _BASE.cell(figures),
     }
     for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL):
@@ -147,14 +157,6 @@ def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
         for each in (_SPEED, _SPEEDUP):
             column["CopySpec", f"{each.heading}, turn {turn}"] = each.cell(figures)
     return column
-
-
-def _score(task: str, figures: "Series[Any]") -> object:
-    """The paper's score of a task; of conversations a judge's rating, if there is one."""
-    name = TASKS[task].score
-    if not name:
-        return RATING.cell(figures)
-    return figure(figures, name, ".3g") if name in figures.index else ""
 
 
 def categories(runs: Sequence[Answered]) -> Table:
@@ -248,3 +250,60 @@ def context_lengths(runs: Sequence[Answered]) -> Table:
             cells = [column.cell(part) for column in columns]
             rows.append([f"{lengths.left} {end}", str(part["turns"]), *cells])
     return Table(["tokens of the prompt", "answers", *_headers(columns)], rows, [])
+
+
+def similarity_table(runs: Sequence[Answered]) -> Table:
+    """A row per γ and data set: how alike a word and the γ words before it are."""
+    rows: list[list[object]] = []
+    for each in runs:
+        texts = list(conversations(each.folder))
+        for gamma in GAMMAS:
+            similarity = mean_similarity(texts, gamma)
+            rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
+    notes = [
+        "As in the paper's `find_best_k`: words of questions and answers; for each γ vectors of "
+        "word2vec, trained on every word with the γ before it. There they begin as those of Google "
+        "News, here at random."
+    ]
+    return Table(["data set", "γ", "mean cosine similarity"], rows, notes)
+
+
+def conversations(folder: Path) -> Iterator[list[str]]:
+    """The words of each conversation of a run: all questions, then all answers."""
+    by_document: dict[int, list[str]] = {}
+    for answer in read_run(folder).answers.values():
+        texts = by_document.setdefault(answer.doc_id, [" ".join((answer.doc or {})["turns"])])
+        texts.append(answer.text)
+    for texts in by_document.values():
+        yield " ".join(texts).split()
+
+
+def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
+    """The mean cosine similarity of a word and the mean of the `gamma` words before it."""
+    vectors = _vectors(texts, gamma)
+    similarities: list[float] = []
+    for words in texts:
+        if len(words) <= gamma:
+            continue
+        rows = numpy.stack([vectors[word] for word in words])
+        for place in range(gamma, len(words)):
+            before, word = rows[place - gamma : place].mean(axis=0), rows[place]
+            norm = float(numpy.linalg.norm(before) * numpy.linalg.norm(word))
+            similarities.append(float(before @ word) / norm if norm else 0.0)
+    return float(numpy.mean(similarities)) if similarities else 0.0
+
+
+def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
+    try:
+        from gensim.models import Word2Vec
+    except ImportError as error:
+        needed = "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
+        raise OptionError(needed) from error
+    samples = []
+    for words in texts:
+        samples += [list(words[end - gamma : end + 1]) for end in range(gamma, len(words))]
+    # One worker, so that the same texts give the same vectors.
+    model = Word2Vec(
+        samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS
+    )
+    return model.wv

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.paper import layouts, plan
 from copyspec_eval.paper.plan import PlannedRun, Request
-from copyspec_eval.paper.similarity import similarity_table
 from copyspec_eval.redaction import shareable
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.leaderboard_forms import in_words
@@ -71,7 +70,7 @@ TABLES = {
         "Speed by the length of the prompt", layouts.context_lengths, _CHATS
     ),
     "similarity": PaperTable(
-        "γ by the cosine similarity of a word and the γ before it", similarity_table, _CHATS
+        "γ by the cosine similarity of a word and the γ before it", layouts.similarity_table, _CHATS
     ),
 }
 

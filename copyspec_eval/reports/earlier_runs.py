@@ -13,7 +13,6 @@ import msgspec
 from copyspec_eval import records
 from copyspec_eval.drafters.registry import store_text
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.records import TurnRecord
 from copyspec_eval.sources import read_jsonl
 
 TokenIds = Sequence[int]
@@ -146,13 +145,11 @@ def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     """The answers of several files, in the order of their runs."""
-    rows = (row for file in files for row in records.read(file, notes))
-    answers = [(row.run_id, _recorded_answer(row)) for row in rows]
+    answers: list[tuple[str, EarlierAnswer]] = []
+    for row in (row for file in files for row in records.read(file, notes)):
+        asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids
+        are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
+        compact = array("i", ids or ()) if are_possible else None
+        has_eos = row.counts.finish_reason == "eos"
+        answers.append((row.run_id, EarlierAnswer(asked, compact, row.text, row.answer, has_eos)))
     return [answer for _, answer in sorted(answers, key=lambda each: each[0])]
-
-
-def _recorded_answer(row: TurnRecord) -> EarlierAnswer:
-    asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids
-    are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
-    compact = array("i", ids or ()) if are_possible else None
-    return EarlierAnswer(asked, compact, row.text, row.answer, row.counts.finish_reason == "eos")

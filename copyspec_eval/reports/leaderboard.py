@@ -61,7 +61,13 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     rated = _ratings_by_line(frame, runs)
 
     def figures(*by: str) -> DataFrame:
-        return _with_ratings(figures_by(frame, [*by]), rated)
+        """The figures of each group, and the mean of each judge's ratings."""
+        table = figures_by(frame, [*by])
+        if rated.empty:
+            return table
+        means = rated.groupby([*by, "judge"])["score"].mean().unstack("judge")
+        known = means.reindex(table.index).dropna(axis="columns", how="all")
+        return table.join(known.add_prefix(PREFIX))
 
     board = Leaderboard(
         lines=lines.join(figures("line")),
@@ -106,15 +112,6 @@ def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame
         if rating.task == task
     ]
     return DataFrame(rated, columns=["line", *Rating._fields])
-
-
-def _with_ratings(table: DataFrame, rated: DataFrame) -> DataFrame:
-    """A table with the mean of each judge's ratings, by the levels of its index."""
-    if rated.empty:
-        return table
-    means = rated.groupby([*table.index.names, "judge"])["score"].mean().unstack("judge")
-    known = means.reindex(table.index).dropna(axis="columns", how="all")
-    return table.join(known.add_prefix(PREFIX))
 
 
 def shown(value: Any) -> bool:

@@ -218,12 +218,14 @@ def csv_files(board: Leaderboard) -> dict[str, str]:
         "leaderboard_by_turn.csv": _by_turn(board).reset_index(),
         "leaderboard_by_category.csv": board.lines[_NAMES].join(board.by_category).reset_index(),
     }
-    harmless = {name: table.map(_harmless) for name, table in tables.items()}
-    return {name: t.to_csv(index=False, lineterminator="\n") for name, t in harmless.items()}
 
+    def harmless(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
-def _harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return {
+        name: table.map(harmless).to_csv(index=False, lineterminator="\n")
+        for name, table in tables.items()
+    }
 
 
 # Files, by what `--format` calls them.

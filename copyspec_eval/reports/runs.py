@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from copyspec_eval import journal, records
 from copyspec_eval.errors import DataError
@@ -23,6 +24,7 @@ _RUN_FILES = {
 }
 
 _TokenIds = dict[tuple[str, int, str, str], tuple[int, ...] | None]
+_Logs = dict[str, tuple[str, Path]]
 Scores = dict[str, dict[str, dict[int, float]]]  # `{task: {"metric,filter": {doc_id: value}}}`
 
 
@@ -68,14 +70,6 @@ class Run:
     notes: tuple[str, ...] = ()
 
 
-class SampleLog(NamedTuple):
-    """lm-eval's `samples_<task>_<date>.jsonl`."""
-
-    path: Path
-    task: str
-    date: str
-
-
 def read_run(folder: Path) -> Run:
     """The run in `folder` and the folders below it; of each task the newest sample log.
 
@@ -85,15 +79,18 @@ def read_run(folder: Path) -> Run:
         remedy = "give the one that lm_eval --output_path wrote to"
         raise DataError(f"{folder}: no such folder; {remedy}")
     notes: list[str] = []
-    by_place = _read_rows(folder, notes)
-    rows = [row for in_place in by_place.values() for row in in_place]
-    rows.sort(key=lambda row: row.run_id)  # of an answer that two runs gave, the later one counts
-    logs = newest_logs(folder)
+    by_place, rows = _read_rows(folder, notes)
+    logs = _newest_logs(folder)
     if not rows and not logs:
         remedy = f"run lm_eval with --output_path {folder} --log_samples"
         raise DataError(f"{folder}: no sample logs; {remedy}")
-    run = _run_from_logs(folder, logs, rows) if logs else _run_from_rows(folder, rows)
-    unread = sorted({row.task for row in rows} - {log.task for log in logs})
+    if logs:
+        run = _run_from_logs(folder, logs, rows)
+    else:
+        answers = [Answer(*r.key, None, r.prompt_sha256, r.text, r.answer_ids, {}) for r in rows]
+        by_key = {answer.key: answer for answer in answers}
+        run = Run(folder, dict(sorted(by_key.items())), {})
+    unread = sorted({row.task for row in rows} - logs.keys())
     if logs and unread:
         tasks = ", ".join(unread)
         notes.append(f"{folder}: answers to {tasks} are left out: they have no sample log")
@@ -108,23 +105,25 @@ def read_run(folder: Path) -> Run:
     return replace(run, notes=tuple(notes))
 
 
-def _read_rows(folder: Path, notes: list[str]) -> dict[Path, list[TurnRecord]]:
+def _read_rows(
+    folder: Path, notes: list[str]
+) -> tuple[dict[Path, list[TurnRecord]], list[TurnRecord]]:
+    """The rows by place, and all of them: of an answer that two runs gave, the later one counts."""
     by_place: dict[Path, list[TurnRecord]] = {}
     for file in sorted(folder.rglob("turns*.jsonl")):
         by_place.setdefault(file.parent, []).extend(records.read(file, notes))
-    return by_place
+    return by_place, sorted(chain.from_iterable(by_place.values()), key=lambda row: row.run_id)
 
 
 def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:
     """By arm of a paired run the baseline's answers and the arm's; they have no scores."""
     folder = run.folder
-    by_place = _read_rows(folder, [])
-    rows = [row for in_place in by_place.values() for row in in_place]
+    by_place, rows = _read_rows(folder, [])
     manifests: dict[str, RunManifest] = {}
     for place in by_place:
         manifests |= read_manifests(place, [])
     drafted: dict[str, dict[AnswerKey, Answer]] = {}
-    for row in sorted(rows, key=lambda row: row.run_id):
+    for row in rows:
         if row.baseline is None:
             raise DataError(f"{folder}: no paired run; give two runs, or one with paired=true")
         if row.token_ids is None or len(row.token_ids) != row.counts.num_tokens:
@@ -136,8 +135,9 @@ def read_arms(run: Run) -> dict[str, tuple[Run, Run]]:
     if not drafted:
         raise DataError(f"{folder}: nothing to compare; give two runs, or one with paired=true")
     baseline = replace(run, scores={})
-    arms = {name: replace(baseline, answers=arm, notes=()) for name, arm in drafted.items()}
-    return {name: (baseline, arm) for name, arm in arms.items()}
+    return {
+        name: (baseline, replace(baseline, answers=arm, notes=())) for name, arm in drafted.items()
+    }
 
 
 def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
@@ -156,30 +156,29 @@ def listing(folder: Path) -> str:
     return "".join(f"{place}: {what}\n" for place, what in places.items())
 
 
-def newest_logs(folder: Path) -> list[SampleLog]:
-    """One log per task, in order of task; dates in names sort as text."""
-    newest: dict[str, SampleLog] = {}
+def _newest_logs(folder: Path) -> _Logs:
+    """Date and path of lm-eval's `samples_<task>_<date>.jsonl`; dates in names sort as text."""
+    newest: _Logs = {}
     for path in folder.rglob("samples_*_*.jsonl"):
         task, _, date = path.stem.removeprefix("samples_").rpartition("_")
-        if task not in newest or newest[task].date < date:
-            newest[task] = SampleLog(path, task, date)
-    return [newest[task] for task in sorted(newest)]
+        newest[task] = max((date, path), newest.get(task, (date, path)))
+    return dict(sorted(newest.items()))
 
 
-def _run_from_logs(folder: Path, logs: Sequence[SampleLog], rows: Sequence[TurnRecord]) -> Run:
+def _run_from_logs(folder: Path, logs: _Logs, rows: Sequence[TurnRecord]) -> Run:
     token_ids: _TokenIds = {(r.task, r.turn, r.prompt_sha256, r.text): r.answer_ids for r in rows}
-    results = {date: _results(log) for date, log in {log.date: log for log in logs}.items()}
+    results = {date: _results(path.parent, date) for date, path in dict(logs.values()).items()}
     answers: dict[AnswerKey, Answer] = {}
     scores: Scores = {}
-    for log in logs:
-        config = results[log.date]["configs"].get(log.task, {})
-        for where, sample in read_jsonl(log.path):
+    for task, (date, path) in logs.items():
+        config = results[date]["configs"].get(task, {})
+        for where, sample in read_jsonl(path):
             try:
-                for answer in _answers(log.task, sample, config.get("repeats"), token_ids):
+                for answer in _answers(task, sample, config.get("repeats"), token_ids):
                     answers[answer.key] = answer
                 metrics = {f"{name},{sample['filter']}": sample[name] for name in sample["metrics"]}
                 for metric, value in numbers(metrics).items():
-                    values = scores.setdefault(log.task, {}).setdefault(metric, {})
+                    values = scores.setdefault(task, {}).setdefault(metric, {})
                     values[int(sample["doc_id"])] = value
             except BROKEN as error:
                 reason = f"not a sample of lm-eval ({error!r})"
@@ -211,17 +210,9 @@ def _answers(
             yield Answer(*key, prompt, digest, text, tokens, gen_kwargs, doc)
 
 
-def _run_from_rows(folder: Path, rows: Sequence[TurnRecord]) -> Run:
-    answers: dict[AnswerKey, Answer] = {}
-    for row in rows:
-        digest, tokens = row.prompt_sha256, row.answer_ids
-        answers[row.key] = Answer(*row.key, None, digest, row.text, tokens, {})
-    return Run(folder, dict(sorted(answers.items())), {})
-
-
-def _results(log: SampleLog) -> dict[str, Any]:
-    """Settings from the results file of the run that wrote `log`; empty without such a file."""
-    path = next(log.path.parent.glob(f"*_{log.date}.json"), None)
+def _results(folder: Path, date: str) -> dict[str, Any]:
+    """Settings from the results file of the run of that date; empty without such a file."""
+    path = next(folder.glob(f"*_{date}.json"), None)
     try:
         written = journal.parsed(journal.read(path)) if path else {}
         model = written.get("model_name_sanitized")

@@ -59,16 +59,13 @@ def _group(parent: MemoryGroup, num_bytes: int) -> Iterator[MemoryGroup]:
             (folder / "memory.swap.max").write_text("0")
         yield parent._replace(folder=folder)
     finally:
-        _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    # Its last processes may be just ending.
-    deadline = time.monotonic() + _REMOVE_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            return folder.rmdir()
-        time.sleep(0.005)
+        # Its last processes may be just ending.
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                folder.rmdir()
+                break
+            time.sleep(0.005)
 
 
 @cache

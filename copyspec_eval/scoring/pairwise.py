@@ -38,7 +38,9 @@ class JudgedPairs(NamedTuple):
 
     def verdicts(self, turn: int) -> Counter[str]:
         """How often `a` wins, `b` wins, or neither, on a turn; as FastChat counts them."""
-        return Counter(_winner(row) for row in self.rows.values() if row["turn"] == turn)
+        rows = [row for row in self.rows.values() if row["turn"] == turn]
+        agreed = (row["g1_winner"] if row["g1_winner"] == row["g2_winner"] else "" for row in rows)
+        return Counter({"model_1": "a", "model_2": "b"}.get(winner, "tie") for winner in agreed)
 
 
 def pairs_of(
@@ -122,13 +124,6 @@ def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
 def _answers(turns: Sequence[str]) -> dict[str, Any]:
     """A row of FastChat's answer files, as far as a judge reads it."""
     return {"choices": [{"turns": list(turns)}]}
-
-
-def _winner(row: Mapping[str, Any]) -> str:
-    first, second = row["g1_winner"], row["g2_winner"]
-    if first == "tie" or first != second:
-        return "tie"
-    return "a" if first == "model_1" else "b"
 
 
 def _read(

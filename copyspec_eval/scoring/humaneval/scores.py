@@ -10,9 +10,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,12 @@ def _sanitise(answers: Sequence[tuple[str, str]]) -> Outcome:
 def _judge(solution: str, problem: Problem) -> Outcome:
     tests = ("base", "plus") if "plus_input" in problem else ("base",)
     with ExitStack() as stack:
-        channels = {test: stack.enter_context(_solution_process()) for test in tests}
+        channels = {}
+        for test in tests:  # a process that waits for a solution on the other end of a socket
+            channels[test], theirs = map(stack.enter_context, socket.socketpair())
+            place, number = "scoring.humaneval.solution:answer", str(theirs.fileno())
+            waiting = programs.function(place, number, limits=_LIMITS, channels=[theirs])
+            stack.enter_context(programs.running(waiting))
         numbers = {test: channel.fileno() for test, channel in channels.items()}
         task = {"solution": solution, "problem": dict(problem), "channels": numbers}
         command = programs.function(
@@ -147,13 +152,3 @@ def _verdicts(outcome: Outcome) -> dict[str, Any]:
         return {}
     verdicts: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
     return verdicts
-
-
-@contextmanager
-def _solution_process() -> Iterator[socket.socket]:
-    """A process that waits for a solution on the other end of this socket."""
-    ours, theirs = socket.socketpair()
-    place, number = "scoring.humaneval.solution:answer", str(theirs.fileno())
-    command = programs.function(place, number, limits=_LIMITS, channels=[theirs])
-    with ours, theirs, programs.running(command):
-        yield ours
