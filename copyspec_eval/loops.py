@@ -1,7 +1,4 @@
-"""Answers that repeat themselves until the token budget ends them.
-
-A copied loop is nearly free, so that a few such answers can make most of a speed-up.
-"""
+"""Answers that repeat themselves until the token budget ends them: copied for nearly nothing."""
 
 from collections.abc import Sequence
 

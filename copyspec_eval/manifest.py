@@ -48,10 +48,7 @@ class RunSpec:
         return replace(self, evaluation=evaluation, tasks={task: settings})
 
     def settings(self) -> dict[str, Any]:
-        """All settings, flat: {"device": "cpu", "drafting.gamma": 3, …}, in order of name.
-
-        The name of the task is left out: "tasks.mt_bench.version" is "task.version".
-        """
+        """All settings, flat and in order: {"drafting.gamma": 3, "task.version": 1, …}."""
         nested = msgspec.to_builtins(self)
         tasks = nested.pop("tasks").values()
         flat: dict[str, Any] = {}

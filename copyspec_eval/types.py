@@ -47,11 +47,7 @@ PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5  # the paper's usual one
 
 @dataclass(frozen=True, slots=True)
 class ExactMode:
-    """How exact mode makes a token's bits independent of the draft.
-
-    Without a width every token is computed alone, in the same order of sums, in steps of any width;
-    else every step, also of plain decoding, has that many tokens per row, padding included.
-    """
+    """How a token's bits are independent of the draft: each alone, or steps of a padded width."""
 
     width: int | None = None
 
@@ -134,10 +130,7 @@ def _run_name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that a drafter proposes as the continuation; empty for no proposal.
-
-    A draft is a chain, or a tree of several continuations that share their beginnings.
-    """
+    """Tokens that a drafter proposes, a chain or a tree of continuations; empty for no proposal."""
 
     token_ids: tuple[int, ...] = ()  # at most as many as were asked for
     # Index in prompt + output of the first copied token; a `CopyOrigin` if it is not there, -1 if
@@ -196,10 +189,7 @@ class Verdict:
 
 
 class Attempt(NamedTuple):
-    """One target forward that verified a draft, in tokens.
-
-    A tree's source is that of its first copied token, else of its first.
-    """
+    """A target forward that verified a draft; a tree's source is its first copied token's."""
 
     num_drafted: int
     num_accepted: int
@@ -207,11 +197,7 @@ class Attempt(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Output tokens `[start, start + length)` that were copied from `source` on.
-
-    `start` counts from the first output token, `source` from the first prompt token; or it is a
-    `CopyOrigin`.
-    """
+    """Output tokens that were copied from place `source` of prompt + output, or a `CopyOrigin`."""
 
     start: int
     length: int
@@ -220,10 +206,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """What the drafts of one source came to in one answer.
-
-    An attempt is a target forward that verified a draft whose first token is of this source.
-    """
+    """What the drafts of one source came to in one answer; an attempt has its first token's."""
 
     num_attempts: int = 0
     num_drafted: int = 0

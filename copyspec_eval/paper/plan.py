@@ -28,10 +28,7 @@ HUMANEVAL = "humaneval_evalplus_paper"
 
 
 class Task(NamedTuple):
-    """One of our tasks under the paper's name, and what the paper's code answers of it.
-
-    `tokens_per_answer` is about what Qwen2.5-7B gave; `score` is the paper's, "" for a rating.
-    """
+    """One of our tasks as the paper has it; tokens as of Qwen2.5-7B; no `score` for a rating."""
 
     name: str
     num_turns: int
@@ -88,10 +85,7 @@ class PlannedRun:
         return request.out / self.name
 
     def command(self, request: Request) -> list[str]:
-        """lm-eval's command line, from `run` on.
-
-        As in the reference, every turn is prefilled anew, and FastChat's template renders MT-Bench.
-        """
+        """Arguments of lm-eval; as in the reference, every turn is prefilled anew."""
         folder = self.folder(request)
         arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
         arguments += [] if self.exact else ["exact=false"]

@@ -25,10 +25,7 @@ must not repeat the first question. Reply with the request alone, one or two sen
 def write_redundant(
     model: ChatModel, questions: Sequence[Question], path: Path, concurrency: int
 ) -> dict[int, str]:
-    """Append the redundant variant of each question to `path`, but of those that it has already.
-
-    Returns why a question has none, by its id; once all are there, they are put in order.
-    """
+    """Append what `path` lacks; why questions have none, by id; if all are there, in order."""
 
     def redundant_row(question: Question) -> dict[str, Any]:
         category, first = question["category"], question["turns"][0]

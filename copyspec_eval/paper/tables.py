@@ -30,10 +30,7 @@ _CORRECTED = (_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))
 
 
 class PaperTable(NamedTuple):
-    """A table or figure of the paper, and the runs that it needs: one per task and tuple of arms.
-
-    "{}" stands for the draft model; without one these arms are left out.
-    """
+    """A table and its runs, one per task and tuple of arms; "{}" is the draft model, if any."""
 
     title: str
     layout: Callable[[Sequence[layouts.Answered]], layouts.Table]

@@ -39,10 +39,7 @@ _MAX_LINES, _EXCERPT = 20, 20
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The answers of two runs to one request; None for a missing one.
-
-    They are compared by their tokens if both runs have them, else, or if those are equal, by text.
-    """
+    """Two runs' answers to a request, compared by tokens where both have them, then by text."""
 
     key: AnswerKey
     status: PairStatus

@@ -64,10 +64,7 @@ def document_fields(answer: Answer, **types: Any) -> list[Any]:
 
 
 def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
-    """All ratings of a run; of an answer that was rated twice, the later one.
-
-    Rows that do not rate this run's answers are left out, with a line in `notes` for each file.
-    """
+    """Of each answer of a run the latest rating; a note on each file with rows of other answers."""
     files = sorted(folder.glob("fastchat/*/model_judgment/*_single*.jsonl"))
     if not files:
         return []

@@ -26,10 +26,7 @@ _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded turn: a prompt and the answer that a model gave to it, as token ids.
-
-    By `id`, of its document, answers of other runs to the same request are found.
-    """
+    """A prompt and its answer, as token ids; `id`, of the document, is the same in all runs."""
 
     category: str
     turn: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]

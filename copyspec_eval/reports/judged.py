@@ -32,10 +32,7 @@ _MAX_LINES, _MAX_NAMES = 20, 10
 def judge_run(
     run: Run, judge: Judge, concurrency: int, all_references: bool = False
 ) -> dict[str, Judged]:
-    """Have all answers of `run` that a judge can rate rated, by task; each is asked for once.
-
-    FastChat's `show_result` shows the files, under `--bench-name mt_bench` also MT-Redundant's.
-    """
+    """Have all answers that a judge can rate rated, by task, into files of FastChat's format."""
     _, judge_data = _judge_data()
     results: dict[str, Judged] = {}
     for task, in_task in conversations(run).items():

@@ -46,10 +46,7 @@ class Leaderboard:
 
 
 def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
-    """All runs' answers by model, task, drafter and `RunSpec`.
-
-    A note names the settings in which lines differ; runs under equal specs are repetitions.
-    """
+    """Answers by model, task, drafter and `RunSpec`; equal specs are repetitions."""
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
     records = [record for run in runs for record in run.records]
@@ -237,10 +234,7 @@ def _brief(value: Any) -> str:
 
 
 def conditions(board: Leaderboard) -> tuple[dict[str, str], list[dict[str, str]], list[int]]:
-    """The settings that all lines share, the distinct sets of the others, and each line's set.
-
-    Settings that a line's columns name (task, model, drafter) are left out.
-    """
+    """Settings that all lines share, the distinct sets of the others, and each line's."""
     rows = [
         {
             name: _text(value)

@@ -209,10 +209,7 @@ def _values(row: "Series[Any]") -> dict[str, Any]:
 
 
 def csv_files(board: Leaderboard) -> dict[str, str]:
-    """Files for analysis, whose cells need no parsing: by line, by turn, and by category.
-
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    """
+    """By line, turn and category; an apostrophe precedes what a spreadsheet would compute."""
     tables = {
         "leaderboard.csv": board.lines.join(board.settings.add_prefix("spec.")),
         "leaderboard_by_turn.csv": _by_turn(board).reset_index(),

@@ -138,10 +138,7 @@ def _are_alike(a: RunSpec, b: RunSpec) -> bool:
 
 
 def _merged(shards: list[RecordedRun]) -> RecordedRun:
-    """Shards as one run; its scores are computed again from the scores of the documents.
-
-    A score that is not a mean over documents is left out, and a note says so.
-    """
+    """Shards as one run; a score that is no mean over documents is left out, with a note."""
     records = [row for shard in shards for row in shard.records]
     records.sort(key=lambda row: (row.key, row.drafter or ""))
     documents = {task: n for shard in shards for task, n in shard.documents.items()}

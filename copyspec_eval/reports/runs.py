@@ -30,10 +30,7 @@ Scores = dict[str, dict[str, dict[int, float]]]  # `{task: {"metric,filter": {do
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One generated answer; its text is as it was scored.
-
-    Unknown where they were not recorded: the rendered `prompt`, `token_ids`, `gen_kwargs`, `doc`.
-    """
+    """A generated answer as it was scored; what was not recorded is None or empty."""
 
     task: str
     doc_id: int
@@ -71,10 +68,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in `folder` and the folders below it; of each task the newest sample log.
-
-    Without sample logs the answers are those of `turns.jsonl`.
-    """
+    """The run in and below `folder`: of each task the newest sample log; without any, the rows."""
     if not folder.is_dir():
         remedy = "give the one that lm_eval --output_path wrote to"
         raise DataError(f"{folder}: no such folder; {remedy}")

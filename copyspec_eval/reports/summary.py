@@ -1,8 +1,4 @@
-"""What the figures mean: the only place where a metric is defined.
-
-A figure over several turns is a ratio of sums, so that a table's total and its rows agree, or has
-"median" in its name.
-"""
+"""The only place where metrics are defined: ratios of sums over turns, unless named a median."""
 
 import functools
 import math
@@ -28,10 +24,7 @@ _MOST_WEIGHTS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure over turns, from columns of `turns.frame`; a turn without one is left out.
-
-    `combine` is the figure of at least one turn; NaN where there is nothing to divide by.
-    """
+    """A figure over turns, from columns of `turns.frame`; a turn without one is left out."""
 
     name: str
     heading: str

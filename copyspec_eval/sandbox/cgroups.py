@@ -1,7 +1,4 @@
-"""Limits on the memory of all processes of a program together, by control groups of Linux.
-
-Where no such group can be made, the address space of each process is limited alone.
-"""
+"""Limits on the memory of all a program's processes together; else each one's is limited alone."""
 
 import os
 import re

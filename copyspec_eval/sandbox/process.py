@@ -157,10 +157,7 @@ def run_at(level: Level, command: Command) -> Outcome:
 
 @contextmanager
 def started(level: Level, command: Command, output: int) -> Iterator[Watch]:
-    """A command that runs at a level, and is ended with all that it started.
-
-    `output` is where standard output and error go, `subprocess.PIPE` or `DEVNULL`.
-    """
+    """A command that runs at a level, and all that it starts; `output` is for `Popen`."""
     with ExitStack() as stack:
         try:
             watch = _start(stack, level, command, output)

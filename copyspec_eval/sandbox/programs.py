@@ -42,12 +42,7 @@ from copyspec_eval.{1} import {2}
 
 
 def level() -> Level:
-    """`$COPYSPEC_SANDBOX`, or the best level that works on this machine and contains files.
-
-    Raises:
-        OptionError: the one asked for is unknown or does not work here; or none is asked for, and
-            none that works contains files.
-    """
+    """`$COPYSPEC_SANDBOX` or the best level that contains files; OptionError if none works."""
     name = os.environ.get(VARIABLE)
     if not name:
         for best in LEVELS:
@@ -95,10 +90,7 @@ def run(command: Command) -> Outcome:
 
 @contextmanager
 def running(command: Command) -> Iterator[None]:
-    """Have a command run until the caller is done with it, however long; its channels are closed.
-
-    What it prints is discarded.
-    """
+    """Have a command run, its output discarded, until the caller is done; closes its channels."""
     with started(level(), command, subprocess.DEVNULL):
         for channel in command.channels:
             channel.close()

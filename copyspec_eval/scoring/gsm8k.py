@@ -57,11 +57,7 @@ def is_correct(output: str, gold: float) -> bool:
 
 
 def verdict(outcome: Outcome | None, gold: float) -> str:
-    """`RIGHT`, or in a few words why the answer is wrong.
-
-    A program must end with exit code 0: what it printed before a failure does not count. `outcome`
-    is None for an answer without a program.
-    """
+    """`RIGHT`, or why not; only a program (an `outcome`) that ends with exit code 0 counts."""
     if outcome is None:
         return "no program"
     if outcome.status != "ok":

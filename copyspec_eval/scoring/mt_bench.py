@@ -1,7 +1,4 @@
-"""MT-Bench's single-answer grading: what a judge is asked, the ratings in what it says, and a file.
-
-Prompts, rating and file format are those of FastChat's `llm_judge`, whose tools can read our files.
-"""
+"""MT-Bench's single-answer grading, with FastChat's prompts, ratings and files."""
 
 import re
 import time
@@ -95,10 +92,7 @@ def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str
 def reference_of(
     task: str, conversation: Conversation, turn: int, guide: Guide, all_references: bool
 ) -> tuple[str, str] | None:
-    """The reference answers that the judge of a turn is shown; None for none.
-
-    With `all_references`, MT-Redundant's second turns have those to MT-Bench's, as in FastChat.
-    """
+    """The answers that the judge of a turn is shown, if any; with `all_references` as FastChat."""
     num_turns = REFERENCE_TURNS.get(task, 0)
     if all_references and num_turns:
         num_turns = 2

@@ -72,10 +72,7 @@ def judge_pairs(
     names: tuple[str, str],
     concurrency: int,
 ) -> JudgedPairs:
-    """Judge those of a task's `pairs` that FastChat's file has no verdict of yet.
-
-    `prompts` are the rows of its `judge_prompts.jsonl`, and `names` those of the two models.
-    """
+    """Judge those of a task's `pairs` of the models `names` that the file has no verdict of."""
     with journal.alone(path), _fastchat(model) as (common, gen_judgment):
         by_name = {row["name"]: dict(row) for row in prompts}
         judges = gen_judgment.make_judge_pairwise(_KNOWN_JUDGE, by_name)

@@ -51,10 +51,7 @@ _CARDS = [
 
 
 def write_report(board: Leaderboard, folder: Path) -> list[Path]:
-    """Write all files into `folder`; everything is made before anything is written.
-
-    They are meant to be shared, so notes name files without the folders of this machine.
-    """
+    """Make all files, then write them into `folder`; notes name files without other folders."""
     board = replace(board, notes=[shareable(note) for note in board.notes])
     texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}
     texts |= csv_files(board) | {"report.html": build(board)}

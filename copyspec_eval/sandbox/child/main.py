@@ -76,10 +76,7 @@ def become(
     files: dict[str, Sequence[str]] | None,
     watcher: socket.socket,
 ) -> None:
-    """Become the program, with its limits and without privileges; does not return.
-
-    The descriptor of the listener for forks, if there is one, is sent to `watcher`.
-    """
+    """Become the program, limited; `watcher` gets the listener for forks; does not return."""
     try:
         os.setsid()
         if LINUX:

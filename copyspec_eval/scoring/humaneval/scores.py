@@ -1,8 +1,4 @@
-"""Scores answers to HumanEval's problems.
-
-Nothing runs in this process: EvalPlus forks and limits the memory of its own process, so correct
-solutions would fail in one that holds a model.
-"""
+"""Scores answers to HumanEval's problems; EvalPlus forks, and limits memory, elsewhere."""
 
 import functools
 import json
@@ -70,10 +66,7 @@ def _check(level: Level, installed: tuple[Path, ...]) -> None:
 
 
 def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
-    """Sanitise and test the program in each answer, in parallel, with a progress bar.
-
-    An answer is in Markdown, or its problem's prompt followed by a completion.
-    """
+    """Sanitise and test answers in Markdown, or prompts that are completed, in parallel."""
     programs.announce(programs.level())
     check()
     solutions = sanitised([(raw, problem["entry_point"]) for raw, problem in answers])

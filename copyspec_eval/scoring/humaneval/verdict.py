@@ -61,10 +61,7 @@ def solution_function(
 
 
 def sanitise() -> None:
-    """Write the programs in answers, JSON strings on a line each.
-
-    Standard input is a JSON list of answers, each with its problem's `entry_point`.
-    """
+    """Print the program, a JSON string, in each `[answer, entry_point]` of standard input."""
     from evalplus.sanitize import sanitize
 
     for raw, entry_point in json.load(sys.stdin):
