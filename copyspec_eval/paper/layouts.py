@@ -8,15 +8,8 @@ import numpy
 from pandas import Series, concat, cut
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.paper.plan import (
-    CNN_DAILYMAIL,
-    GAMMAS,
-    GSM8K,
-    IN_THE_PAPER,
-    MT_REDUNDANT,
-    TASKS,
-    PlannedRun,
-)
+from copyspec_eval.paper import plan
+from copyspec_eval.paper.plan import TASKS, PlannedRun
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import RATING, documents
 from copyspec_eval.reports.runs import read_run
@@ -38,7 +31,11 @@ _SOURCE = (
 _PLAIN_TOKENS_PER_SECOND = 35.5
 _BY_GAMMA = {3: 49.2, 5: 47.4, 10: 44.2}
 # By task and turn.
-_BEST_SPEEDUPS = {(CNN_DAILYMAIL, 1): 2.35, (GSM8K, 3): 2.66, (MT_REDUNDANT, 2): 3.08}
+_BEST_SPEEDUPS = {
+    (plan.CNN_DAILYMAIL, 1): 2.35,
+    (plan.GSM8K, 3): 2.66,
+    (plan.MT_REDUNDANT, 2): 3.08,
+}
 _COPYING_OVER_DRAFT_MODEL = 0.49  # on turn 2 of MT-Redundant, over all categories
 
 _SIZE, _EPOCHS = 300, 10  # of word2vec
@@ -125,7 +122,7 @@ def _arm_rows(answered: Answered, labels: Mapping[Any, str], columns: Sequence[C
 def main_results(runs: Sequence[Answered]) -> Table:
     """The paper's main table: a column per data set, a row per variant and metric."""
     by_task = {each.run.task: each for each in runs}
-    tasks = [task for task in IN_THE_PAPER if task in by_task]
+    tasks = [task for task in plan.IN_THE_PAPER if task in by_task]
     columns = [_main_column(by_task[task]) for task in tasks]
     keys = dict.fromkeys(key for column in columns for key in column)
     rows: _Rows = [[*key, *(col.get(key, "") for col in columns)] for key in keys]
@@ -168,7 +165,7 @@ def categories(runs: Sequence[Answered]) -> Table:
         name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
         for category in each.categories(line):
             rows.append([name, category or "average", *each.cells(line, columns, category)])
-    best = _BEST_SPEEDUPS[MT_REDUNDANT, 2]
+    best = _BEST_SPEEDUPS[plan.MT_REDUNDANT, 2]
     notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", _SOURCE]
     return Table(["data set", "category", *_headers(columns)], rows, notes)
 
@@ -231,7 +228,7 @@ def self_correction(runs: Sequence[Answered]) -> Table:
     rows = _arm_rows(answered, lines["drafter"].to_dict(), columns)
     right = [figure(lines.iloc[0], f"score_acc_turn{turn}", ".3f") for turn in (1, 3)]
     notes = [f"right after turn 1: {right[0]}, after turn 3: {right[1]}"] if all(right) else []
-    notes.append(f"the paper's best speed-up on turn 3 is {_BEST_SPEEDUPS[GSM8K, 3]}")
+    notes.append(f"the paper's best speed-up on turn 3 is {_BEST_SPEEDUPS[plan.GSM8K, 3]}")
     headers, rows = without_empty_columns(["variant", *_headers(columns)], rows)
     return Table(headers, rows, [*notes, _SOURCE])
 
@@ -257,7 +254,7 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
     rows: list[list[object]] = []
     for each in runs:
         texts = list(conversations(each.folder))
-        for gamma in GAMMAS:
+        for gamma in plan.GAMMAS:
             similarity = mean_similarity(texts, gamma)
             rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
     notes = [

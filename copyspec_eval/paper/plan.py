@@ -137,13 +137,19 @@ def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def make(runs: Iterable[PlannedRun], request: Request) -> None:
     """Run what is not there yet."""
-    runs = list(runs)
     hidden = environment_arguments() | dict(request.secrets)
     environment = os.environ | {VARIABLE: json.dumps(hidden)}
-    for run in runs:
-        _check_folder(run, request)
-    for run in runs:
-        folder, command = run.folder(request), run.command(request)
+    commands = {run.folder(request): run.command(request) for run in runs}
+    for folder, command in commands.items():
+        path = folder / _COMMAND
+        try:
+            made = journal.parsed(journal.read(path)) if path.exists() else command
+        except ValueError as error:
+            raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
+        if made != command:
+            reason = f"has a run of another command ({_COMMAND} there)"
+            raise DataError(f"{folder}: {reason}; give another --out")
+    for folder, command in commands.items():
         if any(folder.glob("*/results_*.json")):  # lm-eval writes them last
             continue
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,16 +160,3 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         if code := subprocess.run(command, stdout=2, env=environment).returncode:
             reason = f"its run failed (exit code {code})"
             raise DataError(f"{folder}: {reason}; the same command goes on")
-
-
-def _check_folder(run: PlannedRun, request: Request) -> None:
-    path = run.folder(request) / _COMMAND
-    if not path.exists():
-        return
-    try:
-        made = journal.parsed(journal.read(path))
-    except ValueError as error:
-        raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
-    if made != run.command(request):
-        reason = f"has a run of another command ({path.name} there)"
-        raise DataError(f"{path.parent}: {reason}; give another --out")

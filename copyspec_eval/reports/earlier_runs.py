@@ -18,10 +18,8 @@ from copyspec_eval.sources import read_jsonl
 TokenIds = Sequence[int]
 
 _BEYOND = 2**31  # no tokenizer has as many tokens
-
 _MOST_TOKENS = 2**20  # of a prompt or an answer; a drafter reads them in seconds
-
-_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=_BEYOND)]
 
 
 @dataclass(frozen=True, slots=True)
