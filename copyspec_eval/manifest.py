@@ -16,11 +16,7 @@ _FILE = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Every resolved setting of a run: the one declaration of these, and the key of a leaderboard.
-
-    Runs with equal specs are repetitions of each other; others never share a line. All values are
-    JSON values.
-    """
+    """Every resolved setting of a run, as JSON values; runs with equal specs are repetitions."""
 
     backend: str  # "copyspec", or the stock lm-eval model that was timed
     model: str

@@ -279,9 +279,7 @@ def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
     """The mean cosine similarity of a word and the mean of the `gamma` words before it."""
     vectors = _vectors(texts, gamma)
     similarities: list[float] = []
-    for words in texts:
-        if len(words) <= gamma:
-            continue
+    for words in (words for words in texts if len(words) > gamma):
         rows = numpy.stack([vectors[word] for word in words])
         for place in range(gamma, len(words)):
             before, word = rows[place - gamma : place].mean(axis=0), rows[place]
@@ -296,9 +294,9 @@ def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
     except ImportError as error:
         needed = "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
         raise OptionError(needed) from error
-    samples = []
-    for words in texts:
-        samples += [list(words[end - gamma : end + 1]) for end in range(gamma, len(words))]
+    samples = [
+        list(words[end - gamma : end + 1]) for words in texts for end in range(gamma, len(words))
+    ]
     # One worker, so that the same texts give the same vectors.
     model = Word2Vec(
         samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS

@@ -78,10 +78,9 @@ def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
 def bootstrap_interval(
     statistic: Statistic, clusters: Integers, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval that draws whole clusters; NaN for fewer than two.
+    """Percentile bootstrap interval over conversations, whose turns depend on each other.
 
-    The turns of a conversation are not independent, so conversations are drawn. `statistic` is of
-    weights `[resamples, turns]`, how often each turn was drawn, by chunks that bound the memory.
+    `statistic` is of weights `[resamples, turns]`, by chunks; NaN for fewer than two clusters.
     """
     numbers, members = numpy.unique(clusters, return_inverse=True)
     count = len(numbers)
@@ -120,11 +119,7 @@ def median_of_ratios(values: Floats, _: Integers) -> float:
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:
-    """The median of ascending `values`, each repeated as often as its weight: `[resamples]`.
-
-    >>> weighted_median(numpy.array([1.0, 2.0, 5.0]), numpy.array([[1.0, 0.0, 1.0]]))
-    array([3.])
-    """
+    """The median of ascending `values`, each repeated as often as its weight: `[resamples]`."""
     upto = weights.cumsum(axis=1)
     total = upto[:, -1:]
     lower = (upto < numpy.ceil(total / 2)).sum(axis=1)

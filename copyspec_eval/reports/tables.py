@@ -137,11 +137,7 @@ def gains(rows: Sequence[TurnRecord]) -> list[str]:
 
 
 def _gain(figures: "Series[Any]") -> str:
-    """The speed-up of answers that ended by themselves; if none did, of all.
-
-    >>> _gain(Series({"speedup_ended": 1.94, "speedup_ended_low": 1.8, "speedup_ended_high": 2.1}))
-    '1.94× faster (95 %: 1.80 to 2.10)'
-    """
+    """The speed-up of answers that ended by themselves; if none did, of all."""
     none_ended = math.isnan(figures["speedup_ended"])
     name = "speedup" if none_ended else "speedup_ended"
     low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))

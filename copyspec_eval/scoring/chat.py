@@ -102,9 +102,8 @@ def ask_missing(
 ) -> dict[_Key, str]:
     """Ask those of `questions` that have no row yet, `concurrency` at a time, with a progress bar.
 
-    Each row that `ask` gives is put into `rows` and appended to `path` at once, so that a kill
-    loses none. The caller holds `path`, see `journal.alone`. Returns why each question that `ask`
-    raised `UnansweredError` for has no row.
+    Each row is put into `rows` and appended at once to `path`, which the caller holds. Returns why
+    each question that `ask` raised `UnansweredError` for has none.
     """
     if concurrency < 1:
         raise OptionError(f"concurrency {concurrency}; give 1 or more")

@@ -16,10 +16,7 @@ _RELATIVE_TOLERANCE = 1e-6
 
 
 def extract_program(answer: str) -> str | None:
-    r"""The last block fenced as python that contains `print`, or None.
-
-    A block without a closing fence extends to the end of the answer: the token budget cut it off,
-    or the model forgot the fence.
+    r"""The last block fenced as python that contains `print`, or None; it may have no end.
 
     >>> extract_program("So:\n```python\nprint(1)\n```\nThat was it.\n```python\nx = 2\n```")
     'print(1)\n'

@@ -123,9 +123,7 @@ def gradings(
 
 
 def parse_rating(judgement: str) -> float | None:
-    """The rating as FastChat parses it: the first in double brackets, else in single ones.
-
-    The judge is asked for one from 1 to 10; other numbers do not count.
+    """The rating from 1 to 10 as FastChat has it: the first in double brackets, else in single.
 
     >>> parse_rating("See [1]. Rating: [[8.5]]"), parse_rating("Rating: [7]"), parse_rating("9")
     (8.5, 7.0, None)
@@ -191,11 +189,7 @@ def judge_all(
 def read_scores(
     path: Path, gradings: Sequence[Grading], model: str, judge: str
 ) -> tuple[dict[AnswerTurn, float], list[str]]:
-    """Ratings in a judgement file, and a note on each line that is skipped as no judgement.
-
-    One of an answer that is not in `gradings` is an error: means that FastChat computes from the
-    file would not be this run's.
-    """
+    """Ratings, and notes on lines that are none; an error for a rating of another answer."""
     expected = {each.key: (model, [judge, each.template], each.user) for each in gradings}
     scores: dict[AnswerTurn, float] = {}
     notes: list[str] = []

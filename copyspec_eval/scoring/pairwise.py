@@ -1,8 +1,6 @@
-"""Pairwise judging by FastChat's own code: which of two models' answers a judge prefers.
+"""Pairwise judging, in both orders, by FastChat's own code: which of two answers is better.
 
-Every pair is judged twice, in both orders. FastChat builds the prompts, reads the verdicts and
-decides who wins; only the request goes through `chat`, since FastChat's client needs openai < 1 and
-knows a fixed list of judges.
+Only the request goes through `chat`: FastChat's client needs openai < 1 and a list of judges.
 """
 
 from collections import Counter

@@ -69,6 +69,12 @@ def build(board: Leaderboard) -> str:
     labelled = list(zip(board.turns.index, drafters, strict=True))
     shown = _chosen(board)
     differences = _differences(board)
+    compared = board.turns[board.turns["agreement"] != ""]
+    counts = compared.groupby("line")[["identical", "near_tie", "diverged"]].sum()
+    agreements = [
+        [*board.lines.loc[line, ["task", "drafter"]], *(f"{count:.0f}" for count in row)]
+        for line, row in counts.iterrows()
+    ]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(_file("page.html")).render(
         style=_file("style.css"),
@@ -77,7 +83,7 @@ def build(board: Leaderboard) -> str:
         lines=forms.line_cells(board) if len(board.lines) else None,
         conditions=forms.in_words(board),
         notes=notes,
-        agreements=_agreements(board),
+        agreements=agreements,
         differences=differences[:MOST_DIFFERENCES],
         num_hidden_differences=max(0, len(differences) - MOST_DIFFERENCES),
         shown=f"{len(shown):,} of {len(drafters):,} turns" if len(shown) < len(drafters) else "",
@@ -109,15 +115,6 @@ def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Itera
                 yield charts.speeds(task, what, drafter, by_category.droplevel("turn"))
     accepted = charts.accepted_lengths([board.records[row] for row in turns.index])
     yield from filter(None, (charts.speed_by_context(turns), accepted, charts.latencies(turns)))
-
-
-def _agreements(board: Leaderboard) -> list[list[str]]:
-    compared = board.turns[board.turns["agreement"] != ""]
-    counts = compared.groupby("line")[["identical", "near_tie", "diverged"]].sum()
-    return [
-        [*board.lines.loc[line, ["task", "drafter"]], *(f"{count:.0f}" for count in row)]
-        for line, row in counts.iterrows()
-    ]
 
 
 def _differences(board: Leaderboard) -> list[list[str]]:

@@ -1,8 +1,4 @@
-"""Python values as JSON and back, by their content alone.
-
-Whoever reads them runs no code of whoever wrote them: all that comes back is of a builtin type, of
-`decimal`, `fractions` or numpy, or `UNKNOWN`.
-"""
+"""Python values as JSON and back, by their content: reading runs no code of who wrote them."""
 
 import re
 import sys
