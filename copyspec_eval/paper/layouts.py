@@ -1,6 +1,6 @@
 """The cells of the paper's tables, from the runs that a table needs, in the order of its plan."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,17 +10,12 @@ from pandas import Series, concat, cut
 from copyspec_eval.errors import OptionError
 from copyspec_eval.paper import plan
 from copyspec_eval.paper.plan import TASKS, PlannedRun
+from copyspec_eval.reports import tables
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import RATING, documents
 from copyspec_eval.reports.runs import read_run
 from copyspec_eval.reports.summary import figures_by
-from copyspec_eval.reports.tables import (
-    Column,
-    figure,
-    interval_column,
-    metric_column,
-    without_empty_columns,
-)
+from copyspec_eval.reports.tables import Column, figure, interval_column, metric_column
 
 _SOURCE = (
     "The paper (arXiv 2502.08923): Llama-3.1-8B-Instruct in float32 on an A100; speed-ups of its "
@@ -229,7 +224,7 @@ def self_correction(runs: Sequence[Answered]) -> Table:
     right = [figure(lines.iloc[0], f"score_acc_turn{turn}", ".3f") for turn in (1, 3)]
     notes = [f"right after turn 1: {right[0]}, after turn 3: {right[1]}"] if all(right) else []
     notes.append(f"the paper's best speed-up on turn 3 is {_BEST_SPEEDUPS[plan.GSM8K, 3]}")
-    headers, rows = without_empty_columns(["variant", *_headers(columns)], rows)
+    headers, rows = tables.without_empty_columns(["variant", *_headers(columns)], rows)
     return Table(headers, rows, [*notes, _SOURCE])
 
 
@@ -253,7 +248,11 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
     """A row per γ and data set: how alike a word and the γ words before it are."""
     rows: list[list[object]] = []
     for each in runs:
-        texts = list(conversations(each.folder))
+        by_document: dict[int, list[str]] = {}  # all questions, then all answers
+        for answer in read_run(each.folder).answers.values():
+            questions = " ".join((answer.doc or {})["turns"])
+            by_document.setdefault(answer.doc_id, [questions]).append(answer.text)
+        texts = [" ".join(parts).split() for parts in by_document.values()]
         for gamma in plan.GAMMAS:
             similarity = mean_similarity(texts, gamma)
             rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
@@ -263,16 +262,6 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
         "News, here at random."
     ]
     return Table(["data set", "γ", "mean cosine similarity"], rows, notes)
-
-
-def conversations(folder: Path) -> Iterator[list[str]]:
-    """The words of each conversation of a run: all questions, then all answers."""
-    by_document: dict[int, list[str]] = {}
-    for answer in read_run(folder).answers.values():
-        texts = by_document.setdefault(answer.doc_id, [" ".join((answer.doc or {})["turns"])])
-        texts.append(answer.text)
-    for texts in by_document.values():
-        yield " ".join(texts).split()
 
 
 def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:

@@ -1,4 +1,4 @@
-"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs, parquet."""
+"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs."""
 
 import json
 import time
@@ -9,7 +9,6 @@ from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports.conversations import conversations, document_fields
 from copyspec_eval.reports.runs import Run
-from copyspec_eval.reports.turns import read_turns
 from copyspec_eval.scoring.humaneval.scores import as_samples
 from copyspec_eval.scoring.mt_bench import file_name
 
@@ -65,9 +64,4 @@ def write_evalplus(run: Run, folder: Path) -> Path:
         programs.append((task_id, program))
     path = folder / f"{model_name(run)}.jsonl"
     journal.replace(path, as_samples(programs))
-    return path
-
-
-def write_turns(folder: Path, path: Path) -> Path:
-    journal.replace(path, read_turns([folder]).to_parquet(index=False))
     return path

@@ -11,8 +11,7 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.conversations import Rating, read_ratings
-from copyspec_eval.reports.results import RunScores, read_results, score_name
-from copyspec_eval.reports.runs import Run, Scores, read_run
+from copyspec_eval.reports.runs import Run, RunScores, Scores, read_results, read_run, score_name
 from copyspec_eval.types import Attempt
 
 _RUN_FILES = ("turns*.jsonl", "manifest.json")

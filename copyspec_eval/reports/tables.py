@@ -153,11 +153,7 @@ def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | 
 
 
 def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
-    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`: sums, and ratios of `METRICS`.
-
-    `cost_per_token` is in steps of one token, so that plain decoding has 1. Where answers of
-    earlier runs were drafted from, `earlier_share` is the share of the tokens that they gave.
-    """
+    """Sums and ratios, in total, by turn and by category; plain decoding has a cost of 1."""
     rows = [
         {"turn": str(each.turn), "category": each.category, **turns.counts_columns(each.counts)}
         for each in replayed

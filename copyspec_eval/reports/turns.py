@@ -74,11 +74,7 @@ def columns(record: TurnRecord) -> dict[str, Any]:
 
 
 def counts_columns(counts: TurnCounts) -> dict[str, Any]:
-    """The counts of a turn, flat, and the sums that metrics are made of.
-
-    `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
-    context, store and earlier runs, not known where a source is "unknown".
-    """
+    """The counts of a turn, flat, and sums; those of copies are unknown where a source is."""
     flat = {field.name: getattr(counts, field.name) for field in fields(TurnCounts)}
     drafts = flat.pop("drafts")
     flat["finish_reason"] = counts.finish_reason or ""

@@ -14,15 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from copyspec_eval.errors import OptionError, SandboxError, unknown_option
-from copyspec_eval.sandbox.commands import (
-    DEFAULT_LIMITS,
-    LEVELS,
-    LIMITS,
-    Command,
-    Level,
-    Limits,
-    Outcome,
-)
+from copyspec_eval.sandbox.commands import LEVELS, LIMITS, Command, Level, Limits, Outcome
 from copyspec_eval.sandbox.process import PYTHON, run_at, started
 
 logger = logging.getLogger("lm_eval.copyspec")
@@ -97,10 +89,10 @@ def running(command: Command) -> Iterator[None]:
         yield
 
 
-def run_program(source: str, limits: Limits = DEFAULT_LIMITS) -> Outcome:
+def run_program(source: str, limits: Limits | None = None) -> Outcome:
     """Run Python source with the standard library only and empty standard input."""
     arguments = [PYTHON, "-I", "-S", "-X", "utf8", "-"]
-    return run(Command(arguments, source.encode(errors="replace"), limits))
+    return run(Command(arguments, source.encode(errors="replace"), limits or Limits()))
 
 
 def run_all(sources: Sequence[str]) -> list[Outcome]:

@@ -45,11 +45,7 @@ def main(
     num_processes: int,
     limits: dict[str, int],
 ) -> None:
-    """Run `program`, a path and its arguments, in `folder` and report; does not return.
-
-    `files` are the arguments of `restrict`, None for no such rules; `limits` are by name,
-    `{"RLIMIT_CPU": 8}`; `shared` as of `Level`.
-    """
+    """Run `program` in `folder`; `files` are for `restrict`, `limits` by name; does not return."""
     os.set_inheritable(control, False)
     Path(folder).mkdir(exist_ok=True)
     os.chdir(folder)

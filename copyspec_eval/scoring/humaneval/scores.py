@@ -90,11 +90,7 @@ def score_solution(solution: str, problem: Problem) -> ScoredSolution:
 
 
 def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
-    """The programs in answers with the names of their functions; an answer itself if that fails.
-
-    The one that the sanitiser ends at, or that takes it a minute, is the first of the next attempt;
-    if that gets nowhere either, it has failed.
-    """
+    """The programs in answers; an answer itself where the sanitiser gets nowhere with it twice."""
     sources: list[str] = []
     while len(sources) < len(answers):
         rest = answers[len(sources) :]
