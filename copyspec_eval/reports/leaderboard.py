@@ -30,9 +30,8 @@ _IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycl
 class Leaderboard:
     """Figures of runs, and what was separated or is missing.
 
-    `lines` has `model`, `task`, `drafter` (with what distinguishes it from others), `date` of the
-    latest run, the columns of `summary.summarise`, `score_NAME`, `score_NAME_spread`,
-    `rating_JUDGE`, `documents` answered, `documents_of` the task, and perhaps `runs_cut_short`.
+    `lines` has `model`, `task`, `drafter` and what sets it apart, `date` of the latest, figures,
+    scores, `rating_JUDGE`, `documents` answered, `documents_of` the task, perhaps `runs_cut_short`.
     """
 
     lines: DataFrame

@@ -48,9 +48,8 @@ class Metric:
 def summarise(turns: DataFrame) -> dict[str, float | int | None]:
     """`turns`, `runs`, each of `ALL_METRICS`, None without a value, and its `NAME_spread`.
 
-    Where several runs repeated the same turns (column `repetition`), a metric is the mean of the
-    runs' figures and its spread their standard deviation (n - 1); its interval pools the runs.
-    Metrics of runs of unequal size pool them, without a spread.
+    Of repetitions of equal size (column `repetition`), a metric is the mean, its spread their
+    standard deviation (n - 1); intervals, and metrics of others, are of all turns together.
     """
     runs = [run for _, run in turns.groupby("repetition")] if "repetition" in turns else [turns]
     answers = turns[["task", "doc_id", "turn", "repeat"]].drop_duplicates()

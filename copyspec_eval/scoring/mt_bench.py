@@ -13,10 +13,7 @@ from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
 
 REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1, "mt_bench_paper": 2, "mt_redundant_paper": 1}
 """For how many turns of a task FastChat's reference answers hold; for none of another task.
-
-MT-Redundant's second questions differ from MT-Bench's, so its second turns are judged without a
-reference, unless all are asked for: FastChat itself would show them.
-"""
+Of MT-Redundant's second turns, which ask other things, FastChat itself would show them."""
 
 # The judge is shown the reference answer, if there is one.
 _REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
