@@ -1,7 +1,4 @@
-"""Reading and writing files in folders that others may have made: no pipes, nothing through links.
-
-A kill or a full disk never corrupts what several processes append to.
-"""
+"""Files in folders that others may have made: no pipes, no links, and no kill corrupts them."""
 
 import json
 import os
@@ -23,10 +20,7 @@ _LOCK, _PARTIAL = ".lock", ".partial"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make `folder`, and hold the lock under which anything in it is written.
-
-    On a file system without locks only one process at a time may write.
-    """
+    """Make `folder`, and hold its lock for writing; without locks, one process at a time may."""
     lock = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,10 +59,7 @@ def _unwritable(path: Path | str, error: OSError) -> DataError:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append one line, without a line break, and its end: all of it, or nothing.
-
-    What a kill left of the last line gets an end first, so two lines are never glued together.
-    """
+    """Append one line, all of it or nothing, after an end for what a kill left of the last one."""
     with locked(path.parent):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:

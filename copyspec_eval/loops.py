@@ -1,7 +1,4 @@
-"""Answers that repeat themselves until the token budget ends them.
-
-A copied loop is nearly free, so that a few such answers can make most of a speed-up.
-"""
+"""Answers that repeat themselves until the token budget ends them: copied for nearly nothing."""
 
 from collections.abc import Sequence
 
@@ -28,11 +25,7 @@ def looped_tokens(token_ids: Sequence[int]) -> int:
 
 
 def _prefix_lengths(tokens: Sequence[int]) -> list[int]:
-    """For each place, how many tokens from there on are those of the beginning (the Z-function).
-
-    >>> _prefix_lengths([1, 1, 2, 1, 1])
-    [5, 1, 0, 2, 1]
-    """
+    """For each place, how many tokens from there on are those of the beginning (Z-function)."""
     lengths = [len(tokens)] + [0] * (len(tokens) - 1) if tokens else []
     start = end = 0
     for place in range(1, len(tokens)):

@@ -16,11 +16,7 @@ _FILE = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Every resolved setting of a run: the one declaration of these, and the key of a leaderboard.
-
-    Runs with equal specs are repetitions of each other; others never share a line. All values are
-    JSON values.
-    """
+    """Every resolved setting of a run, as JSON values; runs with equal specs are repetitions."""
 
     backend: str  # "copyspec", or the stock lm-eval model that was timed
     model: str
@@ -48,10 +44,7 @@ class RunSpec:
         return replace(self, evaluation=evaluation, tasks={task: settings})
 
     def settings(self) -> dict[str, Any]:
-        """All settings, flat: {"device": "cpu", "drafting.gamma": 3, …}, in order of name.
-
-        The name of the task is left out: "tasks.mt_bench.version" is "task.version".
-        """
+        """All settings, flat and in order: {"drafting.gamma": 3, "task.version": 1, …}."""
         nested = msgspec.to_builtins(self)
         tasks = nested.pop("tasks").values()
         flat: dict[str, Any] = {}

@@ -27,10 +27,7 @@ class AnswerKey(NamedTuple):
 
 
 class SpanCharacters(NamedTuple):
-    """The characters of a `Span`, from the answer's first one and from the prompt's.
-
-    The answer follows the prompt; or both ends of the source are a `CopyOrigin`.
-    """
+    """A `Span` in characters: the answer's, and those of its source, or twice a `CopyOrigin`."""
 
     start: int
     end: int
@@ -105,10 +102,7 @@ def segments(answer: str, places: Iterable[SpanCharacters]) -> list[Segment]:
 
 
 class RecordedText(str):
-    """An answer as lm-eval expects it, a `str`, that also carries its `TurnRecord`.
-
-    It survives lm-eval's filters, pickling into `--use_cache` and gathering over ranks.
-    """
+    """An answer as a `str` with its `TurnRecord`, also through filters, pickles and ranks."""
 
     record: TurnRecord
 

@@ -1,7 +1,4 @@
-"""Secrets in texts that others wrote: server errors, tracebacks, log lines, URLs.
-
-Values of settings that are not declared, and of secret environment variables, are masked.
-"""
+"""Secrets in texts that others wrote: of settings that are not declared, and of the environment."""
 
 import base64
 import functools

@@ -108,16 +108,20 @@ def read_questions(path: Path) -> list[Question]:
     """All questions of a file in the format of FastChat's `question.jsonl`."""
     questions: list[Question] = []
     places: dict[int, str] = {}
-    for line in read_jsonl(path):
-        question = _question(line)
+    for where, fields in read_jsonl(path):
+        try:
+            question = msgspec.convert(fields, Question)
+        except msgspec.ValidationError as error:
+            remedy = "give question_id, category, and turns, none of them blank"
+            raise DataError(f"{where}: {error}; {remedy}") from error
         identity, num_turns = question["question_id"], len(question["turns"])
         if identity in places:
             place = places[identity]
-            raise DataError(f"{line.where}: question_id {identity} is also at {place}; remove one")
+            raise DataError(f"{where}: question_id {identity} is also at {place}; remove one")
         if questions and num_turns != (first := len(questions[0]["turns"])):
             difference = f"{num_turns} turns, but the first question has {first}"
-            raise DataError(f"{line.where}: {difference}; give every question the same number")
-        places[identity] = line.where
+            raise DataError(f"{where}: {difference}; give every question the same number")
+        places[identity] = where
         questions.append(question)
     return questions
 
@@ -135,14 +139,6 @@ def _json_object(where: str, line: bytes) -> dict[str, Any]:
         actual = f"a {type(fields).__name__}, not a JSON object"
         raise DataError(f"{where}: {actual}; write one JSON object on each line")
     return fields
-
-
-def _question(line: JsonLine) -> Question:
-    try:
-        return msgspec.convert(line.fields, Question)
-    except msgspec.ValidationError as error:
-        remedy = "give question_id, category, and turns, none of them blank"
-        raise DataError(f"{line.where}: {error}; {remedy}") from error
 
 
 def _cached(path: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from copyspec_eval.errors import OptionError
 
-FinishReason = Literal["eos", "stop", "length"]
+FinishReason = Literal["eos", "stop", "length"]  # by a stop string, and by the token budget
 
 Agreement = Literal["identical", "near_tie", "diverged"]
 """How an answer compares with the baseline's: the same tokens, a first difference that rounding
@@ -47,11 +47,7 @@ PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5  # the paper's usual one
 
 @dataclass(frozen=True, slots=True)
 class ExactMode:
-    """How exact mode makes a token's bits independent of the draft.
-
-    Without a width every token is computed alone, in the same order of sums, in steps of any width;
-    else every step, also of plain decoding, has that many tokens per row, padding included.
-    """
+    """How a token's bits are independent of the draft: each alone, or steps of a padded width."""
 
     width: int | None = None
 
@@ -67,22 +63,7 @@ class ExactMode:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How to draft.
-
-    Attributes:
-        drafter: name in the registry of `copyspec_eval.drafters`.
-        gamma: the paper's γ: how many trailing tokens must have occurred before; only `copyspec`.
-        num_draft_tokens: the most tokens of a draft (the paper copies 10); None for the drafter's
-            default; 0, only for `copyspec`, looks for what to copy and copies nothing.
-        store: whether to copy from earlier answers of the run; or folders and files of earlier
-            runs, to also copy from their answers.
-        tree: whether to draft several continuations at once.
-        recycle: whether to fill a tree with the runners-up of the model's logits.
-        draft_model: name or folder of a smaller model that drafts where the drafter does not.
-        delta: the paper's δ: how many tokens the draft model proposes at a time.
-
-    Raises:
-        OptionError: a number that is no integer or too low, or a switch that is no bool.
+    """How to draft; an OptionError for a number that is none or too low, or a value of no use.
 
     >>> DraftOptions("suffix", store=("runs/base", "runs/old/turns.jsonl"), tree=True).label
     'suffix + store=base:old + tree'
@@ -90,27 +71,28 @@ class DraftOptions:
     'none + draft_model=Qwen2.5-0.5B-Instruct + delta=3'
     """
 
-    drafter: str = "copyspec"
-    gamma: int = PAPER_GAMMA
+    drafter: str = "copyspec"  # in the registry of `copyspec_eval.drafters`
+    gamma: int = PAPER_GAMMA  # the paper's γ: trailing tokens that must have occurred; `copyspec`
+    # The most tokens of a draft (the paper copies 10); None for the drafter's default; 0, only for
+    # `copyspec`, looks for what to copy and copies nothing.
     num_draft_tokens: int | None = None
+    # Whether to copy from the run's earlier answers; or folders and files of earlier runs, too.
     store: bool | tuple[str, ...] = False
-    tree: bool = False
-    recycle: bool = False
-    draft_model: str | None = None
-    delta: int = PAPER_DELTA
+    tree: bool = False  # several continuations at once
+    recycle: bool = False  # fill a tree with the runners-up of the model's logits
+    draft_model: str | None = None  # name or folder; drafts where the drafter does not
+    delta: int = PAPER_DELTA  # the paper's δ: how many tokens the draft model proposes at a time
 
     def __post_init__(self) -> None:
         usual = {"gamma": PAPER_GAMMA, "num_draft_tokens": PAPER_DRAFT_TOKENS, "delta": PAPER_DELTA}
-        for name in usual:
+        for name, example in usual.items():
             value = getattr(self, name)
             if name == "num_draft_tokens" and value is None:
                 continue
             least = 0 if (name, self.drafter) == ("num_draft_tokens", "copyspec") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(
-                    f"{name} must be an integer of at least {least} (usual: {usual[name]}), "
-                    f"got {value!r}"
-                )
+                wanted = f"an integer of at least {least} (usual: {example})"
+                raise OptionError(f"{name} must be {wanted}, got {value!r}")
         kinds: dict[str, tuple[Any, str]] = {
             "drafter": (str, "the name of a drafter"),
             "draft_model": (str | None, "the name of a model"),
@@ -148,27 +130,18 @@ def _run_name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that a drafter proposes as the continuation; empty for no proposal.
+    """Tokens that a drafter proposes, a chain or a tree of continuations; empty for no proposal."""
 
-    A draft is a chain, or a tree of several continuations that share their beginnings.
-
-    Attributes:
-        token_ids: the draft tokens, at most as many as were asked for.
-        position: index in prompt + output of the first copied token; a `CopyOrigin` if it is not
-            there, -1 if it is not copied.
-        source: where the tokens come from; for a tree, its first token.
-        parents: for a tree, the index of the token before each token, -1 for none, always lower
-            than the token's; None for a chain.
-        positions: for a tree, `position` of each token.
-        probabilities: the drafter's estimates that each token and those before it are accepted;
-            they never rise along a branch. Empty if it makes none.
-    """
-
-    token_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()  # at most as many as were asked for
+    # Index in prompt + output of the first copied token; a `CopyOrigin` if it is not there, -1 if
+    # it is not copied.
     position: int = -1
-    source: DraftSource = "context"
+    source: DraftSource = "context"  # for a tree, that of its first token
+    # For a tree, the index of the token before each token, always lower than its own; -1 for none.
     parents: tuple[int, ...] | None = None
-    positions: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()  # for a tree, `position` of each token
+    # The drafter's estimates that each token and those before it are accepted; they never rise
+    # along a branch. Empty if it makes none.
     probabilities: tuple[float, ...] = ()
 
     def cut(self, most: int) -> "Draft":
@@ -205,28 +178,18 @@ def source_at(position: int) -> DraftSource:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verification made of a draft.
+    """What verification made of a draft."""
 
-    Attributes:
-        num_accepted: draft tokens that the model would have chosen, up to the first that it would
-            not.
-        next_token: the model's token after those; a step emits `num_accepted + 1` tokens.
-        path: indices of the accepted tokens; None for a chain, where they are the first ones.
-        likeliest: for the token before the draft and each of its tokens, the model's likeliest next
-            tokens, likeliest first; empty if no drafter asks for them.
-    """
-
-    num_accepted: int
-    next_token: int
-    path: tuple[int, ...] | None = None
+    num_accepted: int  # tokens that the model would have chosen, up to the first it would not
+    next_token: int  # the model's token after those; a step emits `num_accepted + 1` tokens
+    path: tuple[int, ...] | None = None  # indices of the accepted tokens; None for a chain
+    # For the token before the draft and each of its tokens, the model's likeliest next tokens,
+    # likeliest first; empty if no drafter asks for them.
     likeliest: Sequence[Sequence[int]] = field(default=(), repr=False)
 
 
 class Attempt(NamedTuple):
-    """One target forward that verified a draft, in tokens.
-
-    A tree's source is that of its first copied token, else of its first.
-    """
+    """A target forward that verified a draft; a tree's source is its first copied token's."""
 
     num_drafted: int
     num_accepted: int
@@ -234,11 +197,7 @@ class Attempt(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Output tokens `[start, start + length)` that were copied from `source` on.
-
-    `start` counts from the first output token, `source` from the first prompt token; or it is a
-    `CopyOrigin`.
-    """
+    """Output tokens that were copied from place `source` of prompt + output, or a `CopyOrigin`."""
 
     start: int
     length: int
@@ -247,10 +206,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """What the drafts of one source came to in one answer.
-
-    An attempt is a target forward that verified a draft whose first token is of this source.
-    """
+    """What the drafts of one source came to in one answer; an attempt has its first token's."""
 
     num_attempts: int = 0
     num_drafted: int = 0
@@ -259,57 +215,35 @@ class DraftCounts:
 
 @dataclass(frozen=True, slots=True)
 class TurnCounts:
-    """What one answer took: the only declaration of these counts. None if unknown.
-
-    Attributes:
-        num_prompt_tokens: tokens of the prompt.
-        num_reused_tokens: those whose keys and values came from the prefix cache.
-        num_tokens: generated tokens, including an EOS token.
-        num_looped_tokens: tokens that an answer repeats over and over until the budget ends it.
-        num_forwards: target forwards; the prefill counts as one.
-        num_prefill_tokens: tokens that the prefill gave: the first one, and with `exact=false` the
-            accepted part of a draft behind the prompt.
-        drafts: by the source of the draft tokens; empty if nothing was drafted.
-        seconds: this answer's share of the wall clock: its prefill, and of each step an even part
-            among the rows, so that the sum over answers is wall-clock time.
-        prefill_seconds, decode_seconds: the two parts of `seconds`, split after the prefill's
-            tokens were chosen.
-        latency_seconds: wall clock from the start of the prefill to the last token, including
-            steps and prefills of other rows.
-        finish_reason: "eos", "stop" (a stop string) or "length" (the token budget).
-    """
+    """What one answer took: the only declaration of these counts. None if unknown."""
 
     num_prompt_tokens: int | None = None
-    num_reused_tokens: int | None = None
-    num_tokens: int | None = None
-    num_looped_tokens: int | None = None
-    num_forwards: int | None = None
+    num_reused_tokens: int | None = None  # those whose keys and values the prefix cache had
+    num_tokens: int | None = None  # generated, including an EOS token
+    num_looped_tokens: int | None = None  # see `loops`
+    num_forwards: int | None = None  # of the target; the prefill counts as one
+    # What the prefill gave: the first token, and with `exact=false` the accepted part of a draft
+    # behind the prompt.
     num_prefill_tokens: int | None = None
-    drafts: dict[DraftSource, DraftCounts] | None = None
+    drafts: dict[DraftSource, DraftCounts] | None = None  # empty if nothing was drafted
+    # This answer's share of the wall clock: its prefill, and of each step an even part among the
+    # rows, so that the sum over answers is wall-clock time.
     seconds: float | None = None
-    prefill_seconds: float | None = None
-    decode_seconds: float | None = None
-    latency_seconds: float | None = None
+    prefill_seconds: float | None = None  # until the prefill's tokens were chosen
+    decode_seconds: float | None = None  # the rest
+    latency_seconds: float | None = None  # prefill to last token, with steps of other rows
     finish_reason: FinishReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One answered request.
+    """One answered request."""
 
-    Attributes:
-        token_ids: the output, with the EOS token if it ended on one.
-        counts: what it took.
-        attempts: the forwards that verified a draft, in order.
-        spans: the accepted draft tokens that were copied, and where from.
-        batch_size: rows that the engine decodes side by side.
-    """
-
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]  # with the EOS token if it ended on one
     counts: TurnCounts
     attempts: tuple[Attempt, ...]
     spans: tuple[Span, ...]
-    batch_size: int
+    batch_size: int  # rows that the engine decodes side by side
 
 
 class ReplayedTurn(NamedTuple):
@@ -333,21 +267,15 @@ def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where two answers to one prompt differ.
+    """The first place where two answers to one prompt differ."""
 
-    Attributes:
-        position: index of the first differing token in the output, from 0.
-        token_id, baseline_token_id: what stands there in either answer; None where it has ended.
-        margin: by how much the logits would have to change, against each other, for the model to
-            choose either token there; None where no change would do.
-        noise: the largest change of a logit by rounding alone that was measured around there.
-    """
-
-    position: int
-    token_id: int | None
+    position: int  # of the token in the output, from 0
+    token_id: int | None  # None where the answer has ended
     baseline_token_id: int | None
+    # By how much the logits would have to change, against each other, for the model to choose
+    # either token there; None where no change would do.
     margin: float | None
-    noise: float
+    noise: float  # the largest change of a logit by rounding alone that was measured around there
 
     @property
     def agreement(self) -> Agreement:

@@ -207,11 +207,14 @@ def paper(arguments: argparse.Namespace) -> None:
 
 
 def export(arguments: argparse.Namespace) -> None:
+    from copyspec_eval import journal
     from copyspec_eval.reports import export
     from copyspec_eval.reports.recorded import read_whole
+    from copyspec_eval.reports.turns import read_turns
 
     if arguments.format == "turns":
-        written = [export.write_turns(arguments.run, arguments.out / "turns.parquet")]
+        written = [arguments.out / "turns.parquet"]
+        journal.replace(written[0], read_turns([arguments.run]).to_parquet(index=False))
     elif arguments.format == "evalplus":
         written = [export.write_evalplus(read_whole(arguments.run), arguments.out)]
     else:

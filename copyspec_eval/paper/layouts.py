@@ -4,26 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy
 from pandas import Series, concat, cut
 
-from copyspec_eval.paper.plan import (
-    CNN_DAILYMAIL,
-    GSM8K,
-    IN_THE_PAPER,
-    MT_REDUNDANT,
-    TASKS,
-    PlannedRun,
-)
+from copyspec_eval.errors import OptionError
+from copyspec_eval.paper import plan
+from copyspec_eval.paper.plan import TASKS, PlannedRun
+from copyspec_eval.reports import tables
 from copyspec_eval.reports.leaderboard import Leaderboard
 from copyspec_eval.reports.leaderboard_forms import RATING, documents
+from copyspec_eval.reports.runs import read_run
 from copyspec_eval.reports.summary import figures_by
-from copyspec_eval.reports.tables import (
-    Column,
-    figure,
-    interval_column,
-    metric_column,
-    without_empty_columns,
-)
+from copyspec_eval.reports.tables import Column, figure, interval_column, metric_column
 
 _SOURCE = (
     "The paper (arXiv 2502.08923): Llama-3.1-8B-Instruct in float32 on an A100; speed-ups of its "
@@ -34,8 +26,14 @@ _SOURCE = (
 _PLAIN_TOKENS_PER_SECOND = 35.5
 _BY_GAMMA = {3: 49.2, 5: 47.4, 10: 44.2}
 # By task and turn.
-_BEST_SPEEDUPS = {(CNN_DAILYMAIL, 1): 2.35, (GSM8K, 3): 2.66, (MT_REDUNDANT, 2): 3.08}
+_BEST_SPEEDUPS = {
+    (plan.CNN_DAILYMAIL, 1): 2.35,
+    (plan.GSM8K, 3): 2.66,
+    (plan.MT_REDUNDANT, 2): 3.08,
+}
 _COPYING_OVER_DRAFT_MODEL = 0.49  # on turn 2 of MT-Redundant, over all categories
+
+_SIZE, _EPOCHS = 300, 10  # of word2vec
 
 _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
@@ -119,7 +117,7 @@ def _arm_rows(answered: Answered, labels: Mapping[Any, str], columns: Sequence[C
 def main_results(runs: Sequence[Answered]) -> Table:
     """The paper's main table: a column per data set, a row per variant and metric."""
     by_task = {each.run.task: each for each in runs}
-    tasks = [task for task in IN_THE_PAPER if task in by_task]
+    tasks = [task for task in plan.IN_THE_PAPER if task in by_task]
     columns = [_main_column(by_task[task]) for task in tasks]
     keys = dict.fromkeys(key for column in columns for key in column)
     rows: _Rows = [[*key, *(col.get(key, "") for col in columns)] for key in keys]
@@ -133,10 +131,14 @@ def main_results(runs: Sequence[Answered]) -> Table:
 
 def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
     line = answered.line(drafter="copyspec")
-    figures = answered.figures(line)
+    figures, name = answered.figures(line), TASKS[answered.run.task].score
+    # The paper's score of a task; of conversations a judge's rating, if there is one.
+    score = RATING.cell(figures) if not name else ""
+    if name in figures.index:
+        score = figure(figures, name, ".3g")
     column: dict[tuple[str, str], object] = {
         ("both", "documents"): documents(figures),
-        ("both", "score"): _score(answered.run.task, figures),
+        ("both", "score"): score,
         ("base model", "tokens/s"): _BASE.cell(figures),
     }
     for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL):
@@ -149,14 +151,6 @@ def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
     return column
 
 
-def _score(task: str, figures: "Series[Any]") -> object:
-    """The paper's score of a task; of conversations a judge's rating, if there is one."""
-    name = TASKS[task].score
-    if not name:
-        return RATING.cell(figures)
-    return figure(figures, name, ".3g") if name in figures.index else ""
-
-
 def categories(runs: Sequence[Answered]) -> Table:
     """A row per category: on each turn base model, copying, speed-up, copied share and score."""
     score = RATING._replace(heading="score")
@@ -166,7 +160,7 @@ def categories(runs: Sequence[Answered]) -> Table:
         name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
         for category in each.categories(line):
             rows.append([name, category or "average", *each.cells(line, columns, category)])
-    best = _BEST_SPEEDUPS[MT_REDUNDANT, 2]
+    best = _BEST_SPEEDUPS[plan.MT_REDUNDANT, 2]
     notes = [f"the paper's best category of MT-Redundant has {best} on turn 2", _SOURCE]
     return Table(["data set", "category", *_headers(columns)], rows, notes)
 
@@ -229,8 +223,8 @@ def self_correction(runs: Sequence[Answered]) -> Table:
     rows = _arm_rows(answered, lines["drafter"].to_dict(), columns)
     right = [figure(lines.iloc[0], f"score_acc_turn{turn}", ".3f") for turn in (1, 3)]
     notes = [f"right after turn 1: {right[0]}, after turn 3: {right[1]}"] if all(right) else []
-    notes.append(f"the paper's best speed-up on turn 3 is {_BEST_SPEEDUPS[GSM8K, 3]}")
-    headers, rows = without_empty_columns(["variant", *_headers(columns)], rows)
+    notes.append(f"the paper's best speed-up on turn 3 is {_BEST_SPEEDUPS[plan.GSM8K, 3]}")
+    headers, rows = tables.without_empty_columns(["variant", *_headers(columns)], rows)
     return Table(headers, rows, [*notes, _SOURCE])
 
 
@@ -248,3 +242,52 @@ def context_lengths(runs: Sequence[Answered]) -> Table:
             cells = [column.cell(part) for column in columns]
             rows.append([f"{lengths.left} {end}", str(part["turns"]), *cells])
     return Table(["tokens of the prompt", "answers", *_headers(columns)], rows, [])
+
+
+def similarity_table(runs: Sequence[Answered]) -> Table:
+    """A row per γ and data set: how alike a word and the γ words before it are."""
+    rows: list[list[object]] = []
+    for each in runs:
+        by_document: dict[int, list[str]] = {}  # all questions, then all answers
+        for answer in read_run(each.folder).answers.values():
+            questions = " ".join((answer.doc or {})["turns"])
+            by_document.setdefault(answer.doc_id, [questions]).append(answer.text)
+        texts = [" ".join(parts).split() for parts in by_document.values()]
+        for gamma in plan.GAMMAS:
+            similarity = mean_similarity(texts, gamma)
+            rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
+    notes = [
+        "As in the paper's `find_best_k`: words of questions and answers; for each γ vectors of "
+        "word2vec, trained on every word with the γ before it. There they begin as those of Google "
+        "News, here at random."
+    ]
+    return Table(["data set", "γ", "mean cosine similarity"], rows, notes)
+
+
+def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
+    """The mean cosine similarity of a word and the mean of the `gamma` words before it."""
+    vectors = _vectors(texts, gamma)
+    similarities: list[float] = []
+    for words in (words for words in texts if len(words) > gamma):
+        rows = numpy.stack([vectors[word] for word in words])
+        for place in range(gamma, len(words)):
+            before, word = rows[place - gamma : place].mean(axis=0), rows[place]
+            norm = float(numpy.linalg.norm(before) * numpy.linalg.norm(word))
+            similarities.append(float(before @ word) / norm if norm else 0.0)
+    return float(numpy.mean(similarities)) if similarities else 0.0
+
+
+def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
+    try:
+        from gensim.models import Word2Vec
+    except ImportError as error:
+        needed = "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
+        raise OptionError(needed) from error
+    samples = [
+        list(words[end - gamma : end + 1]) for words in texts for end in range(gamma, len(words))
+    ]
+    # One worker, so that the same texts give the same vectors.
+    model = Word2Vec(
+        samples, vector_size=_SIZE, window=gamma, min_count=1, workers=1, seed=0, epochs=_EPOCHS
+    )
+    return model.wv

@@ -28,10 +28,7 @@ HUMANEVAL = "humaneval_evalplus_paper"
 
 
 class Task(NamedTuple):
-    """One of our tasks under the paper's name, and what the paper's code answers of it.
-
-    `tokens_per_answer` is about what Qwen2.5-7B gave; `score` is the paper's, "" for a rating.
-    """
+    """One of our tasks as the paper has it; tokens as of Qwen2.5-7B; no `score` for a rating."""
 
     name: str
     num_turns: int
@@ -88,10 +85,7 @@ class PlannedRun:
         return request.out / self.name
 
     def command(self, request: Request) -> list[str]:
-        """lm-eval's command line, from `run` on.
-
-        As in the reference, every turn is prefilled anew, and FastChat's template renders MT-Bench.
-        """
+        """Arguments of lm-eval; as in the reference, every turn is prefilled anew."""
         folder = self.folder(request)
         arguments = [f"pretrained={request.model}", f"arms={':'.join(self.arms)}"]
         arguments += [] if self.exact else ["exact=false"]
@@ -143,13 +137,19 @@ def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def make(runs: Iterable[PlannedRun], request: Request) -> None:
     """Run what is not there yet."""
-    runs = list(runs)
     hidden = environment_arguments() | dict(request.secrets)
     environment = os.environ | {VARIABLE: json.dumps(hidden)}
-    for run in runs:
-        _check_folder(run, request)
-    for run in runs:
-        folder, command = run.folder(request), run.command(request)
+    commands = {run.folder(request): run.command(request) for run in runs}
+    for folder, command in commands.items():
+        path = folder / _COMMAND
+        try:
+            made = journal.parsed(journal.read(path)) if path.exists() else command
+        except ValueError as error:
+            raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
+        if made != command:
+            reason = f"has a run of another command ({_COMMAND} there)"
+            raise DataError(f"{folder}: {reason}; give another --out")
+    for folder, command in commands.items():
         if any(folder.glob("*/results_*.json")):  # lm-eval writes them last
             continue
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,16 +160,3 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         if code := subprocess.run(command, stdout=2, env=environment).returncode:
             reason = f"its run failed (exit code {code})"
             raise DataError(f"{folder}: {reason}; the same command goes on")
-
-
-def _check_folder(run: PlannedRun, request: Request) -> None:
-    path = run.folder(request) / _COMMAND
-    if not path.exists():
-        return
-    try:
-        made = journal.parsed(journal.read(path))
-    except ValueError as error:
-        raise DataError(f"{path}: cannot be read ({error}); remove the folder") from error
-    if made != run.command(request):
-        reason = f"has a run of another command ({path.name} there)"
-        raise DataError(f"{path.parent}: {reason}; give another --out")

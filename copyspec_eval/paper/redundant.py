@@ -25,10 +25,7 @@ must not repeat the first question. Reply with the request alone, one or two sen
 def write_redundant(
     model: ChatModel, questions: Sequence[Question], path: Path, concurrency: int
 ) -> dict[int, str]:
-    """Append the redundant variant of each question to `path`, but of those that it has already.
-
-    Returns why a question has none, by its id; once all are there, they are put in order.
-    """
+    """Append what `path` lacks; why questions have none, by id; if all are there, in order."""
 
     def redundant_row(question: Question) -> dict[str, Any]:
         category, first = question["category"], question["turns"][0]
@@ -39,23 +36,16 @@ def write_redundant(
         number = question["question_id"]
         return {"question_id": number, "category": category, "turns": [first, request]}
 
+    by_id = {question["question_id"]: question for question in questions}
     with journal.alone(path):
-        rows = _written(path, questions)
-        by_id = {question["question_id"]: question for question in questions}
+        written = read_questions(path) if path.exists() and path.stat().st_size else []
+        rows: dict[int, dict[str, Any]] = {row["question_id"]: dict(row) for row in written}
+        for number, row in rows.items():
+            if number not in by_id or by_id[number]["turns"][0] != row["turns"][0]:
+                raise DataError(f"{path}: question {number} is of another file; give another --out")
         how = redundant_row, concurrency, "Asking"
         reasons = ask_missing(path, by_id, rows, *how, ensure_ascii=False)
         if not reasons:
             lines = (json.dumps(rows[number], ensure_ascii=False) + "\n" for number in by_id)
             journal.replace(path, "".join(lines))
     return reasons
-
-
-def _written(path: Path, questions: Sequence[Question]) -> dict[int, dict[str, Any]]:
-    if not path.exists() or not path.stat().st_size:
-        return {}
-    firsts = {question["question_id"]: question["turns"][0] for question in questions}
-    rows: dict[int, Any] = {row["question_id"]: dict(row) for row in read_questions(path)}
-    for number, row in rows.items():
-        if firsts.get(number) != row["turns"][0]:
-            raise DataError(f"{path}: question {number} is of another file; give another --out")
-    return rows

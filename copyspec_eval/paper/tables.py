@@ -8,7 +8,6 @@ from typing import NamedTuple
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.paper import layouts, plan
 from copyspec_eval.paper.plan import PlannedRun, Request
-from copyspec_eval.paper.similarity import similarity_table
 from copyspec_eval.redaction import shareable
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.leaderboard_forms import in_words
@@ -31,10 +30,7 @@ _CORRECTED = (_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))
 
 
 class PaperTable(NamedTuple):
-    """A table or figure of the paper, and the runs that it needs: one per task and tuple of arms.
-
-    "{}" stands for the draft model; without one these arms are left out.
-    """
+    """A table and its runs, one per task and tuple of arms; "{}" is the draft model, if any."""
 
     title: str
     layout: Callable[[Sequence[layouts.Answered]], layouts.Table]
@@ -71,7 +67,7 @@ TABLES = {
         "Speed by the length of the prompt", layouts.context_lengths, _CHATS
     ),
     "similarity": PaperTable(
-        "γ by the cosine similarity of a word and the γ before it", similarity_table, _CHATS
+        "γ by the cosine similarity of a word and the γ before it", layouts.similarity_table, _CHATS
     ),
 }
 

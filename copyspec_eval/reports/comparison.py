@@ -1,7 +1,6 @@
 """Whether two runs gave the same answers and the same scores; as JSON values, and as tables."""
 
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,10 +38,7 @@ _MAX_LINES, _EXCERPT = 20, 20
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The answers of two runs to one request; None for a missing one.
-
-    They are compared by their tokens if both runs have them, else, or if those are equal, by text.
-    """
+    """Two runs' answers to a request, compared by tokens where both have them, then by text."""
 
     key: AnswerKey
     status: PairStatus
@@ -88,12 +84,10 @@ def fails(pairs: Iterable[Pair]) -> bool:
 
 
 def reordered_documents(a: Run, b: Run) -> list[tuple[str, int]]:
-    """The fewest documents of both that, moved, give the log of `a` the order of `b`'s."""
+    """The documents of both that have another place among these in the log of `a` than of `b`."""
     in_a, in_b = (dict.fromkeys((key.task, key.doc_id) for key in run.answers) for run in (a, b))
-    places = {document: place for place, document in enumerate(in_b)}
-    common = [document for document in in_a if document in places]
-    in_order = longest_increasing([places[document] for document in common])
-    return [document for document in common if places[document] not in in_order]
+    places = zip(filter(in_b.__contains__, in_a), filter(in_a.__contains__, in_b), strict=True)
+    return [document for document, other in places if document != other]
 
 
 def compare_scores(a: Run, b: Run) -> list[ScorePair]:
@@ -103,22 +97,6 @@ def compare_scores(a: Run, b: Run) -> list[ScorePair]:
         both = (run.scores.get(task, {}).get(metric, {}) for run in (a, b))
         pairs.append(_score_pair(task, metric, *both))
     return pairs
-
-
-def longest_increasing(numbers: Iterable[int]) -> set[int]:
-    """The members of a longest increasing subsequence of distinct `numbers`."""
-    ends: list[int] = []  # ends[k] is the smallest number that k others can lead up to
-    before: dict[int, int | None] = {}
-    for each in numbers:
-        length = bisect_left(ends, each)
-        before[each] = ends[length - 1] if length else None
-        ends[length : length + 1] = [each]
-    members: set[int] = set()
-    last = ends[-1] if ends else None
-    while last is not None:
-        members.add(last)
-        last = before[last]
-    return members
 
 
 def _pair(key: AnswerKey, a: Answer | None, b: Answer | None, differing: bool) -> Pair:

@@ -13,7 +13,6 @@ from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation, is_rat
 PREFIX = "rating_"
 """How the columns of a leaderboard begin that hold a judge's ratings; the judge's name follows."""
 
-
 _TWO_TURNS: Any = Annotated[list[str], msgspec.Meta(min_length=2)]
 
 
@@ -29,29 +28,23 @@ class Rating(NamedTuple):
 def conversations(run: Run) -> dict[str, list[Conversation]]:
     """The conversations that a judge can score, by task: those of FastChat's question files."""
     by_task: dict[str, list[Conversation]] = {}
-    for answer in run.answers.values():
-        if answer.turn == 1 and answer.repeat == 0 and _has_questions(answer):
-            second = run.answers.get(answer.key._replace(turn=2))
-            by_task.setdefault(answer.task, []).append(_conversation(answer, second))
+    for first in run.answers.values():
+        doc = first.doc or {}
+        turns = doc.get("turns")
+        has_turns = "question_id" in doc and isinstance(turns, list) and len(turns) > 1
+        if (first.turn, first.repeat) != (1, 0) or not (has_turns or first.task in REFERENCE_TURNS):
+            continue
+        if (second := run.answers.get(first.key._replace(turn=2))) is None:
+            missing = f"{first.task} doc {first.doc_id}: the second answer is missing"
+            raise DataError(f"{missing}; run again")
+        types = {"question_id": int, "category": str, "turns": _TWO_TURNS}
+        identity, category, (question, again, *_) = document_fields(first, **types)
+        texts = (question, again), (first.text, second.text)
+        by_task.setdefault(first.task, []).append(Conversation(identity, category, *texts))
     if not by_task:
         wanted = "mt_bench, mt_redundant or a question file"
         raise DataError(f"{run.folder}: no answers to {wanted}; run one")
     return by_task
-
-
-def _has_questions(answer: Answer) -> bool:
-    doc = answer.doc or {}
-    turns = doc.get("turns")
-    has_turns = "question_id" in doc and isinstance(turns, list) and len(turns) > 1
-    return has_turns or answer.task in REFERENCE_TURNS
-
-
-def _conversation(first: Answer, second: Answer | None) -> Conversation:
-    if second is None:
-        raise DataError(f"{first.task} doc {first.doc_id}: the second answer is missing; run again")
-    types = {"question_id": int, "category": str, "turns": _TWO_TURNS}
-    identity, category, (question, again, *_) = document_fields(first, **types)
-    return Conversation(identity, category, (question, again), (first.text, second.text))
 
 
 def document_fields(answer: Answer, **types: Any) -> list[Any]:
@@ -71,10 +64,7 @@ def document_fields(answer: Answer, **types: Any) -> list[Any]:
 
 
 def read_ratings(folder: Path, notes: list[str]) -> list[Rating]:
-    """All ratings of a run; of an answer that was rated twice, the later one.
-
-    Rows that do not rate this run's answers are left out, with a line in `notes` for each file.
-    """
+    """Of each answer of a run the latest rating; a note on each file with rows of other answers."""
     files = sorted(folder.glob("fastchat/*/model_judgment/*_single*.jsonl"))
     if not files:
         return []

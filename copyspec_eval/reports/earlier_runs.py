@@ -13,24 +13,18 @@ import msgspec
 from copyspec_eval import records
 from copyspec_eval.drafters.registry import store_text
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.records import TurnRecord
 from copyspec_eval.sources import read_jsonl
 
 TokenIds = Sequence[int]
 
 _BEYOND = 2**31  # no tokenizer has as many tokens
-
 _MOST_TOKENS = 2**20  # of a prompt or an answer; a drafter reads them in seconds
-
-_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=_BEYOND)]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded turn: a prompt and the answer that a model gave to it, as token ids.
-
-    By `id`, of its document, answers of other runs to the same request are found.
-    """
+    """A prompt and its answer, as token ids; `id`, of the document, is the same in all runs."""
 
     category: str
     turn: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -146,13 +140,11 @@ def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     """The answers of several files, in the order of their runs."""
-    rows = (row for file in files for row in records.read(file, notes))
-    answers = [(row.run_id, _recorded_answer(row)) for row in rows]
+    answers: list[tuple[str, EarlierAnswer]] = []
+    for row in (row for file in files for row in records.read(file, notes)):
+        asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids
+        are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
+        compact = array("i", ids or ()) if are_possible else None
+        has_eos = row.counts.finish_reason == "eos"
+        answers.append((row.run_id, EarlierAnswer(asked, compact, row.text, row.answer, has_eos)))
     return [answer for _, answer in sorted(answers, key=lambda each: each[0])]
-
-
-def _recorded_answer(row: TurnRecord) -> EarlierAnswer:
-    asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids
-    are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
-    compact = array("i", ids or ()) if are_possible else None
-    return EarlierAnswer(asked, compact, row.text, row.answer, row.counts.finish_reason == "eos")

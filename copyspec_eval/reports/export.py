@@ -1,15 +1,14 @@
-"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs, parquet."""
+"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs."""
 
 import json
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports.conversations import conversations, document_fields
-from copyspec_eval.reports.runs import Answer, Run
-from copyspec_eval.reports.turns import read_turns
+from copyspec_eval.reports.runs import Run
 from copyspec_eval.scoring.humaneval.scores import as_samples
 from copyspec_eval.scoring.mt_bench import file_name
 
@@ -52,25 +51,17 @@ def write_evalplus(run: Run, folder: Path) -> Path:
     answers = [answer for answer in run.answers.values() if answer.task == HUMANEVAL]
     if not answers:
         raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run it")
-    programs = [_program(answer, sanitize) for answer in answers]
+    programs: list[tuple[str, str]] = []
+    for answer in answers:
+        types = {"task_id": str, "prompt": str, "entry_point": str}
+        task_id, problem, entry_point = document_fields(answer, **types)
+        beginning = f"{problem.strip()}\n"
+        completes = (answer.prompt or "").endswith(beginning)
+        program = beginning + answer.text if completes else answer.text
+        # A ValueError for null bytes and lone surrogates, the other for too deep a nesting.
+        with suppress(ValueError, RecursionError):
+            program = sanitize(program, entry_point)
+        programs.append((task_id, program))
     path = folder / f"{model_name(run)}.jsonl"
     journal.replace(path, as_samples(programs))
     return path
-
-
-def write_turns(folder: Path, path: Path) -> Path:
-    journal.replace(path, read_turns([folder]).to_parquet(index=False))
-    return path
-
-
-def _program(answer: Answer, sanitize: Callable[[str, str], str]) -> tuple[str, str]:
-    """The problem's id and a complete program; a completion continues its prompt."""
-    types = {"task_id": str, "prompt": str, "entry_point": str}
-    task_id, problem, entry_point = document_fields(answer, **types)
-    beginning = f"{problem.strip()}\n"
-    completes = (answer.prompt or "").endswith(beginning)
-    raw = beginning + answer.text if completes else answer.text
-    try:
-        return task_id, sanitize(raw, entry_point)
-    except (ValueError, RecursionError):  # null bytes and lone surrogates; too deep a nesting
-        return task_id, raw

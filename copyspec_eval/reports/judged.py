@@ -14,7 +14,15 @@ from copyspec_eval.reports.export import model_name
 from copyspec_eval.reports.runs import Run
 from copyspec_eval.reports.tables import number, terminal
 from copyspec_eval.scoring.chat import ChatModel
-from copyspec_eval.scoring.mt_bench import Judge, Judged, file_name, gradings, guide, judge_all
+from copyspec_eval.scoring.mt_bench import (
+    Guide,
+    Judge,
+    Judged,
+    file_name,
+    gradings,
+    guide,
+    judge_all,
+)
 from copyspec_eval.scoring.pairwise import JudgedPairs, judge_pairs, pairs_of
 from copyspec_eval.sources import locate, read_jsonl
 
@@ -24,11 +32,8 @@ _MAX_LINES, _MAX_NAMES = 20, 10
 def judge_run(
     run: Run, judge: Judge, concurrency: int, all_references: bool = False
 ) -> dict[str, Judged]:
-    """Have all answers of `run` that a judge can rate rated, by task; each is asked for once.
-
-    FastChat's `show_result` shows the files, under `--bench-name mt_bench` also MT-Redundant's.
-    """
-    judge_data = guide(*_judge_files())
+    """Have all answers that a judge can rate rated, by task, into files of FastChat's format."""
+    _, judge_data = _judge_data()
     results: dict[str, Judged] = {}
     for task, in_task in conversations(run).items():
         each_asked = (gradings(task, each, judge_data, all_references) for each in in_task)
@@ -45,8 +50,7 @@ def judge_two_runs(
     names = model_name(a), model_name(b)
     if names[0] == names[1]:
         names = file_name(a.folder.resolve().name), file_name(b.folder.resolve().name)
-    prompts, references = _judge_files()
-    judge_data = guide(prompts, references)
+    prompts, judge_data = _judge_data()
     conversations_b = conversations(b)
     results: dict[str, JudgedPairs] = {}
     for task, in_a in conversations(a).items():
@@ -56,13 +60,13 @@ def judge_two_runs(
     return results
 
 
-def _judge_files() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of FastChat's judge prompts and of its reference answers."""
-    prompts, references = (
-        [row.fields for row in read_jsonl(locate(f"mt_bench/{name}.jsonl"))]
-        for name in ("judge_prompts", "reference_answer_gpt-4")
+def _judge_data() -> tuple[list[dict[str, Any]], Guide]:
+    """The rows of FastChat's judge prompts, and what these and its reference answers say."""
+    files = (
+        locate(f"mt_bench/{name}.jsonl") for name in ("judge_prompts", "reference_answer_gpt-4")
     )
-    return prompts, references
+    prompts, references = ([row.fields for row in read_jsonl(file)] for file in files)
+    return prompts, guide(prompts, references)
 
 
 def _judgement_file(

@@ -30,9 +30,8 @@ _IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycl
 class Leaderboard:
     """Figures of runs, and what was separated or is missing.
 
-    `lines` has `model`, `task`, `drafter` (with what distinguishes it from others), `date` of the
-    latest run, the columns of `summary.summarise`, `score_NAME`, `score_NAME_spread`,
-    `rating_JUDGE`, `documents` answered, `documents_of` the task, and perhaps `runs_cut_short`.
+    `lines` has `model`, `task`, `drafter` and what sets it apart, `date` of the latest, figures,
+    scores, `rating_JUDGE`, `documents` answered, `documents_of` the task, perhaps `runs_cut_short`.
     """
 
     lines: DataFrame
@@ -46,10 +45,7 @@ class Leaderboard:
 
 
 def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
-    """All runs' answers by model, task, drafter and `RunSpec`.
-
-    A note names the settings in which lines differ; runs under equal specs are repetitions.
-    """
+    """Answers by model, task, drafter and `RunSpec`; equal specs are repetitions."""
     runs = list(runs)
     manifests = {run_id: manifest for run in runs for run_id, manifest in run.manifests.items()}
     records = [record for run in runs for record in run.records]
@@ -61,7 +57,13 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     rated = _ratings_by_line(frame, runs)
 
     def figures(*by: str) -> DataFrame:
-        return _with_ratings(figures_by(frame, [*by]), rated)
+        """The figures of each group, and the mean of each judge's ratings."""
+        table = figures_by(frame, [*by])
+        if rated.empty:
+            return table
+        means = rated.groupby([*by, "judge"])["score"].mean().unstack("judge")
+        known = means.reindex(table.index).dropna(axis="columns", how="all")
+        return table.join(known.add_prefix(PREFIX))
 
     board = Leaderboard(
         lines=lines.join(figures("line")),
@@ -106,15 +108,6 @@ def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame
         if rating.task == task
     ]
     return DataFrame(rated, columns=["line", *Rating._fields])
-
-
-def _with_ratings(table: DataFrame, rated: DataFrame) -> DataFrame:
-    """A table with the mean of each judge's ratings, by the levels of its index."""
-    if rated.empty:
-        return table
-    means = rated.groupby([*table.index.names, "judge"])["score"].mean().unstack("judge")
-    known = means.reindex(table.index).dropna(axis="columns", how="all")
-    return table.join(known.add_prefix(PREFIX))
 
 
 def shown(value: Any) -> bool:
@@ -240,10 +233,7 @@ def _brief(value: Any) -> str:
 
 
 def conditions(board: Leaderboard) -> tuple[dict[str, str], list[dict[str, str]], list[int]]:
-    """The settings that all lines share, the distinct sets of the others, and each line's set.
-
-    Settings that a line's columns name (task, model, drafter) are left out.
-    """
+    """Settings that all lines share, the distinct sets of the others, and each line's."""
     rows = [
         {
             name: _text(value)

@@ -9,7 +9,7 @@ from pandas import DataFrame, Series
 from copyspec_eval.errors import printable
 from copyspec_eval.reports.conversations import PREFIX
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
-from copyspec_eval.reports.results import TURN_SCORE
+from copyspec_eval.reports.runs import TURN_SCORE
 from copyspec_eval.reports.tables import (
     Cells,
     Column,
@@ -43,7 +43,7 @@ _SPEEDUPS = [interval_column(f"speedup{which}") for which in ("_ended", "")]
 
 def overview(board: Leaderboard, is_wide: bool = False) -> str:
     """For a terminal: a row per line and turn, and the notes; more columns if it is wide."""
-    frame = _by_turn(board)
+    varied = {name for name in _NAMES if is_wide or board.lines[name].nunique() > 1} | {"task"}
     wide = [
         Column("score", lambda row: ", ".join(_turn_scores(board, *row.name))),
         metric_column("baseline_tokens_per_second", ".0f"),
@@ -51,9 +51,9 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
         *metric_columns(".0%", "copied_share", "cut_share", "looped_share"),
     ]
     columns = [
-        *(text_column(name) for name in ("model", "task") if is_wide or _differs(board, name)),
+        *(text_column(name) for name in ("model", "task") if name in varied),
         Column("turn", lambda row: str(row.name[1])),
-        *([text_column("drafter")] if is_wide or _differs(board, "drafter") else []),
+        *([text_column("drafter")] if "drafter" in varied else []),
         Column("answers", lambda row: f"{row['turns']:.0f}"),
         _RUNS,
         metric_column("tokens_per_second", ".0f"),
@@ -62,11 +62,7 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
         *(wide if is_wide else []),
     ]
     notes = "".join(f"note: {printable(note)}\n" for note in board.notes)
-    return terminal(*cells(columns, frame)) + notes
-
-
-def _differs(board: Leaderboard, name: str) -> bool:
-    return name == "task" or board.lines[name].nunique() > 1
+    return terminal(*cells(columns, _by_turn(board))) + notes
 
 
 def as_markdown(board: Leaderboard) -> str:
@@ -209,21 +205,20 @@ def _values(row: "Series[Any]") -> dict[str, Any]:
 
 
 def csv_files(board: Leaderboard) -> dict[str, str]:
-    """Files for analysis, whose cells need no parsing: by line, by turn, and by category.
-
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    """
+    """By line, turn and category; an apostrophe precedes what a spreadsheet would compute."""
     tables = {
         "leaderboard.csv": board.lines.join(board.settings.add_prefix("spec.")),
         "leaderboard_by_turn.csv": _by_turn(board).reset_index(),
         "leaderboard_by_category.csv": board.lines[_NAMES].join(board.by_category).reset_index(),
     }
-    harmless = {name: table.map(_harmless) for name, table in tables.items()}
-    return {name: t.to_csv(index=False, lineterminator="\n") for name, t in harmless.items()}
 
+    def harmless(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
-def _harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return {
+        name: table.map(harmless).to_csv(index=False, lineterminator="\n")
+        for name, table in tables.items()
+    }
 
 
 # Files, by what `--format` calls them.

@@ -11,8 +11,7 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.conversations import Rating, read_ratings
-from copyspec_eval.reports.results import RunScores, read_results, score_name
-from copyspec_eval.reports.runs import Run, Scores, read_run
+from copyspec_eval.reports.runs import Run, RunScores, Scores, read_results, read_run, score_name
 from copyspec_eval.types import Attempt
 
 _RUN_FILES = ("turns*.jsonl", "manifest.json")
@@ -45,7 +44,13 @@ def read_recorded(folder: Path) -> RecordedRun:
         in_file = records.read(file, notes)
         if not in_file:
             notes.append(f"{file}: nothing was answered")
-        rows += (_slim(row, shared) for row in in_file)
+        for row in in_file:
+            # What reports read: of 25,000 turns, token ids alone would take most of a gigabyte.
+            baseline = replace(row.baseline, token_ids=()) if row.baseline else None
+            attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
+            rows.append(
+                replace(row, token_ids=None, spans=(), attempts=attempts, baseline=baseline)
+            )
     if not files:
         notes.append(f"{folder}: no turns.jsonl, so there are no answers")
     manifests = read_manifests(folder, notes)
@@ -65,22 +70,14 @@ def _key(row: TurnRecord) -> tuple[Any, ...]:
     return (row.task, row.drafter or "", row.turn, row.doc_id, row.repeat)
 
 
-def _slim(row: TurnRecord, shared: dict[Attempt, Attempt]) -> TurnRecord:
-    """What reports read: of 25,000 turns, token ids alone would take most of a gigabyte."""
-    baseline = replace(row.baseline, token_ids=()) if row.baseline else None
-    attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
-    return replace(row, token_ids=None, spans=(), attempts=attempts, baseline=baseline)
-
-
 def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in `folders` or below them, each once, and shards of one run as that run."""
     runs = [read_recorded(folder) for each in folders for folder in _run_folders(each)]
     groups: list[list[RecordedRun]] = []
     for run in {run.folder.resolve(): run for run in runs}.values():
-        for group in groups:
-            if _are_shards([*group, run]):
-                group.append(run)
-                break
+        group = next((group for group in groups if _are_shards([*group, run])), None)
+        if group:
+            group.append(run)
         else:
             groups.append([run])
     return [_merged(group) if len(group) > 1 else group[0] for group in groups]
@@ -88,13 +85,11 @@ def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
 
 def _run_folders(folder: Path) -> list[Path]:
     """The folder, if it is that of a run; else the folders of runs below it."""
-    is_run = any(True for pattern in _RUN_FILES for _ in folder.glob(pattern))
-    if folder.is_dir() and not is_run:
-        below = sorted({path.parent for path in folder.rglob(_RUN_FILES[0])})
-        if not below:
-            raise DataError(f"{folder}: no run of copyspec here or below; pass its --output_path")
+    if not folder.is_dir() or any(any(folder.glob(pattern)) for pattern in _RUN_FILES):
+        return [folder]
+    if below := sorted({path.parent for path in folder.rglob(_RUN_FILES[0])}):
         return below
-    return [folder]
+    raise DataError(f"{folder}: no run of copyspec here or below; pass its --output_path")
 
 
 def read_whole(folder: Path) -> Run:
@@ -142,10 +137,7 @@ def _are_alike(a: RunSpec, b: RunSpec) -> bool:
 
 
 def _merged(shards: list[RecordedRun]) -> RecordedRun:
-    """Shards as one run; its scores are computed again from the scores of the documents.
-
-    A score that is not a mean over documents is left out, and a note says so.
-    """
+    """Shards as one run; a score that is no mean over documents is left out, with a note."""
     records = [row for shard in shards for row in shard.records]
     records.sort(key=lambda row: (row.key, row.drafter or ""))
     documents = {task: n for shard in shards for task, n in shard.documents.items()}
@@ -196,5 +188,5 @@ def _scores(shards: list[RecordedRun], records: list[TurnRecord], notes: list[st
 
 
 def _mean(values: Mapping[int, float]) -> float:
-    # In order of the documents, as lm-eval sums them.
+    """In order of the documents, as lm-eval sums them."""
     return sum(values[doc_id] for doc_id in sorted(values)) / len(values)

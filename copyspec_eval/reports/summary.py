@@ -1,8 +1,4 @@
-"""What the figures mean: the only place where a metric is defined.
-
-A figure over several turns is a ratio of sums, so that a table's total and its rows agree, or has
-"median" in its name.
-"""
+"""The only place where metrics are defined: ratios of sums over turns, unless named a median."""
 
 import functools
 import math
@@ -28,10 +24,7 @@ _MOST_WEIGHTS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure over turns, from columns of `turns.frame`; a turn without one is left out.
-
-    `combine` is the figure of at least one turn; NaN where there is nothing to divide by.
-    """
+    """A figure over turns, from columns of `turns.frame`; a turn without one is left out."""
 
     name: str
     heading: str
@@ -55,9 +48,8 @@ class Metric:
 def summarise(turns: DataFrame) -> dict[str, float | int | None]:
     """`turns`, `runs`, each of `ALL_METRICS`, None without a value, and its `NAME_spread`.
 
-    Where several runs repeated the same turns (column `repetition`), a metric is the mean of the
-    runs' figures and its spread their standard deviation (n - 1); its interval pools the runs.
-    Metrics of runs of unequal size pool them, without a spread.
+    Of repetitions of equal size (column `repetition`), a metric is the mean, its spread their
+    standard deviation (n - 1); intervals, and metrics of others, are of all turns together.
     """
     runs = [run for _, run in turns.groupby("repetition")] if "repetition" in turns else [turns]
     answers = turns[["task", "doc_id", "turn", "repeat"]].drop_duplicates()
@@ -85,10 +77,9 @@ def figures_by(turns: DataFrame, by: list[str]) -> DataFrame:
 def bootstrap_interval(
     statistic: Statistic, clusters: Integers, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval that draws whole clusters; NaN for fewer than two.
+    """Percentile bootstrap interval over conversations, whose turns depend on each other.
 
-    The turns of a conversation are not independent, so conversations are drawn. `statistic` is of
-    weights `[resamples, turns]`, how often each turn was drawn, by chunks that bound the memory.
+    `statistic` is of weights `[resamples, turns]`, by chunks; NaN for fewer than two clusters.
     """
     numbers, members = numpy.unique(clusters, return_inverse=True)
     count = len(numbers)
@@ -127,11 +118,7 @@ def median_of_ratios(values: Floats, _: Integers) -> float:
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:
-    """The median of ascending `values`, each repeated as often as its weight: `[resamples]`.
-
-    >>> weighted_median(numpy.array([1.0, 2.0, 5.0]), numpy.array([[1.0, 0.0, 1.0]]))
-    array([3.])
-    """
+    """The median of ascending `values`, each repeated as often as its weight: `[resamples]`."""
     upto = weights.cumsum(axis=1)
     total = upto[:, -1:]
     lower = (upto < numpy.ceil(total / 2)).sum(axis=1)

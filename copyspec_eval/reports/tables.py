@@ -139,11 +139,7 @@ def gains(rows: Sequence[TurnRecord]) -> list[str]:
 
 
 def _gain(figures: "Series[Any]") -> str:
-    """The speed-up of answers that ended by themselves; if none did, of all.
-
-    >>> _gain(Series({"speedup_ended": 1.94, "speedup_ended_low": 1.8, "speedup_ended_high": 2.1}))
-    '1.94× faster (95 %: 1.80 to 2.10)'
-    """
+    """The speed-up of answers that ended by themselves; if none did, of all."""
     none_ended = math.isnan(figures["speedup_ended"])
     name = "speedup" if none_ended else "speedup_ended"
     low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
@@ -159,11 +155,7 @@ def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | 
 
 
 def replay_figures(replayed: Iterable[ReplayedTurn], token_cost: float) -> dict[str, Any]:
-    """`{"total": {…}, "by_turn": {"1": {…}}, "by_category": {…}}`: sums, and ratios of `METRICS`.
-
-    `cost_per_token` is in steps of one token, so that plain decoding has 1. Where answers of
-    earlier runs were drafted from, `earlier_share` is the share of the tokens that they gave.
-    """
+    """Sums and ratios, in total, by turn and by category; plain decoding has a cost of 1."""
     rows = [
         {"turn": str(each.turn), "category": each.category, **turns.counts_columns(each.counts)}
         for each in replayed

@@ -44,10 +44,7 @@ def _of_one_type(setting: "Series[Any]") -> "Series[Any]":
 
 
 def frame(records: Sequence[TurnRecord]) -> DataFrame:
-    """A row per record, in their order, with the columns of `columns` and `conversation`.
-
-    `conversation` is a number that the turns of one document share. What is not known is NaN.
-    """
+    """A row of `columns` per record; `conversation` is one number per document; NaN is unknown."""
     turns = DataFrame([columns(record) for record in records], columns=list(columns(_EMPTY)))
     types = {name: "float64" for name in turns.columns if name not in _TEXTS | _WHOLE}
     turns = turns.astype(types | {name: "int64" for name in _WHOLE})
@@ -56,10 +53,7 @@ def frame(records: Sequence[TurnRecord]) -> DataFrame:
 
 
 def columns(record: TurnRecord) -> dict[str, Any]:
-    """The row of a record; `drafter` is the backend where there is none.
-
-    `ended` is 1 if neither the answer nor the baseline's was cut by the token budget.
-    """
+    """The row of a record; `ended` is 1 if the token budget cut neither it nor its baseline."""
     baseline = record.baseline
     difference = baseline.difference if baseline else None
     baseline_counts = counts_columns(baseline.counts if baseline else TurnCounts())
@@ -80,11 +74,7 @@ def columns(record: TurnRecord) -> dict[str, Any]:
 
 
 def counts_columns(counts: TurnCounts) -> dict[str, Any]:
-    """The counts of a turn, flat, and the sums that metrics are made of.
-
-    `decode_tokens`: those that the prefill did not give; `copied_tokens` and `copy_attempts`: of
-    context, store and earlier runs, not known where a source is "unknown".
-    """
+    """The counts of a turn, flat, and sums; those of copies are unknown where a source is."""
     flat = {field.name: getattr(counts, field.name) for field in fields(TurnCounts)}
     drafts = flat.pop("drafts")
     flat["finish_reason"] = counts.finish_reason or ""

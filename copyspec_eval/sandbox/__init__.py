@@ -1,5 +1,1 @@
-"""Runs untrusted programs, each in a limited process that leaves nothing running afterwards.
-
-`programs` is what others use: of three levels of containment it takes the first that works on this
-machine. `process` starts a program at a level, with `child` between this process and it.
-"""
+"""Runs untrusted programs (`programs`), each contained by a process (`child`) that ends it all."""

@@ -1,7 +1,4 @@
-"""Limits on the memory of all processes of a program together, by control groups of Linux.
-
-Where no such group can be made, the address space of each process is limited alone.
-"""
+"""Limits on the memory of all a program's processes together; else each one's is limited alone."""
 
 import os
 import re
@@ -59,16 +56,13 @@ def _group(parent: MemoryGroup, num_bytes: int) -> Iterator[MemoryGroup]:
             (folder / "memory.swap.max").write_text("0")
         yield parent._replace(folder=folder)
     finally:
-        _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    # Its last processes may be just ending.
-    deadline = time.monotonic() + _REMOVE_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            return folder.rmdir()
-        time.sleep(0.005)
+        # Its last processes may be just ending.
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                folder.rmdir()
+                break
+            time.sleep(0.005)
 
 
 @cache

@@ -14,15 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from copyspec_eval.errors import OptionError, SandboxError, unknown_option
-from copyspec_eval.sandbox.commands import (
-    DEFAULT_LIMITS,
-    LEVELS,
-    LIMITS,
-    Command,
-    Level,
-    Limits,
-    Outcome,
-)
+from copyspec_eval.sandbox.commands import LEVELS, LIMITS, Command, Level, Limits, Outcome
 from copyspec_eval.sandbox.process import PYTHON, run_at, started
 
 logger = logging.getLogger("lm_eval.copyspec")
@@ -42,12 +34,7 @@ from copyspec_eval.{1} import {2}
 
 
 def level() -> Level:
-    """`$COPYSPEC_SANDBOX`, or the best level that works on this machine and contains files.
-
-    Raises:
-        OptionError: the one asked for is unknown or does not work here; or none is asked for, and
-            none that works contains files.
-    """
+    """`$COPYSPEC_SANDBOX` or the best level that contains files; OptionError if none works."""
     name = os.environ.get(VARIABLE)
     if not name:
         for best in LEVELS:
@@ -95,20 +82,17 @@ def run(command: Command) -> Outcome:
 
 @contextmanager
 def running(command: Command) -> Iterator[None]:
-    """Have a command run until the caller is done with it, however long; its channels are closed.
-
-    What it prints is discarded.
-    """
+    """Have a command run, its output discarded, until the caller is done; closes its channels."""
     with started(level(), command, subprocess.DEVNULL):
         for channel in command.channels:
             channel.close()
         yield
 
 
-def run_program(source: str, limits: Limits = DEFAULT_LIMITS) -> Outcome:
+def run_program(source: str, limits: Limits | None = None) -> Outcome:
     """Run Python source with the standard library only and empty standard input."""
     arguments = [PYTHON, "-I", "-S", "-X", "utf8", "-"]
-    return run(Command(arguments, source.encode(errors="replace"), limits))
+    return run(Command(arguments, source.encode(errors="replace"), limits or Limits()))
 
 
 def run_all(sources: Sequence[str]) -> list[Outcome]:

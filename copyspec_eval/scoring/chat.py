@@ -42,7 +42,9 @@ class ChatModel:
             remedy = "pip install 'copyspec-eval[judge]'"
             raise OptionError(f"asking a chat model needs the package openai; {remedy}") from error
         self.name = name
-        self._key = _key()
+        self._key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise OptionError(f"{KEY_VARIABLE} has characters that no key has; set it again")
         if not self._key and not base_url:
             raise OptionError(f"{KEY_VARIABLE} is not set; set it, or give --base-url of a server")
         if base_url:
@@ -100,9 +102,8 @@ def ask_missing(
 ) -> dict[_Key, str]:
     """Ask those of `questions` that have no row yet, `concurrency` at a time, with a progress bar.
 
-    Each row that `ask` gives is put into `rows` and appended to `path` at once, so that a kill
-    loses none. The caller holds `path`, see `journal.alone`. Returns why each question that `ask`
-    raised `UnansweredError` for has no row.
+    Each row is put into `rows` and appended at once to `path`, which the caller holds. Returns why
+    each question that `ask` raised `UnansweredError` for has none.
     """
     if concurrency < 1:
         raise OptionError(f"concurrency {concurrency}; give 1 or more")
@@ -149,10 +150,3 @@ def _check_url(url: str) -> None:
         valid = False
     if not valid:
         raise OptionError(f"base URL {address(url)!r}; give one such as http://localhost:8000/v1")
-
-
-def _key() -> str:
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise OptionError(f"{KEY_VARIABLE} has characters that no key has; set it again")
-    return key

@@ -24,9 +24,7 @@ def score_summary(summary: str, article: str, highlights: str) -> dict[str, floa
 
 
 def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
-    """ROUGE as the paper's code takes it: words as they stand; F1 by the names of `UNSTEMMED`.
-
-    `rougeLsum` takes the union over sentences; every line counts as a sentence.
+    """ROUGE as the paper's code takes it, of words as they stand and lines as sentences: F1.
 
     >>> scores = unstemmed_rouge("Dogs bark.", "A dog barks.\\nDogs bark.")
     >>> {name: round(score, 2) for name, score in scores.items()}
@@ -39,9 +37,7 @@ def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
 def sentences(text: str) -> list[str]:
     """Sentences of `text`, without list markers and enclosing double quotes, spaces made single.
 
-    A sentence ends at a line's end, or where `.`, `!` or `?`, optionally with a closing quote or
-    bracket, precedes white space. So "U.S. officials" is split in two, which does no harm: both
-    parts of a copied sentence occur in the article.
+    They end with a line or at `.`, `!` or `?`; a copied one may be split: its parts are copied.
 
     >>> sentences('1. "It rains."\\n2. Go  home! (Now.) Or')
     ['It rains.', 'Go home!', '(Now.)', 'Or']

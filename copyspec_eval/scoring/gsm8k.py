@@ -16,10 +16,7 @@ _RELATIVE_TOLERANCE = 1e-6
 
 
 def extract_program(answer: str) -> str | None:
-    r"""The last block fenced as python that contains `print`, or None.
-
-    A block without a closing fence extends to the end of the answer: the token budget cut it off,
-    or the model forgot the fence.
+    r"""The last block fenced as python that contains `print`, or None; it may have no end.
 
     >>> extract_program("So:\n```python\nprint(1)\n```\nThat was it.\n```python\nx = 2\n```")
     'print(1)\n'
@@ -57,11 +54,7 @@ def is_correct(output: str, gold: float) -> bool:
 
 
 def verdict(outcome: Outcome | None, gold: float) -> str:
-    """`RIGHT`, or in a few words why the answer is wrong.
-
-    A program must end with exit code 0: what it printed before a failure does not count. `outcome`
-    is None for an answer without a program.
-    """
+    """`RIGHT`, or why not; only a program (an `outcome`) that ends with exit code 0 counts."""
     if outcome is None:
         return "no program"
     if outcome.status != "ok":

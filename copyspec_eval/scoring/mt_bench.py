@@ -1,7 +1,4 @@
-"""MT-Bench's single-answer grading: what a judge is asked, the ratings in what it says, and a file.
-
-Prompts, rating and file format are those of FastChat's `llm_judge`, whose tools can read our files.
-"""
+"""MT-Bench's single-answer grading, with FastChat's prompts, ratings and files."""
 
 import re
 import time
@@ -16,10 +13,7 @@ from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
 
 REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1, "mt_bench_paper": 2, "mt_redundant_paper": 1}
 """For how many turns of a task FastChat's reference answers hold; for none of another task.
-
-MT-Redundant's second questions differ from MT-Bench's, so its second turns are judged without a
-reference, unless all are asked for: FastChat itself would show them.
-"""
+Of MT-Redundant's second turns, which ask other things, FastChat itself would show them."""
 
 # The judge is shown the reference answer, if there is one.
 _REFERENCE_CATEGORIES = ("math", "reasoning", "coding")
@@ -95,10 +89,7 @@ def guide(prompts: Iterable[Mapping[str, Any]], references: Iterable[Mapping[str
 def reference_of(
     task: str, conversation: Conversation, turn: int, guide: Guide, all_references: bool
 ) -> tuple[str, str] | None:
-    """The reference answers that the judge of a turn is shown; None for none.
-
-    With `all_references`, MT-Redundant's second turns have those to MT-Bench's, as in FastChat.
-    """
+    """The answers that the judge of a turn is shown, if any; with `all_references` as FastChat."""
     num_turns = REFERENCE_TURNS.get(task, 0)
     if all_references and num_turns:
         num_turns = 2
@@ -129,9 +120,7 @@ def gradings(
 
 
 def parse_rating(judgement: str) -> float | None:
-    """The rating as FastChat parses it: the first in double brackets, else in single ones.
-
-    The judge is asked for one from 1 to 10; other numbers do not count.
+    """The rating from 1 to 10 as FastChat has it: the first in double brackets, else in single.
 
     >>> parse_rating("See [1]. Rating: [[8.5]]"), parse_rating("Rating: [7]"), parse_rating("9")
     (8.5, 7.0, None)
@@ -197,11 +186,7 @@ def judge_all(
 def read_scores(
     path: Path, gradings: Sequence[Grading], model: str, judge: str
 ) -> tuple[dict[AnswerTurn, float], list[str]]:
-    """Ratings in a judgement file, and a note on each line that is skipped as no judgement.
-
-    One of an answer that is not in `gradings` is an error: means that FastChat computes from the
-    file would not be this run's.
-    """
+    """Ratings, and notes on lines that are none; an error for a rating of another answer."""
     expected = {each.key: (model, [judge, each.template], each.user) for each in gradings}
     scores: dict[AnswerTurn, float] = {}
     notes: list[str] = []

@@ -1,8 +1,6 @@
-"""Pairwise judging by FastChat's own code: which of two models' answers a judge prefers.
+"""Pairwise judging, in both orders, by FastChat's own code: which of two answers is better.
 
-Every pair is judged twice, in both orders. FastChat builds the prompts, reads the verdicts and
-decides who wins; only the request goes through `chat`, since FastChat's client needs openai < 1 and
-knows a fixed list of judges.
+Only the request goes through `chat`: FastChat's client needs openai < 1 and a list of judges.
 """
 
 from collections import Counter
@@ -38,7 +36,9 @@ class JudgedPairs(NamedTuple):
 
     def verdicts(self, turn: int) -> Counter[str]:
         """How often `a` wins, `b` wins, or neither, on a turn; as FastChat counts them."""
-        return Counter(_winner(row) for row in self.rows.values() if row["turn"] == turn)
+        rows = [row for row in self.rows.values() if row["turn"] == turn]
+        agreed = (row["g1_winner"] if row["g1_winner"] == row["g2_winner"] else "" for row in rows)
+        return Counter({"model_1": "a", "model_2": "b"}.get(winner, "tie") for winner in agreed)
 
 
 def pairs_of(
@@ -70,10 +70,7 @@ def judge_pairs(
     names: tuple[str, str],
     concurrency: int,
 ) -> JudgedPairs:
-    """Judge those of a task's `pairs` that FastChat's file has no verdict of yet.
-
-    `prompts` are the rows of its `judge_prompts.jsonl`, and `names` those of the two models.
-    """
+    """Judge those of a task's `pairs` of the models `names` that the file has no verdict of."""
     with journal.alone(path), _fastchat(model) as (common, gen_judgment):
         by_name = {row["name"]: dict(row) for row in prompts}
         judges = gen_judgment.make_judge_pairwise(_KNOWN_JUDGE, by_name)
@@ -122,13 +119,6 @@ def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
 def _answers(turns: Sequence[str]) -> dict[str, Any]:
     """A row of FastChat's answer files, as far as a judge reads it."""
     return {"choices": [{"turns": list(turns)}]}
-
-
-def _winner(row: Mapping[str, Any]) -> str:
-    first, second = row["g1_winner"], row["g2_winner"]
-    if first == "tie" or first != second:
-        return "tie"
-    return "a" if first == "model_1" else "b"
 
 
 def _read(

@@ -171,7 +171,7 @@ def with_a_moved_document(samples: Samples) -> None:
         (with_another_answer, [(2, 1, "diverged")], []),
         (with_another_prompt, [(3, 1, "other_prompt")], []),
         (with_another_conversation, [(2, 1, "diverged"), (2, 2, "not_comparable")], []),
-        (with_a_moved_document, [], [4]),
+        (with_a_moved_document, [], [1, 2, 3, 4]),
     ],
 )
 @pytest.mark.parametrize("backend", ["copyspec", "hf"])

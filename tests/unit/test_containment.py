@@ -17,8 +17,8 @@ from sandbox_levels import EVERY_LEVEL
 from copyspec_eval.errors import OptionError
 from copyspec_eval.sandbox import cgroups, programs
 from copyspec_eval.sandbox.commands import LANDLOCK, LEVELS, LIMITS, Level, Limits, Outcome
+from copyspec_eval.sandbox.process import Watch
 from copyspec_eval.sandbox.programs import run_program
-from copyspec_eval.sandbox.watch import Watch
 
 
 def only(*working: Level) -> Callable[[Level], Outcome]:

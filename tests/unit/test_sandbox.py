@@ -15,9 +15,8 @@ from sandbox_levels import WORKING
 
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, Command, Level, Limits, Outcome
-from copyspec_eval.sandbox.process import PYTHON
+from copyspec_eval.sandbox.process import PYTHON, Watch
 from copyspec_eval.sandbox.programs import function, run, run_all, run_program
-from copyspec_eval.sandbox.watch import Watch
 
 SHORT = Limits(wall_seconds=1)
 ONE_SECOND_OF_CPU = Limits(wall_seconds=5, cpu_seconds=1)

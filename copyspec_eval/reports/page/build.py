@@ -15,14 +15,8 @@ from pandas import DataFrame, Series
 from copyspec_eval import journal
 from copyspec_eval.records import TurnRecord, segments
 from copyspec_eval.redaction import shareable
+from copyspec_eval.reports import leaderboard_forms as forms
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions, leaderboard
-from copyspec_eval.reports.leaderboard_forms import (
-    as_json,
-    as_markdown,
-    csv_files,
-    in_words,
-    line_cells,
-)
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
 from copyspec_eval.reports.recorded import read_runs
@@ -31,33 +25,25 @@ from copyspec_eval.reports.tables import metric_column, metric_columns
 from copyspec_eval.types import COPIED, first_difference
 
 MOST_TURNS = 1000  # turns with their texts; of more, those that differ from the baseline come first
-
 MOST_ARMS = 12  # arms with cards and charts
-
 MOST_DIFFERENCES = 100  # answers that differ from the baseline, in the table of where they do
-
 _SNIPPET = 60
 
 _CARDS = [
     *metric_columns(".2f", "speedup_ended", "speedup"),
     metric_column("tokens_per_second", ".4g", "tokens/s"),
     metric_column("baseline_tokens_per_second", ".4g", "baseline tokens/s"),
-    metric_column("copied_share", ".0%"),
-    metric_column("earlier_share", ".0%"),
-    metric_column("recycled_share", ".0%"),
+    *metric_columns(".0%", "copied_share", "earlier_share", "recycled_share"),
     metric_column("tokens_per_forward", ".2f", "tokens per forward"),
     metric_column("identical", ".1%", "identical to the baseline"),
 ]
 
 
 def write_report(board: Leaderboard, folder: Path) -> list[Path]:
-    """Write all files into `folder`; everything is made before anything is written.
-
-    They are meant to be shared, so notes name files without the folders of this machine.
-    """
+    """Make all files, then write them into `folder`; notes name files without other folders."""
     board = replace(board, notes=[shareable(note) for note in board.notes])
-    texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}
-    texts |= csv_files(board) | {"report.html": build(board)}
+    texts = {"LEADERBOARD.md": forms.as_markdown(board), "leaderboard.json": forms.as_json(board)}
+    texts |= forms.csv_files(board) | {"report.html": build(board)}
     for name, text in texts.items():
         journal.replace(folder / name, text)
     return [folder / name for name in texts]
@@ -83,15 +69,21 @@ def build(board: Leaderboard) -> str:
     labelled = list(zip(board.turns.index, drafters, strict=True))
     shown = _chosen(board)
     differences = _differences(board)
+    compared = board.turns[board.turns["agreement"] != ""]
+    counts = compared.groupby("line")[["identical", "near_tie", "diverged"]].sum()
+    agreements = [
+        [*board.lines.loc[line, ["task", "drafter"]], *(f"{count:.0f}" for count in row)]
+        for line, row in counts.iterrows()
+    ]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(_file("page.html")).render(
         style=_file("style.css"),
         script=_file("viewer.js"),
         arms=[_arm(board, *arm) for arm in list(arms.items())[:MOST_ARMS]],
-        lines=line_cells(board) if len(board.lines) else None,
-        conditions=in_words(board),
+        lines=forms.line_cells(board) if len(board.lines) else None,
+        conditions=forms.in_words(board),
         notes=notes,
-        agreements=_agreements(board),
+        agreements=agreements,
         differences=differences[:MOST_DIFFERENCES],
         num_hidden_differences=max(0, len(differences) - MOST_DIFFERENCES),
         shown=f"{len(shown):,} of {len(drafters):,} turns" if len(shown) < len(drafters) else "",
@@ -123,15 +115,6 @@ def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Itera
                 yield charts.speeds(task, what, drafter, by_category.droplevel("turn"))
     accepted = charts.accepted_lengths([board.records[row] for row in turns.index])
     yield from filter(None, (charts.speed_by_context(turns), accepted, charts.latencies(turns)))
-
-
-def _agreements(board: Leaderboard) -> list[list[str]]:
-    compared = board.turns[board.turns["agreement"] != ""]
-    counts = compared.groupby("line")[["identical", "near_tie", "diverged"]].sum()
-    return [
-        [*board.lines.loc[line, ["task", "drafter"]], *(f"{count:.0f}" for count in row)]
-        for line, row in counts.iterrows()
-    ]
 
 
 def _differences(board: Leaderboard) -> list[list[str]]:

@@ -1,7 +1,4 @@
-"""The process between the sandbox and a program: it contains the program, and ends all of it.
-
-Standard library only and not imported through `copyspec_eval`: it starts in milliseconds.
-"""
+"""Between the sandbox and a program; standard library only, it starts in milliseconds."""
 
 import ctypes
 import os

@@ -47,10 +47,7 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
 
 
 def forbid_tracing() -> None:
-    """Keep this process from the memory and the environment of all that it did not start.
-
-    What is under rules of Landlock may trace nothing else, whatever they are: here, no devices.
-    """
+    """Keep this process out of others: under rules of Landlock, here no devices, none is traced."""
     version = _version()
     if version > 0:
         _enter(_ruleset(version, _MAKE_DEVICES))

@@ -45,11 +45,7 @@ def main(
     num_processes: int,
     limits: dict[str, int],
 ) -> None:
-    """Run `program`, a path and its arguments, in `folder` and report; does not return.
-
-    `files` are the arguments of `restrict`, None for no such rules; `limits` are by name,
-    `{"RLIMIT_CPU": 8}`; `shared` as of `Level`.
-    """
+    """Run `program` in `folder`; `files` are for `restrict`, `limits` by name; does not return."""
     os.set_inheritable(control, False)
     Path(folder).mkdir(exist_ok=True)
     os.chdir(folder)
@@ -76,10 +72,7 @@ def become(
     files: dict[str, Sequence[str]] | None,
     watcher: socket.socket,
 ) -> None:
-    """Become the program, with its limits and without privileges; does not return.
-
-    The descriptor of the listener for forks, if there is one, is sent to `watcher`.
-    """
+    """Become the program, limited; `watcher` gets the listener for forks; does not return."""
     try:
         os.setsid()
         if LINUX:

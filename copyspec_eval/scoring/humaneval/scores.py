@@ -1,8 +1,4 @@
-"""Scores answers to HumanEval's problems.
-
-Nothing runs in this process: EvalPlus forks and limits the memory of its own process, so correct
-solutions would fail in one that holds a model.
-"""
+"""Scores answers to HumanEval's problems; EvalPlus forks, and limits memory, elsewhere."""
 
 import functools
 import json
@@ -10,9 +6,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,10 +66,7 @@ def _check(level: Level, installed: tuple[Path, ...]) -> None:
 
 
 def score_all(answers: Sequence[tuple[str, Problem]]) -> list[ScoredSolution]:
-    """Sanitise and test the program in each answer, in parallel, with a progress bar.
-
-    An answer is in Markdown, or its problem's prompt followed by a completion.
-    """
+    """Sanitise and test answers in Markdown, or prompts that are completed, in parallel."""
     programs.announce(programs.level())
     check()
     solutions = sanitised([(raw, problem["entry_point"]) for raw, problem in answers])
@@ -97,11 +90,7 @@ def score_solution(solution: str, problem: Problem) -> ScoredSolution:
 
 
 def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
-    """The programs in answers with the names of their functions; an answer itself if that fails.
-
-    The one that the sanitiser ends at, or that takes it a minute, is the first of the next attempt;
-    if that gets nowhere either, it has failed.
-    """
+    """The programs in answers; an answer itself where the sanitiser gets nowhere with it twice."""
     sources: list[str] = []
     while len(sources) < len(answers):
         rest = answers[len(sources) :]
@@ -129,7 +118,12 @@ def _sanitise(answers: Sequence[tuple[str, str]]) -> Outcome:
 def _judge(solution: str, problem: Problem) -> Outcome:
     tests = ("base", "plus") if "plus_input" in problem else ("base",)
     with ExitStack() as stack:
-        channels = {test: stack.enter_context(_solution_process()) for test in tests}
+        channels = {}
+        for test in tests:  # a process that waits for a solution on the other end of a socket
+            channels[test], theirs = map(stack.enter_context, socket.socketpair())
+            place, number = "scoring.humaneval.solution:answer", str(theirs.fileno())
+            waiting = programs.function(place, number, limits=_LIMITS, channels=[theirs])
+            stack.enter_context(programs.running(waiting))
         numbers = {test: channel.fileno() for test, channel in channels.items()}
         task = {"solution": solution, "problem": dict(problem), "channels": numbers}
         command = programs.function(
@@ -147,13 +141,3 @@ def _verdicts(outcome: Outcome) -> dict[str, Any]:
         return {}
     verdicts: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
     return verdicts
-
-
-@contextmanager
-def _solution_process() -> Iterator[socket.socket]:
-    """A process that waits for a solution on the other end of this socket."""
-    ours, theirs = socket.socketpair()
-    place, number = "scoring.humaneval.solution:answer", str(theirs.fileno())
-    command = programs.function(place, number, limits=_LIMITS, channels=[theirs])
-    with ours, theirs, programs.running(command):
-        yield ours

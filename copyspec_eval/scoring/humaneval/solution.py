@@ -2,10 +2,7 @@
 
 The argument is the descriptor of a socket, on which each message is a line of JSON. First comes
 `{"sources": […], "entry_point": …}`, then the arguments of one call after another. Each is answered
-by `{"value": …}` (null after the first) or `{"error": …}`.
-
-Nothing here is hidden from the solution, which shares the process: all that it can forge is what
-it could have returned.
+by `{"value": …}` (null after the first) or `{"error": …}`; a solution can forge nothing else.
 """
 
 import json
@@ -27,19 +24,17 @@ def answer() -> None:
         first = json.loads(messages.readline())
         solution = ModuleType("solution")
         sys.modules["solution"] = solution
-        _send(messages, _load, solution, first["sources"])
+
+        def load() -> None:
+            for source in first["sources"]:
+                exec(source, solution.__dict__)
+
+        def call(*arguments: Any) -> Any:
+            return getattr(solution, first["entry_point"])(*arguments)
+
+        _send(messages, load)
         for line in messages:
-            arguments = [decode(data) for data in json.loads(line)]
-            _send(messages, _call, solution, first["entry_point"], arguments)
-
-
-def _load(solution: ModuleType, sources: list[str]) -> None:
-    for source in sources:
-        exec(source, solution.__dict__)
-
-
-def _call(solution: ModuleType, entry_point: str, arguments: list[Any]) -> Any:
-    return getattr(solution, entry_point)(*arguments)
+            _send(messages, call, *map(decode, json.loads(line)))
 
 
 def _send(messages: BufferedRWPair, run: Callable[..., Any], *arguments: Any) -> None:

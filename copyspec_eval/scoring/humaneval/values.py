@@ -1,8 +1,4 @@
-"""Python values as JSON and back, by their content alone.
-
-Whoever reads them runs no code of whoever wrote them: all that comes back is of a builtin type, of
-`decimal`, `fractions` or numpy, or `UNKNOWN`.
-"""
+"""Python values as JSON and back, by their content: reading runs no code of who wrote them."""
 
 import re
 import sys
@@ -13,8 +9,6 @@ from fractions import Fraction
 from typing import Any
 
 _NUMPY_TYPE = re.compile(r"bool|u?int[0-9]{1,2}|float[0-9]{2}|complex[0-9]{2,3}")
-
-
 UNKNOWN = object()  # stands for a value of another type; equal to no value but itself
 _UNKNOWN_DATA = {"unknown": None}
 

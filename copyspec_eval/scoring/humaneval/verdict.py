@@ -1,8 +1,4 @@
-"""Finds programs in answers and judges them by EvalPlus; `scores` runs both in sandboxes.
-
-A solution never runs in the process that judges it. EvalPlus, or the problem's own `check`, tests a
-function that sends its arguments to the process where it does.
-"""
+"""Finds programs in answers, and judges them by EvalPlus: it calls them in another process."""
 
 import ctypes
 import json
@@ -34,9 +30,8 @@ def solution_function(
 ) -> Callable[..., Any]:
     """A function of a solution that runs in another process, behind a socket's `descriptor`.
 
-    The `sources` are run one after the other, with the same names, in so many seconds, for their
-    top level and for a machine that is slow to start a process. What the function returns is plain
-    data; `SolutionError` if it, or the top level, fails.
+    Its `sources` are run in order, with the same names, within `seconds`. It returns plain data;
+    `SolutionError` if it, or the top level, fails.
     """
     from evalplus.eval.utils import TimeoutException, time_limit
 
@@ -61,10 +56,7 @@ def solution_function(
 
 
 def sanitise() -> None:
-    """Write the programs in answers, JSON strings on a line each.
-
-    Standard input is a JSON list of answers, each with its problem's `entry_point`.
-    """
+    """Print the program, a JSON string, in each `[answer, entry_point]` of standard input."""
     from evalplus.sanitize import sanitize
 
     for raw, entry_point in json.load(sys.stdin):
@@ -138,10 +130,7 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
 
 
 def _compare_shapes() -> None:
-    """Make `numpy.allclose`, by which EvalPlus compares floats, false for unlike shapes.
-
-    It broadcasts: `[[]]` is close to any list of one float, since nothing in it differs.
-    """
+    """Make EvalPlus's `numpy.allclose` false for unlike shapes, which it would broadcast."""
     import numpy
 
     allclose = numpy.allclose
