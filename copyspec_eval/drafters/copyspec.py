@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.types import Draft, Verdict
 
 
-class CopySpecDrafter:
+class CopySpecDrafter(Drafter):
     """CopySpec (arXiv 2502.08923, section 3) with the choices of its published code.
 
     The last `gamma` tokens of prompt and output are looked up among all earlier runs of `gamma`
@@ -45,8 +46,6 @@ class CopySpecDrafter:
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         self._has_output = True
         self._append(token_ids)
-
-    def finish(self) -> None: ...
 
     def _append(self, token_ids: Sequence[int]) -> None:
         # A run is indexed when the token after it arrives: the current suffix never matches itself.

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
+from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.outcomes import Limits, Outcomes
 from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
 from copyspec_eval.drafters.thresholds import marginal_values
@@ -19,7 +20,7 @@ _RESUMED, _CONTINUED = 0.2, 0.84
 _SHORTER = 0.5  # probability that a tree gives to what followed the next shorter match
 
 
-class SuffixDrafter:
+class SuffixDrafter(Drafter):
     """Copies what most often followed the longest suffix that occurred before, while it is likely.
 
     A suffix automaton of prompt and output counts, for every length m of the match so far, how
@@ -98,14 +99,11 @@ class SuffixDrafter:
         if not nodes:
             return Draft()
         position = self._position(nodes[0].copied)
-        return Draft(
-            tuple(node.token_id for node in nodes),
-            position,
-            source_at(position),
-            tuple(node.parent for node in nodes) if self._tree else None,
-            tuple(self._position(node.copied) for node in nodes) if self._tree else (),
-            tuple(node.probability for node in nodes),
-        )
+        token_ids = tuple(node.token_id for node in nodes)
+        parents = tuple(node.parent for node in nodes) if self._tree else None
+        positions = tuple(self._position(node.copied) for node in nodes) if self._tree else ()
+        probabilities = tuple(node.probability for node in nodes)
+        return Draft(token_ids, position, source_at(position), parents, positions, probabilities)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Index what was committed, and note where the draft was rejected after how long a run."""
