@@ -152,7 +152,6 @@ class StoreMatch:
         return self._state
 
     def advance(self, token: int) -> None:
-        """Extend the context by a token."""
         automaton, state = self.automaton, self.state
         while state and token not in automaton.next[state]:
             state = automaton.link[state]

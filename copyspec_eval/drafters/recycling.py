@@ -58,7 +58,6 @@ class Recycler:
         self._last = verdict.next_token
 
     def after(self, path: Sequence[int], uncopied: float) -> Iterator[Ranked]:
-        """What may follow a branch."""
         successors = self._successors.get(path[-1] if path else self._last, ())
         yield _ranked("successor", successors, uncopied)
         if not path:

@@ -134,12 +134,10 @@ class SuffixDrafter(Drafter):
     def _append(self, token_ids: Sequence[int]) -> None:
         for token in token_ids:
             self._context.append(token)
-        for stored in self._stored:
-            for token in token_ids:
+            for stored in self._stored:
                 stored.advance(token)
 
     def _position(self, copied: Copied | None) -> int:
-        """The `Draft.position` of a token."""
         if copied is None:
             return CopyOrigin.RECYCLED
         position = copied.position - copied.automaton.num_earlier

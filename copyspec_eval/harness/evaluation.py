@@ -57,8 +57,7 @@ def ended(rows: list[Any]) -> None:
 
 def check_output_folder() -> None:
     """Refuse an output folder that cannot be written, without making it."""
-    folder = output_folder()
-    if folder is None:
+    if (folder := output_folder()) is None:
         return
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
@@ -192,24 +191,22 @@ def _without_secrets(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def _closing() -> str:
-    """Our table of the evaluation that has ended, and in a sentence what each drafter won."""
-    from copyspec_eval.reports.page.build import write_page
-    from copyspec_eval.reports.tables import gains, run_table
-
-    rows = [row for more, _ in _ENDED for row in more]
-    _, folder = _ENDED[0]
-    _ENDED.clear()
-    page = f" → {write_page(folder)}" if folder else ""
-    return "\n".join([run_table(rows), *(gain + page for gain in gains(rows))])
-
-
 def _with_closing(make_table: Callable[..., str]) -> Callable[..., str]:
+    """Our table of the evaluation that has ended, and in a sentence what each drafter won."""
+
     @functools.wraps(make_table)
     def tables(results: dict[str, Any], column: str = "results", **options: Any) -> str:
         table = make_table(results, column, **options)
-        is_last = column == "groups" or "groups" not in results
-        return f"{table}\n{_closing()}" if _ENDED and is_last else table
+        if not _ENDED or (column != "groups" and "groups" in results):
+            return table
+        from copyspec_eval.reports.page.build import write_page
+        from copyspec_eval.reports.tables import gains, run_table
+
+        rows = [row for more, _ in _ENDED for row in more]
+        _, folder = _ENDED[0]
+        _ENDED.clear()
+        page = f" → {write_page(folder)}" if folder else ""
+        return "\n".join([table, run_table(rows), *(gain + page for gain in gains(rows))])
 
     return tables
 

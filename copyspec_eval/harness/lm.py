@@ -262,13 +262,9 @@ class CopySpecLM(HFLM):
         if self._store_paths:
             settings["store"] = store_text(self._store_paths)
             settings["store_sha256"] = self._earlier.digest
-        return run_spec(
-            self,
-            backend="copyspec",
-            model=self.pretrained,
-            arguments=self._arguments,
-            batch_size=self.batch_size,
-            asked=asked,
-            processors=lambda settings: sorted(set(self._builder.processor_names(settings))),
-            drafting=settings,
-        )
+
+        def processors(requested: dict[str, Any]) -> list[str]:
+            return sorted(set(self._builder.processor_names(requested)))
+
+        given, how = self._arguments, {"backend": "copyspec", "batch_size": self.batch_size}
+        return run_spec(self, self.pretrained, given, asked, processors, settings, **how)

@@ -65,17 +65,10 @@ class TurnInstance(Instance):
         system: str = "",
     ) -> None:
         self.turn: int = previous.turn + 1 if previous else 1
-        self.question = question
-        self.previous = previous
-        self.system = system
+        self.question, self.previous, self.system = question, previous, system
         self.chat_template: ChatTemplate | None = None  # set when all requests are built
-        super().__init__(
-            request_type="generate_until" if self.turn == 1 else f"generate_until_turn{self.turn}",
-            doc=doc,
-            arguments=generation_kwargs,
-            idx=self.turn - 1,
-            metadata=metadata,
-        )
+        kind = "generate_until" if self.turn == 1 else f"generate_until_turn{self.turn}"
+        super().__init__(kind, doc, generation_kwargs, self.turn - 1, metadata)
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
@@ -205,8 +198,7 @@ class MultiTurnTask(ConfigurableTask):
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
     ) -> list[TurnInstance]:
-        turns = self.user_turns(doc)
-        if len(turns) != self.num_turns:
+        if len(turns := self.user_turns(doc)) != self.num_turns:
             raise DataError(
                 f"{self.task_name}: document {metadata[1]} has {len(turns)} turns, the first has "
                 f"{self.num_turns}; give every document the same number"
@@ -268,7 +260,6 @@ def _contributions(turn: int, answer: object) -> dict[str, tuple[Any, ...] | Non
 
 
 def _over(metric: Metric, parts: Iterable[tuple[float, ...] | None]) -> float:
-    """A metric of documents' contributions; NaN without any."""
     values = numpy.array([part for part in parts if part is not None], dtype=float)
     return metric.over(values, numpy.arange(len(values))) if len(values) else math.nan
 

@@ -1,8 +1,9 @@
 """The model that `lm_eval --model copyspec-timed` creates: a stock backend, its answers timed."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,10 +89,6 @@ class TimedLM(Backend):
         for job in answers.asked:
             self.check_request(job.settings)
         groups = self._groups(answers.asked)
-
-        def decode(token_ids: Sequence[int]) -> str:
-            return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
-
         if groups and not self._warm:
             self._warm_up(groups[0][0])
             self._warm = True
@@ -101,8 +98,10 @@ class TimedLM(Backend):
             for group in groups:
                 texts, timed = self.ask([job.instance for job in group])
                 for job, text, answer in zip(group, texts, timed, strict=True):
-                    decoder = decode if answer.spans else None
-                    answers.add(job, self._recorder.add(job, text, answer, decoder, **ours))
+                    decode = None
+                    if answer.spans:
+                        decode = partial(self.tokenizer.decode, skip_special_tokens=False)
+                    answers.add(job, self._recorder.add(job, text, answer, decode, **ours))
         return answers.texts()
 
     def get_model_info(self) -> dict[str, Any]:
@@ -132,16 +131,9 @@ class TimedLM(Backend):
         return [group for same in by_settings.values() for group in chunks(same, size)]
 
     def _spec(self, jobs: list[Asked]) -> RunSpec:
-        spec = run_spec(
-            self,
-            backend=self.base_name,
-            model=self._arguments.get("pretrained") or self._arguments.get("model"),
-            arguments=self._arguments,
-            batch_size=self._rows,
-            asked=jobs,
-            processors=self.processors,
-            drafting=self.drafting,
-        )
+        given, how = self._arguments, {"backend": self.base_name, "batch_size": self._rows}
+        model = given.get("pretrained") or given.get("model")
+        spec = run_spec(self, model, given, jobs, self.processors, self.drafting, **how)
         return replace(spec, **self.loaded())
 
 

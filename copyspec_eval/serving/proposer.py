@@ -20,13 +20,8 @@ from numpy.typing import NDArray
 
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters import registry
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.registry import (
-    DrafterFactory,
-    drafter_factory,
-    parse_draft_options,
-    store_text,
-)
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
@@ -57,7 +52,7 @@ class CopySpecProposer:
     """What vLLM asks for drafts after every step; `requests` are the recognised ones."""
 
     def __init__(self, vllm_config: Any) -> None:
-        self._options = parse_draft_options(os.environ.get(VARIABLE, ""))
+        self._options = registry.parse_draft_options(os.environ.get(VARIABLE, ""))
         self._longest: int = vllm_config.speculative_config.num_speculative_tokens
         self._max_length: int = vllm_config.model_config.max_model_len
         self._clock = StepClock()
@@ -101,7 +96,7 @@ class CopySpecProposer:
         return drafts
 
 
-def drafters(options: DraftOptions) -> DrafterFactory:
+def drafters(options: DraftOptions) -> registry.DrafterFactory:
     """As `drafter_factory`; raises if vLLM cannot verify such drafts, or for an earlier run."""
     if options.tree or options.recycle:
         raise OptionError("vLLM verifies only chains; leave tree=true and recycle=true out")
@@ -113,10 +108,10 @@ def drafters(options: DraftOptions) -> DrafterFactory:
     token_ids = [ids for ids in answers if ids is not None]
     if len(token_ids) < len(answers):
         raise OptionError(
-            f"store={store_text(options.store_paths)}: answers without token ids; name a run of "
-            "--model copyspec or copyspec-vllm"
+            f"store={registry.store_text(options.store_paths)}: answers without token ids; name a "
+            "run of --model copyspec or copyspec-vllm"
         )
-    return drafter_factory(options, token_ids)
+    return registry.drafter_factory(options, token_ids)
 
 
 class CopySpecWorker:
@@ -129,7 +124,6 @@ class CopySpecWorker:
         return self._proposer.requests.take_drafted(answers) if self._proposer else None
 
     def copyspec_restart(self) -> None:
-        """Forget all requests and answers, and record the next ones."""
         if self._proposer:
             self._proposer.restart(is_recording=True)
 
@@ -182,7 +176,7 @@ class StepClock:
 class Request:
     """A request, recognised by its `text`; `draft` is the last one, not yet verified."""
 
-    def __init__(self, prompt_ids: TokenIds, room: int, make: DrafterFactory) -> None:
+    def __init__(self, prompt_ids: TokenIds, room: int, make: registry.DrafterFactory) -> None:
         self.text = numpy.array(prompt_ids, numpy.int32)
         self.sequence = Decoded(prompt_ids, StopRule(max(1, room)))
         self.sequence.start(make())
@@ -236,9 +230,12 @@ class Request:
             for start, attempt in zip(self._starts, sequence.attempts, strict=True)
             if start < length
         ]
-        spans = [span for span in sequence.spans if span.start < length]
-        cut = [Span(before + s, min(n, length - s), source) for s, n, source in spans]
-        return Drafted(attempts, cut)
+        spans = [
+            Span(before + start, min(count, length - start), source)
+            for start, count, source in sequence.spans
+            if start < length
+        ]
+        return Drafted(attempts, spans)
 
 
 @dataclass
@@ -254,7 +251,7 @@ class Requests:
     it would remember all answers: there, a request that comes back is new, and drafts alike.
     """
 
-    make: DrafterFactory
+    make: registry.DrafterFactory
     max_length: int
     is_recording: bool
     running: list[Request] = field(default_factory=list)
@@ -301,7 +298,6 @@ class Requests:
         return drafted
 
     def _other(self, row: Row, left: list[Request]) -> Request:
-        """The request of a row that is not simply one step on."""
         text, count = row
         before = text[: len(text) - count]
         # The row may be several steps on: the engine does not ask for drafts after each.
