@@ -24,8 +24,7 @@ class CopySpecDrafter(Drafter):
     """
 
     def __init__(self, gamma: int, num_draft_tokens: int) -> None:
-        self._gamma = gamma
-        self._num_draft_tokens = num_draft_tokens
+        self._gamma, self._num_draft_tokens = gamma, num_draft_tokens
         self._token_ids: list[int] = []
         self._end_of_first: dict[tuple[int, ...], int] = {}
         self._has_output = False
@@ -37,8 +36,7 @@ class CopySpecDrafter(Drafter):
         if not self._has_output or max_tokens + 1 < self._gamma:
             return Draft()
         suffix = tuple(self._token_ids[-self._gamma :])
-        position = self._end_of_first.get(suffix)
-        if position is None:
+        if (position := self._end_of_first.get(suffix)) is None:
             return Draft()
         end = position + min(self._num_draft_tokens, max_tokens)
         return Draft(tuple(self._token_ids[position:end]), position)

@@ -80,8 +80,7 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
 
 def longest_draft(options: DraftOptions) -> int:
     """The tokens of the longest draft: the user's number or the drafter's, or a draft model's."""
-    copied = options.num_draft_tokens
-    if copied is None:
+    if (copied := options.num_draft_tokens) is None:
         copied = drafter_kind(options.drafter).num_draft_tokens or LONGEST_DRAFT
     return max(copied, options.delta) if options.draft_model else copied
 

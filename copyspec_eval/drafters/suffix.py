@@ -61,8 +61,7 @@ class SuffixDrafter(Drafter):
         outcomes: Outcomes | None = None,
         successors: Successors | None = None,
     ) -> None:
-        self._store = store
-        self._tree = tree
+        self._store, self._tree = store, tree
         self._outcomes = outcomes or Outcomes()
         self._recycler = None if successors is None else Recycler(successors)
         self.num_likeliest = NUM_LIKELIEST if self._recycler else 0
@@ -140,8 +139,7 @@ class SuffixDrafter(Drafter):
     def _position(self, copied: Copied | None) -> int:
         if copied is None:
             return CopyOrigin.RECYCLED
-        position = copied.position - copied.automaton.num_earlier
-        if position < 0:
+        if (position := copied.position - copied.automaton.num_earlier) < 0:
             return CopyOrigin.EARLIER
         return position if copied.automaton is self._context else CopyOrigin.STORE
 

@@ -115,8 +115,7 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
     places = [root]
     probability = 1.0
     for threshold in limits.thresholds:
-        follower = places[-1].follower(path)
-        if follower is None:
+        if (follower := places[-1].follower(path)) is None:
             break
         guess, token, copied = follower
         probability, value = limits.score(probability, guess)
@@ -154,8 +153,7 @@ class _Growing:
         # The count breaks ties by age, and keeps the heap from comparing places.
         self.heap: list[tuple[float, int, float, int, int, Guess, Copied | None]] = []
         self._num_pushed = 0
-        self._limits = limits
-        self._recycler = recycler
+        self._limits, self._recycler = limits, recycler
         # The tokens of the branch up to each node; -1 has none.
         self._paths: dict[int, tuple[int, ...]] = {-1: ()}
         self._taken: dict[tuple[int, int], int] = {}
@@ -188,8 +186,7 @@ class _Growing:
         negative, _, value, parent, token, guess, copied = heapq.heappop(self.heap)
         if value < self._limits.thresholds[len(self.nodes)]:
             return
-        node = self._taken.get((parent, token))
-        if node is not None:
+        if (node := self._taken.get((parent, token))) is not None:
             if copied is not None:
                 self._push(-negative, node, copied.followers(self._paths[node]))
             return

@@ -100,8 +100,7 @@ def document_number(task: str, doc_id: int | None) -> int | None:
 
 def num_answers() -> int | None:
     """How many generated answers the evaluation asks for, over all ranks; None without one."""
-    call = _arguments("evaluate")
-    if not call:
+    if not (call := _arguments("evaluate")):
         return None
     total = 0
     for name, task in _tasks().items():

@@ -118,8 +118,7 @@ class EvalPlusTask(MultiTurnTask):
         raw = {instance.doc["task_id"]: instance.raw_solution for instance in self._instances}
         answers = [(text, self._problems[task_id]) for task_id, text in raw.items()]
         self._scored = dict(zip(raw, score_all(answers), strict=True))
-        folder = output_folder()
-        if folder is not None:
+        if (folder := output_folder()) is not None:
             rank = f".rank{self._rank}" if self._rank else ""
             tested = ((task_id, verdict.solution) for task_id, verdict in self._scored.items())
             journal.replace(folder / f"samples{rank}.jsonl", as_samples(tested))

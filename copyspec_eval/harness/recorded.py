@@ -140,8 +140,7 @@ def record_command(config: Any) -> None:
             setattr(config, name, parse_arguments(value))
     words, defaults = ["lm_eval"], type(config)()
     for field in fields(config):
-        value = getattr(config, field.name)
-        if value is None or value == getattr(defaults, field.name):
+        if (value := getattr(config, field.name)) is None or value == getattr(defaults, field.name):
             continue
         words.append(f"--{field.name}")
         if value is not True:

@@ -264,8 +264,7 @@ def read_test_split(
     """The rows' `fields`, none blank: of `files` below `$COPYSPEC_DATA_DIR`, else of the Hub."""
     rows: Iterable[JsonLine]
     if folder := data_dir():
-        paths = sorted(folder.glob(files))
-        if not paths:
+        if not (paths := sorted(folder.glob(files))):
             raise DataError(
                 f"{folder / files}: no such file; put a copy of the test split of {name} there, or "
                 f"unset {DATA_DIR_VARIABLE} to download it"

@@ -302,8 +302,7 @@ class Requests:
         before = text[: len(text) - count]
         # The row may be several steps on: the engine does not ask for drafts after each.
         shorter = [each for each in (*left, *self.ended[::-1]) if len(each.text) <= len(before)]
-        begun = [each for each in shorter if _agree(each.text, before)]
-        if not begun:
+        if not (begun := [each for each in shorter if _agree(each.text, before)]):
             return Request(before.tolist(), self.max_length - len(before), self.make)
         request = max(begun, key=lambda each: len(each.text))
         if request in left:
@@ -319,8 +318,7 @@ def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
     text, count = row
     before = text[: len(text) - count]
     alike = by_length[len(before)]
-    request = next((each for each in alike if _agree(each.text, before)), None)
-    if request is not None:
+    if (request := next((each for each in alike if _agree(each.text, before)), None)) is not None:
         alike.remove(request)
     return request
 

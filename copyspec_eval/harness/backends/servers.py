@@ -89,8 +89,7 @@ class APIBackend(backends.Backend):
     def parse_generations(self, outputs: Any, **kwargs: Any) -> Any:
         """lm-eval calls this with each reply."""
         replies = outputs if isinstance(outputs, list) else [outputs]
-        call = _under_way.get(None)
-        if call is None:
+        if (call := _under_way.get(None)) is None:
             call = _Call(kwargs.get("contexts") or ())
             self._calls.append(call)
         if len(replies) == 1:
