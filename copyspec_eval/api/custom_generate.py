@@ -24,11 +24,9 @@ from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.types import FinishReason
 
-_KNOWN = {
-    *("attention_mask", "position_ids", "past_key_values", "cache_params"),
-    # What transformers prepares for its own forwards.
-    *("cache_position", "logits_to_keep", "use_cache"),
-}
+_KNOWN = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
+# What transformers prepares for its own forwards.
+_KNOWN |= {"cache_position", "logits_to_keep", "use_cache"}
 
 
 def custom_generate(

@@ -44,14 +44,6 @@ class SuffixDrafter(Drafter):
     >>> draft = drafter.propose(max_tokens=100, thresholds=[0.05] * 100)
     >>> draft.token_ids, draft.position
     ((9, 1, 5), 8)
-
-    With an earlier answer to the same request, its first tokens are drafted right away:
-
-    >>> drafter = SuffixDrafter()
-    >>> drafter.start([5, 6], earlier=[[7, 8, 9]])  # indexed as 5 6 7 8 9 -1 5 6
-    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.1] * 100)
-    >>> draft.token_ids, draft.source
-    ((7, 8, 9), 'earlier')
     """
 
     def __init__(

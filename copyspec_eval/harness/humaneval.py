@@ -100,7 +100,7 @@ class EvalPlusTask(MultiTurnTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return [_QUESTION.format(prompt=doc["prompt"].strip())]
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(doc["canonical_solution"])
 
     def new_request(self, *args: Any) -> TurnInstance:

@@ -53,10 +53,6 @@ class CopySpecLM(HFLM):
         prefix_cache: the most host memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, so that a shared beginning is read once; 0 for none.
         **kwargs: everything else that `hf` takes.
-
-    Raises:
-        OptionError, ModelError: before any weight is loaded, for an argument that does not exist
-            or a model that cannot be served.
     """
 
     def __init__(

@@ -103,16 +103,12 @@ class MultiTurnTask(ConfigurableTask):
     """A task whose documents are conversations.
 
     A subclass has `documents` and `user_turns` for what is asked, and `score_names` and `score` for
-    what the answers are worth. Only this class overrides lm-eval's own methods.
+    what the answers are worth.
 
     Figures: `answered_turn{k}`, the share of answers that are not blank, for every backend; the
     subclass's scores; and, of the answers of a paired run, `speedup_turn{k}` and
     `identical_turn{k}`. A figure without a value is left out, e.g. the speed-up when every answer
     came from lm-eval's cache. Rank 0 decides for the run.
-
-    Raises:
-        OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
-        DataError: documents with different numbers of turns, or more than `MAX_TURNS`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -150,10 +146,6 @@ class MultiTurnTask(ConfigurableTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return list(doc["turns"])
 
-    def target(self, doc: dict[str, Any]) -> str:
-        """The reference answer, for lm-eval's samples."""
-        return ""
-
     def score_names(self) -> dict[str, bool]:
         """The task's own figures, and whether higher is better."""
         return {}
@@ -178,7 +170,7 @@ class MultiTurnTask(ConfigurableTask):
         return self.user_turns(doc)[0]
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
-        return self.target(doc)
+        return ""
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval's; then every request, even one of `--cache_requests`, gets the template."""

@@ -35,8 +35,8 @@ report_errors_in_one_line()
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
 
-_NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
 # Figures on the bar; each needs nothing but sums.
+_NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
 _SHOWN = [metric for metric in METRICS if metric.name in _NAMES]
 # Fields of their own in a `RunSpec`.
 _ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}

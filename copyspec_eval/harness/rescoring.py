@@ -115,7 +115,7 @@ class _RescoringModel:
                 return
             rescored = self._rescorer.rescore(job.sequence, before, ids[position:])
             count = min(_NUM_ALTERNATIVES, len(rescored.logits))
-            for other in torch.topk(rescored.logits, count).indices.tolist():
+            for other in map(int, torch.topk(rescored.logits, count).indices):
                 if other != token and self._may_begin(job, self._text((*before, other)), answer):
                     tokens = (token, other) if answer.is_b else (other, token)
                     margin = rescored.margin(token, other)

@@ -163,7 +163,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return [prompt.replace("{question}", doc["question"]) for prompt in self._prompts]
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(gsm8k.gold_number(doc["answer"]))
 
     def score_names(self) -> dict[str, bool]:
@@ -218,7 +218,7 @@ class CnnDailyMailTask(MultiTurnTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return [self._prompt.replace("{article}", doc["article"])]
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(doc["highlights"])
 
     def score_names(self) -> dict[str, bool]:
@@ -300,7 +300,7 @@ class QuickstartTask(MultiTurnTask):
     # Also before GSM8K's, which asks in its own words.
     user_turns = MultiTurnTask.user_turns
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(doc["answers"][-1])
 
     def score_names(self) -> dict[str, bool]:

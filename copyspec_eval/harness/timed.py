@@ -42,10 +42,6 @@ class TimedLM(Backend):
         base: name of an lm-eval model.
         batch_size: rows that are handed over, and timed, together; for `vllm` also "auto".
         **kwargs: as the base takes them.
-
-    Raises:
-        OptionError: before anything is loaded, for a base that is missing or unknown, or a setting
-            under which an answer cannot be timed.
     """
 
     base_name = ""

@@ -33,10 +33,6 @@ class CopySpecVLLM(TimedLM):
         paired: a second engine without drafts answers every request too; each engine gets half of
             `gpu_memory_utilization`. The conversation goes on from the second one's answers.
         **kwargs: as for `vllm`.
-
-    Raises:
-        OptionError: before anything is loaded: vLLM is not installed; an argument is unknown; vLLM
-            cannot verify such drafts.
     """
 
     model: Any
