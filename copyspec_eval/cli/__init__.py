@@ -11,7 +11,6 @@ from copyspec_eval.errors import CopySpecError, print_error
 from copyspec_eval.redaction import masked
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
-
 _RUN: dict[str, Any] = {"type": Path, "metavar": "RUN"}
 _DIR: dict[str, Any] = {"type": Path, "metavar": "DIR"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}

@@ -18,9 +18,8 @@ from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
 
 DrafterFactory = Callable[[], Drafter]  # makes the drafter of one request
-
+# Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length.
 LONGEST_DRAFT = 96
-"""Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length."""
 
 
 class DrafterKind(NamedTuple):
@@ -52,7 +51,6 @@ DRAFTERS: dict[str, DrafterKind] = {
 
 
 def drafter_kind(name: str) -> DrafterKind:
-    """The drafter of that name; `OptionError` lists those that exist if there is none."""
     if name not in DRAFTERS:
         raise unknown_option("drafter", name, DRAFTERS)
     return DRAFTERS[name]

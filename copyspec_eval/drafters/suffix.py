@@ -10,13 +10,11 @@ from copyspec_eval.drafters.thresholds import marginal_values
 from copyspec_eval.drafters.tree import Copied, Matched, Node, Resumed, chain, grow
 from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
 
+# Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
+# tokens are found; and how many such answers are indexed, the latest.
 _CUE, _MOST_EARLIER = 16, 4
-"""Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
-tokens are found; and how many such answers are indexed, the latest."""
-
+# Probability that a copy resumes after a substitution, and that it continues by a token then.
 _RESUMED, _CONTINUED = 0.2, 0.84
-"""Probability that a copy resumes after a substitution, and that it continues by a token then."""
-
 _SHORTER = 0.5  # probability that a tree gives to what followed the next shorter match
 
 

@@ -9,9 +9,8 @@ from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Guess, Limits, guess_counted, guess_resumed
 from copyspec_eval.drafters.recycling import Recycler
 
+# By how much the probability that a resumed copy continues grows with every token, and its cap.
 _MORE_LIKELY, _MOST_LIKELY = 0.02, 0.97
-"""By how much the probability that a resumed copy continues grows with every token, and its cap."""
-
 _LEAST_UNCOPIED = 0.05  # the least probability that a token follows which no source has there
 
 

@@ -61,8 +61,7 @@ def check_output_folder() -> None:
         return
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        with TemporaryFile(dir=existing):
-            pass
+        TemporaryFile(dir=existing).close()
     except OSError as error:
         raise DataError(
             f"{existing}: cannot be written ({error.strerror}); choose another --output_path"

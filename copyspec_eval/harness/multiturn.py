@@ -28,11 +28,9 @@ from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
 
 report_errors_in_one_line()
-
 MAX_TURNS = 8
 # Those that lm-eval's table shows; its results file has all of them in `config.copyspec.figures`.
 _SHOWN = [metric for metric in METRICS if metric.name in ("speedup", "identical")]
-
 Message = dict[str, str]
 ChatTemplate = Callable[..., str]
 

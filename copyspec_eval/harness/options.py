@@ -28,7 +28,6 @@ LOADING_OPTIONS = {
     *("key_mapping", "local_files_only", "low_cpu_mem_usage", "proxies", "token", "torch_dtype"),
     *("use_safetensors", "variant"),
 }
-
 _NOT_QUANTIZED = "would quantize nothing; pass the name or folder of a checkpoint saved quantized"
 _REFUSED = {
     "attn_implementation": "is not used: copyspec decodes with its own attention; leave it out",

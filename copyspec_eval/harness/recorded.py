@@ -19,7 +19,6 @@ from copyspec_eval.redaction import NOT_RECORDED, looks_secret, masked
 
 # More `--model_args`, a JSON object, for secrets: others can read a command line.
 VARIABLE = "COPYSPEC_MODEL_ARGS"
-
 # Settings of requests, chat templates, tasks, vLLM's drafts and loggers that no signature declares.
 _OTHERS = (
     *("until", "stop", "max_tokens", "max_completion_tokens", "n", "presence_penalty"),

@@ -31,10 +31,8 @@ from copyspec_eval.reports.turns import columns
 from copyspec_eval.session.span_characters import span_characters
 
 report_errors_in_one_line()
-
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
-
 # Figures on the bar; each needs nothing but sums.
 _NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
 _SHOWN = [metric for metric in METRICS if metric.name in _NAMES]

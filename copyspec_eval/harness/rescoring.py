@@ -22,7 +22,6 @@ from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference
 
 # Settings that do not change the choice of a token: of assisted generation, and vLLM's replies.
 _NEUTRAL = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "return_token_ids"}
-
 # Likeliest tokens to try as the next one of an answer whose text alone is known.
 _NUM_ALTERNATIVES = 64
 _BYTES_PER_CHARACTER = 4  # tokens, at most, until a difference shows in the text

@@ -25,13 +25,10 @@ from copyspec_eval.scoring import cnn_dailymail, gsm8k
 from copyspec_eval.sources import JsonLine
 
 logger = logging.getLogger("lm_eval.copyspec")
-
 QUICKSTART = "copyspec_quickstart"
-
 # For a name that no adapter knows, as in the paper's copy of FastChat
 # (`BaseModelAdapter.get_default_conv_template`). FastChat itself takes `one_shot`.
 _FALLBACK = "zero_shot"
-
 GSM8K = ("openai/gsm8k", "main", "gsm8k/test.jsonl")
 PROGRAM_PROMPTS = (
     "Solve this problem with a Python program:\n\n{question}\n\n"
@@ -42,7 +39,6 @@ PROGRAM_PROMPTS = (
     "Now give the code that you consider correct, in a ```python block. If the first version was "
     "correct, keep it as it was.",
 )
-
 SCORED_TURNS = (1, 3)
 CNN_DAILYMAIL = ("abisee/cnn_dailymail", "3.0.0", "cnn_dailymail/*.jsonl")
 # The instruction comes last, since lm-eval cuts prompts at the front.

@@ -35,7 +35,6 @@ VARIABLE = "COPYSPEC_DRAFTING"
 NAME, WORKER = f"{__name__}.CopySpecProposer", f"{__name__}.CopySpecWorker"
 # The longest draft, in tokens: vLLM keeps room for as many in every step.
 NUM_DRAFT_TOKENS = 31
-
 _DECAY = 0.995  # by which a step's weight falls at the next one: some 200 steps count
 _FEWEST = 16
 _COST = 0.02  # of a draft token, in steps, until there were enough steps
@@ -132,11 +131,8 @@ class CopySpecWorker:
         return getattr(self.model_runner, "drafter", None)
 
 
-@dataclass(slots=True)
 class StepClock:
     """A line through the seconds of an engine's steps over their tokens, by least squares.
-
-    The fields are sums over the steps, the last two of tokens² and of tokens times seconds.
 
     >>> clock = StepClock()
     >>> for tokens in (1, 9) * 8:
@@ -145,17 +141,13 @@ class StepClock:
     [0.429, 0.429]
     """
 
-    weight: float = 0.0
-    tokens: float = 0.0
-    seconds: float = 0.0
-    squares: float = 0.0
-    products: float = 0.0
+    def __init__(self) -> None:
+        self._sums = numpy.zeros(5)  # of weights, tokens, seconds, tokens² and tokens * seconds
 
     def add(self, tokens: int, seconds: float) -> None:
         """Count a step of so many tokens, of all rows together."""
-        terms = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
-        for name, value in zip(self.__slots__, terms, strict=True):
-            setattr(self, name, _DECAY * getattr(self, name) + value)
+        self._sums *= _DECAY
+        self._sums += (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
 
     def thresholds(self, num_rows: int, longest: int) -> tuple[float, ...]:
         """As `acceptance_thresholds`, for a draft in a step of `num_rows` rows."""
@@ -164,11 +156,12 @@ class StepClock:
 
     def _line(self, num_rows: int) -> tuple[float, float]:
         """Seconds of a step with one token in each row, and of every further token."""
-        spread = self.weight * self.squares - self.tokens**2
-        if self.weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * self.weight * self.squares:
+        weight, tokens, seconds, squares, products = self._sums.tolist()
+        spread = weight * squares - tokens**2
+        if weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * weight * squares:
             return 1.0, _COST
-        slope = max(0.0, (self.weight * self.products - self.tokens * self.seconds) / spread)
-        mean = (self.seconds + slope * (num_rows * self.weight - self.tokens)) / self.weight
+        slope = max(0.0, (weight * products - tokens * seconds) / spread)
+        mean = (seconds + slope * (num_rows * weight - tokens)) / weight
         # A line through noisy points can be steeper than any step can be.
         return max(mean, num_rows * slope, 1e-9), slope
 
