@@ -131,8 +131,7 @@ def _arguments(function: str) -> dict[str, Any]:
 
 def _check_saving(tracker: Any) -> None:
     """Fail if the evaluation's files are not written whole, where lm-eval only warns."""
-    folder = _folder(tracker)
-    if folder is None or "save_results_samples" in vars(tracker):
+    if (folder := _folder(tracker)) is None or "save_results_samples" in vars(tracker):
         return
     save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
 

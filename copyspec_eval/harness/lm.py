@@ -71,8 +71,7 @@ class CopySpecLM(HFLM):
         options.check_values(kwargs)
         evaluation.check_output_folder()
         self._arguments = dict(kwargs)
-        drafter = drafting.get("drafter", "")
-        if arms is not None and drafter != "":
+        if arms is not None and (drafter := drafting.get("drafter", "")) != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
         shared = options.drafting(**drafting)
         self._exact = check_bool("exact", exact)

@@ -83,17 +83,15 @@ class RunRecorder:
         **settings: Any,
     ) -> records.RecordedText:
         """Record an answer, with `settings` of `TurnRecord` and, by `decode`, copies' places."""
-        prompt, whole_text = asked.prompt, text
+        prompt, whole_text, reported = asked.prompt, text, answer._asdict()
         places: tuple[records.SpanCharacters, ...] = ()
+        ids = reported.pop("prompt_ids"), answer.token_ids or ()
         if decode is not None:
-            ids = answer.prompt_ids, answer.token_ids or ()
             prompt, whole_text, places = span_characters(decode, *ids, answer.spans)
         instance, task = asked.instance, asked.instance.task_name or ""
         document = evaluation.document_number(task, instance.doc_id)
         category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
         generation = sorted(recorded(asked.settings).items())
-        reported = answer._asdict()
-        del reported["prompt_ids"]
         row = records.TurnRecord(
             run_id=self.run_id,
             rank=self.rank,

@@ -109,8 +109,8 @@ def _check_whole(text: str, named: str) -> None:
 
 def earlier_answers(paths: abc.Sequence[str]) -> list[earlier_runs.EarlierAnswer]:
     """The answers in `paths`; refuses a folder that the run under way writes to."""
-    notes: list[str] = []
-    answers, output = earlier_runs.read_earlier(paths, notes), output_folder()
+    notes, output = list[str](), output_folder()
+    answers = earlier_runs.read_earlier(paths, notes)
     for note in notes:
         logger.warning(note)
     for path in paths:

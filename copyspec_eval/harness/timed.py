@@ -60,8 +60,7 @@ class TimedLM(Backend):
     ) -> "TimedLM":
         more = {k: v for k, v in (additional_config or {}).items() if v is not None}
         arguments = {"batch_size": 1} | more | arg_dict
-        name = arguments.pop("base", None)
-        named = dict(arguments)
+        name, named = arguments.pop("base", None), dict(arguments)
         if "pretrained" in arguments:
             arguments["pretrained"] = model_path(arguments["pretrained"])
         base = _base_class(name, arg_dict)
@@ -75,8 +74,7 @@ class TimedLM(Backend):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._arguments = kwargs
-        self._rows = self.rows()
+        self._arguments, self._rows = kwargs, self.rows()
         self._recorder = RunRecorder(self.rank, self.world_size)
         self._warm = False
 
