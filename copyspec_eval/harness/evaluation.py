@@ -32,8 +32,6 @@ _SETTINGS = (
     *("torch_random_seed", "fewshot_random_seed"),
 )
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
-# Fields of a task's config that are recorded elsewhere, or differ with the model.
-_NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
 # The rows of an evaluation that has ended, and its output folder, until lm-eval prints its tables.
 _ENDED: list[tuple[list[Any], Path | None]] = []
 # The arguments of lm-eval's functions that are running, by the function's name.
@@ -81,7 +79,8 @@ def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     tasks, settings = _tasks(), {}
     for name in sorted(names & tasks.keys()):
         config: dict[str, Any] = tasks[name].dump_config()
-        definition = {key: value for key, value in config.items() if key not in _NO_DEFINITION}
+        # Other fields are recorded elsewhere, or differ with the model.
+        definition = {k: v for k, v in config.items() if k not in (*_TASK_SETTINGS, "metadata")}
         text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
         settings[name] = {
             "version": tasks[name].VERSION,

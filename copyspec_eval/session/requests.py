@@ -80,7 +80,6 @@ class SequenceBuilder:
 
 
 def check_mode(config: GenerationConfig) -> None:
-    """Accept greedy decoding, and sampling of one sequence."""
     if config.cache_implementation == "quantized":
         raise RequestError("cache_implementation='quantized' is not served; leave it out")
     mode = config.get_generation_mode()
