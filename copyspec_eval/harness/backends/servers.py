@@ -106,8 +106,8 @@ def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> backends.T
     if reason == "stop" and "stop_reason" not in choice:
         reason = None  # an EOS or a stop string
     drafting = metrics.get("speculative_decoding") or {}  # vLLM's, at its level "detailed"
-    drafted = drafting.get("per_step_drafted") or ()
-    accepted = drafting.get("per_step_accepted") or ()
+    drafted = drafting.get("per_step_drafted") or []
+    accepted = drafting.get("per_step_accepted") or []
     made: tuple[Attempt, ...] = ()
     if num_tokens is not None:
         # At least the prefill and a forward for each draft; there may be more.

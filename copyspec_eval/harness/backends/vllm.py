@@ -148,11 +148,7 @@ def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
 
 
 def attempts(
-    drafted: Sequence[int],
-    accepted: Sequence[int],
-    num_tokens: int,
-    num_forwards: int,
-    source: DraftSource,
+    drafted: list[int], accepted: list[int], num_tokens: int, num_forwards: int, source: DraftSource
 ) -> tuple[Attempt, ...]:
     """The forwards of an answer that verified a draft, from vLLM's counts of each.
 
