@@ -24,11 +24,9 @@ from copyspec_eval.session.requests import check_mode
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.types import FinishReason
 
-_KNOWN = {
-    *("attention_mask", "position_ids", "past_key_values", "cache_params"),
-    # What transformers prepares for its own forwards.
-    *("cache_position", "logits_to_keep", "use_cache"),
-}
+_KNOWN = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
+# What transformers prepares for its own forwards.
+_KNOWN |= {"cache_position", "logits_to_keep", "use_cache"}
 
 
 def custom_generate(
@@ -245,8 +243,7 @@ class CriteriaRule(StopRule):
         # transformers looks at the length after a token.
         super().__init__(max(1, min(lengths) - num_tokens), eos_ids)
         self._criteria = criteria if others else None
-        self._input_ids = input_ids
-        self._scores = scores
+        self._input_ids, self._scores = input_ids, scores
 
     def reason(self, output_ids: Sequence[int]) -> FinishReason | None:
         if self._criteria is None:
@@ -268,8 +265,7 @@ class MultinomialReplay:
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
-        self._num_rows = num_rows
-        self._device = device
+        self._num_rows, self._device = num_rows, device
         self._steps: list[dict[int, torch.Tensor]] = []
         self._states: list[torch.Tensor] = []
         is_cpu = device.type == "cpu"

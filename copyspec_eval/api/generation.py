@@ -23,7 +23,6 @@ from copyspec_eval.session.span_characters import span_characters
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A text as it is, or a conversation for the chat template."""
-
 _MARK = "background:rgba(255,176,0,.35);border-radius:3px"
 _LONGEST_SOURCE = 60  # characters of a source in a tooltip
 _INSTEAD = dict.fromkeys(("max_length", "max_time"), "max_new_tokens")

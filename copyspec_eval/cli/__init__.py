@@ -11,7 +11,6 @@ from copyspec_eval.errors import CopySpecError, print_error
 from copyspec_eval.redaction import masked
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
-
 _RUN: dict[str, Any] = {"type": Path, "metavar": "RUN"}
 _DIR: dict[str, Any] = {"type": Path, "metavar": "DIR"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
@@ -52,7 +51,6 @@ def _parser() -> argparse.ArgumentParser:
     # No argument starts with NUL, so nothing here is an option of ours: not even --help.
     command = choices.add_parser("run", help=what, prefix_chars="\0", add_help=False)
     command.add_argument("lm_eval_arguments", nargs=argparse.REMAINDER)
-    _add_replay(choices)
     _add_reports(choices)
     _add_models(choices)
     _add_asking(choices)
@@ -69,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_replay(choices: _Commands) -> None:
+def _add_reports(choices: _Commands) -> None:
     what = "count forwards that a drafter needs for recorded answers; runs no model"
     add = choices.add_parser("replay", help=what).add_argument
     add("--drafter", required=True, metavar="NAME", help="suffix, copyspec or none")
@@ -80,9 +78,6 @@ def _add_replay(choices: _Commands) -> None:
     add("--token-cost", type=float, default=0.01, metavar="ALPHA", help=what)
     add("--json", action="store_true", help="print JSON instead of a table")
 
-
-def _add_reports(choices: _Commands) -> None:
-    """The commands that read runs."""
     what = "check whether two runs gave the same answers (exit code 1 if not)"
     add = choices.add_parser("compare", help=what).add_argument
     add("run_a", type=Path, metavar="RUN_A", help=_RUN_FOLDER)
@@ -102,7 +97,6 @@ def _add_reports(choices: _Commands) -> None:
 
 
 def _add_models(choices: _Commands) -> None:
-    """The commands that run a model of ours."""
     choices.add_parser("tiny", help="print the folder of the embedded model")
     what = "check which steps are bit-exact for a model on this machine"
     add = choices.add_parser("exactness", help=what).add_argument
@@ -131,7 +125,6 @@ def _add_models(choices: _Commands) -> None:
 
 
 def _add_asking(choices: _Commands) -> None:
-    """The commands that ask a chat model."""
     add = choices.add_parser(
         "judge",
         help="let a chat model rate a run, or compare two runs",

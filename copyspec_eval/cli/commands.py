@@ -30,12 +30,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def replay(arguments: argparse.Namespace) -> None:
-    """Print a drafter's figures on recorded answers: forwards, copied share, and so on."""
     from copyspec_eval.cli.replay import replay_turn
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft, parse_draft_options
     from copyspec_eval.drafters.thresholds import acceptance_thresholds
     from copyspec_eval.reports import earlier_runs
-    from copyspec_eval.reports.earlier_runs import read_traces
     from copyspec_eval.reports.tables import replay_figures, replay_table
 
     if not 0 <= arguments.token_cost < math.inf:
@@ -55,7 +53,7 @@ def replay(arguments: argparse.Namespace) -> None:
     thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
     turns = [
         replay_turn(trace, make_drafter(), thresholds, earlier=earlier.to("", trace.id, trace.turn))
-        for trace in read_traces(arguments.traces)
+        for trace in earlier_runs.read_traces(arguments.traces)
     ]
     figures = replay_figures(turns, cost)
     _show(json.dumps(figures, indent=2) if arguments.json else replay_table(figures))
@@ -123,7 +121,6 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def exactness(arguments: argparse.Namespace) -> None:
-    """Print the model as lm-eval loads it, and what differs at each batch size in each mode."""
     import torch
 
     from copyspec_eval.decoding import kernels

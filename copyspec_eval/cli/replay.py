@@ -23,8 +23,7 @@ def replay_turn(
     earlier: abc.Sequence[abc.Sequence[int]] = (),
 ) -> ReplayedTurn:
     """Run the decoding loop on `trace`; the prefill counts as one forward, even with a draft."""
-    num_tokens = len(trace.answer_ids)
-    if not num_tokens:
+    if not (num_tokens := len(trace.answer_ids)):
         raise DataError("a trace with an empty answer_ids cannot be replayed")
     stop_rule = StopRule(max(max_new_tokens, num_tokens), length=num_tokens)
     sequence = Sequence(trace.prompt_ids, stop_rule, earlier=earlier)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
-from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
+from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.loops import looped_tokens
 from copyspec_eval.types import (
     COPIED,
@@ -115,7 +115,7 @@ class Sequence:
         """Begin with `drafter`, in a row of the cache, at a time on the engine's stopwatch."""
         assert not self.num_forwards, "begun before; use restarted()"
         self.drafter, self.row, self.started = drafter, row, time
-        self.num_likeliest = num_likeliest(drafter)
+        self.num_likeliest = int(getattr(drafter, "num_likeliest", 0))
         if self._chooser is not None:
             self._chooser.restart()
         drafter.start(self.prompt_ids, self.earlier)

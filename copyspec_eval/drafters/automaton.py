@@ -90,8 +90,7 @@ class SuffixAutomaton:
             usual = best[state]
             if usual != token and (usual == -1 or count[after] >= count[following[state][usual]]):
                 best[state] = token
-            state = link[state]
-            if state == -1:
+            if (state := link[state]) == -1:
                 break
 
 
@@ -112,8 +111,7 @@ class AnswerStore:
 
     def __init__(self, capacity: int = _CAPACITY, earlier: Iterable[Sequence[int]] = ()) -> None:
         self.automata = [SuffixAutomaton()]
-        self._capacity = capacity
-        self._num_added = 0
+        self._capacity, self._num_added = capacity, 0
         for answer in earlier:
             self.add(answer)
         for automaton in self.automata:
@@ -137,9 +135,7 @@ class StoreMatch:
     """
 
     def __init__(self, automaton: SuffixAutomaton, token_ids: Iterable[int] = ()) -> None:
-        self.automaton = automaton
-        self.length = 0
-        self._state = 0
+        self.automaton, self.length, self._state = automaton, 0, 0
         for token in token_ids:
             self.advance(token)
 
@@ -152,7 +148,6 @@ class StoreMatch:
         return self._state
 
     def advance(self, token: int) -> None:
-        """Extend the context by a token."""
         automaton, state = self.automaton, self.state
         while state and token not in automaton.next[state]:
             state = automaton.link[state]

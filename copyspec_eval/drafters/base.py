@@ -11,11 +11,13 @@ class Drafter(Protocol):
 
     A drafter lives for one request: `start`, then `propose` and `observe` in turns, then `finish`.
     The first `propose` is for the prefill; in exact mode, where a prefill carries no draft, it is
-    left out.
+    left out. A drafter that reads `Verdict.likeliest` has an attribute `num_likeliest`: how many
+    likeliest tokens after each verified one it asks for.
     """
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         """Begin a request; `earlier` are answers of earlier runs to it, the latest last."""
+        return
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """At most `max_tokens` tokens that may follow the context; empty for no draft.
@@ -28,27 +30,15 @@ class Drafter(Protocol):
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Take newly committed tokens, and the verdict on the draft that they follow from."""
+        return
 
     def finish(self) -> None:
         """The request is done: `observe` has had its last token."""
+        return
 
 
-def num_likeliest(drafter: Drafter) -> int:
-    """How many likeliest tokens after each verified one `drafter` asks for (`Verdict.likeliest`).
-
-    A drafter that reads them has an attribute of this name.
-    """
-    return int(getattr(drafter, "num_likeliest", 0))
-
-
-class NoDrafter:
+class NoDrafter(Drafter):
     """Never drafts: plain one-token decoding, the baseline of every speed-up."""
-
-    def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None: ...
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         return Draft()
-
-    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None: ...
-
-    def finish(self) -> None: ...

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.types import Draft, Verdict
 
 
-class CopySpecDrafter:
+class CopySpecDrafter(Drafter):
     """CopySpec (arXiv 2502.08923, section 3) with the choices of its published code.
 
     The last `gamma` tokens of prompt and output are looked up among all earlier runs of `gamma`
@@ -23,8 +24,7 @@ class CopySpecDrafter:
     """
 
     def __init__(self, gamma: int, num_draft_tokens: int) -> None:
-        self._gamma = gamma
-        self._num_draft_tokens = num_draft_tokens
+        self._gamma, self._num_draft_tokens = gamma, num_draft_tokens
         self._token_ids: list[int] = []
         self._end_of_first: dict[tuple[int, ...], int] = {}
         self._has_output = False
@@ -36,8 +36,7 @@ class CopySpecDrafter:
         if not self._has_output or max_tokens + 1 < self._gamma:
             return Draft()
         suffix = tuple(self._token_ids[-self._gamma :])
-        position = self._end_of_first.get(suffix)
-        if position is None:
+        if (position := self._end_of_first.get(suffix)) is None:
             return Draft()
         end = position + min(self._num_draft_tokens, max_tokens)
         return Draft(tuple(self._token_ids[position:end]), position)
@@ -45,8 +44,6 @@ class CopySpecDrafter:
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         self._has_output = True
         self._append(token_ids)
-
-    def finish(self) -> None: ...
 
     def _append(self, token_ids: Sequence[int]) -> None:
         # A run is indexed when the token after it arrives: the current suffix never matches itself.

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+# How many accepted and how many rejected tokens are imagined per cell, as many as expected.
 _IMAGINED = 10.0
-"""How many accepted and how many rejected tokens are imagined per cell, as many as expected."""
 _MOST_DIGITS = 7  # matches of 64 tokens and more are not told apart
-
+# Over the match's length, how many more occurrences with another continuation are imagined.
 _PRIORS = {"context": 2.5, "store": 8.0}
-"""Over the match's length, how many more occurrences with another continuation are imagined."""
-
+# How often what a model held for likely follows, by its rank: of SmolLM2-135M on MT-Redundant.
 _BY_RANK = {
     "successor": (0.43, 0.1, 0.04, 0.025, 0.017, 0.015, 0.013, 0.011),
     "runner-up": (0.05, 0.03, 0.028, 0.023, 0.02, 0.015, 0.013, 0.01),
 }
-"""How often what a model held for likely follows, by its rank: of SmolLM2-135M on MT-Redundant."""
 
 Cell = tuple[Literal["context", "store", "resumed", "successor", "runner-up"], int, int]
 """What tokens that are accepted about as often have in common: where they are copied from, the

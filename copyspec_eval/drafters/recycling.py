@@ -8,24 +8,20 @@ from copyspec_eval.types import Verdict
 
 NUM_LIKELIEST = 8  # how many of each token's likeliest successors are recycled
 
+# Of each token, what was likeliest to follow in the last logits after it, the likeliest first: at
+# most a row of a few hundred bytes for each token of the vocabulary.
 Successors = dict[int, Sequence[int]]
-"""Of each token, what was likeliest to follow in the last logits after it, the likeliest first.
-
-Token Recycling (arXiv 2408.08696): what a model held for likely after a token, it often does again.
-At most a row of a few hundred bytes for each token of the vocabulary.
-"""
-
+# As `tree.Follower`, but that no source goes on behind a recycled token.
 Ranked = Iterator[tuple[Guess, int, None]]
-"""As `tree.Follower`, but that no source goes on behind a recycled token."""
 
 
 class Recycler:
     """Continues the branches of one request's trees with what the model held for likely.
 
-    After each token of a tree its successors; and at the beginning the runners-up of the logits
-    that chose the last token, for what a model chooses late it often held for likely before
-    (LogitSpec, arXiv 2507.01449). `successors` are those of the run so far; this request's replace
-    them.
+    After each token of a tree its successors, as they often follow again (Token Recycling, arXiv
+    2408.08696); and at the beginning the runners-up of the logits that chose the last token, for
+    what a model chooses late it often held for likely before (LogitSpec, arXiv 2507.01449).
+    `successors` are those of the run so far; this request's replace them.
 
     The model reads 5, holds 6, 7 and 8 for likeliest and chooses 6:
 
@@ -58,7 +54,6 @@ class Recycler:
         self._last = verdict.next_token
 
     def after(self, path: Sequence[int], uncopied: float) -> Iterator[Ranked]:
-        """What may follow a branch."""
         successors = self._successors.get(path[-1] if path else self._last, ())
         yield _ranked("successor", successors, uncopied)
         if not path:

@@ -4,9 +4,9 @@ A new drafter is a file beside this and a line in `DRAFTERS`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from copyspec_eval.drafters.automaton import AnswerStore
 from copyspec_eval.drafters.base import Drafter, NoDrafter
@@ -18,28 +18,22 @@ from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
 
 DrafterFactory = Callable[[], Drafter]  # makes the drafter of one request
-
+# Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length.
 LONGEST_DRAFT = 96
-"""Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterKind:
-    """A drafter that can be chosen by name.
-
-    `num_draft_tokens` is the longest draft where the user names no length; None for a drafter that
-    goes by the acceptance thresholds, and so by what a step costs on this machine.
-    """
+class DrafterKind(NamedTuple):
+    """A drafter that can be chosen by name."""
 
     make: Callable[[DraftOptions, Iterable[Sequence[int]]], DrafterFactory]  # as `drafter_factory`
+    # Of the longest draft, if the user names no length; None if it goes by what a step costs here.
     num_draft_tokens: int | None
     switches: frozenset[str] = frozenset()  # which of `store`, `tree` and `recycle` it has
 
 
 def _copyspec(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
-    longest = options.num_draft_tokens
-    longest = PAPER_DRAFT_TOKENS if longest is None else longest
-    return lambda: CopySpecDrafter(options.gamma, longest)
+    most = options.num_draft_tokens
+    return lambda: CopySpecDrafter(options.gamma, PAPER_DRAFT_TOKENS if most is None else most)
 
 
 def _suffix(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
@@ -56,13 +50,7 @@ DRAFTERS: dict[str, DrafterKind] = {
 }
 
 
-def default_drafter(gamma: int | None) -> str:
-    """The drafter of a user who names none: the best one, or the paper's where its γ is given."""
-    return "suffix" if gamma is None else "copyspec"
-
-
 def drafter_kind(name: str) -> DrafterKind:
-    """The drafter of that name; `OptionError` lists those that exist if there is none."""
     if name not in DRAFTERS:
         raise unknown_option("drafter", name, DRAFTERS)
     return DRAFTERS[name]
@@ -90,8 +78,7 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
 
 def longest_draft(options: DraftOptions) -> int:
     """The tokens of the longest draft: the user's number or the drafter's, or a draft model's."""
-    copied = options.num_draft_tokens
-    if copied is None:
+    if (copied := options.num_draft_tokens) is None:
         copied = drafter_kind(options.drafter).num_draft_tokens or LONGEST_DRAFT
     return max(copied, options.delta) if options.draft_model else copied
 
@@ -122,7 +109,8 @@ def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
             raise unknown_option("drafter argument", name, names)
         values[name] = setting_value(value)
     values["store"] = store_option(values.get("store", False))
-    return DraftOptions(**{"drafter": drafter or default_drafter(values.get("gamma"))} | values)
+    usual = "copyspec" if "gamma" in values else "suffix"
+    return DraftOptions(**{"drafter": drafter or usual} | values)
 
 
 def setting_value(text: str) -> bool | int | str:

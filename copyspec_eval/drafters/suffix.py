@@ -3,23 +3,22 @@
 from collections.abc import Iterator, Sequence
 
 from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
+from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.outcomes import Limits, Outcomes
 from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
 from copyspec_eval.drafters.thresholds import marginal_values
 from copyspec_eval.drafters.tree import Copied, Matched, Node, Resumed, chain, grow
 from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
 
+# Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
+# tokens are found; and how many such answers are indexed, the latest.
 _CUE, _MOST_EARLIER = 16, 4
-"""Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
-tokens are found; and how many such answers are indexed, the latest."""
-
+# Probability that a copy resumes after a substitution, and that it continues by a token then.
 _RESUMED, _CONTINUED = 0.2, 0.84
-"""Probability that a copy resumes after a substitution, and that it continues by a token then."""
-
 _SHORTER = 0.5  # probability that a tree gives to what followed the next shorter match
 
 
-class SuffixDrafter:
+class SuffixDrafter(Drafter):
     """Copies what most often followed the longest suffix that occurred before, while it is likely.
 
     A suffix automaton of prompt and output counts, for every length m of the match so far, how
@@ -43,14 +42,6 @@ class SuffixDrafter:
     >>> draft = drafter.propose(max_tokens=100, thresholds=[0.05] * 100)
     >>> draft.token_ids, draft.position
     ((9, 1, 5), 8)
-
-    With an earlier answer to the same request, its first tokens are drafted right away:
-
-    >>> drafter = SuffixDrafter()
-    >>> drafter.start([5, 6], earlier=[[7, 8, 9]])  # indexed as 5 6 7 8 9 -1 5 6
-    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.1] * 100)
-    >>> draft.token_ids, draft.source
-    ((7, 8, 9), 'earlier')
     """
 
     def __init__(
@@ -60,8 +51,7 @@ class SuffixDrafter:
         outcomes: Outcomes | None = None,
         successors: Successors | None = None,
     ) -> None:
-        self._store = store
-        self._tree = tree
+        self._store, self._tree = store, tree
         self._outcomes = outcomes or Outcomes()
         self._recycler = None if successors is None else Recycler(successors)
         self.num_likeliest = NUM_LIKELIEST if self._recycler else 0
@@ -98,14 +88,11 @@ class SuffixDrafter:
         if not nodes:
             return Draft()
         position = self._position(nodes[0].copied)
-        return Draft(
-            tuple(node.token_id for node in nodes),
-            position,
-            source_at(position),
-            tuple(node.parent for node in nodes) if self._tree else None,
-            tuple(self._position(node.copied) for node in nodes) if self._tree else (),
-            tuple(node.probability for node in nodes),
-        )
+        token_ids = tuple(node.token_id for node in nodes)
+        parents = tuple(node.parent for node in nodes) if self._tree else None
+        positions = tuple(self._position(node.copied) for node in nodes) if self._tree else ()
+        probabilities = tuple(node.probability for node in nodes)
+        return Draft(token_ids, position, source_at(position), parents, positions, probabilities)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """Index what was committed, and note where the draft was rejected after how long a run."""
@@ -136,16 +123,13 @@ class SuffixDrafter:
     def _append(self, token_ids: Sequence[int]) -> None:
         for token in token_ids:
             self._context.append(token)
-        for stored in self._stored:
-            for token in token_ids:
+            for stored in self._stored:
                 stored.advance(token)
 
     def _position(self, copied: Copied | None) -> int:
-        """The `Draft.position` of a token."""
         if copied is None:
             return CopyOrigin.RECYCLED
-        position = copied.position - copied.automaton.num_earlier
-        if position < 0:
+        if (position := copied.position - copied.automaton.num_earlier) < 0:
             return CopyOrigin.EARLIER
         return position if copied.automaton is self._context else CopyOrigin.STORE
 

@@ -9,9 +9,8 @@ from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Guess, Limits, guess_counted, guess_resumed
 from copyspec_eval.drafters.recycling import Recycler
 
+# By how much the probability that a resumed copy continues grows with every token, and its cap.
 _MORE_LIKELY, _MOST_LIKELY = 0.02, 0.97
-"""By how much the probability that a resumed copy continues grows with every token, and its cap."""
-
 _LEAST_UNCOPIED = 0.05  # the least probability that a token follows which no source has there
 
 
@@ -115,8 +114,7 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
     places = [root]
     probability = 1.0
     for threshold in limits.thresholds:
-        follower = places[-1].follower(path)
-        if follower is None:
+        if (follower := places[-1].follower(path)) is None:
             break
         guess, token, copied = follower
         probability, value = limits.score(probability, guess)
@@ -154,8 +152,7 @@ class _Growing:
         # The count breaks ties by age, and keeps the heap from comparing places.
         self.heap: list[tuple[float, int, float, int, int, Guess, Copied | None]] = []
         self._num_pushed = 0
-        self._limits = limits
-        self._recycler = recycler
+        self._limits, self._recycler = limits, recycler
         # The tokens of the branch up to each node; -1 has none.
         self._paths: dict[int, tuple[int, ...]] = {-1: ()}
         self._taken: dict[tuple[int, int], int] = {}
@@ -188,8 +185,7 @@ class _Growing:
         negative, _, value, parent, token, guess, copied = heapq.heappop(self.heap)
         if value < self._limits.thresholds[len(self.nodes)]:
             return
-        node = self._taken.get((parent, token))
-        if node is not None:
+        if (node := self._taken.get((parent, token))) is not None:
             if copied is not None:
                 self._push(-negative, node, copied.followers(self._paths[node]))
             return

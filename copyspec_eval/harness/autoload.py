@@ -51,24 +51,27 @@ def watch_evaluations() -> None:
     from copyspec_eval.harness import evaluation  # noqa: F401, it wraps them
 
 
+@functools.cache
 def watch_command() -> None:
     """Record the command; have it load tasks of our classes first, to report wrong data at once."""
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
-    from copyspec_eval.harness import recorded
+    from copyspec_eval.harness.recorded import record_command
 
-    recorded.watch_command()
-    original = EvaluatorConfig.process_tasks
-    if hasattr(original, "__wrapped__"):
-        return
+    make, process = EvaluatorConfig.__init__, EvaluatorConfig.process_tasks
 
-    @functools.wraps(original)
+    @functools.wraps(make)
+    def init(config: Any, /, *args: Any, **kwargs: Any) -> None:
+        make(config, *args, **kwargs)
+        record_command(config)
+
+    @functools.wraps(process)
     def process_tasks(config: Any, *args: Any, **kwargs: Any) -> Any:
-        manager = original(config, *args, **kwargs)
+        manager = process(config, *args, **kwargs)
         manager.load([task for task in config.tasks if _has_our_class(task, manager)])
         return manager
 
-    EvaluatorConfig.process_tasks = process_tasks
+    EvaluatorConfig.__init__, EvaluatorConfig.process_tasks = init, process_tasks
 
 
 def _has_our_class(task: Any, manager: Any) -> bool:

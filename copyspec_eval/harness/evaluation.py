@@ -32,8 +32,6 @@ _SETTINGS = (
     *("torch_random_seed", "fewshot_random_seed"),
 )
 _TASK_SETTINGS = ("num_fewshot", "repeats", "generation_kwargs")
-# Fields of a task's config that are recorded elsewhere, or differ with the model.
-_NO_DEFINITION = {*_TASK_SETTINGS, "metadata"}
 # The rows of an evaluation that has ended, and its output folder, until lm-eval prints its tables.
 _ENDED: list[tuple[list[Any], Path | None]] = []
 # The arguments of lm-eval's functions that are running, by the function's name.
@@ -57,13 +55,11 @@ def ended(rows: list[Any]) -> None:
 
 def check_output_folder() -> None:
     """Refuse an output folder that cannot be written, without making it."""
-    folder = output_folder()
-    if folder is None:
+    if (folder := output_folder()) is None:
         return
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        with TemporaryFile(dir=existing):
-            pass
+        TemporaryFile(dir=existing).close()
     except OSError as error:
         raise DataError(
             f"{existing}: cannot be written ({error.strerror}); choose another --output_path"
@@ -83,7 +79,8 @@ def task_settings(names: set[str]) -> dict[str, dict[str, Any]]:
     tasks, settings = _tasks(), {}
     for name in sorted(names & tasks.keys()):
         config: dict[str, Any] = tasks[name].dump_config()
-        definition = {key: value for key, value in config.items() if key not in _NO_DEFINITION}
+        # Other fields are recorded elsewhere, or differ with the model.
+        definition = {k: v for k, v in config.items() if k not in (*_TASK_SETTINGS, "metadata")}
         text = json.dumps(definition, sort_keys=True, default=lambda value: type(value).__name__)
         settings[name] = {
             "version": tasks[name].VERSION,
@@ -101,8 +98,7 @@ def document_number(task: str, doc_id: int | None) -> int | None:
 
 def num_answers() -> int | None:
     """How many generated answers the evaluation asks for, over all ranks; None without one."""
-    call = _arguments("evaluate")
-    if not call:
+    if not (call := _arguments("evaluate")):
         return None
     total = 0
     for name, task in _tasks().items():
@@ -134,8 +130,7 @@ def _arguments(function: str) -> dict[str, Any]:
 
 def _check_saving(tracker: Any) -> None:
     """Fail if the evaluation's files are not written whole, where lm-eval only warns."""
-    folder = _folder(tracker)
-    if folder is None or "save_results_samples" in vars(tracker):
+    if (folder := _folder(tracker)) is None or "save_results_samples" in vars(tracker):
         return
     save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
 
@@ -192,24 +187,22 @@ def _without_secrets(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def _closing() -> str:
-    """Our table of the evaluation that has ended, and in a sentence what each drafter won."""
-    from copyspec_eval.reports.page.build import write_page
-    from copyspec_eval.reports.tables import gains, run_table
-
-    rows = [row for more, _ in _ENDED for row in more]
-    _, folder = _ENDED[0]
-    _ENDED.clear()
-    page = f" → {write_page(folder)}" if folder else ""
-    return "\n".join([run_table(rows), *(gain + page for gain in gains(rows))])
-
-
 def _with_closing(make_table: Callable[..., str]) -> Callable[..., str]:
+    """Our table of the evaluation that has ended, and in a sentence what each drafter won."""
+
     @functools.wraps(make_table)
     def tables(results: dict[str, Any], column: str = "results", **options: Any) -> str:
         table = make_table(results, column, **options)
-        is_last = column == "groups" or "groups" not in results
-        return f"{table}\n{_closing()}" if _ENDED and is_last else table
+        if not _ENDED or (column != "groups" and "groups" in results):
+            return table
+        from copyspec_eval.reports.page.build import write_page
+        from copyspec_eval.reports.tables import gains, run_table
+
+        rows = [row for more, _ in _ENDED for row in more]
+        _, folder = _ENDED[0]
+        _ENDED.clear()
+        page = f" → {write_page(folder)}" if folder else ""
+        return "\n".join([table, run_table(rows), *(gain + page for gain in gains(rows))])
 
     return tables
 

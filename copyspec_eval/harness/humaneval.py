@@ -100,7 +100,7 @@ class EvalPlusTask(MultiTurnTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return [_QUESTION.format(prompt=doc["prompt"].strip())]
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(doc["canonical_solution"])
 
     def new_request(self, *args: Any) -> TurnInstance:
@@ -118,8 +118,7 @@ class EvalPlusTask(MultiTurnTask):
         raw = {instance.doc["task_id"]: instance.raw_solution for instance in self._instances}
         answers = [(text, self._problems[task_id]) for task_id, text in raw.items()]
         self._scored = dict(zip(raw, score_all(answers), strict=True))
-        folder = output_folder()
-        if folder is not None:
+        if (folder := output_folder()) is not None:
             rank = f".rank{self._rank}" if self._rank else ""
             tested = ((task_id, verdict.solution) for task_id, verdict in self._scored.items())
             journal.replace(folder / f"samples{rank}.jsonl", as_samples(tested))

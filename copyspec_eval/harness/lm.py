@@ -53,10 +53,6 @@ class CopySpecLM(HFLM):
         prefix_cache: the most host memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, so that a shared beginning is read once; 0 for none.
         **kwargs: everything else that `hf` takes.
-
-    Raises:
-        OptionError, ModelError: before any weight is loaded, for an argument that does not exist
-            or a model that cannot be served.
     """
 
     def __init__(
@@ -75,8 +71,7 @@ class CopySpecLM(HFLM):
         options.check_values(kwargs)
         evaluation.check_output_folder()
         self._arguments = dict(kwargs)
-        drafter = drafting.get("drafter", "")
-        if arms is not None and drafter != "":
+        if arms is not None and (drafter := drafting.get("drafter", "")) != "":
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
         shared = options.drafting(**drafting)
         self._exact = check_bool("exact", exact)
@@ -262,13 +257,9 @@ class CopySpecLM(HFLM):
         if self._store_paths:
             settings["store"] = store_text(self._store_paths)
             settings["store_sha256"] = self._earlier.digest
-        return run_spec(
-            self,
-            backend="copyspec",
-            model=self.pretrained,
-            arguments=self._arguments,
-            batch_size=self.batch_size,
-            asked=asked,
-            processors=lambda settings: sorted(set(self._builder.processor_names(settings))),
-            drafting=settings,
-        )
+
+        def processors(requested: dict[str, Any]) -> list[str]:
+            return sorted(set(self._builder.processor_names(requested)))
+
+        given, how = self._arguments, {"backend": "copyspec", "batch_size": self.batch_size}
+        return run_spec(self, self.pretrained, given, asked, processors, settings, **how)

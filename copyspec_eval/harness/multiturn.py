@@ -26,11 +26,9 @@ from copyspec_eval.reports.summary import METRICS, Metric
 from copyspec_eval.reports.turns import columns
 
 report_errors_in_one_line()
-
 MAX_TURNS = 8
 # Those that lm-eval's table shows; its results file has all of them in `config.copyspec.figures`.
 _SHOWN = [metric for metric in METRICS if metric.name in ("speedup", "identical")]
-
 Message = dict[str, str]
 ChatTemplate = Callable[..., str]
 
@@ -63,17 +61,10 @@ class TurnInstance(Instance):
         system: str = "",
     ) -> None:
         self.turn: int = previous.turn + 1 if previous else 1
-        self.question = question
-        self.previous = previous
-        self.system = system
+        self.question, self.previous, self.system = question, previous, system
         self.chat_template: ChatTemplate | None = None  # set when all requests are built
-        super().__init__(
-            request_type="generate_until" if self.turn == 1 else f"generate_until_turn{self.turn}",
-            doc=doc,
-            arguments=generation_kwargs,
-            idx=self.turn - 1,
-            metadata=metadata,
-        )
+        kind = "generate_until" if self.turn == 1 else f"generate_until_turn{self.turn}"
+        super().__init__(kind, doc, generation_kwargs, self.turn - 1, metadata)
 
     @property
     def arguments(self) -> tuple[str, dict[str, Any]]:
@@ -108,16 +99,12 @@ class MultiTurnTask(ConfigurableTask):
     """A task whose documents are conversations.
 
     A subclass has `documents` and `user_turns` for what is asked, and `score_names` and `score` for
-    what the answers are worth. Only this class overrides lm-eval's own methods.
+    what the answers are worth.
 
     Figures: `answered`, the share of answers that are not blank, for every backend; the subclass's
     scores; and, of the answers of a paired run, `speedup` and `identical`. A figure without a value
     is left out, e.g. the speed-up when every answer came from lm-eval's cache. Rank 0 decides for
     the run.
-
-    Raises:
-        OptionError: `repeats`, `num_fewshot` or `gen_prefix` in the task's YAML file.
-        DataError: documents with different numbers of turns, or more than `MAX_TURNS`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -153,10 +140,6 @@ class MultiTurnTask(ConfigurableTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return list(doc["turns"])
 
-    def target(self, doc: dict[str, Any]) -> str:
-        """The reference answer, for lm-eval's samples."""
-        return ""
-
     def score_names(self) -> dict[str, bool]:
         """The task's own figures, and whether higher is better."""
         return {}
@@ -181,7 +164,7 @@ class MultiTurnTask(ConfigurableTask):
         return self.user_turns(doc)[0]
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
-        return self.target(doc)
+        return ""
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval's; then every request, even one of `--cache_requests`, gets the template."""
@@ -201,8 +184,7 @@ class MultiTurnTask(ConfigurableTask):
     def construct_requests(
         self, doc: dict[str, Any], ctx: str, metadata: Any, **kwargs: Any
     ) -> list[TurnInstance]:
-        turns = self.user_turns(doc)
-        if len(turns) != self.num_turns:
+        if len(turns := self.user_turns(doc)) != self.num_turns:
             raise DataError(
                 f"{self.task_name}: document {metadata[1]} has {len(turns)} turns, the first has "
                 f"{self.num_turns}; give every document the same number"
@@ -264,7 +246,6 @@ def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
 
 
 def _over(metric: Metric, documents: Iterable[Contributions]) -> float:
-    """A metric of documents' contributions; NaN without any."""
     values = [part for parts in documents for part in parts if part is not None]
     array = numpy.array(values, dtype=float)
     return metric.over(array, numpy.arange(len(values))) if values else math.nan

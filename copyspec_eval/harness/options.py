@@ -28,10 +28,6 @@ LOADING_OPTIONS = {
     *("key_mapping", "local_files_only", "low_cpu_mem_usage", "proxies", "token", "torch_dtype"),
     *("use_safetensors", "variant"),
 }
-# Those that hold for every model, the draft model too.
-_ACCESS_OPTIONS = ("trust_remote_code", "cache_dir", "token")
-_PARALLEL_OPTIONS = ("device_map", "max_memory_per_gpu", "max_cpu_memory")
-
 _NOT_QUANTIZED = "would quantize nothing; pass the name or folder of a checkpoint saved quantized"
 _REFUSED = {
     "attn_implementation": "is not used: copyspec decodes with its own attention; leave it out",
@@ -74,7 +70,7 @@ def check_values(options: Mapping[str, Any]) -> None:
             check_bool(name, options[name])
     if options.get("peft") and find_spec("peft") is None:
         raise OptionError("peft=… needs the package peft; pip install peft")
-    for name in _PARALLEL_OPTIONS:
+    for name in ("device_map", "max_memory_per_gpu", "max_cpu_memory"):
         if options.get(name) is not None and options.get("parallelize", False) is False:
             raise OptionError(f"{name} needs parallelize=True")
 
@@ -150,7 +146,9 @@ def load_draft_model(
 
 
 def _access(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _ACCESS_OPTIONS if name in options}
+    """Those that hold for every model, the draft model too."""
+    names = ("trust_remote_code", "cache_dir", "token")
+    return {name: options[name] for name in names if name in options}
 
 
 def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> Any:

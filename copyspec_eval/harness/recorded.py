@@ -19,7 +19,6 @@ from copyspec_eval.redaction import NOT_RECORDED, looks_secret, masked
 
 # More `--model_args`, a JSON object, for secrets: others can read a command line.
 VARIABLE = "COPYSPEC_MODEL_ARGS"
-
 # Settings of requests, chat templates, tasks, vLLM's drafts and loggers that no signature declares.
 _OTHERS = (
     *("until", "stop", "max_tokens", "max_completion_tokens", "n", "presence_penalty"),
@@ -129,37 +128,23 @@ def command() -> str:
     return _command
 
 
-@functools.cache
-def watch_command() -> None:
+def record_command(config: Any) -> None:
     """Have lm-eval's command line print our models' arguments as they are recorded; remember it."""
-    from lm_eval.config.evaluate_config import EvaluatorConfig
-
-    original = EvaluatorConfig.__init__
-
-    @functools.wraps(original)
-    def init(config: Any, /, *args: Any, **kwargs: Any) -> None:
-        global _command
-        original(config, *args, **kwargs)
-        if is_ours(config.model):
-            redaction.mask_logs()
-            for name in {field.name for field in fields(config)} - {"samples", "cache_requests"}:
-                if isinstance(value := getattr(config, name), dict):
-                    setattr(config, name, parse_arguments(value))
-            _command = _command_line(config)
-
-    EvaluatorConfig.__init__ = init
-
-
-def _command_line(config: Any) -> str:
+    global _command
+    if not is_ours(config.model):
+        return
+    redaction.mask_logs()
+    for name in {field.name for field in fields(config)} - {"samples", "cache_requests"}:
+        if isinstance(value := getattr(config, name), dict):
+            setattr(config, name, parse_arguments(value))
     words, defaults = ["lm_eval"], type(config)()
     for field in fields(config):
-        value = getattr(config, field.name)
-        if value is None or value == getattr(defaults, field.name):
+        if (value := getattr(config, field.name)) is None or value == getattr(defaults, field.name):
             continue
         words.append(f"--{field.name}")
         if value is not True:
             words.append(masked(_in_words(value)))
-    return shlex.join(words)
+    _command = shlex.join(words)
 
 
 def _in_words(value: Any) -> str:

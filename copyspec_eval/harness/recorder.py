@@ -24,7 +24,6 @@ from copyspec_eval.harness import evaluation
 from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.recorded import command, recorded
 from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
-from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord
 from copyspec_eval.redaction import masked
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import run_figures
@@ -32,12 +31,10 @@ from copyspec_eval.reports.turns import columns
 from copyspec_eval.session.span_characters import span_characters
 
 report_errors_in_one_line()
-
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
-
-_NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
 # Figures on the bar; each needs nothing but sums.
+_NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
 _SHOWN = [metric for metric in METRICS if metric.name in _NAMES]
 # Fields of their own in a `RunSpec`.
 _ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}
@@ -59,7 +56,7 @@ class RunRecorder:
     rank: int
     world_size: int
     run_id: str = field(default_factory=provenance.new_run_id)
-    rows: list[TurnRecord] = field(default_factory=list)
+    rows: list[records.TurnRecord] = field(default_factory=list)
     folder: Path | None = None
     spec: RunSpec | None = None
 
@@ -84,20 +81,18 @@ class RunRecorder:
         answer: TimedAnswer,
         decode: Callable[[Sequence[int]], str] | None = None,
         **settings: Any,
-    ) -> RecordedText:
+    ) -> records.RecordedText:
         """Record an answer, with `settings` of `TurnRecord` and, by `decode`, copies' places."""
-        prompt, whole_text = asked.prompt, text
-        places: tuple[SpanCharacters, ...] = ()
+        prompt, whole_text, reported = asked.prompt, text, answer._asdict()
+        places: tuple[records.SpanCharacters, ...] = ()
+        ids = reported.pop("prompt_ids"), answer.token_ids or ()
         if decode is not None:
-            ids = answer.prompt_ids, answer.token_ids or ()
             prompt, whole_text, places = span_characters(decode, *ids, answer.spans)
         instance, task = asked.instance, asked.instance.task_name or ""
         document = evaluation.document_number(task, instance.doc_id)
         category = instance.doc.get("category", "") if isinstance(instance.doc, dict) else ""
         generation = sorted(recorded(asked.settings).items())
-        reported = answer._asdict()
-        del reported["prompt_ids"]
-        row = TurnRecord(
+        row = records.TurnRecord(
             run_id=self.run_id,
             rank=self.rank,
             task=task,
@@ -117,7 +112,7 @@ class RunRecorder:
         self.rows.append(row)
         if self.folder is not None:
             records.append(records.records_file(self.folder, self.rank), row)
-        return RecordedText(text, row)
+        return records.RecordedText(text, row)
 
     def report(self) -> dict[str, Any]:
         """Figures of the run's rows, of all ranks if they went to a folder; else this rank's."""
@@ -153,7 +148,7 @@ class Answers:
             self._keys.append(key)
             times[id(request)] += 1
         self.asked = list(asked.values())
-        self._texts: dict[tuple[int, int], RecordedText] = {}
+        self._texts: dict[tuple[int, int], records.RecordedText] = {}
         self._sums: Counter[str] = Counter()
 
     def bar(self) -> tqdm:
@@ -161,7 +156,7 @@ class Answers:
         self._bar = tqdm(total=total, disable=disable, desc="Answering", unit="answer")
         return self._bar
 
-    def add(self, asked: Asked, text: RecordedText) -> None:
+    def add(self, asked: Asked, text: records.RecordedText) -> None:
         """One more answer; lm-eval's `--use_cache` writes it at once, so that no kill loses it."""
         self._texts[id(asked.instance), asked.repeat] = text
         cache = self._lm.cache_hook
@@ -185,28 +180,24 @@ class Answers:
 
 def run_spec(
     lm: Any,
-    *,
-    backend: str,
     model: object,
     arguments: Mapping[str, Any],
-    batch_size: int | str,
     asked: Iterable[Asked],
     processors: Callable[[dict[str, Any]], Collection[str] | None],
     drafting: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> RunSpec:
     """What `lm`, which loaded `model` by the user's `arguments`, is asked in this evaluation."""
     loaded = getattr(lm, "model", None)
     config = getattr(loaded, "config", None)
     requests = {each.instance.task_name or "": each.settings for each in asked}
     tasks = evaluation.task_settings(set(requests))
-    for task, settings in requests.items():
-        tasks[task] = tasks.get(task, {}) | {"logits_processors": processors(settings)}
+    for task, requested in requests.items():
+        tasks[task] = tasks.get(task, {}) | {"logits_processors": processors(requested)}
     return RunSpec(
-        backend=backend,
         model=masked(model) if isinstance(model, str) else f"({type(loaded).__name__})",
         model_args=_resolved(lm, arguments, config, _ELSEWHERE | set(drafting or ())),
         drafting=_plain(dict(drafting or {})),
-        batch_size=batch_size,
         device=str(getattr(lm, "device", "unknown")),
         dtype=str(getattr(loaded, "dtype", "unknown")).removeprefix("torch."),
         weights=weights_hash(loaded) if isinstance(loaded, torch.nn.Module) else None,
@@ -219,6 +210,7 @@ def run_spec(
         code=provenance.code_commit(),
         evaluation=_plain(evaluation.evaluation_settings()),
         tasks=_plain({task: tasks[task] for task in requests}),
+        **settings,
     )
 
 

@@ -17,7 +17,6 @@ from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.harness.evaluation import document_number, output_folder
 from copyspec_eval.harness.recorder import Asked, logger
 from copyspec_eval.reports import earlier_runs
-from copyspec_eval.reports.earlier_runs import EarlierAnswer, EarlierAnswers, TokenIds
 from copyspec_eval.session.requests import SequenceBuilder
 
 # Settings that would be taken and then not be followed.
@@ -34,10 +33,10 @@ class Prepared(NamedTuple):
 class RequestBuilder(SequenceBuilder):
     """Builds requests as `HFLM.generate_until` and `model.generate` would read them."""
 
-    def __init__(self, lm: HFLM, earlier: EarlierAnswers | None = None) -> None:
+    def __init__(self, lm: HFLM, earlier: earlier_runs.EarlierAnswers | None = None) -> None:
         decode = partial(lm.tok_decode, skip_special_tokens=False)
         super().__init__(lm.tokenizer.pad_token_id, decode, [lm.eot_token_id])
-        self._lm, self._earlier = lm, earlier or EarlierAnswers()
+        self._lm, self._earlier = lm, earlier or earlier_runs.EarlierAnswers()
         self._eos_text = str(lm.tok_decode(lm.eot_token_id, skip_special_tokens=False))
 
     def prepare(self, asked: Asked) -> Prepared:
@@ -108,10 +107,10 @@ def _check_whole(text: str, named: str) -> None:
         ) from error
 
 
-def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
+def earlier_answers(paths: abc.Sequence[str]) -> list[earlier_runs.EarlierAnswer]:
     """The answers in `paths`; refuses a folder that the run under way writes to."""
-    notes: list[str] = []
-    answers, output = earlier_runs.read_earlier(paths, notes), output_folder()
+    notes, output = list[str](), output_folder()
+    answers = earlier_runs.read_earlier(paths, notes)
     for note in notes:
         logger.warning(note)
     for path in paths:
@@ -122,8 +121,8 @@ def earlier_answers(paths: abc.Sequence[str]) -> list[EarlierAnswer]:
 
 
 def tokenised(
-    answers: abc.Iterable[EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
-) -> abc.Iterator[tuple[earlier_runs.Asked, TokenIds]]:
+    answers: abc.Iterable[earlier_runs.EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
+) -> abc.Iterator[tuple[earlier_runs.Asked, earlier_runs.TokenIds]]:
     """The `answers` in `paths`, in the tokens of `lm`: the recorded ones if they mean the same."""
     vocabulary = int(lm.model.config.get_text_config().vocab_size)
     for answer in answers:
@@ -139,7 +138,7 @@ def tokenised(
         yield answer.asked, token_ids
 
 
-def _decoded(token_ids: TokenIds, lm: HFLM) -> str | None:
+def _decoded(token_ids: earlier_runs.TokenIds, lm: HFLM) -> str | None:
     try:
         return str(lm.tok_decode(list(token_ids), skip_special_tokens=False))
     except (IndexError, OverflowError, TypeError):  # ids beyond a slow tokenizer's

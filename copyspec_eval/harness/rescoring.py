@@ -10,7 +10,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.utils import postprocess_generated_text
 
-from copyspec_eval.decoding.differences import Rescored, Rescorer
+from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.harness.lm import CopySpecLM
@@ -22,7 +22,6 @@ from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference
 
 # Settings that do not change the choice of a token: of assisted generation, and vLLM's replies.
 _NEUTRAL = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "return_token_ids"}
-
 # Likeliest tokens to try as the next one of an answer whose text alone is known.
 _NUM_ALTERNATIVES = 64
 _BYTES_PER_CHARACTER = 4  # tokens, at most, until a difference shows in the text
@@ -110,25 +109,17 @@ class _RescoringModel:
         visible = (n for n, text in enumerate(texts) if not self._may_begin(job, text, answer))
         last = next(visible, len(ids) - 1)  # the first token that shows
         for position in range(last, max(-1, last - _BYTES_PER_CHARACTER), -1):
-            if self._text(ids[:position]) != self._text(ids[:last]):
+            before, token = ids[:position], ids[position]
+            if self._text(before) != self._text(ids[:last]):
                 return
-            rescored = self._rescorer.rescore(job.sequence, ids[:position], ids[position:])
-            alternative = self._alternative(job, answer, rescored)
-            if alternative is not None:
-                token = ids[position]
-                margin = rescored.margin(token, alternative)
-                tokens = (token, alternative) if answer.is_b else (alternative, token)
-                yield Difference(position, *tokens, margin, rescored.noise)
-
-    def _alternative(self, job: Prepared, answer: _TokenAnswer, rescored: Rescored) -> int | None:
-        """The likeliest token, other than the answer's, that the other text may continue with."""
-        other = answer.token_ids[len(rescored.output_ids)]
-        count = min(_NUM_ALTERNATIVES, len(rescored.logits))
-        for token in torch.topk(rescored.logits, count).indices.tolist():
-            text = self._text((*rescored.output_ids, token))
-            if token != other and self._may_begin(job, text, answer):
-                return int(token)
-        return None
+            rescored = self._rescorer.rescore(job.sequence, before, ids[position:])
+            count = min(_NUM_ALTERNATIVES, len(rescored.logits))
+            for other in map(int, torch.topk(rescored.logits, count).indices):
+                if other != token and self._may_begin(job, self._text((*before, other)), answer):
+                    tokens = (token, other) if answer.is_b else (other, token)
+                    margin = rescored.margin(token, other)
+                    yield Difference(position, *tokens, margin, rescored.noise)
+                    break
 
     def _may_begin(self, job: Prepared, text: str, answer: _TokenAnswer) -> bool:
         """Whether `text`, cut at a stop string, can be the beginning of the other answer."""

@@ -25,13 +25,10 @@ from copyspec_eval.scoring import cnn_dailymail, gsm8k
 from copyspec_eval.sources import JsonLine
 
 logger = logging.getLogger("lm_eval.copyspec")
-
 QUICKSTART = "copyspec_quickstart"
-
 # For a name that no adapter knows, as in the paper's copy of FastChat
 # (`BaseModelAdapter.get_default_conv_template`). FastChat itself takes `one_shot`.
 _FALLBACK = "zero_shot"
-
 GSM8K = ("openai/gsm8k", "main", "gsm8k/test.jsonl")
 PROGRAM_PROMPTS = (
     "Solve this problem with a Python program:\n\n{question}\n\n"
@@ -42,7 +39,6 @@ PROGRAM_PROMPTS = (
     "Now give the code that you consider correct, in a ```python block. If the first version was "
     "correct, keep it as it was.",
 )
-
 SCORED_TURNS = (1, 3)
 CNN_DAILYMAIL = ("abisee/cnn_dailymail", "3.0.0", "cnn_dailymail/*.jsonl")
 # The instruction comes last, since lm-eval cuts prompts at the front.
@@ -163,7 +159,7 @@ class GSM8KSelfCorrectionTask(MultiTurnTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return [prompt.replace("{question}", doc["question"]) for prompt in self._prompts]
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(gsm8k.gold_number(doc["answer"]))
 
     def score_names(self) -> dict[str, bool]:
@@ -218,7 +214,7 @@ class CnnDailyMailTask(MultiTurnTask):
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
         return [self._prompt.replace("{article}", doc["article"])]
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(doc["highlights"])
 
     def score_names(self) -> dict[str, bool]:
@@ -264,8 +260,7 @@ def read_test_split(
     """The rows' `fields`, none blank: of `files` below `$COPYSPEC_DATA_DIR`, else of the Hub."""
     rows: Iterable[JsonLine]
     if folder := data_dir():
-        paths = sorted(folder.glob(files))
-        if not paths:
+        if not (paths := sorted(folder.glob(files))):
             raise DataError(
                 f"{folder / files}: no such file; put a copy of the test split of {name} there, or "
                 f"unset {DATA_DIR_VARIABLE} to download it"
@@ -301,7 +296,7 @@ class QuickstartTask(MultiTurnTask):
     # Also before GSM8K's, which asks in its own words.
     user_turns = MultiTurnTask.user_turns
 
-    def target(self, doc: dict[str, Any]) -> str:
+    def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:
         return str(doc["answers"][-1])
 
     def score_names(self) -> dict[str, bool]:

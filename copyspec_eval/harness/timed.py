@@ -1,8 +1,9 @@
 """The model that `lm_eval --model copyspec-timed` creates: a stock backend, its answers timed."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,10 +42,6 @@ class TimedLM(Backend):
         base: name of an lm-eval model.
         batch_size: rows that are handed over, and timed, together; for `vllm` also "auto".
         **kwargs: as the base takes them.
-
-    Raises:
-        OptionError: before anything is loaded, for a base that is missing or unknown, or a setting
-            under which an answer cannot be timed.
     """
 
     base_name = ""
@@ -63,8 +60,7 @@ class TimedLM(Backend):
     ) -> "TimedLM":
         more = {k: v for k, v in (additional_config or {}).items() if v is not None}
         arguments = {"batch_size": 1} | more | arg_dict
-        name = arguments.pop("base", None)
-        named = dict(arguments)
+        name, named = arguments.pop("base", None), dict(arguments)
         if "pretrained" in arguments:
             arguments["pretrained"] = model_path(arguments["pretrained"])
         base = _base_class(name, arg_dict)
@@ -78,8 +74,7 @@ class TimedLM(Backend):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._arguments = kwargs
-        self._rows = self.rows()
+        self._arguments, self._rows = kwargs, self.rows()
         self._recorder = RunRecorder(self.rank, self.world_size)
         self._warm = False
 
@@ -88,10 +83,6 @@ class TimedLM(Backend):
         for job in answers.asked:
             self.check_request(job.settings)
         groups = self._groups(answers.asked)
-
-        def decode(token_ids: Sequence[int]) -> str:
-            return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
-
         if groups and not self._warm:
             self._warm_up(groups[0][0])
             self._warm = True
@@ -101,8 +92,10 @@ class TimedLM(Backend):
             for group in groups:
                 texts, timed = self.ask([job.instance for job in group])
                 for job, text, answer in zip(group, texts, timed, strict=True):
-                    decoder = decode if answer.spans else None
-                    answers.add(job, self._recorder.add(job, text, answer, decoder, **ours))
+                    decode = None
+                    if answer.spans:
+                        decode = partial(self.tokenizer.decode, skip_special_tokens=False)
+                    answers.add(job, self._recorder.add(job, text, answer, decode, **ours))
         return answers.texts()
 
     def get_model_info(self) -> dict[str, Any]:
@@ -132,16 +125,9 @@ class TimedLM(Backend):
         return [group for same in by_settings.values() for group in chunks(same, size)]
 
     def _spec(self, jobs: list[Asked]) -> RunSpec:
-        spec = run_spec(
-            self,
-            backend=self.base_name,
-            model=self._arguments.get("pretrained") or self._arguments.get("model"),
-            arguments=self._arguments,
-            batch_size=self._rows,
-            asked=jobs,
-            processors=self.processors,
-            drafting=self.drafting,
-        )
+        given, how = self._arguments, {"backend": self.base_name, "batch_size": self._rows}
+        model = given.get("pretrained") or given.get("model")
+        spec = run_spec(self, model, given, jobs, self.processors, self.drafting, **how)
         return replace(spec, **self.loaded())
 
 

@@ -16,7 +16,6 @@ from copyspec_eval.harness.recorded import parameters
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.records import BaselineTurn
 from copyspec_eval.serving import proposer
-from copyspec_eval.serving.proposer import Drafted
 from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
@@ -34,10 +33,6 @@ class CopySpecVLLM(TimedLM):
         paired: a second engine without drafts answers every request too; each engine gets half of
             `gpu_memory_utilization`. The conversation goes on from the second one's answers.
         **kwargs: as for `vllm`.
-
-    Raises:
-        OptionError: before anything is loaded: vLLM is not installed; an argument is unknown; vLLM
-            cannot verify such drafts.
     """
 
     model: Any
@@ -112,10 +107,10 @@ class CopySpecVLLM(TimedLM):
         pairs = zip(drafted, plain, strict=True)
         return texts, [a._replace(baseline=_baseline(a, b)) for a, b in pairs]
 
-    def drafted(self, output: Any, num_forwards: int) -> Drafted | None:
+    def drafted(self, output: Any, num_forwards: int) -> proposer.Drafted | None:
         """What the proposer has recorded, since vLLM counts drafts that are not ours as well."""
         if self.model is not self._drafting:
-            return Drafted()
+            return proposer.Drafted()
         made, spans = self._drafted[output.request_id]
         attempts = [Attempt(*attempt) for attempt in made]
         metrics = output.outputs[0].spec_decode_metrics
@@ -123,7 +118,7 @@ class CopySpecVLLM(TimedLM):
             # The scheduler can cut a draft without the proposer knowing.
             lengths = zip(attempts, metrics.per_step_drafted, strict=True)
             attempts = [attempt._replace(num_drafted=length) for attempt, length in lengths]
-        return Drafted(attempts, [Span(*span) for span in spans])
+        return proposer.Drafted(attempts, [Span(*span) for span in spans])
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         outputs: list[Any] = super()._model_generate(*args, **kwargs)

@@ -20,13 +20,8 @@ from numpy.typing import NDArray
 
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.drafters import registry
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.registry import (
-    DrafterFactory,
-    drafter_factory,
-    parse_draft_options,
-    store_text,
-)
 from copyspec_eval.drafters.thresholds import acceptance_thresholds
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
@@ -40,7 +35,6 @@ VARIABLE = "COPYSPEC_DRAFTING"
 NAME, WORKER = f"{__name__}.CopySpecProposer", f"{__name__}.CopySpecWorker"
 # The longest draft, in tokens: vLLM keeps room for as many in every step.
 NUM_DRAFT_TOKENS = 31
-
 _DECAY = 0.995  # by which a step's weight falls at the next one: some 200 steps count
 _FEWEST = 16
 _COST = 0.02  # of a draft token, in steps, until there were enough steps
@@ -57,7 +51,7 @@ class CopySpecProposer:
     """What vLLM asks for drafts after every step; `requests` are the recognised ones."""
 
     def __init__(self, vllm_config: Any) -> None:
-        self._options = parse_draft_options(os.environ.get(VARIABLE, ""))
+        self._options = registry.parse_draft_options(os.environ.get(VARIABLE, ""))
         self._longest: int = vllm_config.speculative_config.num_speculative_tokens
         self._max_length: int = vllm_config.model_config.max_model_len
         self._clock = StepClock()
@@ -101,7 +95,7 @@ class CopySpecProposer:
         return drafts
 
 
-def drafters(options: DraftOptions) -> DrafterFactory:
+def drafters(options: DraftOptions) -> registry.DrafterFactory:
     """As `drafter_factory`; raises if vLLM cannot verify such drafts, or for an earlier run."""
     if options.tree or options.recycle:
         raise OptionError("vLLM verifies only chains; leave tree=true and recycle=true out")
@@ -113,10 +107,10 @@ def drafters(options: DraftOptions) -> DrafterFactory:
     token_ids = [ids for ids in answers if ids is not None]
     if len(token_ids) < len(answers):
         raise OptionError(
-            f"store={store_text(options.store_paths)}: answers without token ids; name a run of "
-            "--model copyspec or copyspec-vllm"
+            f"store={registry.store_text(options.store_paths)}: answers without token ids; name a "
+            "run of --model copyspec or copyspec-vllm"
         )
-    return drafter_factory(options, token_ids)
+    return registry.drafter_factory(options, token_ids)
 
 
 class CopySpecWorker:
@@ -129,7 +123,6 @@ class CopySpecWorker:
         return self._proposer.requests.take_drafted(answers) if self._proposer else None
 
     def copyspec_restart(self) -> None:
-        """Forget all requests and answers, and record the next ones."""
         if self._proposer:
             self._proposer.restart(is_recording=True)
 
@@ -138,11 +131,8 @@ class CopySpecWorker:
         return getattr(self.model_runner, "drafter", None)
 
 
-@dataclass(slots=True)
 class StepClock:
     """A line through the seconds of an engine's steps over their tokens, by least squares.
-
-    The fields are sums over the steps, the last two of tokens² and of tokens times seconds.
 
     >>> clock = StepClock()
     >>> for tokens in (1, 9) * 8:
@@ -151,17 +141,13 @@ class StepClock:
     [0.429, 0.429]
     """
 
-    weight: float = 0.0
-    tokens: float = 0.0
-    seconds: float = 0.0
-    squares: float = 0.0
-    products: float = 0.0
+    def __init__(self) -> None:
+        self._sums = numpy.zeros(5)  # of weights, tokens, seconds, tokens² and tokens * seconds
 
     def add(self, tokens: int, seconds: float) -> None:
         """Count a step of so many tokens, of all rows together."""
-        terms = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
-        for name, value in zip(self.__slots__, terms, strict=True):
-            setattr(self, name, _DECAY * getattr(self, name) + value)
+        self._sums *= _DECAY
+        self._sums += (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
 
     def thresholds(self, num_rows: int, longest: int) -> tuple[float, ...]:
         """As `acceptance_thresholds`, for a draft in a step of `num_rows` rows."""
@@ -170,11 +156,12 @@ class StepClock:
 
     def _line(self, num_rows: int) -> tuple[float, float]:
         """Seconds of a step with one token in each row, and of every further token."""
-        spread = self.weight * self.squares - self.tokens**2
-        if self.weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * self.weight * self.squares:
+        weight, tokens, seconds, squares, products = self._sums.tolist()
+        spread = weight * squares - tokens**2
+        if weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * weight * squares:
             return 1.0, _COST
-        slope = max(0.0, (self.weight * self.products - self.tokens * self.seconds) / spread)
-        mean = (self.seconds + slope * (num_rows * self.weight - self.tokens)) / self.weight
+        slope = max(0.0, (weight * products - tokens * seconds) / spread)
+        mean = (seconds + slope * (num_rows * weight - tokens)) / weight
         # A line through noisy points can be steeper than any step can be.
         return max(mean, num_rows * slope, 1e-9), slope
 
@@ -182,7 +169,7 @@ class StepClock:
 class Request:
     """A request, recognised by its `text`; `draft` is the last one, not yet verified."""
 
-    def __init__(self, prompt_ids: TokenIds, room: int, make: DrafterFactory) -> None:
+    def __init__(self, prompt_ids: TokenIds, room: int, make: registry.DrafterFactory) -> None:
         self.text = numpy.array(prompt_ids, numpy.int32)
         self.sequence = Decoded(prompt_ids, StopRule(max(1, room)))
         self.sequence.start(make())
@@ -236,9 +223,12 @@ class Request:
             for start, attempt in zip(self._starts, sequence.attempts, strict=True)
             if start < length
         ]
-        spans = [span for span in sequence.spans if span.start < length]
-        cut = [Span(before + s, min(n, length - s), source) for s, n, source in spans]
-        return Drafted(attempts, cut)
+        spans = [
+            Span(before + start, min(count, length - start), source)
+            for start, count, source in sequence.spans
+            if start < length
+        ]
+        return Drafted(attempts, spans)
 
 
 @dataclass
@@ -254,7 +244,7 @@ class Requests:
     it would remember all answers: there, a request that comes back is new, and drafts alike.
     """
 
-    make: DrafterFactory
+    make: registry.DrafterFactory
     max_length: int
     is_recording: bool
     running: list[Request] = field(default_factory=list)
@@ -301,13 +291,11 @@ class Requests:
         return drafted
 
     def _other(self, row: Row, left: list[Request]) -> Request:
-        """The request of a row that is not simply one step on."""
         text, count = row
         before = text[: len(text) - count]
         # The row may be several steps on: the engine does not ask for drafts after each.
         shorter = [each for each in (*left, *self.ended[::-1]) if len(each.text) <= len(before)]
-        begun = [each for each in shorter if _agree(each.text, before)]
-        if not begun:
+        if not (begun := [each for each in shorter if _agree(each.text, before)]):
             return Request(before.tolist(), self.max_length - len(before), self.make)
         request = max(begun, key=lambda each: len(each.text))
         if request in left:
@@ -323,8 +311,7 @@ def _next(row: Row, by_length: dict[int, list[Request]]) -> Request | None:
     text, count = row
     before = text[: len(text) - count]
     alike = by_length[len(before)]
-    request = next((each for each in alike if _agree(each.text, before)), None)
-    if request is not None:
+    if (request := next((each for each in alike if _agree(each.text, before)), None)) is not None:
         alike.remove(request)
     return request
 

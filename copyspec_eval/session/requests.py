@@ -1,7 +1,6 @@
 """From a prompt's tokens and generation settings to what an engine answers."""
 
 from collections import abc
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,15 +19,15 @@ class SequenceBuilder:
     """Builds an engine's requests as `model.generate` would read them."""
 
     pad_token_id: int | None
-    decode: Callable[[abc.Sequence[int]], str]  # with special tokens
-    eos_ids: Collection[int] = ()  # besides the model's own
+    decode: abc.Callable[[abc.Sequence[int]], str]  # with special tokens
+    eos_ids: abc.Collection[int] = ()  # besides the model's own
     seeds: RequestSeeds = field(default_factory=RequestSeeds)
 
     def build(
         self,
         model: PreTrainedModel,
         prompt_ids: abc.Sequence[int],
-        settings: Mapping[str, Any],
+        settings: abc.Mapping[str, Any],
         max_new_tokens: int,
         stops: abc.Sequence[str],
         seed: int,
@@ -56,7 +55,7 @@ class SequenceBuilder:
     def prepared(
         self,
         model: Any,
-        settings: Mapping[str, Any],
+        settings: abc.Mapping[str, Any],
         num_prompt_tokens: int,
         max_new_tokens: int,
         *,
@@ -81,7 +80,6 @@ class SequenceBuilder:
 
 
 def check_mode(config: GenerationConfig) -> None:
-    """Accept greedy decoding, and sampling of one sequence."""
     if config.cache_implementation == "quantized":
         raise RequestError("cache_implementation='quantized' is not served; leave it out")
     mode = config.get_generation_mode()

@@ -64,8 +64,7 @@ class Session:
         model_support.check_uncompiled(model)
         self.model, copied = model_copy(model)
         structure = copied, model.dtype, model.device
-        known = _MEASURED.get(model)
-        if known is None or known[0] != structure:
+        if (known := _MEASURED.get(model)) is None or known[0] != structure:
             model_support.check_config(model.config)
             known = _MEASURED[model] = structure, {}
         self._measured = known[1]

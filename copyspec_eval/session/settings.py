@@ -8,7 +8,7 @@ from typing import Any
 
 from accelerate.utils import convert_file_size_to_int
 
-from copyspec_eval.drafters.registry import default_drafter, drafter_factory, setting_value
+from copyspec_eval.drafters.registry import drafter_factory, setting_value
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_GAMMA, DraftOptions
 
@@ -25,8 +25,9 @@ def draft_options(drafter: str | None, gamma: int | None, **others: Any) -> Draf
         raise OptionError(
             f"gamma={gamma} has no effect on drafter={drafter}; leave one of them out"
         )
-    chosen = default_drafter(gamma) if drafter is None else drafter
-    return DraftOptions(chosen, PAPER_GAMMA if gamma is None else gamma, **others)
+    if gamma is None:
+        return DraftOptions("suffix" if drafter is None else drafter, PAPER_GAMMA, **others)
+    return DraftOptions("copyspec", gamma, **others)
 
 
 def parse_arms(

@@ -14,7 +14,7 @@ from copyspec_eval.decoding.exactness import fixed_width
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.base import Drafter, NoDrafter, num_likeliest
+from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory, longest_draft
 from copyspec_eval.types import Draft, ExactMode, Generation, Verdict
 from fuzzing.cases import Case, Request, text_of
@@ -43,12 +43,12 @@ class WatchedDrafter:
     Attributes:
         forwards: the tokens that each forward committed.
         is_finished: whether the request was said to be done.
-        num_likeliest: see `base.num_likeliest`.
+        num_likeliest: see `Drafter`.
     """
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.num_likeliest = num_likeliest(drafter)
+        self.num_likeliest = int(getattr(drafter, "num_likeliest", 0))
         self.forwards: list[list[int]] = []
         self.is_finished = False
 

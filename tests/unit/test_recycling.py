@@ -13,7 +13,7 @@ from tiny_models import tiny_model
 from copyspec_eval.decoding import engine
 from copyspec_eval.decoding.choosing import TopTokens, argmax_tokens, top_tokens
 from copyspec_eval.decoding.verify import verify
-from copyspec_eval.drafters.base import NoDrafter, num_likeliest
+from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
 from copyspec_eval.drafters.registry import drafter_factory
@@ -191,8 +191,8 @@ def test_logits_are_looked_through_only_where_a_drafter_asks(
 
     monkeypatch.setattr(engine, "top_tokens", counted)
     for drafter in (NoDrafter(), CopySpecDrafter(3, 10), SuffixDrafter(tree=True)):
-        assert num_likeliest(drafter) == 0
-    assert num_likeliest(recycling()) == NUM_LIKELIEST
+        assert getattr(drafter, "num_likeliest", 0) == 0
+    assert recycling().num_likeliest == NUM_LIKELIEST
     for options in (DraftOptions("suffix", tree=True), RECYCLE):
         assert counts == []
         pairs = pairs_of(tiny_model("llama"), drafter_factory(options), exact=False)

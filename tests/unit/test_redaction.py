@@ -16,6 +16,7 @@ from recorded_runs import manifest, turn, write_run
 
 from copyspec_eval import redaction
 from copyspec_eval.errors import OptionError
+from copyspec_eval.harness import autoload
 from copyspec_eval.harness import recorded as recording
 from copyspec_eval.harness.recorded import Arguments, recorded, with_environment
 from copyspec_eval.paper.plan import arguments as paper_arguments
@@ -152,7 +153,7 @@ def test_log_records_are_masked(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_command_is_recorded_as_it_was_parsed() -> None:
-    recording.watch_command()
+    autoload.watch_command()
     EvaluatorConfig(
         model="copyspec",
         model_args={"pretrained": "M", "token": SECRET, "gamma": 3},

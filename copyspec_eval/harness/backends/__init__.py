@@ -89,7 +89,6 @@ class Backend(LM):
         return {}
 
     def length(self, prompt: str) -> int:
-        """Of a prompt, as the backend orders its requests."""
         return len(prompt)
 
     def processors(self, gen_kwargs: dict[str, Any]) -> list[str] | None:

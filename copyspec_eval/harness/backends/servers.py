@@ -16,7 +16,6 @@ from lm_eval.models import api_models
 from tqdm.asyncio import tqdm_asyncio
 
 from copyspec_eval.harness import backends
-from copyspec_eval.harness.backends import Backend, TimedAnswer
 from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.redaction import without_secrets
 from copyspec_eval.types import Attempt, TurnCounts
@@ -44,7 +43,7 @@ class _Call:
 _under_way: ContextVar[_Call] = ContextVar("_under_way")
 
 
-class APIBackend(Backend):
+class APIBackend(backends.Backend):
     """The clock covers the whole call, including the network.
 
     With `num_concurrent=N` the server is kept busy with N requests: each has its own latency, and
@@ -60,13 +59,13 @@ class APIBackend(Backend):
     def rows(self) -> int:
         return super().rows() * (int(self._concurrent) if self.refills else 1)
 
-    def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
+    def ask(self, group: list[Instance]) -> tuple[list[str], list[backends.TimedAnswer]]:
         self._calls: list[_Call] = []
         with _without_notices():
             texts, timed = super().ask(group)
         return list(map(without_secrets, texts)), timed  # a server may echo them
 
-    def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
+    def timed_answers(self, group: list[Instance], seconds: float) -> list[backends.TimedAnswer]:
         counts = TurnCounts(seconds=seconds / len(group), latency_seconds=seconds)
         by_context: defaultdict[Any, list[_Call]] = defaultdict(list)
         for call in self._calls:
@@ -74,7 +73,7 @@ class APIBackend(Backend):
                 by_context[call.contexts[0]].append(call)
         is_alone = len(group) == 1
         return [
-            _timed_answer(counts, calls.pop(0), is_alone) if calls else TimedAnswer(counts)
+            _timed_answer(counts, calls.pop(0), is_alone) if calls else backends.TimedAnswer(counts)
             for calls in (by_context[instance.args[0]] for instance in group)
         ]
 
@@ -90,8 +89,7 @@ class APIBackend(Backend):
     def parse_generations(self, outputs: Any, **kwargs: Any) -> Any:
         """lm-eval calls this with each reply."""
         replies = outputs if isinstance(outputs, list) else [outputs]
-        call = _under_way.get(None)
-        if call is None:
+        if (call := _under_way.get(None)) is None:
             call = _Call(kwargs.get("contexts") or ())
             self._calls.append(call)
         if len(replies) == 1:
@@ -99,7 +97,7 @@ class APIBackend(Backend):
         return super().parse_generations(outputs=outputs, **kwargs)
 
 
-def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> TimedAnswer:
+def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> backends.TimedAnswer:
     """What a reply reports of its only answer, in the form of OpenAI's servers and of vLLM's."""
     usage = call.reply.get("usage") or {}
     metrics = call.reply.get("metrics") or {}
@@ -108,8 +106,8 @@ def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> TimedAnswe
     if reason == "stop" and "stop_reason" not in choice:
         reason = None  # an EOS or a stop string
     drafting = metrics.get("speculative_decoding") or {}  # vLLM's, at its level "detailed"
-    drafted = drafting.get("per_step_drafted") or ()
-    accepted = drafting.get("per_step_accepted") or ()
+    drafted = drafting.get("per_step_drafted") or []
+    accepted = drafting.get("per_step_accepted") or []
     made: tuple[Attempt, ...] = ()
     if num_tokens is not None:
         # At least the prefill and a forward for each draft; there may be more.
@@ -129,7 +127,7 @@ def _timed_answer(counts: TurnCounts, call: _Call, is_alone: bool) -> TimedAnswe
         known["decode_seconds"] = counts.seconds - prefill
     token_ids = choice.get("token_ids")
     ids = None if token_ids is None else tuple(token_ids)
-    return TimedAnswer(replace(counts, **known), ids, attempts=made)
+    return backends.TimedAnswer(replace(counts, **known), ids, attempts=made)
 
 
 @contextmanager

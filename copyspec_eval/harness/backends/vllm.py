@@ -11,7 +11,6 @@ from lm_eval.api.instance import Instance
 
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import backends
-from copyspec_eval.harness.backends import Backend, TimedAnswer
 from copyspec_eval.serving.proposer import Drafted
 from copyspec_eval.types import Attempt, DraftSource, TurnCounts
 
@@ -20,7 +19,7 @@ _TEMPERATURE = 1.0  # vLLM's own, where a request has none
 _COPYING = {"custom_class", "ngram", "ngram_gpu", "suffix"}
 
 
-class VLLMBackend(Backend):
+class VLLMBackend(backends.Backend):
     """The clock covers generation alone.
 
     Forwards are counted where vLLM's engine hands out their tokens. Times of a request are by
@@ -63,7 +62,7 @@ class VLLMBackend(Backend):
             return int(self._vllm_config.scheduler_config.max_num_seqs)
         return super().rows()
 
-    def timed_answers(self, group: list[Instance], seconds: float) -> list[TimedAnswer]:
+    def timed_answers(self, group: list[Instance], seconds: float) -> list[backends.TimedAnswer]:
         return [self._timed_answer(output, len(group)) for output in self._outputs]
 
     def loaded(self) -> dict[str, Any]:
@@ -92,7 +91,7 @@ class VLLMBackend(Backend):
     def _vllm_config(self) -> Any:
         return self.model.llm_engine.vllm_config
 
-    def _timed_answer(self, output: Any, num_rows: int) -> TimedAnswer:
+    def _timed_answer(self, output: Any, num_rows: int) -> backends.TimedAnswer:
         answer, times, prompt_ids = output.outputs[0], output.metrics, output.prompt_token_ids
         forwards = self._forwards[output.request_id]
         drafted = self.drafted(output, len(forwards))
@@ -113,7 +112,7 @@ class VLLMBackend(Backend):
             counts = replace(counts, prefill_seconds=prefill, decode_seconds=decode)
         reason = backends.finish_reason_from(answer.finish_reason, answer.stop_reason)
         timed = backends.with_tokens(counts, len(prompt_ids), answer.token_ids, reason)
-        return TimedAnswer(*timed[:2], tuple(prompt_ids), tuple(made), tuple(spans))
+        return backends.TimedAnswer(*timed[:2], tuple(prompt_ids), tuple(made), tuple(spans))
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> list[Any]:
         with watched(self.model.llm_engine) as self._forwards:
@@ -149,11 +148,7 @@ def watched(engine: Any) -> Iterator[dict[str, list[int]]]:
 
 
 def attempts(
-    drafted: Sequence[int],
-    accepted: Sequence[int],
-    num_tokens: int,
-    num_forwards: int,
-    source: DraftSource,
+    drafted: list[int], accepted: list[int], num_tokens: int, num_forwards: int, source: DraftSource
 ) -> tuple[Attempt, ...]:
     """The forwards of an answer that verified a draft, from vLLM's counts of each.
 
