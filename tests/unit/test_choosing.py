@@ -237,6 +237,17 @@ def test_the_winner_among_a_whole_vocabulary(deviation: float) -> None:
         check_winner(values, generator.random(5_000))
 
 
+def test_a_choice_goes_by_its_prefix_whatever_was_asked_before() -> None:
+    """Grown, cut, or another."""
+    source, logits = random.Random(0), torch.linspace(1, 1.1, 60)
+    penalty, ids = hf.RepetitionPenaltyLogitsProcessor(1.5), [0]
+    chooser = greedy(penalty)
+    for _ in range(200):
+        added = source.choices(range(60), k=source.randint(0, 20))
+        ids = [*ids[: source.randint(1, len(ids))], *added]
+        assert chooser.peek(ids, logits, 0) == greedy(penalty).peek(ids, logits, 0)
+
+
 def test_another_model_uses_the_numbers_of_the_choice_to_come() -> None:
     """One of a larger or smaller vocabulary too, and looking ahead uses none up."""
     flat = torch.zeros(100)
