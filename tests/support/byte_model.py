@@ -9,6 +9,15 @@ CHAT_TEMPLATE = (
 )
 
 
+def loaded(folder: Path) -> tuple[Any, Any]:
+    """A model and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    auto: Any = AutoModelForCausalLM
+    words: Any = AutoTokenizer
+    return auto.from_pretrained(folder).eval(), words.from_pretrained(folder)
+
+
 def save_byte_model(folder: Path, eos_factor: float = 1.0, hidden_size: int = 32) -> None:
     """Save model and tokenizer; 2,048 positions. Its answers soon repeat themselves.
 

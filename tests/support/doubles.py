@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
 
 import torch
+from fuzzing import doubles
 from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
@@ -54,37 +56,22 @@ class AdversarialDrafter(ScriptedDrafter):
 class RandomDrafter(ScriptedDrafter):
     """Right for a random stretch, then wrong; of random length; sometimes empty."""
 
+    kind = "partly right"
+
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         super().start(prompt_ids)
-        self.random = random.Random(str(prompt_ids))
+        source = random.Random(str(prompt_ids))
+        self.drafter = doubles.ScriptedDrafter(self.kind, self.answer, self.vocabulary, source)
+
+    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
+        self.drafter.observe(token_ids, verdict)
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        tokens = self.continuation(self.random.randint(0, min(max_tokens, 12)))
-        for index in range(self.random.randint(0, len(tokens)), len(tokens)):
-            tokens[index] = self.random.randrange(self.vocabulary)
-        return Draft(tuple(tokens), position=0)
+        return self.drafter.propose(max_tokens, thresholds)
 
 
 class RandomTreeDrafter(RandomDrafter):
-    """A tree in random order: right for a random stretch, with wrong branches along it."""
-
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        right = self.continuation(self.random.randint(0, min(max_tokens, 6)))
-        open_places: list[tuple[int, int]] = [(-1, 0)]
-        token_ids: list[int] = []
-        parents: list[int] = []
-        while len(token_ids) < min(max_tokens, len(thresholds)) and self.random.random() < 0.9:
-            parent, depth = self.random.choice(open_places)
-            is_right = 0 <= depth < len(right) and self.random.random() < 0.5
-            token = right[depth] if is_right else self.random.randrange(self.vocabulary)
-            siblings = [token_ids[node] for node, item in enumerate(parents) if item == parent]
-            if token in siblings:
-                continue
-            open_places.append((len(token_ids), depth + 1 if is_right else -100))
-            token_ids.append(token)
-            parents.append(parent)
-        positions = tuple(self.random.randint(-1, 3) for _ in token_ids)
-        return Draft(tuple(token_ids), 0, "context", tuple(parents), positions)
+    kind = doubles.TREE
 
 
 class RecordingChooser(TokenChooser):
@@ -101,6 +88,12 @@ class RecordingChooser(TokenChooser):
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         self.logits[len(prefix_ids)] = logits.clone()
         return super().choose(prefix_ids, logits)
+
+
+def verdict_on(draft: Draft, answer: Sequence[int]) -> Verdict:
+    """What verifying finds if the model gives `answer`, and -1 after it."""
+    continuation = chain(answer, repeat(-1))
+    return verify(draft, lambda _: next(continuation))
 
 
 def one_wrong_in(every: int) -> Callable[..., Verdict]:

@@ -4,7 +4,7 @@ import operator
 import random
 from collections.abc import Callable
 from functools import partial
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, cast
 
 import torch
@@ -34,10 +34,6 @@ def swap_all_weights(model: Any, choose: random.Random) -> None:
     """An exponential moving average takes the weights' place."""
     for weight in model.parameters():
         weight.data.copy_(weight.data + _noise(weight, choose, 0.1))
-
-
-def zero_a_layer(model: Any, choose: random.Random) -> None:
-    choose.choice(_linear_layers(model)).weight.data.zero_()
 
 
 def add_to_a_layer(model: Any, choose: random.Random) -> None:
@@ -287,38 +283,7 @@ def merge_and_unload(model: Any, choose: random.Random) -> None:
 
 
 CHANGES: list[Change] = [
-    swap_all_weights,
-    zero_a_layer,
-    add_to_a_layer,
-    write_through_numpy,
-    write_a_row_through_numpy,
-    zero_a_row,
-    scale_a_column_through_numpy,
-    put_other_storage,
-    put_another_parameter,
-    step_of_an_optimizer,
-    load_a_state,
-    add_without_grad,
-    change_a_norm,
-    change_a_buffer,
-    change_an_attribute,
-    change_the_config,
-    train_a_module,
-    change_the_scale_of_attention,
-    replace_a_module,
-    put_a_partial,
-    put_a_method,
-    write_into_a_plain_tensor,
-    prune_a_layer,
-    hook_a_layer,
-    hook_before_a_layer,
-    hook_with_a_state,
-    replace_a_forward,
-    remove_hooks,
-    add_an_adapter,
-    set_an_adapter,
-    disable_adapters,
-    merge_adapters,
-    unmerge_adapters,
-    merge_and_unload,
+    each
+    for name, each in vars().copy().items()
+    if isinstance(each, FunctionType) and each.__module__ == __name__ and name[0] != "_"
 ]

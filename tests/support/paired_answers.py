@@ -5,15 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from asking import asked as sequences_of
+from asking import engine, greedy
 from tiny_models import prompts
-from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
-from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
@@ -35,10 +33,6 @@ class Pair:
         return difference.agreement if difference else "identical"
 
 
-def greedy(*processors: Any) -> TokenChooser:
-    return TokenChooser(LogitsProcessorList(processors), do_sample=False)
-
-
 def copying(gamma: int = 1) -> DrafterFactory:
     return drafter_factory(DraftOptions("copyspec", gamma=gamma))
 
@@ -46,18 +40,12 @@ def copying(gamma: int = 1) -> DrafterFactory:
 def engine_of(
     model: Any, make_drafter: DrafterFactory, exact: bool = True, batch_size: int = 1
 ) -> Engine:
-    """One with drafts of ten tokens; if exact, its steps have one width, and bits of their own."""
-    return Engine(
-        model,
-        make_drafter,
-        num_draft_tokens=10,
-        exact=ExactMode(16) if exact else None,
-        batch_size=batch_size,
-    )
+    """If exact, its steps have one width, and bits of their own."""
+    return engine(model, make_drafter, ExactMode(16) if exact else None, batch_size=batch_size)
 
 
 def plain_of(model: Any) -> Engine:
-    return Engine(model, NoDrafter, num_draft_tokens=0, exact=None)
+    return engine(model, num_draft_tokens=0)
 
 
 def pairs_of(
@@ -69,13 +57,13 @@ def pairs_of(
     asked: abc.Sequence[tuple[int, ...]] | None = None,
 ) -> list[Pair]:
     """Every prompt of `asked` answered by both arms, in order."""
-    engine = engine_of(model, make_drafter, exact, batch_size)
-    sequences = [Sequence(ids, StopRule(BUDGET), make_chooser()) for ids in asked or prompts()]
+    sequences = sequences_of(asked or prompts(), BUDGET, make_chooser)
     actual: list[Pair] = []
 
     def finish(index: int, answers: list[PairedAnswer]) -> None:
         actual.extend(Pair(index, answer.generation, answer.baseline) for answer in answers)
 
-    PairedEngine(model, [engine]).generate(sequences, finish)
+    judged = engine_of(model, make_drafter, exact, batch_size)
+    PairedEngine(model, [judged]).generate(sequences, finish)
     assert [pair.index for pair in actual] == list(range(len(sequences)))
     return actual

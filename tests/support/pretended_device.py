@@ -34,20 +34,9 @@ LACKING: dict[str, set[torch.dtype]] = {
 
 _aten: Any = torch.ops.aten
 _weak_reference: Any = StorageWeakRef
-_READING = {
-    _aten._local_scalar_dense,
-    _aten._unique2,
-    _aten.allclose,
-    _aten.bincount,
-    _aten.equal,
-    _aten.is_nonzero,
-    _aten.item,
-    _aten.masked_select,
-    _aten.nonzero,
-    _aten.nonzero_numpy,
-    _aten.unique_consecutive,
-    _aten.unique_dim,
-}
+_READING = {_aten.item, _aten._local_scalar_dense, _aten.is_nonzero, _aten.equal, _aten.allclose}
+_READING |= {_aten.nonzero, _aten.nonzero_numpy, _aten.masked_select, _aten.bincount}
+_READING |= {_aten._unique2, _aten.unique_consecutive, _aten.unique_dim}
 """The host waits for a number, be it only the size of the result."""
 _INDEXING = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_}
 _TAKING_SCALARS = {_aten.masked_fill, _aten.masked_fill_, _aten.fill, _aten.fill_, _aten.where}
@@ -64,12 +53,8 @@ class DeviceError(RuntimeError):
 class Event:
     """A copy between host and device, or a wait for the device.
 
-    Attributes:
-        kind: "read" is from the device; an "upload" to it waits as well, unless its memory is
-            pinned; a "wait" is a synchronisation.
-        operation: of torch.
-        layer: class of the innermost module that was running; empty outside of all.
-        place: file and line, the innermost of our code or a model's.
+    An "upload" waits as well, unless its memory is pinned. `layer` is the class of the innermost
+    module that was running, `place` the innermost file and line of our code or a model's.
     """
 
     kind: Literal["read", "upload", "wait"]
@@ -80,13 +65,7 @@ class Event:
 
 @dataclass
 class PretendedDevice:
-    """See the module; a context manager, within which the device is there.
-
-    Attributes:
-        name: "cuda", "mps", "xpu", each alone or with a number.
-        events: in their order.
-        num_forwards: how often a model was run, its layers not counted.
-    """
+    """See the module; a context manager, within which the device is there."""
 
     name: str
     events: list[Event] = field(default_factory=list)
@@ -119,17 +98,14 @@ class PretendedDevice:
 
     @property
     def device(self) -> torch.device:
-        """As a tensor there names it."""
         return named(self.name)
 
     def owner_of(self, tensor: torch.Tensor) -> torch.device:
-        """Where a tensor is."""
         storage = _storage(tensor)
         known = None if storage is None else self._labels.get(storage._cdata)
         return known[1] if known else tensor.device if storage is None else HOST
 
     def label(self, tensor: torch.Tensor, device: torch.device) -> None:
-        """Say where a tensor is, and all that share its memory."""
         if tensor.dtype in LACKING.get(device.type, ()):
             raise DeviceError(f"{device.type} has no {tensor.dtype}")
         storage = _storage(tensor)
@@ -137,14 +113,12 @@ class PretendedDevice:
         self._labels.pop(storage._cdata, None)
         if device != HOST:
             if len(self._labels) % 10_000 == 9_999:
-                self._labels = {
-                    key: entry for key, entry in self._labels.items() if not entry[0].expired()
-                }
+                alive = [item for item in self._labels.items() if not item[1][0].expired()]
+                self._labels = dict(alive)
             # While there is a weak reference, no other storage is given the address.
             self._labels[storage._cdata] = _weak_reference(storage), device
 
     def move(self, tensor: torch.Tensor, target: torch.device, operation: str) -> torch.Tensor:
-        """A copy on another device."""
         self.copied(tensor, self.owner_of(tensor), target, operation)
         moved = tensor.clone()
         self.label(moved, target)
@@ -158,7 +132,6 @@ class PretendedDevice:
             self.record("read" if target == HOST else "upload", operation)
 
     def record(self, kind: Literal["read", "upload", "wait"], operation: str) -> None:
-        """Append to `events`."""
         layer = self._running[-1] if self._running else ""
         self.events.append(Event(kind, operation, layer, _place()))
 
@@ -243,7 +216,6 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
     def _device(self, func: Any, args: Any, given: Sequence[torch.Tensor]) -> torch.device:
-        """Where an operation is computed."""
         owner, packet = self._of.owner_of, func.overloadpacket
         devices = [owner(tensor) for tensor in given]
         if packet is _aten.copy_:
@@ -271,11 +243,8 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         whole, indices, *others = args
         device = self._of.owner_of(whole)
         values = [value for value in others if isinstance(value, torch.Tensor)]
-        places = [
-            self._of.owner_of(value)
-            for value in values
-            if value.dim() or self._of.owner_of(value) != HOST
-        ]
+        owned = [(value, self._of.owner_of(value)) for value in values]
+        places = [owner for value, owner in owned if value.dim() or owner != HOST]
         for index in (index for index in indices if index is not None):
             of_index = self._of.owner_of(index)
             if of_index != HOST:
@@ -315,9 +284,8 @@ class _FunctionMode(TorchFunctionMode):
                 getter = getattr(tensor, f"is_{kind}").__get__
                 self._instead[getter] = lambda it, kind=kind: pretended.owner_of(it).type == kind
             if hasattr(tensor, kind):
-                self._instead[getattr(tensor, kind)] = lambda it, device=kind, *_, **__: self._to(
-                    it, device
-                )
+                move = lambda it, device=kind, *_, **__: self._to(it, device)  # noqa: E731
+                self._instead[getattr(tensor, kind)] = move
 
     def __torch_function__(
         self, func: Any, types: object, args: Any = (), kwargs: Any = None
@@ -338,7 +306,6 @@ class _FunctionMode(TorchFunctionMode):
         return self._placed(func, func(*args, **kwargs), target)
 
     def _placed(self, func: Any, output: Any, target: torch.device) -> Any:
-        """What a function made, on the device that it was to be made on."""
         for tensor in _tensors(output):
             if func in _WITH_DATA:
                 self._of.copied(tensor, self._of.owner_of(tensor), target, func.__name__)
@@ -355,16 +322,12 @@ class _FunctionMode(TorchFunctionMode):
         if generator is None:
             return
         tensors = _tensors(args)
-        wanted = (
-            self._of.owner_of(tensors[0])
-            if tensors and device is None
-            else self._named(device or HOST)
-        )
+        wanted = self._named(device or HOST)
+        if tensors and device is None:
+            wanted = self._of.owner_of(tensors[0])
         has = getattr(generator, "labelled", HOST)
         if has.type != wanted.type:
-            raise DeviceError(
-                f"{func.__name__}: expected a {wanted.type!r} generator, found {has.type!r}"
-            )
+            raise DeviceError(f"{func.__name__}: a {has.type} generator, not of {wanted.type}")
 
     def _to(self, tensor: torch.Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
         other = args[0] if args else kwargs.get("other")

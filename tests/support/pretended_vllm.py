@@ -64,18 +64,14 @@ class LLM:
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
         """Of two pipeline stages, as lists, which is how they come from other processes."""
-        return [
-            _plain(getattr(worker, method)(*args))
-            for worker in (self._worker_of_first_stage, self._worker)
-        ]
+        workers = self._worker_of_first_stage, self._worker
+        return [_plain(getattr(worker, method)(*args)) for worker in workers]
 
     def generate(self, prompts: Any, sampling_params: Any, **_: Any) -> list[Any]:
         processor = self.llm_engine.output_processor
         proposer = self._worker and self._worker.model_runner.drafter
-        asked = [
-            self._asked(list(prompt), **each)
-            for prompt, each in zip(prompts, sampling_params, strict=True)
-        ]
+        pairs = zip(prompts, sampling_params, strict=True)
+        asked = [self._asked(list(prompt), **each) for prompt, each in pairs]
         if self.wrong_after is not None:
             for request in asked:
                 request.answer_ids[self.wrong_after :] = [0]
@@ -87,10 +83,8 @@ class LLM:
         def on_step(request: Asked, sampled: list[int]) -> None:
             if sampled:
                 beyond = len(request.output_ids) - (request.stop or MOST_LENGTH)
-                output = SimpleNamespace(
-                    request_id=names[id(request)],
-                    new_token_ids=sampled[: len(sampled) - max(0, beyond)],
-                )
+                given = sampled[: len(sampled) - max(0, beyond)]
+                output = SimpleNamespace(request_id=names[id(request)], new_token_ids=given)
                 processor.process_outputs([output])
 
         serve(proposer, asked, NUM_ROWS, random.Random(0), on_step, **self._limits)
@@ -103,10 +97,8 @@ class LLM:
         return Asked(prompt_ids, answer_ids, min(stops, default=None))
 
     def _output(self, request: Asked, name: str, is_drafting: bool) -> Any:
-        metrics = SimpleNamespace(
-            per_step_drafted=[drafted for drafted, _ in request.verified],
-            per_step_accepted=[accepted for _, accepted in request.verified],
-        )
+        drafted, accepted = ([each[at] for each in request.verified] for at in (0, 1))
+        metrics = SimpleNamespace(per_step_drafted=drafted, per_step_accepted=accepted)
         token_ids = request.output_ids[: request.stop]
         answer = SimpleNamespace(
             text=self._tokenizer.decode(token_ids),
@@ -139,13 +131,9 @@ class EngineArgs:
 @contextmanager
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """lm-eval's own `vllm` model, in front of `LLM` in place of vLLM."""
+    named = {"LLM": LLM, "SamplingParams": dict, "EngineArgs": EngineArgs}
     contents: dict[str, dict[str, Any]] = {
-        "vllm": {
-            "LLM": LLM,
-            "SamplingParams": dict,
-            "TokensPrompt": lambda prompt_token_ids: prompt_token_ids,
-            "EngineArgs": EngineArgs,
-        },
+        "vllm": {**named, "TokensPrompt": lambda prompt_token_ids: prompt_token_ids},
         "vllm.lora": {},
         "vllm.lora.request": {"LoRARequest": None},
         "vllm.tokenizers": {"get_tokenizer": lambda name, **_: AutoTokenizer.from_pretrained(name)},
@@ -155,10 +143,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         module.__spec__ = ModuleSpec(name, None)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    version = metadata.version
-    monkeypatch.setattr(
-        metadata, "version", lambda name: "0.8.0" if name == "vllm" else version(name)
-    )
+    versions = {"vllm": "0.8.0"}
+    of_others = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: versions.get(name) or of_others(name))
     placeholder = "lm_eval.models.vllm_causallms:VLLM"
     monkeypatch.setitem(model_registry._objs, "vllm", placeholder)
     LLM.made.clear()

@@ -15,6 +15,11 @@ from copyspec_eval.records import SpanCharacters, TurnRecord
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
 from copyspec_eval.reports.recorded import read_recorded
 
+MADE = {
+    "started_at": "2026-01-02T03:04",
+    "versions": {"torch": "2"},
+    "hardware": {"processor": "P", "accelerators": []},
+}
 HOSTILE = (
     "<script>window.hacked = 1</script></script><img src=x onerror='window.hacked=1'>"
     " \"quotes\" & 'more' \u2028 \U0001f680\U0001f469\u200d\U0001f680 \u05e9\u05dc\u05d5\u05dd "

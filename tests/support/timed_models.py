@@ -30,3 +30,13 @@ def rows(answers: list[str]) -> list[TurnRecord]:
     records = [record_of(answer) for answer in answers]
     assert None not in records
     return [record for record in records if record is not None]
+
+
+def check_counts(row: TurnRecord) -> None:
+    """Every token is of the model's own or of a draft, and every copy has its place."""
+    accepted = sum(attempt.num_accepted for attempt in row.attempts)
+    assert row.counts.num_forwards is not None
+    assert row.counts.num_tokens is not None
+    # The last forward may give nothing of the model's own: the answer ended within its draft.
+    assert row.counts.num_forwards + accepted - row.counts.num_tokens in (0, 1)
+    assert sum(span.length for span in row.spans) == accepted

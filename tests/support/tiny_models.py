@@ -10,29 +10,18 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from asking import model_from
 from packaging.version import Version
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
+from transformers import CONFIG_MAPPING, AutoTokenizer
 
 VOCABULARY = 120
 CAPS = Version(transformers.__version__) >= Version("5.20")
 """Whether transformers' own attention reads Gemma 2's soft-capping; else the model is refused."""
 
-_SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
-_GPT2_SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 256,
-}
+_SHAPE: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48}
+_SHAPE |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+_SHAPE |= {"max_position_embeddings": 256}
+_GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
 _GEMMA: dict[str, Any] = {
     "head_dim": 8,
     "sliding_window": 12,
@@ -62,7 +51,7 @@ PROMPT_LENGTHS = (5, 33, 18, 12, 27)
 
 
 def tiny_config(model_type: str, **changes: Any) -> Any:
-    shape = _GPT2_SHAPE if model_type == "gpt2" else _SHAPE
+    shape = _GPT2 | {"vocab_size": VOCABULARY} if model_type == "gpt2" else _SHAPE
     special = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
     config_class: Any = CONFIG_MAPPING[model_type]
     return config_class(**(shape | special | ARCHITECTURES[model_type] | changes))
@@ -70,32 +59,15 @@ def tiny_config(model_type: str, **changes: Any) -> Any:
 
 @functools.cache
 def tiny_model(model_type: str, dtype: torch.dtype = torch.float32) -> Any:
-    """The same weights each time, spread so widely that the argmax is rarely a near-tie."""
-    torch.manual_seed(0)
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_config(tiny_config(model_type), dtype=dtype).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model
+    return model_from(tiny_config(model_type), dtype=dtype)
 
 
 @functools.cache
 def larger_model(dtype: torch.dtype) -> Any:
     """Wide enough that matrix products are cut into blocks and shared among threads."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=2048,
-        hidden_size=256,
-        intermediate_size=704,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        eos_token_id=None,
-    )
-    auto: Any = AutoModelForCausalLM
-    return auto.from_config(config, dtype=dtype).eval()
+    shape: dict[str, Any] = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704}
+    shape |= {"num_attention_heads": 8, "max_position_embeddings": 512}
+    return model_from(tiny_config("qwen2", **shape), None, dtype)
 
 
 def with_twins(model: Any) -> Any:
@@ -121,14 +93,10 @@ def save_with_tokenizer(
     """
     auto: Any = AutoTokenizer
     words = auto.from_pretrained(tokenizer)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 4096}
-    special = {"bos_token_id": None, "initializer_range": 0.05}
-    special |= {"eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
-    config_class: Any = CONFIG_MAPPING[model_type]
-    options = _SHAPE | shape | special | ARCHITECTURES[model_type] | {"vocab_size": 151936}
-    torch.manual_seed(0)
-    causal: Any = AutoModelForCausalLM
-    model = causal.from_config(config_class(**options))
+    special = {"bos_token_id": None, "eos_token_id": words.eos_token_id, "vocab_size": 151936}
+    special |= {"pad_token_id": words.pad_token_id, "max_position_embeddings": 4096}
+    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, **special}
+    model = model_from(tiny_config(model_type, **shape, initializer_range=0.05), std=None)
     model = change(model) if change else model
     model.generation_config.repetition_penalty = 1.1
     model.save_pretrained(folder)

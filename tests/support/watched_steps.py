@@ -16,12 +16,8 @@ from copyspec_eval.decoding.engine import Engine
 class Taken:
     """A prefill, or a step of a batch.
 
-    Attributes:
-        what: either.
-        is_greedy: whether a row takes the argmax of bare logits.
-        num_forwards: of the model, and of a draft model.
-        num_picked: tokens that were chosen otherwise, one at a time.
-        events: see there.
+    It `is_greedy` where a row takes the argmax of bare logits; `num_forwards` are of the model and
+    of a draft model, `num_picked` tokens were chosen otherwise, one at a time.
     """
 
     what: str

@@ -4,33 +4,29 @@ import gc
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from byte_model import save_byte_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from asking import generated
+from byte_model import loaded, save_byte_model
 
 import copyspec_eval
-from copyspec_eval import Answer, generate
+from copyspec_eval import generate
 from copyspec_eval.errors import CopySpecError
 
 TEXT = "to be or not to be, that is the question: to be or not to"
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """A small model whose tokens are bytes, and its tokenizer."""
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`generate` of a small model whose tokens are bytes."""
     folder = tmp_path_factory.mktemp("bytes")
     save_byte_model(folder, eos_factor=1.7)
-    return load(folder)
-
-
-def load(folder: Path) -> tuple[Any, Any]:
-    auto: Any = AutoModelForCausalLM
-    words: Any = AutoTokenizer
-    return auto.from_pretrained(folder).eval(), words.from_pretrained(folder)
+    return partial(generate, *loaded(folder))
 
 
 def test_the_public_names() -> None:
@@ -50,17 +46,18 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert ran.stdout.strip() == "[]", ran.stderr
 
 
-def test_answers_are_those_of_plain_decoding(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    conversation = [{"role": "user", "content": TEXT}]
-    prompts: Any = [TEXT, conversation, "abc " * 9]
-    plain = generate(model, tokenizer, prompts, max_new_tokens=80, drafter="none")
-    answers = generate(model, tokenizer, prompts, max_new_tokens=80)
-    batch = generate(model, tokenizer, prompts, max_new_tokens=80, batch_size=2, store=True)
+def test_answers_are_those_of_plain_decoding(ask: Any) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    prompts: Any = [TEXT, turns, "abc " * 9]
+    plain = ask(prompts, max_new_tokens=80, drafter="none")
+    answers = ask(prompts, max_new_tokens=80)
+    batch = ask(prompts, max_new_tokens=80, batch_size=2, store=True)
     assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
     assert [each.text for each in batch] == [each.text for each in plain]
     assert answers[0].prompt == TEXT
-    assert answers[1].prompt == f"user: {TEXT}\nassistant: "
+    assert answers[1].prompt == "user: a\nassistant: b\nassistant: "
+    [alone] = ask(turns, max_new_tokens=80)
+    assert (alone.prompt, alone.text) == (answers[1].prompt, answers[1].text)
     assert max(each.tokens_per_forward for each in answers) > 1.5
     assert all(each.tokens_per_forward == 1 for each in plain)
     assert max(each.copied_share for each in answers) > 0.3
@@ -68,65 +65,39 @@ def test_answers_are_those_of_plain_decoding(loaded: tuple[Any, Any]) -> None:
     assert {each.finish_reason for each in answers} <= {"eos", "length"}
 
 
-def test_it_is_what_generate_gives(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    [answer] = generate(model, tokenizer, TEXT, max_new_tokens=60)
-    inputs = tokenizer(TEXT, return_tensors="pt", return_token_type_ids=False)
-    output = model.generate(**inputs, do_sample=False, max_new_tokens=60)
-    assert list(answer.token_ids) == output[0, len(inputs["input_ids"][0]) :].tolist()
+def test_it_is_what_generate_gives(ask: Any) -> None:
+    [answer] = ask(TEXT, max_new_tokens=60)
+    model, tokenizer = ask.args
+    assert list(answer.token_ids) == generated(model, tokenizer(TEXT)["input_ids"], 60)
 
 
-def test_one_conversation_is_one_prompt(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    answers = generate(model, tokenizer, messages, max_new_tokens=3)
-    assert [each.prompt for each in answers] == ["user: a\nassistant: b\nassistant: "]
-
-
-def test_stop_strings_are_cut_off(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    [whole] = generate(model, tokenizer, TEXT, max_new_tokens=40)
+def test_stop_strings_are_cut_off(ask: Any) -> None:
+    [whole] = ask(TEXT, max_new_tokens=40)
     stop = whole.text[10:12]
-    [answer] = generate(model, tokenizer, TEXT, max_new_tokens=40, stop=stop)
+    [answer] = ask(TEXT, max_new_tokens=40, stop=stop)
     assert answer.text == whole.text.partition(stop)[0]
     assert answer.finish_reason == "stop"
     assert answer.whole_text.endswith(stop)
 
 
-def test_sampling_goes_by_the_seed(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    texts = [TEXT, TEXT]
-    draws = {
-        seed: [
-            each.text
-            for each in generate(
-                model, tokenizer, texts, max_new_tokens=20, do_sample=True, seed=seed
-            )
-        ]
-        for seed in (0, 1)
-    }
-    again = generate(
-        model, tokenizer, texts, max_new_tokens=20, do_sample=True, drafter="none", batch_size=2
-    )
-    assert draws[0] == [each.text for each in again]
+def test_sampling_goes_by_the_seed(ask: Any) -> None:
+    sample = partial(ask, [TEXT, TEXT], max_new_tokens=20, do_sample=True)
+    draws = [[each.text for each in sample(seed=seed)] for seed in (0, 1)]
+    assert draws[0] == [each.text for each in sample(drafter="none", batch_size=2)]
     assert len({*draws[0], *draws[1]}) == 4
 
 
-def test_a_conversation_goes_on_where_it_was(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
+def test_a_conversation_goes_on_where_it_was(ask: Any) -> None:
     question = "x" * 600
-    [first] = generate(model, tokenizer, question, max_new_tokens=4)
-    [second] = generate(model, tokenizer, question + first.text + "y", max_new_tokens=4)
-    [without] = generate(
-        model, tokenizer, question + first.text + "y", max_new_tokens=4, prefix_cache=0
-    )
+    [first] = ask(question, max_new_tokens=4)
+    [second] = ask(question + first.text + "y", max_new_tokens=4)
+    [without] = ask(question + first.text + "y", max_new_tokens=4, prefix_cache=0)
     assert second.counts.num_reused_tokens
     assert not without.counts.num_reused_tokens
     assert second.token_ids == without.token_ids
 
 
-def test_a_streamer_hears_every_token(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
+def test_a_streamer_hears_every_token(ask: Any) -> None:
     received: list[list[int]] = []
 
     class Streamer:
@@ -136,48 +107,36 @@ def test_a_streamer_hears_every_token(loaded: tuple[Any, Any]) -> None:
         def end(self) -> None:
             received.append([])
 
-    [answer] = generate(model, tokenizer, TEXT, max_new_tokens=40, streamer=Streamer())
+    [answer] = ask(TEXT, max_new_tokens=40, streamer=Streamer())
     prompt, *steps, last = received
-    assert prompt == tokenizer(TEXT)["input_ids"]
+    assert prompt == ask.args[1](TEXT)["input_ids"]
     assert [token for step in steps for token in step] == list(answer.token_ids)
     assert last == []
     assert len(steps) == answer.counts.num_forwards
 
 
-def test_a_draft_model(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    [plain] = generate(model, tokenizer, "qwerty", max_new_tokens=30)
-    [answer] = generate(
-        model, tokenizer, "qwerty", max_new_tokens=30, drafter="none", draft_model=model, delta=3
-    )
+def test_a_draft_model(ask: Any) -> None:
+    [plain] = ask("qwerty", max_new_tokens=30)
+    options = {"drafter": "none", "draft_model": ask.args[0], "delta": 3}
+    [answer] = ask("qwerty", max_new_tokens=30, **options)
     assert answer.token_ids == plain.token_ids
     assert answer.tokens_per_forward > 2
 
 
-def test_it_shows_itself_with_marks(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    [answer] = generate(model, tokenizer, "<b>" * 30, max_new_tokens=40)
+def test_it_shows_itself_with_marks(ask: Any) -> None:
+    [answer] = ask("<b>" * 30, max_new_tokens=40)
     shown = answer._repr_html_()
     assert "<mark" in shown
     assert "<b>" not in shown
     assert "copied from" in shown
     assert f"40 tokens in {answer.counts.num_forwards} forwards" in shown
-    plain = Answer(
-        text="a & b",
-        token_ids=(1, 2),
-        spans=(),
-        counts=answer.counts,
-        attempts=(),
-        prompt="",
-        whole_text="a & b",
-        span_characters=(),
-    )
+    plain = replace(answer, text="a & b", whole_text="a & b", spans=(), span_characters=())
     assert "a &amp; b" in plain._repr_html_()
 
 
 def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
     save_byte_model(tmp_path)
-    model, tokenizer = load(tmp_path)
+    model, tokenizer = loaded(tmp_path)
     generate(model, tokenizer, "abc", max_new_tokens=2)
     watched = weakref.ref(model)
     del model
@@ -188,6 +147,11 @@ def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"prompts": ["a", ""]}, "prompt 1 is empty"),
+        ({"prompts": ["a", "b"], "streamer": object()}, "streamer is for one prompt"),
+        ({"prompts": torch.tensor([1])}, "prompt 0 is of type Tensor; pass a text or a list of me"),
+        ({"prompts": [1, 2, 3]}, "prompt 0 is of type int; pass a text"),
+        ({"model": "gpt2"}, "model is a str; pass a loaded model"),
         ({"drafter": "copyspek"}, "did you mean 'copyspec'"),
         ({"gamma": 0}, "gamma must be an integer"),
         ({"tree": True}, "exact=False"),
@@ -199,33 +163,13 @@ def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
         ({"temprature": 1.0}, "unknown generation setting 'temprature'"),
         ({"num_beams": 2}, "beam search"),
         ({"cache_implementation": "quantized"}, "cache_implementation='quantized'"),
-        (
-            {"prefix_cache": "big"},
-            r"prefix_cache must be a size, e\.g\. 2GB, or 0 for none, got 'big'",
-        ),
+        ({"prefix_cache": "big"}, r"prefix_cache must be a size, e\.g\. 2GB, or 0 .*, got 'big'"),
         ({"store": "runs/base"}, "store must be true"),
     ],
 )
-def test_options_that_are_refused(
-    loaded: tuple[Any, Any], options: dict[str, Any], message: str
-) -> None:
+def test_options_that_are_refused(ask: Any, options: dict[str, Any], message: str) -> None:
+    given = {"prompts": TEXT, "model": ask.args[0], "tokenizer": ask.args[1], **options}
     with pytest.raises(CopySpecError, match=message) as refusal:
-        generate(*loaded, TEXT, **options)
+        generate(**given)
     assert "\n" not in str(refusal.value)
-
-
-def test_prompts_that_are_refused(loaded: tuple[Any, Any]) -> None:
-    model, tokenizer = loaded
-    with pytest.raises(CopySpecError, match="prompt 1 is empty"):
-        generate(model, tokenizer, ["a", ""])
-    with pytest.raises(CopySpecError, match="streamer is for one prompt"):
-        generate(model, tokenizer, ["a", "b"], streamer=object())
-    with pytest.raises(
-        CopySpecError, match="prompt 0 is of type Tensor; pass a text or a list of mess"
-    ):
-        generate(model, tokenizer, torch.tensor([1, 2]))  # type: ignore[arg-type]
-    with pytest.raises(CopySpecError, match="prompt 0 is of type int; pass a text"):
-        generate(model, tokenizer, [1, 2, 3])  # type: ignore[arg-type]
-    with pytest.raises(CopySpecError, match="model is a str; pass a loaded model"):
-        generate("gpt2", tokenizer, "a")  # type: ignore[arg-type]
-    assert generate(model, tokenizer, []) == []
+    assert ask([]) == []

@@ -13,7 +13,6 @@ TABLE = ROOT / "results" / "ARCHITECTURES.md"
 
 
 def committed() -> str:
-    """The table, where it is of the installed transformers."""
     text = TABLE.read_text()
     if f"transformers {table.versions()['transformers']}," not in text:
         pytest.skip("NOT TESTED: results/ARCHITECTURES.md is of another version of transformers")

@@ -1,9 +1,11 @@
 """Several arms in one run: how they are named, and what they leave."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from in_process import evaluate_into, rows_in
@@ -49,25 +51,21 @@ def test_shared_settings_hold_for_arms_without_their_own() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, byte_model: Path, questions: Path) -> Path:
-    """Four documents of two turns, answered by three arms and the baseline."""
     folder = tmp_path_factory.mktemp("arms")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COPYSPEC_DATA_DIR", str(questions))
+    with mock.patch.dict(os.environ, COPYSPEC_DATA_DIR=str(questions)):
         evaluate_into(folder, byte_model, f"arms={ARMS}", limit=4)
     return folder
 
 
 def test_every_arm_answers_every_request(run: Path) -> None:
     rows = rows_in(run)
-    by_run: dict[str, list[tuple[int, int]]] = {}
-    for row in rows:
-        by_run.setdefault(row.run_id, []).append((row.doc_id, row.turn))
-    asked = sorted((doc, turn) for doc in range(4) for turn in (1, 2))
-    assert [sorted(answered) for answered in by_run.values()] == [asked] * 3
-    for row in rows:
-        assert row.baseline is not None
-        assert row.baseline.difference is None
-        assert row.token_ids == row.baseline.token_ids
+    asked = [(doc, turn) for doc in range(4) for turn in (1, 2)]
+    runs = {row.run_id for row in rows}
+    assert len(runs) == 3
+    answered = [(row.run_id, row.doc_id, row.turn) for row in rows]
+    assert sorted(answered) == sorted((run_id, *each) for run_id in runs for each in asked)
+    assert all(row.baseline and row.token_ids == row.baseline.token_ids for row in rows)
+    assert not any(row.baseline and row.baseline.difference for row in rows)
     baselines = {(row.doc_id, row.turn, str(row.baseline.counts)) for row in rows if row.baseline}
     assert len(baselines) == len(asked), "one baseline for all arms"
 
@@ -78,11 +76,8 @@ def test_each_arm_is_a_run_with_its_own_settings(run: Path) -> None:
     assert [each["gamma"] for each in drafting] == [1, 2, 3]
     assert drafting[1]["num_draft_tokens"] == 0
     assert all(each["arms"] == ["copyspec", "copyspec", "suffix + store"] for each in drafting)
-
-
-def test_looking_alone_copies_nothing(run: Path) -> None:
     drafts = {row.run_id: row.counts.drafts for row in rows_in(run) if row.drafter == "copyspec"}
-    assert list(map(bool, drafts.values())) == [True, False]
+    assert [*map(bool, drafts.values())] == [True, False], "looking alone copies nothing"
 
 
 def test_arms_are_lines_with_equal_scores(run: Path) -> None:
@@ -96,7 +91,16 @@ def test_arms_are_lines_with_equal_scores(run: Path) -> None:
     assert len(set(board.lines["baseline_tokens_per_second"])) == 1
 
 
-def test_arms_are_compared_one_by_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arms_are_compared_one_by_one_and_one_wrong_arm_fails(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "forged")
+    file = tmp_path / "forged" / "turns.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[-1]["token_ids"][0] += 1
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["compare", str(tmp_path / "forged")]) == 1
+    capsys.readouterr()
     assert list(read_arms(read_run(run))) == [
         "copyspec, gamma=1, num_draft_tokens=10, delta=5",
         "copyspec, gamma=2, num_draft_tokens=0, delta=5",
@@ -104,16 +108,6 @@ def test_arms_are_compared_one_by_one(run: Path, capsys: pytest.CaptureFixture[s
     ]
     assert main(["compare", str(run)]) == 0
     assert capsys.readouterr().out.count("identical") >= 3
-
-
-def test_one_wrong_arm_fails(run: Path, tmp_path: Path) -> None:
-    """The last arm's answers, with a token changed."""
-    shutil.copytree(run, tmp_path / "forged")
-    file = tmp_path / "forged" / "turns.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows[-1]["token_ids"][0] += 1
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["compare", str(tmp_path / "forged")]) == 1
 
 
 def test_a_run_that_goes_on_is_the_same_lines(
@@ -132,12 +126,9 @@ def test_a_run_that_goes_on_is_the_same_lines(
     assert board.lines["runs"].tolist() == [1, 1, 1]
 
 
-def test_arms_name_the_drafters(byte_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="names the drafters; leave drafter=suffix out"):
-        evaluate_into(tmp_path, byte_model, "arms=copyspec,drafter=suffix")
-
-
-def test_a_run_without_answers_has_no_arms(tmp_path: Path) -> None:
+def test_no_arms_without_answers_or_beside_a_drafter(byte_model: Path, tmp_path: Path) -> None:
     (tmp_path / "turns.jsonl").write_text("")
     with pytest.raises(DataError, match="no sample logs"):
         read_arms(read_run(tmp_path))
+    with pytest.raises(OptionError, match="names the drafters; leave drafter=suffix out"):
+        evaluate_into(tmp_path, byte_model, "arms=copyspec,drafter=suffix")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from benchmarks import report, side_by_side
 from benchmarks.side_by_side import ENGINE_ARMS, Bench, answer_all, figures, peak_memory, prepare
+from recorded_runs import MADE
 from tiny_models import tiny_model
 
 from copyspec_eval.errors import CopySpecError
@@ -15,7 +16,6 @@ from copyspec_eval.reports.earlier_runs import Trace
 
 @pytest.fixture(scope="module")
 def traces() -> list[Trace]:
-    """Answers that repeat their prompt, and then diverge from it."""
     prompts = [tuple(range(2 + start, 22 + start)) for start in (0, 30)]
     return [Trace("x", 2, prompt, (*prompt[:15], 99, 98, *prompt[:10])) for prompt in prompts]
 
@@ -50,11 +50,9 @@ def test_all_ways_give_the_recorded_answer(model: Any, bench: Bench, traces: lis
         "arms": {name: arms[name] | {"peak_bytes": peaks[name]} for name in arms},
         "traces": {"file": "F", "turn": 2, "count": 2},
         "manifest": {
-            "started_at": "2026-01-02T03:04",
             "command": "bench --traces F",
             "config": {"dtype": "bfloat16", "device": "cpu", "threads": 2},
-            "versions": {"torch": "2"},
-            "hardware": {"processor": "P", "accelerators": []},
+            **MADE,
         },
     }
     text = report.render(result)

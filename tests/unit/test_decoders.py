@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from benchmarks import decoders
+from recorded_runs import MADE
 
 
 def row(decoder: str, rates: list[float], batch_size: int = 1, **options: Any) -> dict[str, Any]:
@@ -58,8 +59,7 @@ def test_what_is_written_down_names_no_folder() -> None:
 
 
 def test_the_file_says_where_and_what() -> None:
-    manifest = {"started_at": "2026-01-02T03:04", "threads": 2, "hardware": {"processor": "P"}}
-    text = decoders.render({"model": "M", "manifest": manifest}, ROWS)
+    text = decoders.render({"model": "M", "manifest": {"threads": 2, **MADE}}, ROWS)
     assert "M in bfloat16" in text
     assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text
     assert decoders.table(ROWS) in text

@@ -8,23 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from asking import SUFFIX, asked, engine, generated, model_from
 from benchmarks.forced import ForcedModel
 from steps import exact_mode_of
 from tiny_models import tiny_config, tiny_model
-from transformers import AutoModelForCausalLM, LogitsProcessorList
 from ways import EXACT_WAYS, WAYS
 
-from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import step_costs
-from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.registry import (
-    LONGEST_DRAFT,
-    drafter_factory,
-    drafter_kind,
-    longest_draft,
-)
+from copyspec_eval.drafters.registry import LONGEST_DRAFT, drafter_kind, longest_draft
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 BUDGET = 48
@@ -33,13 +24,7 @@ MODES = [*((name, False) for name in WAYS), *((name, True) for name in EXACT_WAY
 
 
 def model_of(**changes: Any) -> Any:
-    torch.manual_seed(0)
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_config(tiny_config("llama", **changes)).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model
+    return model_from(tiny_config("llama", **changes))
 
 
 def answered(
@@ -48,46 +33,29 @@ def answered(
     exact: bool,
     prompt: abc.Sequence[int],
     budget: int = BUDGET,
-    step_costs: dict[int, float] | None = None,
+    costs: dict[int, float] | None = None,
 ) -> Generation:
-    engine = Engine(
-        model,
-        drafter_factory(options),
-        num_draft_tokens=10 if exact else longest_draft(options),
-        exact=exact_mode_of(model) if exact else None,
-        step_costs=step_costs,
+    mode, longest = (exact_mode_of(model), 10) if exact else (None, longest_draft(options))
+    [made] = engine(model, options, mode, longest, step_costs=costs).generate(
+        asked([prompt], budget)
     )
-    chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
-    [made] = engine.generate([Sequence(tuple(prompt), StopRule(budget), chooser)])
     return made
 
 
-def generated(model: Any, prompt: abc.Sequence[int]) -> list[int]:
-    ids = torch.tensor([prompt])
-    output = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=BUDGET,
-        pad_token_id=0,
-    )
-    continued: list[int] = output[0, len(prompt) :].tolist()
-    return continued
-
-
 @pytest.mark.parametrize(("way", "exact"), MODES)
-def test_a_prompt_of_one_token(way: str, exact: bool) -> None:
-    model = tiny_model("llama")
-    made = answered(model, WAYS[way], exact, [5])
-    assert list(made.token_ids) == generated(model, [5])
+def test_a_prompt_of_one_token_and_a_vocabulary_of_two(way: str, exact: bool) -> None:
+    source = random.Random(0)
+    two = model_of(vocab_size=2, bos_token_id=None, pad_token_id=None)
+    coins = [source.randrange(2) for _ in range(60)]
+    for model, prompt in ((tiny_model("llama"), [5]), (two, coins)):
+        made = answered(model, WAYS[way], exact, prompt)
+        assert list(made.token_ids) == generated(model, prompt, BUDGET)
 
 
 @pytest.mark.usefixtures("either_kernels")
 @pytest.mark.parametrize("mode", [None, ExactMode(16)], ids=str)
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_an_unused_token_whose_embedding_is_no_number(
-    mode: ExactMode | None, batch_size: int
-) -> None:
+def test_an_unused_token_whose_embedding_is_nan(mode: ExactMode | None, batch_size: int) -> None:
     """Steps are padded with tokens of the text, not with one that may be anything."""
     model = model_of()
     prompts = [[5, 6, 7, 5, 6], [9, 8] * 6, [3], [4, 4, 4, 7]]
@@ -96,31 +64,15 @@ def test_an_unused_token_whose_embedding_is_no_number(
         with torch.no_grad():
             model.get_input_embeddings().weight[0] = embedding
             model.lm_head.weight[0] = 0.0
-        engine = Engine(
-            model,
-            drafter_factory(DraftOptions("suffix")),
-            num_draft_tokens=10,
-            exact=mode,
-            batch_size=batch_size,
-        )
-        chooser = TokenChooser(LogitsProcessorList(), do_sample=False)
-        asked = [Sequence(tuple(prompt), StopRule(BUDGET), chooser) for prompt in prompts]
-        answers.append([made.token_ids for made in engine.generate(asked)])
+        made = engine(model, SUFFIX, mode, batch_size=batch_size).generate(asked(prompts, BUDGET))
+        answers.append([answer.token_ids for answer in made])
     assert answers[0] == answers[1]
     assert all(0 not in answer for answer in answers[0]), "else this shows nothing"
 
 
-@pytest.mark.parametrize(("way", "exact"), MODES)
-def test_a_vocabulary_of_two(way: str, exact: bool) -> None:
-    model = model_of(vocab_size=2, bos_token_id=None, pad_token_id=None)
-    source = random.Random(0)
-    prompt = [source.randrange(2) for _ in range(60)]
-    assert list(answered(model, WAYS[way], exact, prompt).token_ids) == generated(model, prompt)
-
-
 @functools.cache
-def plainly_after_equal_tokens(exact: bool) -> Generation:
-    return answered(long_model(), WAYS["none"], exact, [7] * LONG)
+def after_equal_tokens(way: str, exact: bool) -> Generation:
+    return answered(long_model(), WAYS[way], exact, [7] * LONG)
 
 
 @functools.cache
@@ -131,19 +83,14 @@ def long_model() -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "exact"), MODES)
 def test_thirty_thousand_equal_tokens(way: str, exact: bool) -> None:
-    made = answered(long_model(), WAYS[way], exact, [7] * LONG)
-    assert made.token_ids == plainly_after_equal_tokens(exact).token_ids
-
-
-def never_repeating(start: int) -> list[int]:
-    return list(range(start, start + ANSWER))
+    assert after_equal_tokens(way, exact).token_ids == after_equal_tokens("none", exact).token_ids
 
 
 SOURCE = random.Random(0)
 ODD = {
-    "one token, then nothing repeats": ([5], never_repeating(100)),
+    "one token, then nothing repeats": ([5], [*range(100, 100 + ANSWER)]),
     "one token, then it again": ([5], [5] * ANSWER),
-    "the same token, then nothing repeats": ([7] * LONG, never_repeating(100)),
+    "the same token, then nothing repeats": ([7] * LONG, [*range(100, 100 + ANSWER)]),
     "the same token, with another here and there": (
         [7] * SHORT,
         [SOURCE.choice([7, 7, 7, 8]) for _ in range(ANSWER)],
@@ -152,7 +99,7 @@ ODD = {
         [SOURCE.randrange(2) for _ in range(SHORT)],
         [SOURCE.randrange(2) for _ in range(ANSWER)],
     ),
-    "nothing ever repeats": (list(range(1000, 1000 + SHORT)), never_repeating(100)),
+    "nothing ever repeats": (list(range(1000, 1000 + SHORT)), [*range(100, 100 + ANSWER)]),
     "what repeats is always followed by another token": (
         [token for index in range(SHORT // 4) for token in (9, 10, 11, 1000 + index)],
         [token for index in range(ANSWER // 4) for token in (9, 10, 11, 2000 + index)],
@@ -181,13 +128,11 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name: str) -> None:
     for _ in range(3):
         for way, options in WAYS.items():
             by_cost = drafter_kind(options.drafter).num_draft_tokens is None
-            made = answered(
-                model, options, False, prompt, len(answer), step_costs=costs if by_cost else None
-            )
+            of_way = costs if by_cost else None
+            made = answered(model, options, False, prompt, len(answer), of_way)
             assert list(made.token_ids) == answer
             seconds.setdefault(way, []).append(made.counts.seconds or 0.0)
     plain = seconds.pop("none")
-    for way, of_way in seconds.items():
-        ratio = statistics.median(one / other for one, other in zip(of_way, plain, strict=True))
-        print(f"{name}: {way} takes {ratio:.2f} of the time of none")
+    for way, drafted in seconds.items():
+        ratio = statistics.median(one / other for one, other in zip(drafted, plain, strict=True))
         assert ratio <= MOST or way == "copyspec", way

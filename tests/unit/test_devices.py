@@ -11,39 +11,34 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from accelerate import dispatch_model
+from asking import asked, engine, greedy, sampling
 from benchmarks import device_check
-from lm_eval.api.instance import Instance
-from paired_answers import greedy
+from byte_model import loaded
 from pretended_device import HOST, DeviceError, PretendedDevice
+from timed_models import CONTEXTS, instances
 from tiny_models import prompts, tiny_model
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LogitsProcessorList,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, choosing, draft_model, engine, forward, row_runner
+from copyspec_eval.decoding import attention, choosing, draft_model, forward, row_runner
+from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import check_exact
-from copyspec_eval.decoding.paired import PairedEngine
+from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import check_cache, choose_cache
-from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
+
+Patch = pytest.MonkeyPatch
 
 slow = pytest.mark.slow
 DEVICES = ("cuda", "mps", "xpu")
@@ -51,25 +46,14 @@ FIXED, INVARIANT = ExactMode(16), ExactMode()
 """As if it had been checked: nothing here looks at bits."""
 
 
-def sampling() -> TokenChooser:
+def penalised_draws() -> TokenChooser:
     """With processors of all kinds; made where the device is, as by the harness."""
-    processors = [
-        RepetitionPenaltyLogitsProcessor(1.2),
-        TemperatureLogitsWarper(0.8),
-        TopKLogitsWarper(20),
-        TopPLogitsWarper(0.9),
-    ]
-    return TokenChooser(LogitsProcessorList(processors), do_sample=True, seed=5)
-
-
-def penalised() -> TokenChooser:
-    return greedy(RepetitionPenaltyLogitsProcessor(1.1))
+    warpers = hf.TemperatureLogitsWarper(0.8), hf.TopKLogitsWarper(20), hf.TopPLogitsWarper(0.9)
+    return sampling(hf.RepetitionPenaltyLogitsProcessor(1.2), *warpers, seed=5)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Prompts answered by an engine."""
-
     model_type: str = "qwen2"
     options: DraftOptions = field(default_factory=lambda: WAYS["suffix+tree"])
     batch_size: int = 3
@@ -83,23 +67,23 @@ class Case:
         return self.answers_of(on(device, tiny_model(self.model_type)), device)
 
     def answers_of(self, model: Any, device: str | None) -> list[Generation]:
-        """By a model that is there."""
         drafting = DraftModel(on(device, tiny_model("llama")), self.delta) if self.delta else None
-        made = Engine(
+        made = engine(
             model,
-            drafter_factory(self.options),
-            num_draft_tokens=10,
-            exact=self.exact,
+            self.options,
+            self.exact,
             batch_size=self.batch_size,
             draft_model=drafting,
             prefix_cache=PrefixCache(10**8) if self.keeps_prefixes else None,
         )
         answers = []
         for _ in range(1 + self.keeps_prefixes):
-            asked = prompts()[1:]
-            rules = [StopRule(8 + 3 * number) for number in range(len(asked))]
-            choosers = [self.chooser() for _ in asked]
-            answers += made.generate(list(map(Sequence, asked, rules, choosers)))
+            answers += made.generate(
+                [
+                    Sequence(ids, StopRule(8 + 3 * number), self.chooser())
+                    for number, ids in enumerate(prompts()[1:])
+                ]
+            )
         return answers
 
 
@@ -113,21 +97,18 @@ def on(device: str | None, model: Any) -> Any:
 
 
 CASES: dict[str, Case] = {
-    "sampling": Case(chooser=sampling),
+    "sampling": Case(chooser=penalised_draws),
     "draft model": Case(options=WAYS["copyspec"], delta=4),
     "prefix cache": Case(keeps_prefixes=True),
     "exact": Case(options=WAYS["suffix"], exact=FIXED),
     "exact, packed": Case(options=WAYS["suffix"], exact=INVARIANT, keeps_prefixes=True),
     "recycling": Case(options=WAYS["suffix+recycle+tree"]),
     "gpt_oss": Case("gpt_oss", WAYS["suffix"], exact=FIXED),
-    "processors": Case(chooser=penalised),
-    "sampling with a draft model": Case(options=WAYS["copyspec"], delta=3, chooser=sampling),
+    "processors": Case(chooser=lambda: greedy(hf.RepetitionPenaltyLogitsProcessor(1.1))),
+    "sampling with a draft model": Case(options=WAYS["copyspec"], delta=3, chooser=penalised_draws),
     **{f"batch, {name}": Case(options=way) for name, way in WAYS.items()},
     **{f"one row, {name}": Case(options=way, batch_size=1) for name, way in WAYS.items()},
-    **{
-        model_type: Case(model_type, WAYS["suffix"], exact=FIXED)
-        for model_type in ("gemma2", "gpt2", "mixtral")
-    },
+    **{kind: Case(kind, WAYS["suffix"], exact=FIXED) for kind in ("gemma2", "gpt2", "mixtral")},
 }
 CORE = ("sampling", "prefix cache", "gpt_oss")
 """Those that are not slow on any device: in them are NumPy, copies, and sums in a given dtype."""
@@ -167,20 +148,15 @@ def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
     """And the model that rescores a difference is on the device, too."""
     with PretendedDevice("mps") as pretended, watched(pretended) as taken:
         model = on("mps", tiny_model("qwen2"))
-        made = Engine(
-            model, drafter_factory(WAYS["suffix"]), num_draft_tokens=10, exact=None, batch_size=2
-        )
-        pair = PairedEngine(model, [made])
-        asked = [Sequence(ids, StopRule(12), greedy()) for ids in prompts()]
-        actual = []
-        pair.generate(asked, lambda index, answers: actual.extend(answers))
+        pair = PairedEngine(model, [engine(model, WAYS["suffix"], batch_size=2)])
+        requests = asked(prompts(), 12)
+        actual: list[PairedAnswer] = []
+        pair.generate(requests, lambda index, answers: actual.extend(answers))
         # The first answer, with a token of the second in its place: a difference to explain.
         answer = actual[0].generation.token_ids
         other = (*answer[:5], (answer[5] + 1) % 7, *answer[6:])
-        difference = pair._rescorers[0].explain(asked[0], other, answer)
-    assert all(
-        answer.generation.token_ids == answer.baseline.generation.token_ids for answer in actual
-    )
+        difference = pair._rescorers[0].explain(requests[0], other, answer)
+    assert all(one.generation.token_ids == one.baseline.generation.token_ids for one in actual)
     assert difference is not None
     assert difference.margin is not None
     check_all(taken)
@@ -191,9 +167,9 @@ def test_layers_on_two_devices(is_dispatched: bool) -> None:
     """As `parallelize=True` spreads them; a layer that nobody sends its input to is refused."""
     name = "batch, suffix+tree"
     case = CASES[name]
-    devices = {"model.embed_tokens": "cuda:0", "model.rotary_emb": "cuda:0"}
-    devices |= {"model.layers.0": "cuda:0", "model.layers.1": "cuda:1"}
-    devices |= {"model.norm": "cuda:1", "lm_head": "cuda:1"}
+    first, second = ("embed_tokens", "rotary_emb", "layers.0"), ("layers.1", "norm")
+    devices = {f"model.{name}": "cuda:0" for name in first} | {"lm_head": "cuda:1"}
+    devices |= {f"model.{name}": "cuda:1" for name in second}
     with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
         model = on("cuda:0", tiny_model("qwen2"))
         if is_dispatched:
@@ -232,23 +208,15 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ["sampling", pytest.param("exact", marks=slow)])
-def test_lm_evals_model_is_on_the_device(
-    name: str, byte_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model: Any = AutoModelForCausalLM.from_pretrained(byte_model).eval()
-    words = AutoTokenizer.from_pretrained(byte_model)
+def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path, monkeypatch: Patch) -> None:
+    model, words = loaded(byte_model)
     options, settings = SETTINGS[name]
 
     def answers(model: Any) -> list[str]:
         torch.manual_seed(0)
         lm = CopySpecLM(pretrained=model, tokenizer=words, batch_size=2, **options)
-        asked = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is"]
-        given: dict[str, Any] = {"max_gen_toks": 10, "until": [], **settings}
-        instances = [
-            Instance("generate_until", {}, (text, given), number, ("task", number, 1))
-            for number, text in enumerate(asked)
-        ]
-        return lm.generate_until(instances, disable_tqdm=True)
+        given = {"max_gen_toks": 10, **settings}
+        return lm.generate_until(instances(given, contexts=CONTEXTS[:3]), disable_tqdm=True)
 
     wanted = answers(model)
     with PretendedDevice("mps") as pretended:
@@ -262,8 +230,7 @@ def test_lm_evals_model_is_on_the_device(
     check_all(taken)
 
 
-def test_the_check_of_a_gpu_runs_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as few widths and a batch show it."""
+def test_the_check_of_a_gpu_runs_on_one(monkeypatch: Patch) -> None:
     sizes = replace(device_check._SIZES["cpu"], budget=2, rounds=1)
     monkeypatch.setitem(device_check._SIZES, "cuda", sizes)
     monkeypatch.setattr(device_check, "_DTYPES", (torch.float32,))
@@ -280,26 +247,17 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
     with PretendedDevice("cuda") as pretended:
-        model = on("cuda", tiny_model("qwen2"))
         remaining = PrefixCache(10**8)
-        made = Engine(
-            model,
-            drafter_factory(WAYS["none"]),
-            num_draft_tokens=3,
-            exact=None,
-            prefix_cache=remaining,
-        )
-        made.generate([Sequence(prompts()[1], StopRule(4), greedy())])
-        blocks = list(remaining._blocks.values())
-        assert blocks
-        tensors = [tensor for block in blocks for tensor, _ in block.states.values()]
-        assert {*map(pretended.owner_of, tensors)} == {HOST}
+        made = engine(on("cuda", tiny_model("qwen2")), WAYS["none"], prefix_cache=remaining)
+        made.generate(asked(prompts()[1:2], 4))
+        states = [block.states.values() for block in remaining._blocks.values()]
+        assert {pretended.owner_of(tensor) for of in states for tensor, _ in of} == {HOST}
 
 
 # What the pretence itself is worth.
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, item: Any, name: str, old: str, new: str) -> None:
+def planted(monkeypatch: Patch, item: Any, name: str, old: str, new: str) -> None:
     """Change the text of a function, where it stands once, for the time of a test."""
     function = inspect.unwrap(getattr(item, name))
     text = "from __future__ import annotations\n" + textwrap.dedent(inspect.getsource(function))
@@ -326,16 +284,17 @@ MIXES: dict[str, tuple[str, Any, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", MIXES)
-def test_a_planted_mix_of_devices_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mix_of_devices_is_refused(name: str, monkeypatch: Patch) -> None:
     case, *change = MIXES[name]
     planted(monkeypatch, *change)
     with pytest.raises(DeviceError, match=r"of tensors on|NumPy cannot read"):
         taken_with(CASES[case])
 
 
-SECOND = "step.logits[0, 0].item(); greedy ="
+SYNC, READ = "torch.cuda.synchronize()", "assert query.isfinite().all()"
+ROW = "logits[0].argmax().item(); [argmax] ="
 WAITS: dict[str, tuple[str, Any, str, str, str]] = {
-    "a second read": ("exact", Engine, "_commit", "greedy =", SECOND),
+    "a second read": ("exact", Engine, "_commit", "greedy =", "step.logits[0, 0].item(); greedy ="),
     "a read for each token": (
         "one row, copyspec",
         choosing,
@@ -345,39 +304,21 @@ WAITS: dict[str, tuple[str, Any, str, str, str]] = {
     ),
     "runners-up apart": (
         "recycling",
-        engine,
+        engine_module,
         "top_tokens",
         "torch.cat(columns, -1).tolist()",
         "[a + b for a, b in zip(columns[0].tolist(), columns[1].tolist())]",
     ),
-    "a synchronisation": (
-        "batch, copyspec",
-        Engine,
-        "_step",
-        "drafts = self._draft(rows)",
-        "torch.cuda.synchronize(); drafts = self._draft(rows)",
-    ),
-    "a read in a layer": (
-        "exact",
-        attention,
-        "_attend",
-        "kv_heads = key.shape[1]",
-        "kv_heads = key.shape[1]; assert query.isfinite().all()",
-    ),
+    "a synchronisation": ("batch, copyspec", Engine, "_step", "drafts =", f"{SYNC}; drafts ="),
+    "a read in a layer": ("exact", attention, "_attend", "groups =", f"{READ}; groups ="),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
-    "a read for each row": (
-        "draft model",
-        DraftModel,
-        "propose",
-        "[argmax] = ",
-        "_, [argmax] = logits[0].argmax().item(), ",
-    ),
+    "a read for each row": ("draft model", DraftModel, "propose", "[argmax] =", ROW),
 }
 """A case, and a function of ours with its text and another that waits for the device once more."""
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_a_planted_wait_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_wait_is_counted(name: str, monkeypatch: Patch) -> None:
     case, item, *change = WAITS[name]
     planted(monkeypatch, item, *change)
     taken = taken_with(CASES[case])
@@ -386,9 +327,7 @@ def test_a_planted_wait_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_planted_float64_is_refused_where_there_is_none(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_float64_is_refused_where_there_is_none(device: str, monkeypatch: Patch) -> None:
     planted(monkeypatch, TokenChooser, "_pick", "logits[None].float()", "logits[None].double()")
     if device == "cuda":
         assert taken_with(CASES["processors"], device)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from asking import engine, greedy, model_from, sampling
 from steps import exact_mode_of
 from tiny_models import VOCABULARY, prompts, tiny_config, tiny_model
 from transformers import (
     AutoModelForCausalLM,
-    LogitsProcessorList,
     SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopPLogitsWarper,
@@ -19,10 +19,8 @@ from transformers import (
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.sources import read_jsonl
 from copyspec_eval.types import DraftOptions, Generation
@@ -35,17 +33,15 @@ ARCHITECTURES = ["qwen2", *(pytest.param(n, marks=SLOW) for n in ("gemma2", "gpt
 DRAFTERS = ["none", pytest.param("copyspec", marks=SLOW), "suffix"]
 
 
-def greedy(index: int) -> TokenChooser:
-    return TokenChooser(LogitsProcessorList(), do_sample=False)
+def plain(index: int) -> TokenChooser:
+    return greedy()
 
 
 def sampled(index: int) -> TokenChooser:
-    warpers: Any = [TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9)]
-    return TokenChooser(LogitsProcessorList(warpers), do_sample=True, seed=index)
+    return sampling(TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9), seed=index)
 
 
 def noisy(model: Any, noise: float) -> Any:
-    """A copy of a model with noise on its weights; all noise makes it another model."""
     other = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -63,25 +59,22 @@ def answers(
     batch_size: int,
     exact: bool,
 ) -> list[Generation]:
-    engine = Engine(
-        model,
-        drafter_factory(DraftOptions(drafter, gamma=2)),
-        num_draft_tokens=10,
-        exact=exact_mode_of(model, batch_size) if exact else None,
-        batch_size=batch_size,
-        draft_model=draft_model,
+    options, mode = DraftOptions(drafter, gamma=2), exact_mode_of(model, batch_size)
+    made = engine(
+        model, options, mode if exact else None, batch_size=batch_size, draft_model=draft_model
     )
-    return engine.generate(
-        [
-            Sequence(prompt, StopRule(BUDGET + index), choose(index))
-            for index, prompt in enumerate(prompts())
-        ]
+    return made.generate(
+        [Sequence(ids, StopRule(BUDGET + n), choose(n)) for n, ids in enumerate(prompts())]
     )
+
+
+def tokens(answers: list[Generation]) -> list[tuple[int, ...]]:
+    return [answer.token_ids for answer in answers]
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "inexact"])
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("choose", [greedy, sampled])
+@pytest.mark.parametrize("choose", [plain, sampled])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("noise", [0.0, 0.05, pytest.param(1.0, marks=SLOW)])
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
@@ -94,10 +87,9 @@ def test_the_tokens_are_those_without_a_draft_model(
     exact: bool,
 ) -> None:
     model = tiny_model(model_type)
-    plain = answers(model, None, "none", choose, batch_size, exact)
     drafting = DraftModel(noisy(model, noise), DELTA)
     actual = answers(model, drafting, drafter, choose, batch_size, exact)
-    assert [one.token_ids for one in actual] == [one.token_ids for one in plain]
+    assert tokens(actual) == tokens(answers(model, None, "none", choose, batch_size, exact))
     attempts = [a for one in actual for a in one.attempts if a.source == "model"]
     assert attempts
     if noise == 0:
@@ -110,23 +102,19 @@ def test_the_tokens_are_those_without_a_draft_model(
         assert sum(attempt.num_accepted for attempt in attempts) < 0.5 * num_drafted
 
 
-def test_prompts_longer_than_a_chunk_and_a_smaller_vocabulary(monkeypatch: Any) -> None:
+def test_prompts_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("copyspec_eval.decoding.draft_model._CHUNK", 4)
     model = tiny_model("llama")
-    plain = answers(model, None, "none", greedy, 4, False)
-    same = DraftModel(model, DELTA)
-    actual = answers(model, same, "none", greedy, 4, False)
-    assert [one.token_ids for one in actual] == [one.token_ids for one in plain]
+    actual = answers(model, DraftModel(model, DELTA), "none", plain, 4, False)
+    assert tokens(actual) == tokens(answers(model, None, "none", plain, 4, False))
     assert all(a.num_accepted == a.num_drafted for one in actual for a in one.attempts)
 
 
 def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:
-    """Any rule accepts sum(min(p, q)) of its drafts at the most: what min(1, p/q) does."""
     auto: Any = AutoModelForCausalLM
     target = auto.from_pretrained(model_path(TINY)).eval()
     smaller = noisy(target, 0.2)
-    warpers: Any = LogitsProcessorList([TemperatureLogitsWarper(2.0)])
-    chooser = TokenChooser(warpers, do_sample=True, seed=0)
+    chooser = sampling(TemperatureLogitsWarper(2.0))
     accepted, most, count = 0, 0.0, 0
     for row in [row.fields for row in read_jsonl(RECORDED)][::8]:
         token_ids = row["token_ids"]
@@ -140,7 +128,6 @@ def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:
             draft = chooser.peek(token_ids[:place], draft_logits[place], 0)
             accepted += draft == chooser.choose(token_ids[:place], logits[place])
         count += len(token_ids)
-    print(f"{count} drafts: accepted {accepted / count:.3f}, at the most {most / count:.3f}")
     assert count > 1000
     assert most / count < 0.97
     assert accepted / count > most / count - 0.05
@@ -148,23 +135,16 @@ def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can() -> None:
 
 @pytest.mark.parametrize("vocabulary", [VOCABULARY - 8, VOCABULARY + 8])
 @pytest.mark.parametrize("temperature", [None, 0.8])
-def test_a_draft_model_may_have_more_or_fewer_unused_tokens(
-    vocabulary: int, temperature: float | None
-) -> None:
-    """As the sizes of one family have; processors hold a value per token of the target."""
+def test_a_draft_model_of_another_vocabulary(vocabulary: int, temperature: float | None) -> None:
     model = tiny_model("llama")
-    torch.manual_seed(1)
-    auto: Any = AutoModelForCausalLM
-    other = auto.from_config(tiny_config("llama", vocab_size=vocabulary)).eval()
+    other = model_from(tiny_config("llama", vocab_size=vocabulary), std=None)
 
     def choose(seed: int) -> TokenChooser:
         bias = SequenceBiasLogitsProcessor([[[VOCABULARY - 1], -1.0], [[3], 0.5]])
-        processors: list[Any] = [bias]
-        if temperature is not None:
-            processors.append(TemperatureLogitsWarper(temperature))
-        return TokenChooser(LogitsProcessorList(processors), temperature is not None, seed)
+        if temperature is None:
+            return greedy(bias)
+        return sampling(bias, TemperatureLogitsWarper(temperature), seed=seed)
 
-    plain = answers(model, None, "none", choose, 2, exact=False)
     drafted = answers(model, DraftModel(other, delta=5), "none", choose, 2, exact=False)
-    assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
+    assert tokens(drafted) == tokens(answers(model, None, "none", choose, 2, exact=False))
     assert sum((one.counts.drafts or {})["model"].num_drafted for one in drafted) > 50

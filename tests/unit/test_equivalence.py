@@ -6,17 +6,18 @@ import math
 import time
 from collections import abc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from asking import engine, generated, greedy
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
 from steps import exact_mode_of
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, skip_if_refused, tiny_model
-from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogitsWarper
+from transformers import GenerationConfig, TemperatureLogitsWarper
 from ways import WAYS
 
-from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
 from copyspec_eval.decoding.model_support import check_config
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
@@ -36,27 +37,10 @@ Answers = dict[tuple[int, ...], list[int]]
 
 
 @functools.cache
-def expected(
-    model_type: str, repetition_penalty: float = 1.0, eos_id: int | None = None
-) -> Answers:
-    """What `model.generate(do_sample=False)` answers, one prompt at a time."""
+def expected(model_type: str, penalty: float = 1.0, eos_id: int | None = None) -> Answers:
+    settings: dict[str, Any] = {"repetition_penalty": penalty, "eos_token_id": eos_id}
     model = tiny_model(model_type)
-    answers = {}
-    for prompt in prompts():
-        ids = torch.tensor([prompt])
-        output = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            generation_config=GenerationConfig(
-                do_sample=False,
-                max_new_tokens=BUDGET,
-                repetition_penalty=repetition_penalty,
-                eos_token_id=eos_id,
-                pad_token_id=0,
-            ),
-        )
-        answers[prompt] = output[0, len(prompt) :].tolist()
-    return answers
+    return {prompt: generated(model, prompt, BUDGET, **settings) for prompt in prompts()}
 
 
 EARLIER = {
@@ -68,10 +52,7 @@ EARLIER = {
 
 def earlier_answers(answer_ids: list[int]) -> list[list[int]]:
     """Two to the same request: one of another model, and one that changes every tenth token."""
-    changed = [
-        (token + 1) % VOCABULARY if place % 10 == 7 else token
-        for place, token in enumerate(answer_ids)
-    ]
+    changed = [(id + (place % 10 == 7)) % VOCABULARY for place, id in enumerate(answer_ids)]
     return [answer_ids[::-1], changed]
 
 
@@ -117,15 +98,14 @@ def answer(
         chooser = TokenChooser(processors, do_sample=temperature is not None, seed=seed)
         earlier = earlier_answers(plain[prompt]) if drafter in EARLIER else []
         sequences.append(Sequence(prompt, stop_rule or StopRule(BUDGET), chooser, earlier))
-    make_drafter = drafter_makers(plain)[drafter]
-    engine = Engine(
-        model,
-        make_drafter,
-        num_draft_tokens=10,
-        exact=exact_mode_of(model, batch_size) if exact else None,
-        batch_size=batch_size,
-    )
-    return dict(zip(prompts(), engine.generate(sequences), strict=True))
+    mode = exact_mode_of(model, batch_size) if exact else None
+    made = engine(model, drafter_makers(plain)[drafter], mode, batch_size=batch_size)
+    return dict(zip(prompts(), made.generate(sequences), strict=True))
+
+
+def first_forwards(model_type: str, batch_size: int, exact: bool) -> int:
+    """At a fixed width the prefill carries no draft and gives one token."""
+    return int(exact and exact_mode_of(tiny_model(model_type), batch_size).width is not None)
 
 
 def tokens(answers: dict[tuple[int, ...], Generation]) -> Answers:
@@ -143,7 +123,7 @@ def test_model_is_accepted(model_type: str) -> None:
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
 @pytest.mark.parametrize("model_type", VARIED_FIRST)
-def test_same_tokens_as_generate(
+def test_the_tokens_of_generate(
     model_type: str, drafter: str, batch_size: int, exact: bool
 ) -> None:
     answers = answer(model_type, drafter, batch_size, exact)
@@ -152,8 +132,7 @@ def test_same_tokens_as_generate(
         accepted = sum(attempt.num_accepted for attempt in generation.attempts)
         assert generation.counts.num_forwards == len(generation.token_ids) - accepted
         if drafter == "OracleDrafter":
-            # At a fixed width the prefill carries no draft and gives one token.
-            is_fixed = exact and exact_mode_of(tiny_model(model_type), batch_size).width is not None
+            is_fixed = first_forwards(model_type, batch_size, exact)
             assert generation.counts.num_forwards == is_fixed + -(-(BUDGET - is_fixed) // 11)
         if drafter in EARLIER:
             assert generation.counts.num_forwards < BUDGET / 2
@@ -166,14 +145,13 @@ def test_same_tokens_as_generate(
 
 @functools.cache
 def sampled_plainly(model_type: str) -> Answers:
-    """What plain decoding draws, one prompt at a time."""
     return tokens(answer(model_type, "none", batch_size=1, exact=False, temperature=0.7))
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
 @pytest.mark.parametrize("model_type", TWO_FIRST)
-def test_the_same_draws_whatever_was_drafted(
+def test_the_draws_of_plain_decoding(
     model_type: str, drafter: str, batch_size: int, exact: bool
 ) -> None:
     wanted = sampled_plainly(model_type)
@@ -228,45 +206,28 @@ def test_penalty_eos_and_stop_string_inside_drafts(
     assert answers[prompts()[0]].counts.finish_reason == "eos"
     assert answers[prompts()[1]].counts.finish_reason == "stop"
     if drafter == "OracleDrafter":
-        is_fixed = exact and exact_mode_of(tiny_model(model_type), batch_size).width is not None
-        for prompt in prompts()[:2]:
-            assert answers[prompt].counts.num_forwards == 1 + is_fixed, (
-                "it ended inside the first draft"
-            )
-
-
-def test_float64_is_compared_as_generate_compares_it() -> None:
-    """transformers rounds float64 logits to float32 before the argmax."""
-    logits = torch.tensor([[[1.0, 1.0 + 1e-12]]], dtype=torch.float64)
-    from copyspec_eval.decoding.choosing import argmax_tokens
-
-    assert argmax_tokens(logits[0], [slice(1)]) == [[0]], "of equals the first, as torch has it"
-    assert TokenChooser(LogitsProcessorList(), False).choose([1], logits[0, 0]) == 0
+        forwards = {answers[prompt].counts.num_forwards for prompt in prompts()[:2]}
+        assert forwards == {1 + first_forwards(model_type, batch_size, exact)}, "in the first draft"
 
 
 def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> None:
     model = tiny_model("llama")
     budgets = (2, 30, 3, 5, 1)
     sequences = [
-        Sequence(prompt, StopRule(budget), TokenChooser(LogitsProcessorList(), False))
+        Sequence(prompt, StopRule(budget), greedy())
         for prompt, budget in zip(prompts(), budgets, strict=True)
     ]
     for exact in (True, False):
         finished: list[int] = []
-        engine = Engine(
-            model,
-            drafter_factory(DraftOptions("none")),
-            num_draft_tokens=10,
-            exact=exact_mode_of(model, batch_size=2) if exact else None,
-            batch_size=2,
-        )
+        mode = exact_mode_of(model, batch_size=2) if exact else None
+        made = engine(model, exact=mode, batch_size=2)
 
         def finish(index: int, generation: Generation, done: list[int] = finished) -> None:
             done.append(index)
             time.sleep(0.2)
 
         started = time.perf_counter()
-        answers = engine.generate([sequence.restarted() for sequence in sequences], finish)
+        answers = made.generate([sequence.restarted() for sequence in sequences], finish)
         worked = time.perf_counter() - started - 5 * 0.2
         counts = [generation.counts for generation in answers]
         assert max(of_one.latency_seconds or math.inf for of_one in counts) <= worked
@@ -275,6 +236,13 @@ def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> No
         assert finished == [0, 2, 4, 3, 1] or finished == [0, 2, 3, 4, 1]
         for prompt, budget, generation in zip(prompts(), budgets, answers, strict=True):
             assert list(generation.token_ids) == expected("llama")[prompt][:budget]
+
+
+def test_float64_is_compared_as_generate_compares_it() -> None:
+    """transformers rounds float64 logits to float32 before the argmax."""
+    logits = torch.tensor([1.0, 1.0 + 1e-12], dtype=torch.float64)
+    assert argmax_tokens(logits[None], [slice(1)]) == [[0]], "of equals the first, as torch has it"
+    assert greedy().choose([1], logits) == 0
 
 
 def test_log_likelihoods_run_on_the_model_as_it_was_loaded() -> None:

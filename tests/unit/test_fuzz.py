@@ -1,6 +1,7 @@
 """The random cases of scripts/fuzz: they hold, come again, and see a decoder that is broken."""
 
-from collections.abc import Callable
+import re
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from fuzzing.models import LIKENESSES, ModelName, draft_model_of, model_of
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.model_cache import ModelCacheRunner
-from copyspec_eval.decoding.row_runner import RowRunner
 from copyspec_eval.drafters.registry import DRAFTERS
 from copyspec_eval.types import Draft, Verdict
 
@@ -31,8 +31,8 @@ MOST = 40
 """Within how many cases a defect has to be found."""
 
 
-def first_failure(numbers: range = range(MOST)) -> Finding | None:
-    actual = findings(SEED, numbers, FEW)
+def first_failure(cases: Range = FEW) -> Finding | None:
+    actual = findings(SEED, range(MOST), cases)
     return next((finding for finding in actual if finding.failures), None)
 
 
@@ -58,13 +58,26 @@ def test_cases_of_a_models_model_cache_hold() -> None:
     assert sum(finding.num_accepted for finding in actual) > 0
 
 
-def test_a_recurrent_state_that_is_not_restored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Verdict) -> None:
-        self._cache.num_read -= len(draft.token_ids) - verdict.num_accepted
+def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Verdict) -> None:
+    self._cache.num_read -= len(draft.token_ids) - verdict.num_accepted
 
-    monkeypatch.setattr(ModelCacheRunner, "accept", forget)
-    actual = findings(SEED, range(MOST), OWN)
-    assert any("diverged" in str(finding) for finding in actual)
+
+@pytest.mark.parametrize(
+    ("target", "defect", "cases", "found"),
+    [
+        ("model_cache.ModelCacheRunner.accept", forget, OWN, "diverged"),
+        ("sequence.verify", one_wrong_in(50), FEW, f"seed={SEED} case="),
+        ("row_runner.RowRunner.can_draft", lambda self, sequence: True, FEW, r"(invariant|fixed)"),
+    ],
+    ids=["a state that is not restored", "a wrong token let through", "a draft in the prefill"],
+)
+def test_a_defect_is_found(
+    target: str, defect: Any, cases: Range, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"copyspec_eval.decoding.{target}", defect)
+    actual = first_failure(cases)
+    assert actual is not None
+    assert re.search(found, f"{actual.mode} {actual}")
 
 
 def test_a_case_comes_again_by_its_number_alone() -> None:
@@ -85,53 +98,27 @@ def test_cases_reach_every_choice() -> None:
     assert {case.model for case in cases} == set(models.ALL_MODELS)
     assert {case.batch_size for case in cases} == {1, 2, 3, 4, 5}
     trees = [case for case in cases if case.options.tree or case.double == "tree"]
-    assert trees
-    assert all(case.exact is None for case in trees)
+    assert {case.exact for case in trees} == {None}
     lengths = {len(request.prompt_ids) for case in cases for request in case.requests}
-    assert min(lengths) == 1
-    assert max(lengths) > 512
+    assert 1 == min(lengths) < 512 < max(lengths)
 
 
-def test_a_verify_that_lets_a_wrong_token_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("copyspec_eval.decoding.sequence.verify", one_wrong_in(50))
-    actual = first_failure()
-    assert actual is not None
-    assert f"seed={SEED} case={actual.case.number}: request" in str(actual)
-
-
-def other_bits(is_other: Callable[[int], bool]) -> Callable[..., torch.Tensor]:
-    """A hook that changes the last bit of the first row of some steps."""
-
-    def hook(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
-        if is_other(logits.shape[1]):
-            logits = logits.clone()
-            logits.view(torch.int32 if logits.dtype == torch.float32 else torch.int16)[:, 0] ^= 1
-        return logits
-
-    return hook
+def other_bits(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+    if logits.shape[1] > 4:
+        logits = logits.clone()
+        logits.view(torch.int32 if logits.dtype == torch.float32 else torch.int16)[:, 0] ^= 1
+    return logits
 
 
 def test_other_bits_in_a_row_of_some_steps_are_found() -> None:
     assert first_failure() is None, "the steps are measured before"
-    hooks = [
-        model_of(name).lm_head.register_forward_hook(other_bits(lambda width: width > 4))
-        for name in FEW.models
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name in FEW.models:
+            hooks.enter_context(model_of(name).lm_head.register_forward_hook(other_bits))
         actual = first_failure()
-    finally:
-        for hook in hooks:
-            hook.remove()
     assert actual is not None
     assert actual.mode in ("invariant", "fixed width")
     assert "other logits" in str(actual) or "tokens" in str(actual)
-
-
-def test_a_draft_in_the_exact_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RowRunner, "can_draft", lambda self, sequence: True)
-    actual = first_failure()
-    assert actual is not None
-    assert actual.mode != "inexact"
 
 
 def test_an_error_is_a_failure_of_its_case(

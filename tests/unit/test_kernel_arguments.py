@@ -33,10 +33,6 @@ def linear_arguments(dtype: torch.dtype) -> Arguments:
     return {"hidden": hidden, "weights": weights, "bias": bias}
 
 
-def pack_arguments(dtype: torch.dtype) -> Arguments:
-    return {"weights": [normal(40, 64, dtype=dtype), normal(7, 64, dtype=dtype)]}
-
-
 def attend_arguments(dtype: torch.dtype) -> Arguments:
     return {
         "query": normal(1, 4, 5, 16, dtype=dtype),
@@ -59,36 +55,33 @@ def write_arguments(dtype: torch.dtype) -> Arguments:
     }
 
 
-def norm_arguments(dtype: torch.dtype) -> Arguments:
-    weight = normal(33, dtype=torch.float32)
-    hidden = normal(4, 33, dtype=dtype)
-    return {"hidden": hidden, "weight": weight, "epsilon": 1e-6, "rounds_first": True}
-
-
 def rotate_arguments(dtype: torch.dtype) -> Arguments:
     angles = normal(2, 5, 16, dtype=dtype)
     states = [normal(2, 3, 5, 16, dtype=dtype), normal(2, 1, 5, 16, dtype=dtype)]
     return {"states": states, "cosines": angles, "sines": angles + 1}
 
 
-def gate_arguments(dtype: torch.dtype) -> Arguments:
-    gates = normal(3, 50, dtype=dtype)
-    return {"gates": gates, "up": gates + 1, "activation": "silu"}
-
-
 OPERATORS: dict[Callable[..., Any], Callable[[torch.dtype], Arguments]] = {
     kernels.linear: linear_arguments,
-    kernels.pack: pack_arguments,
+    kernels.pack: lambda dtype: {"weights": [normal(n, 64, dtype=dtype) for n in (40, 7)]},
     kernels.attend: attend_arguments,
     kernels.write_states: write_arguments,
-    kernels.rms_norm: norm_arguments,
+    kernels.rms_norm: lambda dtype: {
+        "hidden": normal(4, 33, dtype=dtype),
+        "weight": normal(33, dtype=torch.float32),
+        "epsilon": 1e-6,
+        "rounds_first": True,
+    },
     kernels.rotate: rotate_arguments,
-    kernels.gate: gate_arguments,
+    kernels.gate: lambda dtype: {
+        "gates": normal(3, 50, dtype=dtype),
+        "up": normal(3, 50, dtype=dtype) + 1,
+        "activation": "silu",
+    },
 }
 
 
 def changed(source: random.Random, value: Any) -> Any:
-    """Another shape, dtype, stride, device, number or kind of thing."""
     if isinstance(value, list) and value:
         index = source.randrange(len(value))
         return [*value[:index], changed(source, value[index]), *value[index + 1 :]]
@@ -118,7 +111,6 @@ def changed(source: random.Random, value: Any) -> Any:
 
 
 def dense(value: Any) -> Any:
-    """Copies without strides of their own."""
     if isinstance(value, list):
         return [dense(each) for each in value]
     if not isinstance(value, torch.Tensor):
@@ -176,12 +168,9 @@ def main(count: int) -> None:
 
 @pytest.mark.slow
 def test_no_kernel_reads_or_writes_what_is_not_its_own() -> None:
-    """The tests of the kernels pass with the address and undefined-behaviour sanitisers."""
     # With the C++ library beside it: the sanitiser has to see how torch throws.
     preloaded = [
-        subprocess.run(
-            ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
         for name in ("libasan.so", "libstdc++.so")
     ]
     sanitised = {
@@ -189,15 +178,8 @@ def test_no_kernel_reads_or_writes_what_is_not_its_own() -> None:
         "LD_PRELOAD": " ".join(preloaded),
         "ASAN_OPTIONS": "detect_leaks=0",
     }
-    folder = Path(__file__).parent
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-s", "-k", "not no_kernel_reads"),
-            *(str(folder / name) for name in ("test_kernels.py", "test_kernel_arguments.py")),
-        ],
-        env=os.environ | sanitised,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    files = [__file__, str(Path(__file__).with_name("test_kernels.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-k", "not no_kernel_reads", *files]
+    environment = os.environ | sanitised
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -1,7 +1,9 @@
 """Our kernels compute what they are to, each token by itself."""
 
 import logging
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -34,12 +36,10 @@ def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 @DTYPES
 @pytest.mark.usefixtures("threads")
 @settings(max_examples=40, deadline=None)
-@given(
-    st.integers(1, 40), st.integers(1, 70), st.integers(1, 40), st.booleans(), st.integers(0, 99)
-)
-def test_linear_layers_of_all_sizes(
-    dtype: torch.dtype, num_tokens: int, num_outputs: int, half: int, has_bias: bool, seed: int
-) -> None:
+@given(st.data())
+def test_linear_layers_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None:
+    num_tokens, num_outputs, half, seed = (data.draw(st.integers(1, n)) for n in (40, 70, 40, 99))
+    has_bias = data.draw(st.booleans())
     hidden = normal(num_tokens, 2 * half, dtype=dtype, seed=seed)
     weight = normal(num_outputs, 2 * half, dtype=dtype, seed=seed + 1)
     bias = normal(num_outputs, dtype=dtype, seed=seed + 2) if has_bias else None
@@ -75,7 +75,6 @@ def test_layers_of_one_input_have_outputs_of_their_own() -> None:
 
 
 def test_a_sum_is_rounded_as_torch_rounds_it() -> None:
-    """Ties go to even; infinities and what is no number stay so."""
     halves = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 3.3e38, 1e-39])
     ones = torch.eye(5)
     # Twice the half, so that the sum has more digits than an output holds.
@@ -99,13 +98,7 @@ def test_hidden_states_of_another_dtype_are_refused() -> None:
         linear(torch.ones(1, 4), torch.ones(2, 4, dtype=torch.bfloat16), None)
 
 
-def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    rows: torch.Tensor | None = None,
-) -> Any:
+def attend(query: Any, key: Any, value: Any, mask: Any, rows: torch.Tensor | None = None) -> Any:
     rows = torch.zeros(query.shape[2], dtype=torch.long) if rows is None else rows
     return kernels.attend(query, key, value, mask, 0.3, rows)
 
@@ -113,7 +106,6 @@ def attend(
 def by_definition(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """Of some rows, `[rows, tokens, heads, dim]`."""
     groups = query.shape[1] // key.shape[1]
     key, value = (states.double().repeat_interleave(groups, 1) for states in (key, value))
     scores = query.double() @ key.transpose(-1, -2) * 0.3
@@ -122,11 +114,7 @@ def by_definition(
 
 
 def check_attention(
-    actual: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
+    actual: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
 ) -> None:
     """As by definition, but for rounding of the weights (by AMX), of sums and of the result."""
     difference = (actual.double() - by_definition(query, key, value, mask)).abs()
@@ -153,7 +141,7 @@ def test_attention_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None
     together = query.reshape(1, rows * tokens, -1, 2 * half)
     mask_together = mask.reshape(1, 1, rows * tokens, extent)
     key_rows = torch.arange(rows).repeat_interleave(tokens)
-    output = attend(together.transpose(1, 2), key, value, mask_together, key_rows)
+    output = attend(together.transpose(1, 2), key, value, mask_together, rows=key_rows)
     by_row = output.unflatten(1, (rows, tokens))[0]
     check_attention(by_row, query.transpose(1, 2), key, value, mask)
     for token in range(rows * tokens):
@@ -164,7 +152,7 @@ def test_attention_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None
             key[..., :end, :],
             value[..., :end, :],
             observed[..., :end],
-            key_rows[token : token + 1],
+            rows=key_rows[token : token + 1],
         )
         assert torch.equal(alone[0, 0], output[0, token]), "whatever is beside, or masked"
 
@@ -179,19 +167,15 @@ def test_scores_that_differ_by_much(dtype: torch.dtype) -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize("place", ["query", "key", "value"])
+@pytest.mark.parametrize("place", range(3), ids=["query", "key", "value"])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
-def test_what_is_no_number_is_not_hidden(dtype: torch.dtype, place: str, odd: float) -> None:
-    states = {
-        "query": normal(1, 2, 3, 8, dtype=dtype, seed=0),
-        "key": normal(1, 2, 9, 8, dtype=dtype, seed=1),
-        "value": normal(1, 2, 9, 8, dtype=dtype, seed=2),
-    }
+def test_what_is_no_number_is_not_hidden(dtype: torch.dtype, place: int, odd: float) -> None:
+    states = [normal(1, 2, tokens, 8, dtype=dtype, seed=tokens) for tokens in (3, 9, 9)]
     states[place][0, 1, 2, 5] = odd
-    mask = torch.ones(1, 1, 3, 9, dtype=torch.bool)
-    output = attend(states["query"], states["key"], states["value"], mask)
+    query, key, value = states
+    output = attend(query, key, value, torch.ones(1, 1, 3, 9, dtype=torch.bool))
     # Torch's own attention gives zeros for a query that is no number, on some processors.
-    query, key, value = (tensor.double() for tensor in states.values())
+    query, key, value = (tensor.double() for tensor in states)
     wanted = (query @ key.transpose(-1, -2) * 0.3).softmax(-1) @ value
     assert torch.equal(output.isfinite(), wanted.transpose(1, 2).isfinite())
 
@@ -226,28 +210,23 @@ def test_values_that_only_some_tokens_see_may_hold_anything(dtype: torch.dtype, 
         assert torch.equal(output, wanted), "the same bits elsewhere"
 
 
-def test_without_a_compiler_it_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("name", "function", "message"),
+    [
+        ("has_compiler", lambda: False, "no C++ compiler, so torch's slower kernels are used; "),
+        ("_library", lambda: Path("no space left\non it").stat(), "ours do not compile ("),
+    ],
+)
+def test_without_kernels_it_is_said_once(
+    name: str, function: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernels.is_available.cache_clear()
     try:
-        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr(kernels, "has_compiler", lambda: False)
+        with mock.patch.object(kernels, name, function), caplog.at_level(logging.WARNING):
             assert not kernels.is_available()
             assert not kernels.packs(torch.ones(2, 2))
-        assert [record.getMessage() for record in caplog.records] == [
-            "no C++ compiler, so torch's slower kernels are used; install g++"
-        ]
-        kernels.is_available.cache_clear()
-        caplog.clear()
-
-        def fail() -> None:
-            raise OSError("no space left\non the device")
-
-        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr(kernels, "_library", fail)
-            assert not kernels.is_available()
-        [record] = caplog.records
-        assert "ours do not compile (no space left)" in record.getMessage()
     finally:
         kernels.is_available.cache_clear()
+    [record] = caplog.records
+    assert message in record.getMessage()
+    assert "\n" not in record.getMessage()

@@ -1,53 +1,32 @@
 """Which models are served, and what cache and attention do."""
 
 import copy
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from accelerate import disk_offload
+from asking import asked, engine, generated, model_from
 from matrix.outcomes import Outcome, outcome
 from matrix.shapes import tiny_config as tiny_shape
 from matrix.shapes import tiny_model as tiny_architecture
 from tiny_models import prompts, tiny_config, tiny_model
-from transformers import (
-    AutoModelForCausalLM,
-    BartConfig,
-    BitsAndBytesConfig,
-    BloomConfig,
-    GraniteMoeHybridConfig,
-    LogitsProcessorList,
-    Qwen3NextConfig,
-    RwkvConfig,
-)
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
 from copyspec_eval.decoding import attention, model_support
 from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import Part
-from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.row_runner import PREFILL_CHUNK
-from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import check_cache
-from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import ModelError, RequestError
 from copyspec_eval.types import DraftOptions, ExactMode
 
-
-def engine(model: Any, exact: bool = True) -> Engine:
-    factory = drafter_factory(DraftOptions("copyspec", gamma=1))
-    mode = ExactMode(16) if exact else None
-    return Engine(model, factory, num_draft_tokens=10, exact=mode)
-
-
-def sequence(prompt: tuple[int, ...], budget: int) -> Sequence:
-    return Sequence(prompt, StopRule(budget), TokenChooser(LogitsProcessorList(), False))
+Patch = pytest.MonkeyPatch
 
 
 def test_rejected_positions_are_simply_written_over() -> None:
@@ -109,121 +88,79 @@ def test_a_window_in_a_tree_goes_by_positions_in_the_context() -> None:
 
 
 def test_attention_with_a_tensor_that_it_does_not_know_is_refused() -> None:
-    states = torch.ones(1, 1, 1, 8)
-    mask = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-    known: dict[str, Any] = {
-        "position_ids": torch.zeros(1, 1),
-        "sliding_window": 4,
-        "position_bias": None,
-    }
+    states, mask = torch.ones(1, 1, 1, 8), torch.ones(1, 1, 1, 1, dtype=torch.bool)
     place = torch.zeros(1, dtype=torch.long)
     with attention.masked_as(forward_module._step([Part(0, 0, [0])], place, place, 1)):
         attend = partial(attention.attend, torch.nn.Identity(), states, states, states, mask)
-        attend(**known)
+        attend(position_ids=torch.zeros(1, 1), sliding_window=4, position_bias=None)
         with pytest.raises(ModelError, match="attention with 'position_bias' is not served; use"):
             attend(position_bias=torch.ones(1))
 
 
-@pytest.mark.usefixtures("torchs_kernels")
-def test_a_forward_makes_its_mask_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, ...]] = []
-    repeat: Any = torch.Tensor.repeat
-
-    def counted(self: torch.Tensor, *sizes: int) -> Any:
-        made.append(sizes)
-        return repeat(self, *sizes)
-
-    model = tiny_model("qwen2")
-    part = Part(0, 0, range(1, 9))
-    with torch.inference_mode(), engine_kernels(model, exact=False):
-        monkeypatch.setattr(torch.Tensor, "repeat", counted)
-        forward_module.forward(model, RowCache(1, 8), [part], 8, logits_to_keep=1)
-    assert made == [(1, 1, 2, 1)], "the model has two layers"
+def answer(model: Any, prompt: tuple[int, ...], budget: int, exact: bool = True) -> list[int]:
+    options, mode = DraftOptions("copyspec", gamma=1), ExactMode(16) if exact else None
+    [made] = engine(model, options, mode).generate(asked([prompt], budget))
+    return [*made.token_ids]
 
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_prompt_longer_than_a_chunk(exact: bool) -> None:
-    """Prefill in pieces, with a sliding window, gives what `generate` gives."""
-    config = tiny_config("gemma2")
-    config.max_position_embeddings = 4 * PREFILL_CHUNK
-    torch.manual_seed(0)
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_config(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = model_from(tiny_config("gemma2", max_position_embeddings=4 * PREFILL_CHUNK))
     prompt = (prompts()[1] * 40)[: 2 * PREFILL_CHUNK + 7]
-    ids = torch.tensor([prompt])
-    wanted = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12
-    )
-    [answer] = engine(model, exact).generate([sequence(prompt, 12)])
-    assert list(answer.token_ids) == wanted[0, len(prompt) :].tolist()
+    assert answer(model, prompt, 12, exact) == generated(model, prompt, 12)
 
 
 def test_answers_may_end_at_the_last_position_of_the_model() -> None:
     """Padding then stands where a learned position embedding has no row."""
-    model = tiny_model("gpt2")
-    prompt = (prompts()[1] * 10)[:240]
-    ids = torch.tensor([prompt])
-    wanted = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16
-    )
-    [answer] = engine(model).generate([sequence(prompt, 16)])
-    assert list(answer.token_ids) == wanted[0, 240:].tolist()
+    model, prompt = tiny_model("gpt2"), (prompts()[1] * 10)[:240]
+    assert answer(model, prompt, 16) == generated(model, prompt, 16)
+
+
+GRANITE: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
 
 
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (BloomConfig(), "does not use transformers' attention interface"),
-        (Qwen3NextConfig(num_hidden_layers=4), "layers of type linear_attention"),
-        (RwkvConfig(), "a recurrent state"),
+        (hf.BloomConfig(), "does not use transformers' attention interface"),
+        (hf.Qwen3NextConfig(num_hidden_layers=4), "layers of type linear_attention"),
+        (hf.RwkvConfig(), "a recurrent state"),
+        (hf.GraniteMoeHybridConfig(**GRANITE), "layers of type linear_attention"),
+        (hf.GraniteMoeHybridConfig(**GRANITE, layer_types=["full_attention"] * 32), ""),
     ],
 )
 def test_architectures_that_need_their_model_cache(config: Any, reason: str) -> None:
     model_support.check_config(config)
-    assert reason in model_support.needs_model_cache(config)
+    actual = model_support.needs_model_cache(config)
+    assert reason in actual
+    assert bool(actual) == bool(reason)
 
 
-@pytest.mark.parametrize("threshold", [6.0, 0.0])
-def test_int8_with_outliers_is_refused(threshold: float) -> None:
+def test_int8_with_outliers_and_encoder_decoders_are_refused() -> None:
     config = tiny_config("llama")
-    quantization = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=threshold)
-    for given in (quantization, quantization.to_dict()):
-        config.quantization_config = given
-        if threshold:
-            with pytest.raises(ModelError, match=r"llm_int8_threshold=6.0 .* set it to 0.0"):
+    for threshold in (0.0, 6.0):
+        quantization = hf.BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=threshold)
+        for given in (quantization, quantization.to_dict()):
+            config.quantization_config = given
+            message = r"llm_int8_threshold=6.0 .* set it to 0.0"
+            with pytest.raises(ModelError, match=message) if threshold else nullcontext():
                 model_support.check_config(config)
-        else:
-            model_support.check_config(config)
-
-
-def test_no_encoder_decoder_is_served() -> None:
     with pytest.raises(ModelError, match=r"an encoder-decoder.*use --model hf"):
-        model_support.check_config(BartConfig())
-
-
-def test_a_class_with_recurrent_layers_can_have_models_without_any() -> None:
-    shape: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
-    none = GraniteMoeHybridConfig(**shape, layer_types=["full_attention"] * 32)
-    assert model_support.needs_model_cache(none) == ""
-    some = model_support.needs_model_cache(GraniteMoeHybridConfig(**shape))
-    assert "layers of type linear_attention" in some
+        model_support.check_config(hf.BartConfig())
 
 
 @pytest.mark.parametrize("architecture", ["qwen2_moe", "phimoe", "gemma4_text", "doge", "afmoe"])
 def test_what_a_model_keeps_in_its_own_mask(architecture: str) -> None:
-    """Windows that no layer is told of; keys that layers share; a mask that layers make."""
     assert outcome(architecture) == Outcome(architecture, "equal", cache="copyspec")
 
 
 def test_experts_are_found_in_the_modules() -> None:
-    for architecture in ("mixtral", "aria_text", "dbrx", "doge, with experts"):
-        assert model_support.has_experts(tiny_architecture(tiny_shape(architecture))), architecture
-    for architecture in ("qwen2", "doge", "gemma3n_text", "granitemoehybrid, attention only"):
-        assert not model_support.has_experts(tiny_architecture(tiny_shape(architecture))), (
-            architecture
-        )
+    for names, has in (
+        (["mixtral", "aria_text", "dbrx", "doge, with experts"], True),
+        (["qwen2", "doge", "gemma3n_text", "granitemoehybrid, attention only"], False),
+    ):
+        models = [tiny_architecture(tiny_shape(name)) for name in names]
+        assert [model_support.has_experts(model) for model in models] == [has] * 4
 
 
 def test_token_ids_go_where_a_model_computes_that_is_kept_on_disk(tmp_path: Path) -> None:
@@ -239,30 +176,20 @@ def test_token_ids_go_where_a_model_computes_that_is_kept_on_disk(tmp_path: Path
 
 
 @pytest.mark.usefixtures("torchs_kernels")
-def test_experts_that_cannot_be_switched_are_refused_in_exact_mode(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_exact_mode_refuses_experts_that_cannot_be_switched(monkeypatch: Patch) -> None:
     model = tiny_model("mixtral")
     model_support.check_exact(model)
-    monkeypatch.setattr(
-        type(model), "_can_set_experts_implementation", classmethod(lambda _: False)
-    )
+    never = classmethod(lambda _: False)
+    monkeypatch.setattr(type(model), "_can_set_experts_implementation", never)
     with pytest.raises(ModelError, match=r"routes tokens to experts.*exact=false"):
         model_support.check_exact(model)
 
 
 def test_a_rotary_embedding_that_changes_with_length_is_kept_below_its_limit() -> None:
     config = tiny_config("phi3", original_max_position_embeddings=64)
-    config.rope_parameters = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "original_max_position_embeddings": 64,
-        "short_factor": [1.0] * 4,
-        "long_factor": [2.0] * 4,
-    }
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_config(config).eval()
-    [answer] = engine(model).generate([sequence(prompts()[0], 64 - 5 - 15)])
-    assert len(answer.token_ids) == 44
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64}
+    config.rope_parameters = rope | {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    model = model_from(config, std=None)
+    assert len(answer(model, prompts()[0], 64 - 5 - 15)) == 44
     with pytest.raises(RequestError, match=r"up to 65 positions, but past 64 .*longrope"):
-        engine(model).generate([sequence(prompts()[0], 64 - 5 - 14)])
+        answer(model, prompts()[0], 64 - 5 - 14)

@@ -2,6 +2,7 @@
 
 import copy
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -33,19 +34,13 @@ def initialised(module: Any, dtype: torch.dtype) -> Any:
 
 
 class CentredRMSNorm(LlamaRMSNorm):
-    """Another formula by the usual name."""
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = super().forward(hidden_states - hidden_states.mean(-1, keepdim=True))
-        return output
+    def forward(self, hidden_states: torch.Tensor) -> Any:
+        return super().forward(hidden_states - hidden_states.mean(-1, keepdim=True))
 
 
 class GemmaMLP(LlamaMLP):
-    """As Llama's, with one factor more."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = super().forward(x) * 1.3
-        return output
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x) * 1.3
 
 
 @DTYPES
@@ -53,8 +48,7 @@ class GemmaMLP(LlamaMLP):
 @torch.inference_mode()
 def test_norms_of_known_formulas_are_replaced(kind: Any, dtype: torch.dtype) -> None:
     module = initialised(kind(100, eps=1e-5), dtype)
-    forward = elementwise.norm_forward(module)
-    assert forward is not None
+    forward: Any = elementwise.norm_forward(module)
     hidden = normal(3, 7, 100, dtype=dtype)
     output, wanted = forward(hidden), module(hidden)
     most = 2.0**-7 if dtype == torch.bfloat16 else 2.0**-20
@@ -79,31 +73,26 @@ def mlp(kind: Any, dtype: torch.dtype, activation: str = "silu") -> Any:
 @DTYPES
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
 @torch.inference_mode()
-def test_gated_mlps_are_replaced_and_their_hooks_called(
-    activation: str, dtype: torch.dtype
-) -> None:
+def test_gated_mlps_are_replaced_and_hooks_called(activation: str, dtype: torch.dtype) -> None:
     module = mlp(LlamaMLP, dtype, activation)
     layers = linear_layers(module)
-    forward = elementwise.gated_forward(module, layers)
-    assert forward is not None
+    forward: Any = elementwise.gated_forward(module, layers)
     hidden = normal(2, 5, module.hidden_size, dtype=dtype)
     output, wanted = forward(hidden), module(hidden)
     most = 0.05 if dtype == torch.bfloat16 else 1e-4
     assert (output - wanted).abs().max() <= most * wanted.std()
-    observed: list[torch.Tensor] = []
-    with module.up_proj.register_forward_hook(lambda layer, given, result: observed.append(result)):
+    with module.up_proj.register_forward_hook(observed := mock.Mock(return_value=None)):
         torch.testing.assert_close(forward(hidden), wanted)
-    assert len(observed) == 1
+    observed.assert_called_once()
 
 
 @DTYPES
-def test_other_mlps_stay(dtype: torch.dtype) -> None:
-    for module in (
-        mlp(GemmaMLP, dtype),
-        mlp(LlamaMLP, dtype, "gelu"),
-        mlp(LlamaMLP, dtype, "relu"),
-    ):
-        assert elementwise.gated_forward(module, linear_layers(module)) is None
+@pytest.mark.parametrize(
+    ("kind", "activation"), [(GemmaMLP, "silu"), (LlamaMLP, "gelu"), (LlamaMLP, "relu")]
+)
+def test_other_mlps_stay(kind: Any, activation: str, dtype: torch.dtype) -> None:
+    module = mlp(kind, dtype, activation)
+    assert elementwise.gated_forward(module, linear_layers(module)) is None
 
 
 @DTYPES
@@ -139,15 +128,13 @@ def test_rotary_embeddings_of_any_form_are_read_by_position(is_complex: bool) ->
 
     class RotaryEmbedding(torch.nn.Module):
         def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
-            angles = position_ids[..., None] * torch.tensor([1.0, 0.3, 0.1])
-            angles = angles.to(x.dtype)
+            angles = (position_ids[..., None] * torch.tensor([1.0, 0.3, 0.1])).to(x.dtype)
             if is_complex:
                 return torch.polar(torch.ones_like(angles), angles)
             return angles.cos(), angles.sin()
 
     module = RotaryEmbedding()
-    forward = alone_forward(module)
-    assert forward is not None
+    forward: Any = alone_forward(module)
     hidden, positions = torch.zeros(2, 9, 4), torch.tensor([[*range(9)], [*range(300, 309)]])
     wanted, ours = module(hidden, positions), forward(hidden, positions)
     assert isinstance(ours, tuple) == (not is_complex)

@@ -3,18 +3,13 @@
 import copy
 
 from benchmarks import one_token_step
+from recorded_runs import MADE
 from tiny_models import tiny_model
 
 STEP = {
     "weight_bytes": 1_500_000_000,
     "figures": {"step": 40.0, "copy": 40.0, "reading of the step": 0.5},
-    "manifest": {
-        "started_at": "2026-01-02T03:04",
-        "command": "one_token_step",
-        "threads": 2,
-        "versions": {"torch": "2"},
-        "hardware": {"processor": "P"},
-    },
+    "manifest": {"command": "one_token_step", "threads": 2, **MADE},
 }
 
 

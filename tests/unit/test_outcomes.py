@@ -1,22 +1,15 @@
 """Guesses are corrected by what became of those before them, and long copies are worth little."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, repeat
 
 import pytest
+from doubles import verdict_on
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyspec_eval.decoding.verify import verify
-from copyspec_eval.drafters.outcomes import (
-    Guess,
-    Outcomes,
-    guess_counted,
-    guess_recycled,
-    guess_resumed,
-)
+from copyspec_eval.drafters import outcomes
+from copyspec_eval.drafters.outcomes import Guess, Outcomes
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.drafters.thresholds import acceptance_thresholds, marginal_values
@@ -25,25 +18,16 @@ from copyspec_eval.types import Draft, DraftOptions, Verdict
 THRESHOLDS = (0.02,) * 32
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 estimates = st.floats(0.001, 0.999)
+counts, long_counts = st.integers(1, 50), st.integers(1, 200)
+kinds, recycled = st.sampled_from(["context", "store"]), st.sampled_from(["successor", "runner-up"])
 guesses = (
-    st.builds(
-        guess_counted,
-        st.sampled_from(["context", "store"]),
-        st.integers(1, 200),
-        st.integers(1, 50),
-        st.integers(1, 50),
-        estimates,
-    )
-    | st.builds(guess_resumed, st.integers(1, 200), estimates)
-    | st.builds(
-        guess_recycled, st.sampled_from(["successor", "runner-up"]), st.integers(0, 9), estimates
-    )
+    st.builds(outcomes.guess_counted, kinds, long_counts, counts, counts, estimates)
+    | st.builds(outcomes.guess_resumed, long_counts, estimates)
+    | st.builds(outcomes.guess_recycled, recycled, st.integers(0, 9), estimates)
 )
 
 
 class Watched(Outcomes):
-    """Outcomes that are listed as they come."""
-
     def __init__(self) -> None:
         super().__init__()
         self.observed: list[tuple[Guess, bool]] = []
@@ -57,28 +41,28 @@ class Watched(Outcomes):
 def test_every_outcome_moves_the_guesses_of_its_kind_and_no_others(
     earlier: list[tuple[Guess, bool]], guess: Guess
 ) -> None:
-    outcomes = Outcomes()
+    seen = Outcomes()
     for other, accepted in earlier:
-        outcomes.observe(other, accepted)
+        seen.observe(other, accepted)
     after = []
     for accepted in (False, True):
-        observed = copy.deepcopy(outcomes)
+        observed = copy.deepcopy(seen)
         observed.observe(guess, accepted)
         after.append(observed.probability(guess))
     assert 0 < after[0] < after[1] < 1
     if all(other.cell != guess.cell for other, _ in earlier):
-        assert outcomes.probability(guess) == pytest.approx(guess.estimate)
+        assert seen.probability(guess) == pytest.approx(guess.estimate)
         assert after[0] < guess.estimate < after[1]
     likelier = guess._replace(estimate=(1 + guess.estimate) / 2)
-    assert outcomes.probability(likelier) > outcomes.probability(guess)
+    assert seen.probability(likelier) > seen.probability(guess)
 
 
 @given(guesses, st.integers(1, 9))
 def test_the_estimate_gives_way_to_what_is_seen(guess: Guess, tenths: int) -> None:
-    guess, outcomes = guess._replace(estimate=0.5), Outcomes()
+    guess, seen = guess._replace(estimate=0.5), Outcomes()
     for index in range(4000):
-        outcomes.observe(guess, index % 10 < tenths)
-    assert outcomes.probability(guess) == pytest.approx(tenths / 10, abs=0.01)
+        seen.observe(guess, index % 10 < tenths)
+    assert seen.probability(guess) == pytest.approx(tenths / 10, abs=0.01)
 
 
 @pytest.mark.parametrize(("tree", "recycles"), [(False, False), (True, False), (True, True)])
@@ -87,28 +71,22 @@ def test_draft_tokens_count_up_to_the_first_that_is_wrong(
     tree: bool, recycles: bool, prompt: list[int], answer: list[int]
 ) -> None:
     """As many are right as were accepted; of a chain at most one is wrong, and the last."""
-    outcomes = Watched()
-    drafter = SuffixDrafter(tree=tree, outcomes=outcomes, successors={} if recycles else None)
+    seen = Watched()
+    drafter = SuffixDrafter(tree=tree, outcomes=seen, successors={} if recycles else None)
     drafter.start(prompt)
     while answer:
-        outcomes.observed.clear()
+        seen.observed.clear()
         draft = drafter.propose(100, THRESHOLDS)
         verdict = verdict_on(draft, answer)
         likeliest = [(1, 2, 0)] * (1 + len(draft.token_ids)) if recycles else ()
         verdict = replace(verdict, likeliest=likeliest)
         taken = answer[: verdict.num_accepted + 1]
         drafter.observe(taken, verdict)
-        assert sum(right for _, right in outcomes.observed) == verdict.num_accepted
-        assert all(0 < guess.estimate < 1 for guess, _ in outcomes.observed)
+        assert sum(right for _, right in seen.observed) == verdict.num_accepted
+        assert all(0 < guess.estimate < 1 for guess, _ in seen.observed)
         if not tree:
-            assert all(right for _, right in outcomes.observed[:-1])
+            assert all(right for _, right in seen.observed[:-1])
         answer = answer[len(taken) :]
-
-
-def verdict_on(draft: Draft, answer: Sequence[int]) -> Verdict:
-    """What verifying finds if the model gives `answer`, and -1 after it."""
-    continuation = chain(answer, repeat(-1))
-    return verify(draft, lambda _: next(continuation))
 
 
 def test_drafters_of_a_run_learn_from_each_other() -> None:

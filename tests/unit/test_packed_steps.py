@@ -6,26 +6,24 @@ from typing import Any
 
 import pytest
 import torch
+from asking import asked, engine
 from doubles import OracleDrafter
 from hypothesis import given
 from hypothesis import strategies as st
-from paired_answers import greedy
 from steps import exact_mode_of
 from tiny_models import ARCHITECTURES, VOCABULARY, tiny_model
 from unlike_rows import EXTENT, filled, parts, tokens
 
 from copyspec_eval.decoding import kernels, row_runner
-from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.thresholds import allocate_draft_tokens
 from copyspec_eval.types import Draft
 
 VARIED = ["qwen2", "gemma2", "gpt2", "mixtral", "gpt_oss"]
+Packed = list[list[int]]
 OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
 
 
@@ -37,10 +35,7 @@ def test_each_row_has_the_logits_that_it_has_alone(model_type: str) -> None:
     model = tiny_model(model_type, torch.float64)
     with engine_kernels(model, exact=True):
         cache = filled(model)
-        wanted = []
-        for part in parts():
-            wanted.append(forward(model, cache, [part], EXTENT))
-        together = torch.cat(wanted)
+        together = torch.cat([forward(model, cache, [part], EXTENT) for part in parts()])
         cache = filled(model)
         packed = forward(model, cache, parts(), EXTENT)
         assert packed.shape == (len(together), VOCABULARY)
@@ -77,9 +72,7 @@ chains = st.lists(st.floats(0.01, 1), max_size=12).map(lambda p: sorted(p, rever
     st.lists(st.floats(0, 0.5), min_size=1, max_size=30),
     st.integers(0, 40),
 )
-def test_drafts_share_what_is_worth_its_time(
-    rows: list[list[float]], slopes: list[float], most: int
-) -> None:
+def test_drafts_share_what_pays(rows: list[list[float]], slopes: list[float], most: int) -> None:
     """No other number of the likeliest tokens gives more, less what it costs."""
     prices = [0.0, *accumulate(slopes)]
     drafts = [Draft(tuple(range(len(p))), probabilities=tuple(p)) for p in rows]
@@ -105,23 +98,17 @@ def test_a_draft_without_probabilities_is_cut_only_where_there_is_no_room() -> N
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_long_draft_does_not_widen_the_rows_beside_it(
-    exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_draft_does_not_widen_the_rows_beside_it(exact: bool, packed: Packed) -> None:
     """Of four rows one copies: the others are fed a token each, and all answers are right."""
     model = tiny_model("qwen2")
     mode = exact_mode_of(model, 4) if exact else None
-    packed = watch_packed(monkeypatch)
-    asked = [tuple(tokens(row, 0, 9)) for row in range(4)]
-    plain = Engine(model, NoDrafter, num_draft_tokens=0, exact=None).generate(
-        [Sequence(ids, StopRule(30), greedy()) for ids in asked]
-    )
+    packed.clear()
+    ids = [tuple(tokens(row, 0, 9)) for row in range(4)]
+    plain = engine(model).generate(asked(ids, 30))
     assert not packed
-    answers = {asked[2]: plain[2].token_ids}
-    engine = Engine(
-        model, lambda: OnlySome(answers, VOCABULARY), num_draft_tokens=20, exact=mode, batch_size=4
-    )
-    drafted = engine.generate([Sequence(ids, StopRule(30), greedy()) for ids in asked])
+    answers = {ids[2]: plain[2].token_ids}
+    drafting = engine(model, lambda: OnlySome(answers, VOCABULARY), mode, 20, batch_size=4)
+    drafted = drafting.generate(asked(ids, 30))
     assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
     if kernels.is_available():
         assert {length for lengths in packed[1:] for length in lengths[:2]} == {1}
@@ -129,28 +116,14 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_is_left_of_short_prompts_is_read_together(
-    exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of five prompts that begin alike, the first is read alone, and a long one."""
-    packed = watch_packed(monkeypatch)
-    model = tiny_model("qwen2")
-    shared, others = tokens(0, 0, 40), [tokens(row, 0, length) for row, length in LEFT.items()]
-    asked = [[*shared, *other] for other in others]
-    plain = Engine(model, NoDrafter, num_draft_tokens=0, exact=None).generate(
-        [Sequence(ids, StopRule(8), greedy()) for ids in asked]
-    )
+def test_what_is_left_of_short_prompts_is_read_together(exact: bool, packed: Packed) -> None:
+    model, shared = tiny_model("qwen2"), tokens(0, 0, 40)
+    ids = [[*shared, *tokens(row, 0, length)] for row, length in enumerate(LEFT)]
+    plain = engine(model).generate(asked(ids, 8))
     mode = exact_mode_of(model, 5) if exact else None
-    engine = Engine(
-        model,
-        NoDrafter,
-        num_draft_tokens=20,
-        exact=mode,
-        batch_size=5,
-        prefix_cache=PrefixCache(2**20),
-    )
+    made = engine(model, NoDrafter, mode, 20, batch_size=5, prefix_cache=PrefixCache(2**20))
     packed.clear()
-    together = engine.generate([Sequence(ids, StopRule(8), greedy()) for ids in asked])
+    together = made.generate(asked(ids, 8))
     assert [one.token_ids for one in together] == [one.token_ids for one in plain]
     assert [one.counts.num_forwards for one in together] == [8] * 5
     assert all(one.counts.prefill_seconds for one in together)
@@ -161,13 +134,14 @@ def test_what_is_left_of_short_prompts_is_read_together(
         assert all({*lengths} == {1} for lengths in packed[1:])
 
 
-LEFT = {0: 5, 1: 3, 2: 7, 3: 25, 4: 1}
+LEFT = (5, 3, 7, 25, 1)
 """Tokens of each row's own."""
 
 
-def watch_packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Tokens of each part of the forwards of several rows from here on, but for prompts alone."""
-    packed: list[list[int]] = []
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> Packed:
+    """Tokens of each part of the forwards of several rows."""
+    packed: Packed = []
 
     def watched(model: Any, cache: Any, parts: list[Part], *args: Any) -> torch.Tensor:
         if len(parts) > 1:
@@ -179,7 +153,5 @@ def watch_packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 class OnlySome(OracleDrafter):
-    """Knows some answers, and drafts nothing for other prompts."""
-
     def start(self, prompt_ids: Tokens[int], earlier: Tokens[Tokens[int]] = ()) -> None:
         self.answer = self.answers.get(tuple(prompt_ids), ())

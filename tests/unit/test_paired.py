@@ -1,24 +1,21 @@
 """Paired decoding: both arms, in turn, with the same tokens."""
 
 import math
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
+from asking import asked, sampling
 from changed_steps import put_in_place
 from doubles import RecordingChooser
-from paired_answers import BUDGET, copying, engine_of, greedy, pairs_of
+from paired_answers import BUDGET, copying, engine_of, pairs_of
 from tiny_models import prompts, tiny_model
-from transformers import (
-    LogitsProcessorList,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-)
+from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 from ways import EXACT_WAYS, WAYS
 
-from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.differences import NOISE_WINDOW
 from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.given import read_again
@@ -34,14 +31,10 @@ from copyspec_eval.errors import RequestError
     ("drafter", "exact"),
     [*((name, False) for name in WAYS), *((name, True) for name in EXACT_WAYS)],
 )
-def test_every_drafter_is_identical_to_its_baseline(
-    drafter: str, exact: bool, batch_size: int
-) -> None:
+def test_every_drafter_is_as_its_baseline(drafter: str, exact: bool, batch_size: int) -> None:
     model = tiny_model("qwen2")
     maker = drafter_factory(WAYS[drafter])
-    alone = engine_of(model, NoDrafter).generate(
-        [Sequence(ids, StopRule(BUDGET), greedy()) for ids in prompts()]
-    )
+    alone = engine_of(model, NoDrafter).generate(asked(prompts(), BUDGET))
     for pair, wanted in zip(pairs_of(model, maker, exact, batch_size), alone, strict=True):
         assert pair.agreement == "identical"
         plain = pair.baseline.generation
@@ -54,18 +47,13 @@ def test_every_drafter_is_identical_to_its_baseline(
     "processor", [RepetitionPenaltyLogitsProcessor(1.3), TemperatureLogitsWarper(2.0)]
 )
 def test_both_arms_draw_the_same_tokens_after_the_same_processors(processor: Any) -> None:
-    actual = pairs_of(
-        tiny_model("llama"),
-        copying(),
-        make_chooser=lambda: TokenChooser(LogitsProcessorList([processor]), True, seed=5),
-    )
+    draw = partial(sampling, processor, seed=5)
+    actual = pairs_of(tiny_model("llama"), copying(), make_chooser=draw)
     assert {pair.agreement for pair in actual} == {"identical"}
     assert len({pair.drafted.token_ids for pair in actual}) == len(actual)
 
 
-def test_arms_take_turns_and_one_token_is_fed_to_the_baseline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_arms_take_turns_and_the_baseline_is_fed_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[object] = []
 
     def watched(model: Any, cache: Any, parts: Any, *args: Any) -> Any:
@@ -111,17 +99,9 @@ def test_reading_an_answer_again_gives_the_bits_that_chose_it(length: int, batch
         assert torch.equal(logits, observed.float())
 
 
-def test_a_request_that_does_not_fit_is_refused_before_any_work() -> None:
+def test_what_does_not_fit_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("phi3")
-    config = model.config
-    before = config.rope_parameters
-    config.rope_parameters = {
-        "rope_type": "longrope",
-        "original_max_position_embeddings": 32,
-        "rope_theta": 1e4,
-    }
-    try:
-        with pytest.raises(RequestError, match="past 32"):
-            pairs_of(model, copying())
-    finally:
-        config.rope_parameters = before
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 32, "rope_theta": 1e4}
+    monkeypatch.setattr(model.config, "rope_parameters", rope)
+    with pytest.raises(RequestError, match="past 32"):
+        pairs_of(model, copying())

@@ -1,16 +1,19 @@
 """Keys and values of earlier texts: the same bits, found by their beginnings, within a budget."""
 
 from collections.abc import Sequence as Tokens
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from asking import asked as sequences_of
+from asking import engine
 from doubles import RecordingChooser
 from hypothesis import given
 from hypothesis import strategies as st
-from lm_eval.api.instance import Instance
 from steps import exact_mode_of
+from timed_models import instances, rows
 from tiny_models import larger_model
 from ways import EXACT_WAYS, WAYS
 
@@ -18,11 +21,7 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.row_runner import PREFILL_CHUNK
-from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.harness.lm import CopySpecLM
-from copyspec_eval.records import TurnRecord, record_of
 from copyspec_eval.types import ExactMode, Generation, TurnCounts
 
 FIRST = tuple((5 * index * index + index) % 119 + 1 for index in range(70))
@@ -45,13 +44,15 @@ def filled(token_ids: Tokens[int]) -> RowCache:
     return cache
 
 
-def states_of(cache: RowCache, count: int) -> list[torch.Tensor]:
-    [part] = cache.copy(row=0, start=0, end=count, length=count)
-    return [tensor for tensor, _ in part.values()]
+def check_states(cache: RowCache, text: Tokens[int], count: int) -> None:
+    if count:
+        [actual], [wanted] = (each.copy(0, 0, count, count) for each in (cache, filled(text)))
+        assert actual.keys() == wanted.keys()
+        assert all(torch.equal(actual[name][0], wanted[name][0]) for name in wanted)
 
 
 @given(st.lists(tokens, max_size=12), tokens, st.integers(1, 4))
-def test_the_longest_common_beginning_is_found(
+def test_the_longest_beginning_is_found(
     remaining: list[list[int]], asked: list[int], length: int
 ) -> None:
     prefix_cache = PrefixCache(LARGE)
@@ -60,26 +61,16 @@ def test_the_longest_common_beginning_is_found(
         prefix_cache.keep(text, filled(text), row=0)
     loaded = RowCache(1, 16)
     count = prefix_cache.load(asked, loaded, row=0)
-    common = [
-        next((i for i, (a, b) in enumerate(zip(text, asked, strict=False)) if a != b), None)
+    in_common = [
+        len([*takewhile(lambda pair: pair[0] == pair[1], zip(text, asked, strict=False))])
         for text in remaining
     ]
-    in_common = [
-        min(len(text), len(asked)) if end is None else end
-        for text, end in zip(remaining, common, strict=True)
-    ]
     assert count == max(in_common, default=0) // length * length
-    if count:
-        for actual, wanted in zip(
-            states_of(loaded, count), states_of(filled(asked), count), strict=True
-        ):
-            assert torch.equal(actual, wanted)
+    check_states(loaded, asked, count)
 
 
 @given(st.lists(st.tuples(tokens, st.booleans()), max_size=20), st.integers(0, 200))
-def test_the_budget_is_kept_and_what_is_left_is_right(
-    texts: list[tuple[list[int], bool]], budget: int
-) -> None:
+def test_the_budget_is_kept_soundly(texts: list[tuple[list[int], bool]], budget: int) -> None:
     """Two tokens of one layer, keys and values in float64, are 32 bytes."""
     prefix_cache = PrefixCache(budget)
     prefix_cache.begin("model", 2)
@@ -91,9 +82,7 @@ def test_the_budget_is_kept_and_what_is_left_is_right(
         else:
             loaded = RowCache(1, 16)
             count = prefix_cache.load(text, loaded, row=0)
-            if count:
-                wanted = states_of(filled(text), count)
-                assert all(map(torch.equal, states_of(loaded, count), wanted))
+            check_states(loaded, text, count)
         held = sum(
             tensor.untyped_storage().nbytes()
             for block in prefix_cache._blocks.values()
@@ -128,35 +117,15 @@ def test_another_model_finds_nothing() -> None:
     assert prefix_cache.num_bytes == 0
 
 
-def ways_of(exact: ExactMode | None) -> dict[str, DrafterFactory]:
-    options = WAYS if exact is None else EXACT_WAYS
-    return {name: drafter_factory(item) for name, item in options.items()}
-
-
 def conversation(
-    model: Any,
-    make_drafter: DrafterFactory,
-    exact: ExactMode | None,
-    prefix_cache: PrefixCache | None,
-    batch_size: int = 1,
+    made: Engine, num_rows: int = 1
 ) -> list[tuple[Generation, dict[int, torch.Tensor]]]:
-    """Two turns, of as many conversations as there are rows, and every verified logit."""
-    engine = Engine(
-        model,
-        make_drafter,
-        num_draft_tokens=10,
-        exact=exact,
-        batch_size=batch_size,
-        prefix_cache=prefix_cache,
-    )
-    prompts = [(*FIRST, *range(2, 2 + row)) for row in range(batch_size)]
+    prompts = [(*FIRST, *range(2, 2 + row)) for row in range(num_rows)]
     answered: list[tuple[Generation, dict[int, torch.Tensor]]] = []
     for _ in range(2):
-        choosers = [RecordingChooser() for _ in prompts]
-        turn = engine.generate(
-            [Sequence(ids, StopRule(BUDGET), c) for ids, c in zip(prompts, choosers, strict=True)]
-        )
-        answered += zip(turn, (chooser.logits for chooser in choosers), strict=True)
+        sequences = sequences_of(prompts, BUDGET, RecordingChooser)
+        turn = made.generate(sequences)
+        answered += zip(turn, (cast(Any, s.chooser).logits for s in sequences), strict=True)
         prompts = [
             (*ids, *answer.token_ids, *QUESTION) for ids, answer in zip(prompts, turn, strict=True)
         ]
@@ -182,9 +151,13 @@ def test_every_drafter_gives_what_it_gives_without(
     is_fixed = exact is not None and exact.width is not None
     if exact is None and dtype != torch.float32:
         pytest.skip("near-ties are possible")
-    for name, make_drafter in ways_of(exact).items():
-        without = conversation(model, make_drafter, exact, None, batch_size)
-        with_it = conversation(model, make_drafter, exact, PrefixCache(LARGE), batch_size)
+    for name, options in (WAYS if exact is None else EXACT_WAYS).items():
+        without, with_it = (
+            conversation(
+                engine(model, options, exact, batch_size=batch_size, prefix_cache=cache), batch_size
+            )
+            for cache in (None, PrefixCache(LARGE))
+        )
         for (answer, logits), (same, same_logits) in zip(without, with_it, strict=True):
             assert same.token_ids == answer.token_ids, name
             assert answer.counts.num_reused_tokens == 0
@@ -198,21 +171,14 @@ def test_every_drafter_gives_what_it_gives_without(
             assert turn.counts.num_reused_tokens == whole, name
 
 
-def asked(*texts: str, max_gen_toks: int = 50) -> list[Instance]:
-    settings = {"until": [], "max_gen_toks": max_gen_toks}
-    return [
-        Instance("generate_until", {}, (text, settings), 0, ("task", doc, 1))
-        for doc, text in enumerate(texts)
-    ]
+def answers(lm: Any, *texts: str) -> list[str]:
+    requests = instances({"max_gen_toks": 50}, contexts=texts)
+    answered: list[str] = lm.generate_until(requests, disable_tqdm=True)
+    return answered
 
 
 def lm_of(folder: Path, options: str) -> Any:
     return CopySpecLM.create_from_arg_string(f"pretrained={folder},{options}", {"device": "cpu"})
-
-
-def rows_of(answers: list[str]) -> list[TurnRecord]:
-    records = [record_of(answer) for answer in answers]
-    return [record for record in records if record is not None]
 
 
 def reused(counts: TurnCounts) -> int:
@@ -228,45 +194,35 @@ SHARED = "Question: what is next? Answer: the next one. " * 8
 def test_shared_examples_are_read_once(byte_model: Path, options: str) -> None:
     texts = [f"{SHARED}And {number}?" for number in range(3)]
     with_it, without = (lm_of(byte_model, f"{options},prefix_cache={n}") for n in ("1MB", 0))
-    answers = with_it.generate_until(asked(*texts), disable_tqdm=True)
-    assert answers == without.generate_until(asked(*texts), disable_tqdm=True)
-    first, *others = [reused(row.counts) for row in rows_of(answers)]
+    answered = answers(with_it, *texts)
+    assert answered == answers(without, *texts)
+    first, *others = [reused(row.counts) for row in rows(answered)]
     assert first == 0
     assert min(others) >= PREFILL_CHUNK
     [arm] = with_it._arms
     assert arm.prefix_cache is not None
     assert 0 < arm.prefix_cache.num_bytes <= 10**6
-    again = with_it.generate_until(asked(*texts), disable_tqdm=True)
-    assert again == answers
+    assert answers(with_it, *texts) == answered
     assert with_it._spec(with_it.prepare(), arm, [], 1).drafting["prefix_cache"] == 10**6
 
 
 def test_both_arms_of_a_pair_reuse_alike(byte_model: Path) -> None:
     paired = lm_of(byte_model, "paired=true")
     for _ in range(2):
-        answers = paired.generate_until(asked(SHARED, SHARED + "And?"), disable_tqdm=True)
-        for row in rows_of(answers):
+        answered = answers(paired, SHARED, SHARED + "And?")
+        for row in rows(answered):
             assert row.baseline is not None
             assert row.baseline.agreement == "identical"
             assert reused(row.counts) == reused(row.baseline.counts)
-    assert reused(rows_of(answers)[0].counts) >= PREFILL_CHUNK
+    assert reused(rows(answered)[0].counts) >= PREFILL_CHUNK
 
 
 def test_what_other_weights_computed_is_not_used(byte_model: Path) -> None:
-    ours = lm_of(byte_model, "")
-    ours.generate_until(asked(SHARED), disable_tqdm=True)
+    ours, changed = lm_of(byte_model, ""), lm_of(byte_model, "prefix_cache=0")
+    answers(ours, SHARED)
     with torch.no_grad():
-        for weight in ours.model.parameters():
+        for weight in (*ours.model.parameters(), *changed.model.parameters()):
             weight.mul_(1.5)
-    [answer] = ours.generate_until(asked(SHARED), disable_tqdm=True)
-    [row] = rows_of([answer])
-    assert reused(row.counts) == 0
-    assert [answer] == lm_of_changed(byte_model).generate_until(asked(SHARED), disable_tqdm=True)
-
-
-def lm_of_changed(folder: Path) -> Any:
-    changed = lm_of(folder, "prefix_cache=0")
-    with torch.no_grad():
-        for weight in changed.model.parameters():
-            weight.mul_(1.5)
-    return changed
+    answered = answers(ours, SHARED)
+    assert reused(rows(answered)[0].counts) == 0
+    assert answered == answers(changed, SHARED)

@@ -23,19 +23,15 @@ MADE: dict[str, Callable[[], Any]] = {
     "a factory": lambda: torch.arange(3, device="cuda"),
     "a factory within a device": lambda: made_within(lambda: torch.zeros(2)),
     "a factory like": lambda: torch.zeros_like(there(2)),
-    "a factory of a tensor": lambda: there(2).new_zeros(3),
     "data for a tensor's device": lambda: there(2).new_tensor([1.0]),
     "data": lambda: torch.tensor([1, 2], device=0),
     "a copy": lambda: torch.ones(2).to("cuda"),
     "a copy to that of another": lambda: torch.ones(2).to(there(1)),
-    "a copy in another dtype": lambda: torch.ones(2).cuda().to(torch.bfloat16),
     "a view": lambda: there(2, 3).t()[1:].flatten(),
     "a sum with a number of the host": lambda: there(2) + torch.tensor(1.0),
-    "an operation in place": lambda: there(2).mul_(3).clamp_(max=2),
     "a slice that was set": lambda: set_at(there(3), slice(1), torch.ones(1)),
     "what an index of the host finds": lambda: there(3)[torch.tensor([0, 2])],
     "a copy in depth": lambda: copy.deepcopy({"a": there(2)})["a"],
-    "a module": lambda: torch.nn.Linear(2, 2).to("cuda").weight,
     "what a module gives": lambda: torch.nn.Linear(2, 2).to("cuda")(there(1, 2)),
     "what inference mode gives": lambda: torch.inference_mode()(lambda: there(2) @ there(2))(),
     "random numbers": lambda: torch.rand(
@@ -47,15 +43,12 @@ MIXED: dict[str, Callable[[], Any]] = {
     "a sum": lambda: there(2) + torch.ones(2),
     "a sum on the host with a number of the device": lambda: torch.ones(2) + there(),
     "a number of the host that is changed": lambda: torch.tensor(1.0).add_(there()),
-    "a product": lambda: there(2, 2) @ torch.ones(2, 2),
-    "a row of both": lambda: torch.cat([there(2), torch.ones(2)]),
     "a look-up": lambda: torch.nn.functional.embedding(torch.tensor([0]), there(2, 2)),
     "an index of the device on the host": lambda: torch.ones(3)[there(1, dtype=torch.int64)],
     "values that are set by index": lambda: set_at(
         there(3), there(2, dtype=torch.int64), torch.ones(2)
     ),
     "a mask": lambda: there(2).masked_fill(torch.tensor([True, False]), 0.0),
-    "a layer": lambda: torch.nn.Linear(2, 2)(there(1, 2)),
     "NumPy": lambda: there(2).numpy(),
     "a generator": lambda: torch.rand(2, device="cuda", generator=torch.Generator()),
     "two devices": lambda: there(2) + torch.ones(2, device="cuda:1"),
@@ -151,9 +144,9 @@ def test_float64_is_refused_where_there_is_none(device: str, has: bool) -> None:
 def test_layers_are_named_in_what_they_wait_for() -> None:
     class Reading(torch.nn.Module):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            return hidden * float(hidden.detach().max())
+            return hidden * float(hidden.max())
 
-    with PretendedDevice("cuda") as pretended:
+    with PretendedDevice("cuda") as pretended, torch.no_grad():
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), Reading()).to("cuda")
         pretended.events.clear()
         model(there(1, 2)).tolist()

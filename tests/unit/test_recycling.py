@@ -1,18 +1,14 @@
 """What the model held for likely is drafted again, in the places that copies leave."""
 
-from collections.abc import Sequence
-from itertools import chain, repeat
+from dataclasses import replace
 
 import pytest
 import torch
+from doubles import verdict_on
 from hypothesis import given
 from hypothesis import strategies as st
-from paired_answers import pairs_of
-from tiny_models import tiny_model
 
-from copyspec_eval.decoding import engine
-from copyspec_eval.decoding.choosing import TopTokens, argmax_tokens, top_tokens
-from copyspec_eval.decoding.verify import verify
+from copyspec_eval.decoding.choosing import argmax_tokens, top_tokens
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
@@ -32,7 +28,6 @@ def recycling(successors: Successors | None = None) -> SuffixDrafter:
 
 
 def branches(draft: Draft) -> list[tuple[int, ...]]:
-    """Of each draft token, it and those before it on its branch."""
     actual: list[tuple[int, ...]] = []
     for token, parent in zip(draft.token_ids, draft.parents or (), strict=True):
         actual.append((*(actual[parent] if parent >= 0 else ()), token))
@@ -100,20 +95,16 @@ def test_every_draft_is_a_tree_within_its_limits(
     prompt: list[int], answer: list[int], held: list[list[int]], most: int, threshold: float
 ) -> None:
     """The model holds tokens for likely by the last one alone, and chooses as it likes."""
-    drafter = recycling()
+    drafter, last = recycling(), prompt[-1]
     drafter.start(prompt)
-    done = 0
-    while done < len(answer):
+    while answer:
         draft = drafter.propose(most, (threshold,) * 20)
         check_tree(draft, most)
-        last = [*prompt, *answer[:done]][-1]
-        rest = chain(answer[done:], repeat(-1))
-        verdict = verify(draft, lambda _, rest=rest: next(rest))  # type: ignore[misc]
-        taken = answer[done : done + verdict.num_accepted + 1]
         likeliest = [held[token] for token in (last, *draft.token_ids)]
-        verdict = Verdict(verdict.num_accepted, verdict.next_token, verdict.path, likeliest)
+        verdict = replace(verdict_on(draft, answer), likeliest=likeliest)
+        taken, answer = answer[: verdict.num_accepted + 1], answer[verdict.num_accepted + 1 :]
         drafter.observe(taken, verdict)
-        done += len(taken)
+        last = taken[-1]
 
 
 def check_tree(draft: Draft, most: int) -> None:
@@ -180,23 +171,7 @@ def test_the_likeliest_tokens_are_those_of_the_largest_logits(dtype: torch.dtype
     assert [*map(len, few.likeliest)] == [3, 3]
 
 
-def test_logits_are_looked_through_only_where_a_drafter_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counts: list[int] = []
-
-    def counted(logits: torch.Tensor, parts: Sequence[slice], count: int) -> list[TopTokens]:
-        counts.extend([count] if count else [])
-        return top_tokens(logits, parts, count)
-
-    monkeypatch.setattr(engine, "top_tokens", counted)
+def test_logits_are_looked_through_only_where_a_drafter_asks() -> None:
     for drafter in (NoDrafter(), CopySpecDrafter(3, 10), SuffixDrafter(tree=True)):
         assert getattr(drafter, "num_likeliest", 0) == 0
     assert recycling().num_likeliest == NUM_LIKELIEST
-    for options in (DraftOptions("suffix", tree=True), RECYCLE):
-        assert counts == []
-        pairs = pairs_of(tiny_model("llama"), drafter_factory(options), exact=False)
-        assert [pair.agreement for pair in pairs] == ["identical"] * len(pairs)
-    forwards = sum(pair.drafted.counts.num_forwards or 0 for pair in pairs)
-    assert counts == [NUM_LIKELIEST] * forwards, "the baseline asks for none"
-    assert forwards < sum(len(pair.drafted.token_ids) for pair in pairs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from asking import model_from
 from sizing import document
 from sizing.formula import (
     Step,
@@ -28,39 +29,21 @@ from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 
 LLAMA: dict[str, Any] = {"vocab_size": 128256, "num_key_value_heads": 8}
+MIDDLE: dict[str, Any] = {"hidden_size": 4096, "intermediate_size": 14336}
+LARGE: dict[str, Any] = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+MIXTURE: dict[str, Any] = {"hidden_size": 4096, "moe_intermediate_size": 1536, "head_dim": 128}
+MIXTURE |= {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4}
+MIXTURE |= {"vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8}
 CONFIGS = [
-    (LLAMA_8B, LlamaConfig(**LLAMA, hidden_size=4096, intermediate_size=14336)),
-    (
-        LLAMA_70B,
-        LlamaConfig(
-            **LLAMA,
-            hidden_size=8192,
-            intermediate_size=28672,
-            num_hidden_layers=80,
-            num_attention_heads=64,
-        ),
-    ),
-    (
-        QWEN_235B,
-        Qwen3MoeConfig(  # type: ignore[call-arg]
-            vocab_size=151936,
-            hidden_size=4096,
-            moe_intermediate_size=1536,
-            num_hidden_layers=94,
-            num_attention_heads=64,
-            num_key_value_heads=4,
-            head_dim=128,
-            num_experts=128,
-            num_experts_per_tok=8,
-        ),
-    ),
+    (LLAMA_8B, LlamaConfig(**LLAMA, **MIDDLE)),
+    (LLAMA_70B, LlamaConfig(**LLAMA, **LARGE, num_attention_heads=64)),
+    (QWEN_235B, Qwen3MoeConfig(**MIXTURE)),
     (None, tiny_config("llama", tie_word_embeddings=True)),
 ]
 PUBLISHED = {LLAMA_8B: 8.03e9, LLAMA_70B: 70.6e9, QWEN_235B: 235e9}
 
 
 def on_paper(config: Any) -> Any:
-    """A model without memory."""
     auto: Any = AutoModelForCausalLM
     with torch.device("meta"):
         return auto.from_config(config)
@@ -86,9 +69,7 @@ def test_a_token_of_the_mixture_needs_22_billion_weights() -> None:
 
 def test_the_cache_is_the_engines() -> None:
     config = tiny_config("llama")
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_config(config).eval()
-    cache = RowCache(3, capacity=32 + 1)
+    model, cache = model_from(config), RowCache(3, capacity=32 + 1)
     with torch.inference_mode(), engine_kernels(model, exact=False):
         forward(model, cache, [Part(0, 0, [0] * 4)], 4)
     held = sum(part.nbytes for part in cache._tensors.values())
@@ -133,9 +114,8 @@ def test_a_step_is_bound_by_reading_and_then_by_computing() -> None:
 
 def test_devices_that_are_needed() -> None:
     assert memory(LLAMA_70B, Step()) == pytest.approx(141.1e9, rel=1e-3)
-    assert devices_needed(LLAMA_70B, H100, Step()) == 2
-    assert devices_needed(LLAMA_70B, H100, Step(weight_bytes=0.5)) == 1
-    assert devices_needed(LLAMA_70B, H100, Step(rows=32, context=8192)) == 3
+    steps = Step(), Step(weight_bytes=0.5), Step(rows=32, context=8192)
+    assert [devices_needed(LLAMA_70B, H100, step) for step in steps] == [2, 1, 3]
 
 
 def test_the_document_says_what_the_formula_computes() -> None:
@@ -144,7 +124,6 @@ def test_the_document_says_what_the_formula_computes() -> None:
 
 
 def test_what_was_measured_is_near_what_is_predicted() -> None:
-    """The committed run; a step that is far off means that the formula misses something."""
     measured = json.loads(document.MEASURED.read_text())
     assert {row["dtype"] for row in measured["steps"]} == {"bfloat16", "float32"}
     for row in measured["steps"]:

@@ -17,7 +17,6 @@ from copyspec_eval.types import Verdict
 
 
 def asked(seed: int, number: int) -> list[Asked]:
-    """Requests whose answers repeat their prompts in part."""
     source = random.Random(seed)
     made = []
     for which in range(number):
@@ -49,15 +48,12 @@ def test_answers_are_taken_up_whole_and_in_their_own_request(seed: int, num_rows
     proposer = recording(config())
     requests = asked(seed, 8)
     serve(proposer, requests, num_rows, random.Random(seed))
-    assert [sum(accepted for _, accepted in each) for each in drafted(proposer, requests)] == [
-        sum(accepted for _, accepted in one.verified) for one in requests
-    ]
+    for attempts, one in zip(drafted(proposer, requests), requests, strict=True):
+        assert sum(accepted for _, accepted in attempts) == sum(each for _, each in one.verified)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5))
-def test_close_to_the_longest_length_it_counts_what_it_was_asked_for(
-    seed: int, num_rows: int
-) -> None:
+def test_close_to_the_longest_length_it_counts_what_it_was_asked(seed: int, num_rows: int) -> None:
     """vLLM gives all rows zeros then; those that go on are the same requests afterwards."""
     limit = 60
     proposer = recording(config(longest=10, max_length=limit))

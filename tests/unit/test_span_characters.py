@@ -18,7 +18,6 @@ def decode(token_ids: Sequence[int]) -> str:
 def pieces_of(
     prompt: bytes, output: bytes, spans: Sequence[Span]
 ) -> tuple[str, str, list[Segment]]:
-    """The texts of prompt and answer, and the answer in pieces."""
     prompt_text, answer, places = span_characters(decode, list(prompt), list(output), spans)
     return prompt_text, answer, segments(answer, places)
 

@@ -1,8 +1,9 @@
 """The store of earlier answers: bounded, and never indexed anew."""
 
+import itertools
 from collections.abc import Sequence
+from unittest import mock
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,21 +15,23 @@ THRESHOLDS = [0.01] * 20
 answers = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=30)
 
 
+def store_of(answers: Sequence[Sequence[int]], capacity: int = 2**20) -> AnswerStore:
+    store = AnswerStore(capacity)
+    for answer in answers:
+        store.add(answer)
+    return store
+
+
 def runs(token_ids: Sequence[int]) -> set[tuple[int, ...]]:
-    return {
-        tuple(token_ids[start:end])
-        for start in range(len(token_ids))
-        for end in range(start + 1, len(token_ids) + 1)
-    }
+    places = itertools.combinations(range(len(token_ids) + 1), 2)
+    return {tuple(token_ids[start:end]) for start, end in places}
 
 
 @given(answers, st.integers(10, 60))
-def test_the_latest_answers_are_there_and_memory_is_bounded(
+def test_the_latest_answers_are_kept_within_bounds(
     added: list[list[int]], most_tokens: int
 ) -> None:
-    store = AnswerStore(most_tokens)
-    for answer in added:
-        store.add(answer)
+    store = store_of(added, most_tokens)
     longest = 1 + max(map(len, added), default=0)
     remaining = sum(len(automaton.token_ids) for automaton in store.automata)
     assert remaining <= max(most_tokens, 2 * longest)
@@ -44,10 +47,7 @@ def test_the_latest_answers_are_there_and_memory_is_bounded(
 
 @given(answers)
 def test_nothing_is_matched_across_the_end_of_an_answer(added: list[list[int]]) -> None:
-    store = AnswerStore()
-    for answer in added:
-        store.add(answer)
-    [automaton] = store.automata
+    [automaton] = store_of(added).automata
     together = [token for answer in added for token in answer]
     match = StoreMatch(automaton, together)
     wanted = max(
@@ -61,10 +61,7 @@ def test_nothing_is_matched_across_the_end_of_an_answer(added: list[list[int]]) 
 def test_earlier_runs_are_bounded_like_the_run_and_told_apart_from_it(
     earlier: list[list[int]], added: list[list[int]], most_tokens: int
 ) -> None:
-    store = AnswerStore(most_tokens, earlier)
-    one_by_one = AnswerStore(most_tokens)
-    for answer in earlier:
-        one_by_one.add(answer)
+    store, one_by_one = AnswerStore(most_tokens, earlier), store_of(earlier, most_tokens)
     remaining = [automaton.token_ids for automaton in store.automata]
     assert remaining == [automaton.token_ids for automaton in one_by_one.automata]
     before = [(automaton, len(automaton.token_ids)) for automaton in store.automata]
@@ -75,27 +72,17 @@ def test_earlier_runs_are_bounded_like_the_run_and_told_apart_from_it(
     assert {automaton.num_earlier for automaton in one_by_one.automata} == {0}
 
 
-def test_no_token_is_indexed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What dropping answers would cost is then a few milliseconds in no step."""
-    indexed = 0
+def test_no_token_is_indexed_twice() -> None:
     append = SuffixAutomaton.append
-
-    def counted(self: SuffixAutomaton, token: int) -> None:
-        nonlocal indexed
-        indexed += 1
-        append(self, token)
-
-    monkeypatch.setattr(SuffixAutomaton, "append", counted)
-    store = AnswerStore(capacity=40)
-    for number in range(50):
-        store.add(range(number, number + 7))
-    assert indexed == 50 * 8
-    assert len(store.automata) == 2
+    with mock.patch.object(SuffixAutomaton, "append", autospec=True, side_effect=append) as counted:
+        store = AnswerStore(capacity=40)
+        for number in range(50):
+            store.add(range(number, number + 7))
+    assert counted.call_count == 50 * 8
 
 
 def test_a_request_goes_on_while_its_store_drops_answers() -> None:
-    store = AnswerStore(capacity=20)
-    store.add([5, 6, 7, 8, 9])
+    store = store_of([[5, 6, 7, 8, 9]], 20)
     drafter = SuffixDrafter(store)
     drafter.start([1, 5, 6])
     for number in range(10):
@@ -108,10 +95,7 @@ def test_a_request_goes_on_while_its_store_drops_answers() -> None:
 
 
 def test_both_halves_are_copied_from() -> None:
-    store = AnswerStore(capacity=20)
-    for answer in ([5, 6, 7, 8], [1, 2, 3, 4]):
-        store.add(answer)
-    store.add([9, 9, 9])
+    store = store_of([[5, 6, 7, 8], [1, 2, 3, 4], [9, 9, 9]], 20)
     assert len(store.automata) == 2
     for begin, following in (([0, 5, 6], (7, 8)), ([0, 1, 2], (3, 4))):
         for tree in (False, True):

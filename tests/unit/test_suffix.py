@@ -25,11 +25,8 @@ def automaton_of(text: Sequence[int]) -> SuffixAutomaton:
 
 
 def ends_of(text: Sequence[int], part: Sequence[int]) -> list[int]:
-    return [
-        end
-        for end in range(len(part), len(text) + 1)
-        if list(text[end - len(part) : end]) == list(part)
-    ]
+    ends = range(len(part), len(text) + 1)
+    return [end for end in ends if list(text[end - len(part) : end]) == list(part)]
 
 
 @given(texts)
@@ -50,13 +47,10 @@ def test_every_substring_has_its_count_its_last_end_and_what_followed(text: list
 
 
 @given(texts)
-def test_the_link_of_the_last_state_is_the_longest_suffix_that_occurred_before(
-    text: list[int],
-) -> None:
+def test_the_last_link_is_the_longest_suffix_that_occurred_before(text: list[int]) -> None:
     automaton = automaton_of(text)
-    longest = max(
-        n for n in range(len(text)) if len(ends_of(text, text[len(text) - n :])) > 1 or not n
-    )
+    suffixes = [text[start:] for start in range(1, len(text) + 1)]
+    longest = max(len(part) for part in suffixes if not part or len(ends_of(text, part)) > 1)
     assert automaton.length[automaton.link[automaton.last]] == longest
     assert len(automaton.length) <= 2 * len(text) + 1
 
@@ -70,9 +64,7 @@ def drafted(
 
 
 @given(texts, st.integers(0, 20))
-def test_a_draft_is_copied_from_its_position_and_continues_into_itself(
-    text: list[int], limit: int
-) -> None:
+def test_a_draft_is_copied_from_its_position_into_itself(text: list[int], limit: int) -> None:
     draft = drafted(text, max_tokens=limit)
     assert len(draft.token_ids) <= limit
     if draft.token_ids:
@@ -134,9 +126,8 @@ def test_thresholds_rise_with_the_slope_of_the_costs() -> None:
     assert list(thresholds) == sorted(thresholds)
     assert len(set(thresholds)) == 3
     # What was measured above the line between its neighbours does not count.
-    assert acceptance_thresholds({0: 10.0, 4: 20.0, 8: 12.0}) == acceptance_thresholds(
-        {0: 10.0, 8: 12.0}
-    )
+    low = {0: 10.0, 8: 12.0}
+    assert acceptance_thresholds(low | {4: 20.0}) == acceptance_thresholds(low)
     assert acceptance_thresholds({0: 1.0, 1: 100.0}) == (1.0,)
     assert acceptance_thresholds({0: 1.0}) == ()
 

@@ -12,29 +12,21 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LogitsProcessorList
+from asking import engine, greedy
+from real_vllm import list_prompts
+from transformers import AutoModelForCausalLM
 
-from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.differences import Rescorer
-from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.harness.backends.vllm import attempts, watched
 from copyspec_eval.serving import proposer
 
 vllm = pytest.importorskip("vllm", reason="NOT TESTED without vLLM: see scripts/vllm_environment")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm_in_this_process")]
 
 MAX_TOKENS = 64
-GREEDY = TokenChooser(LogitsProcessorList(), do_sample=False)
-PLACES = ("a harbour", "an old mill", "the night market", "a railway yard")
-PROMPTS = [
-    f"<|im_start|>user\nHere is a list: {', '.join(f'item {n} of {place}' for n in range(size))}. "
-    "Write the same list again.<|im_end|>\n<|im_start|>assistant\n"
-    for size in (3, 40, 9, 21)
-    for place in PLACES
-]
+PROMPTS = list_prompts("a harbour", "an old mill", "the night market", "a railway yard")
 
 Make = Callable[..., Any]
 
@@ -42,9 +34,6 @@ Make = Callable[..., Any]
 @pytest.fixture
 def make(real_model: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes an engine; the earlier one of a test ends then, since all are in this process."""
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     monkeypatch.setenv(proposer.VARIABLE, "drafter=suffix,store=true")
 
     def made(drafts: bool = True, **options: Any) -> Any:
@@ -75,20 +64,16 @@ def answers(
 
 
 class Judge:
-    """Says whether two answers are equal but for near-ties."""
-
     def __init__(self, folder: Path) -> None:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        engines = [
-            Engine(model, NoDrafter, num_draft_tokens=count, exact=None) for count in (0, 15)
-        ]
+        engines = (engine(model, num_draft_tokens=count) for count in (0, 15))
         self._rescorer = Rescorer(model, *engines)
 
     def check(self, drafted: Any, plain: Any) -> int:
         """How many answers are identical; all others are near-ties."""
         identical = 0
         for ours, theirs in zip(drafted, plain, strict=True):
-            sequence = Decoded(ours.prompt_token_ids, StopRule(512), GREEDY)
+            sequence = Decoded(ours.prompt_token_ids, StopRule(512), greedy())
             difference = self._rescorer.explain(
                 sequence, ours.outputs[0].token_ids, theirs.outputs[0].token_ids
             )
@@ -150,17 +135,17 @@ def test_answers_and_counts_are_vllms(make: Make, judge: Judge, options: dict[st
 def test_an_aborted_request_leaves_the_others_alone(make: Make, judge: Judge) -> None:
     plain = answers(make(drafts=False), PROMPTS[1:])
     llm = make()
-    engine = llm.llm_engine
+    running = llm.llm_engine
     params = vllm.SamplingParams(temperature=0, max_tokens=MAX_TOKENS)
     for number, prompt in enumerate(PROMPTS):
-        engine.add_request(str(number), prompt, params)
+        running.add_request(str(number), prompt, params)
     done: dict[str, Any] = {}
     for step in range(10_000):
-        if not engine.has_unfinished_requests():
+        if not running.has_unfinished_requests():
             break
         if step == 12:
-            engine.abort_request(["0"])
-        done |= {output.request_id: output for output in engine.step() if output.finished}
+            running.abort_request(["0"])
+        done |= {output.request_id: output for output in running.step() if output.finished}
     drafted = [done[str(number)] for number in range(1, len(PROMPTS))]
     assert judge.check(drafted, plain) >= 13
 

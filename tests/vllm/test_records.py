@@ -6,31 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from timed_models import instances, rows
+from real_vllm import list_prompts
+from timed_models import check_counts, instances, rows
 
 from copyspec_eval.errors import OptionError
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.serving.proposer import NUM_DRAFT_TOKENS
 
 vllm = pytest.importorskip("vllm", reason="NOT TESTED without vLLM: see scripts/vllm_environment")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm_in_this_process")]
+PROMPTS = list_prompts("a harbour", "an old mill")
 
-PROMPTS = [
-    f"<|im_start|>user\nHere is a list: {', '.join(f'item {n} of {place}' for n in range(size))}. "
-    "Write the same list again.<|im_end|>\n<|im_start|>assistant\n"
-    for size in (3, 40, 9, 21)
-    for place in ("a harbour", "an old mill")
-]
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    gc.collect()
 
 
 @pytest.fixture
@@ -49,15 +37,8 @@ def make(real_model: Path) -> Make:
 
 
 def check(answered: list[TurnRecord]) -> None:
-    """Every token is of the model's own or of a draft, and every copy has its place."""
     for row in answered:
-        counts = row.counts
-        assert counts.num_tokens is not None
-        assert counts.num_forwards is not None
-        accepted = sum(attempt.num_accepted for attempt in row.attempts)
-        # The last forward may give nothing of the model's own: the answer ended within its draft.
-        assert counts.num_forwards + accepted - counts.num_tokens in (0, 1)
-        assert sum(span.length for span in row.spans) == accepted
+        check_counts(row)
     assert any(row.spans for row in answered)
 
 
