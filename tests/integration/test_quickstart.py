@@ -1,6 +1,7 @@
 """The two minutes that a newcomer gives: the script, the embedded model, and its training."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from in_process import evaluate_into
+from lm_eval_command import BIN
 
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.reports.comparison import compare_answers, fails
@@ -58,6 +60,20 @@ def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path: Path) -> N
     files = [line.partition(": ")[2] for line in result.stdout.splitlines() if ": " in line]
     assert files
     assert all(file in shown for file in files)
+
+
+def test_the_last_line_says_what_was_won_and_where_the_page_is(tmp_path: Path) -> None:
+    command = [str(BIN / "lm_eval"), "--model", "copyspec", "--tasks", "quickstart_redundant"]
+    command += ["--model_args", "pretrained=copyspec-tiny,paired=true", "--apply_chat_template"]
+    command += ["--limit", "2", "--output_path", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    number, page = r"\d+\.\d\d", tmp_path / "report.html"
+    gain = rf"{number}× (faster|as fast) \(95 %: {number} to {number}\)"
+    last = rf"{gain}, 4 of 4 answers identical → {re.escape(str(page))}"
+    assert re.fullmatch(last, result.stdout.splitlines()[-1]), result.stdout
+    assert "| quickstart_redundant |" in result.stdout
+    assert page.stat().st_size > 10_000
 
 
 def figures_of(folder: Path) -> dict[str, dict[str, float]]:

@@ -95,7 +95,7 @@ def test_copies_from_earlier_runs_count_as_copies_and_have_a_share_of_their_own(
     assert values["accepted_per_attempt"] == pytest.approx(7 / 4)
     [header, _, line] = run_table([row]).splitlines()[:3]
     assert "from earlier runs" in header
-    assert "0.4" in line
+    assert "40%" in line
     assert "from earlier runs" not in run_table([ROW])
 
 
