@@ -1,7 +1,6 @@
 """The group `copyspec`: all five tasks in one command, without a network."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +36,7 @@ def samples_of(command: Command, task: str) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.slow
-def test_all_five_tasks_on_our_model_and_on_hf(
-    byte_model: Path, data_dir: Path, tmp_path: Path
-) -> None:
+def test_all_five_tasks_on_our_model_and_on_hf(byte_model, data_dir, tmp_path):
     ours = AllTasks(byte_model, data_dir, tmp_path / "ours")
     stock = AllTasks(byte_model, data_dir, tmp_path / "stock")
     ours.run(*MORE)

@@ -1,7 +1,6 @@
 """The stock `lm_eval` command with a stock model, timed."""
 
 import json
-from pathlib import Path
 
 import pytest
 from lm_eval_command import Command, neighbour
@@ -10,9 +9,7 @@ SHORT = ("--gen_kwargs", "max_gen_toks=24", "--limit", "3")
 
 
 @pytest.mark.slow
-def test_hf_timed_answers_as_hf_and_leaves_records(
-    byte_model: Path, questions: Path, tmp_path: Path
-) -> None:
+def test_hf_timed_answers_as_hf_and_leaves_records(byte_model, questions, tmp_path):
     timed = Command(byte_model, questions, tmp_path / "timed")
     timed.run(*SHORT, model="copyspec-timed", options="base=hf")
     rows = timed.rows()

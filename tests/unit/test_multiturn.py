@@ -13,6 +13,7 @@ import torch
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 from sample_rows import PAIRED_ROW, with_counts
+from scripted_lm import Scripted
 
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.multiturn import MAX_TURNS, TurnInstance, render
@@ -31,22 +32,18 @@ def record(run: str, turn: int, text: str, **changes: Any) -> TurnRecord:
     return with_counts(row, num_tokens=10 * turn, seconds=2.0)
 
 
-class ScriptedLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
-    """Answers `reply to {question}` and notes every prompt and setting it was given."""
-
-    tokenizer_name = "scripted"
+class ScriptedLM(Scripted):
+    """Answers `reply to {question}`, with a record if it has a run."""
 
     def __init__(self, run: str | None = None, **record_changes: Any) -> None:
         super().__init__()
         self.run = run
         self.record_changes = record_changes
-        self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def generate_until(self, requests, disable_tqdm=False):
         answers = []
         for request in requests:
-            prompt, settings = request.args
-            self.asked.append((prompt, settings))
+            self.asked.append(request.args)
             answers.append(self.answer(request))
         return answers
 
@@ -56,18 +53,6 @@ class ScriptedLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
         if self.run is None:
             return text
         return RecordedText(text, record(self.run, turn, text, **self.record_changes))
-
-    def apply_chat_template(self, chat_history, add_generation_prompt=True):
-        assert add_generation_prompt
-        return "".join(f"<{m['role']}>{m['content']}" for m in chat_history) + "<assistant>"
-
-    def chat_template(self, chat_template=False):
-        return "scripted"
-
-    def loglikelihood(self, requests):
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
 
 
 def write_questions(folder: Path, questions: list[list[str]], name: str = "question") -> None:
