@@ -125,7 +125,7 @@ def test_an_answer_that_is_no_program_is_exported_as_it_is(tmp_path):
 def test_evalplus_errors(tmp_path, monkeypatch, capsys):
     def error() -> str:
         assert main(["export", "evalplus", str(tmp_path), "--out", str(tmp_path / "evalplus")]) == 1
-        return capsys.readouterr().err
+        return str(capsys.readouterr().err)
 
     write_log(tmp_path, [sample(0, ["Q"], [["A"]])])
     assert "no answers to humaneval_evalplus; run it" in error()
