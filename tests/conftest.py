@@ -133,3 +133,10 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / "mt_bench" / name).write_text(text)
     return folder
+
+
+@pytest.fixture
+def our_questions(questions: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`questions`, as `COPYSPEC_DATA_DIR` of this process."""
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
+    return questions

@@ -1,6 +1,5 @@
 """Steps of a real model on the CPU, timed, and how fast its memory is."""
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +36,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "steps": rows,
         "manifest": {
             "started_at": started_at,
-            "command": shareable(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]])),
+            "command": shareable(provenance.command()),
             "config": {"model": "SmolLM2-135M-Instruct", "threads": torch.get_num_threads()},
             "versions": provenance.versions(),
             "hardware": provenance.hardware(),

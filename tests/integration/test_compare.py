@@ -80,16 +80,6 @@ def runs(
 
 
 @pytest.fixture
-def ours(runs: dict[str, Path]) -> Path:
-    return runs["copyspec"]
-
-
-@pytest.fixture
-def stock(runs: dict[str, Path]) -> Path:
-    return runs["hf"]
-
-
-@pytest.fixture
 def compare(capsys: pytest.CaptureFixture[str]) -> Callable[[Path, Path], dict[str, Any]]:
     """What `compare --json` prints; its exit code says the same."""
 
@@ -102,8 +92,8 @@ def compare(capsys: pytest.CaptureFixture[str]) -> Callable[[Path, Path], dict[s
     return run
 
 
-def test_both_backends_agree(ours: Path, stock: Path) -> None:
-    command = [str(BIN / "copyspec-eval"), "compare", str(ours), str(stock)]
+def test_both_backends_agree(runs):
+    command = [str(BIN / "copyspec-eval"), "compare", *map(str, runs.values())]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     tables = [line for line in result.stdout.splitlines() if line.startswith("|")]
@@ -123,21 +113,18 @@ def test_both_backends_agree(ours: Path, stock: Path) -> None:
     assert result.stdout.endswith("\n\nidentical: 18 of 18 answers\n")
 
 
-def test_our_runs_are_compared_by_tokens(
-    ours: Path, compare: Callable[[Path, Path], dict[str, Any]]
-) -> None:
+def test_our_runs_are_compared_by_tokens(runs, compare):
+    ours = runs["copyspec"]
     figures = compare(ours, ours)
     assert {turn["compared_by"] for turn in figures["turns"]} == {"tokens"}
     assert figures["counts"]["identical"] == 18
     assert read_run(ours).dtype == "torch.float64"
 
 
-def test_records_alone_are_enough(
-    ours: Path, stock: Path, tmp_path: Path, compare: Callable[[Path, Path], dict[str, Any]]
-) -> None:
-    shutil.copy(ours / "turns.jsonl", tmp_path)
-    for other, level in ((ours, "tokens"), (stock, "text")):
-        figures = compare(tmp_path, other)
+def test_records_alone_are_enough(runs, tmp_path, compare):
+    shutil.copy(runs["copyspec"] / "turns.jsonl", tmp_path)
+    for backend, level in (("copyspec", "tokens"), ("hf", "text")):
+        figures = compare(tmp_path, runs[backend])
         assert figures["counts"]["identical"] == figures["counts"]["answers"] == 18
         assert {turn["compared_by"] for turn in figures["turns"]} == {level}
         assert figures["reordered"] == []
@@ -175,16 +162,7 @@ def with_a_moved_document(samples: Samples) -> None:
     ],
 )
 @pytest.mark.parametrize("backend", ["copyspec", "hf"])
-def test_one_change_is_named(
-    runs: dict[str, Path],
-    ours: Path,
-    tmp_path: Path,
-    compare: Callable[[Path, Path], dict[str, Any]],
-    backend: str,
-    change: Callable[[Samples], None],
-    differences: list[tuple[int, int, str]],
-    reordered: list[int],
-) -> None:
+def test_one_change_is_named(runs, tmp_path, compare, backend, change, differences, reordered):
     """In a copy of either run, against ours."""
     copied = tmp_path / "copy"
     shutil.copytree(runs[backend], copied)
@@ -192,7 +170,7 @@ def test_one_change_is_named(
     samples = [json.loads(line) for line in log.open(encoding="utf-8")]
     change(samples)
     log.write_text("".join(json.dumps(row) + "\n" for row in samples))
-    figures = compare(ours, copied)
+    figures = compare(runs["copyspec"], copied)
     assert [(d["doc_id"], d["turn"], d["status"]) for d in figures["differences"]] == differences
     assert {d["task"] for d in figures["differences"]} <= {"mt_redundant"}
     assert [document["doc_id"] for document in figures["reordered"]] == reordered

@@ -29,9 +29,7 @@ def run(model: Path, questions: Path, *arguments: str) -> subprocess.CompletedPr
     ],
     ids=lambda arguments: arguments[-2],
 )
-def test_both_turns_have_a_rate(
-    byte_model: Path, questions: Path, arguments: tuple[str, ...]
-) -> None:
+def test_both_turns_have_a_rate(byte_model, questions, arguments):
     done = run(byte_model, questions, *arguments)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -39,15 +37,13 @@ def test_both_turns_have_a_rate(
     assert result["version"] != "unknown"
 
 
-def test_hf_in_batches_is_refused(byte_model: Path, questions: Path) -> None:
+def test_hf_in_batches_is_refused(byte_model, questions):
     done = run(byte_model, questions, "--batch-size", "2", "hf")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("hf answers one conversation at a time; pass")
 
 
-def test_what_there_is_not_is_refused_in_a_line(
-    byte_model: Path, questions: Path, tmp_path: Path
-) -> None:
+def test_what_there_is_not_is_refused_in_a_line(byte_model, questions, tmp_path):
     for folder, arguments, message in (
         (tmp_path, (), "set COPYSPEC_DATA_DIR to a folder that has it"),
         (questions, ("--limit", "99"), "--limit 99 is not among 1 to 6 conversations"),

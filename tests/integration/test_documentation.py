@@ -64,7 +64,7 @@ def run(block: str, folder: Path, environment: dict[str, str]) -> None:
     assert result.returncode == 0, f"{block}\n{result.stderr}"
 
 
-def test_no_page_has_marked_commands_that_are_not_run() -> None:
+def test_no_page_has_marked_commands_that_are_not_run():
     everything = "".join(TEXTS.values())
     assert everything.count("<!-- tested") == len(BLOCKS) + len((RANKS, SHARDS))
 
@@ -76,7 +76,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8")):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
@@ -84,12 +84,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_every_page_is_in_the_readmes_list() -> None:
+def test_every_page_is_in_the_readmes_list():
     for page in PAGES[1:]:
         assert f"](docs/{page.name})" in TEXTS["README"]
 
 
-def test_commands_run_as_printed(environment: dict[str, str], tmp_path: Path) -> None:
+def test_commands_run_as_printed(environment, tmp_path):
     """In one folder and in their order: later ones read what earlier ones wrote."""
     trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2], "answer_ids": [1, 2]}
     (tmp_path / "traces.jsonl").write_text(json.dumps(trace))
@@ -99,12 +99,12 @@ def test_commands_run_as_printed(environment: dict[str, str], tmp_path: Path) ->
 
 
 @pytest.mark.slow  # each lm_eval takes ten seconds to start
-def test_shards_are_reported_as_printed(environment: dict[str, str], tmp_path: Path) -> None:
+def test_shards_are_reported_as_printed(environment, tmp_path):
     run(SHARDS, tmp_path, environment)
     assert {path.parent.name for path in tmp_path.glob("runs/split/*/turns.jsonl")} == {"0", "1"}
 
 
-def test_the_references_commands_have_tasks_and_options_that_exist() -> None:
+def test_the_references_commands_have_tasks_and_options_that_exist():
     tasks = {path.stem for path in (REPOSITORY / "tasks").rglob("*.yaml")}
     assert len(REFERENCES) == 6
     for block in REFERENCES:
@@ -117,9 +117,7 @@ def test_the_references_commands_have_tasks_and_options_that_exist() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(6))
-def test_the_references_commands_run_in_ours(
-    environment: dict[str, str], data_dir: Path, tmp_path: Path, number: int
-) -> None:
+def test_the_references_commands_run_in_ours(environment, data_dir, tmp_path, number):
     """As printed, but for two documents and short answers."""
     block = REFERENCES[number].replace(" --limit 101", "").replace(" --limit 104", "")
     brief = block.rstrip() + " --limit 2 --gen_kwargs max_gen_toks=16\n"
@@ -130,9 +128,7 @@ def test_the_references_commands_run_in_ours(
 
 
 @pytest.mark.slow
-def test_ranks_write_into_one_folder_as_printed(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_ranks_write_into_one_folder_as_printed(environment, tmp_path):
     # Without several GPUs, accelerate has to be told to start several processes on the CPU.
     assert "launch --num_processes 2 " in RANKS
     on_cpu = environment | {"ACCELERATE_USE_CPU": "true"}
@@ -145,9 +141,7 @@ def test_ranks_write_into_one_folder_as_printed(
 
 
 @pytest.mark.slow
-def test_the_tasks_of_a_slurm_array_share_the_documents(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_tasks_of_a_slurm_array_share_the_documents(environment, tmp_path):
     assert "last=79 " in SLURM
     script = SLURM.replace("last=79 ", "last=2 ")
     for number in (0, 1):
@@ -167,7 +161,7 @@ def commands(text: str, output: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
-def test_the_quickstart_is_what_its_script_runs() -> None:
+def test_the_quickstart_is_what_its_script_runs():
     """And the script has a test that runs it."""
     script = (REPOSITORY / "scripts" / "quickstart").read_text("utf-8")
     [given] = [

@@ -208,9 +208,7 @@ print(json.dumps([names, [path.name for path in Path(folder).glob("*.yaml")]]))
 
 
 @pytest.mark.parametrize("editable", [False, True], ids=["wheel", "editable"])
-def test_entry_points_lead_to_models_and_tasks(
-    request: pytest.FixtureRequest, tmp_path: Path, editable: bool
-) -> None:
+def test_entry_points_lead_to_models_and_tasks(request, tmp_path, editable):
     """As lm-eval will read them (its pull requests 4013 and 4015); the tests' own is editable."""
     if editable:
         result = run_program(sys.executable, "-c", PLUGINS, folder=tmp_path)

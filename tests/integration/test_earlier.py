@@ -20,11 +20,6 @@ pytestmark = pytest.mark.usefixtures("our_questions")
 
 
 @pytest.fixture
-def our_questions(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
-
-
-@pytest.fixture
 def base(byte_model: Path, tmp_path: Path) -> Path:
     """A run of the task, from plain decoding."""
     evaluate_into(tmp_path / "base", byte_model, "dtype=float32,drafter=none")
@@ -41,9 +36,7 @@ def accepted(rows: list[TurnRecord], source: Any) -> int:
 
 
 @pytest.mark.parametrize("switches", ["", "tree=true,exact=false", "paired=true"])
-def test_the_same_answers_in_fewer_forwards(
-    byte_model: Path, tmp_path: Path, base: Path, switches: str
-) -> None:
+def test_the_same_answers_in_fewer_forwards(byte_model, tmp_path, base, switches):
     folder = tmp_path / "seeded"
     evaluate_into(folder, byte_model, f"dtype=float32,store={base},{switches}")
     rows = rows_in(folder)
@@ -65,9 +58,7 @@ def test_the_same_answers_in_fewer_forwards(
     assert any("copied from answers of earlier runs" in note for note in board.notes)
 
 
-def test_where_token_ids_say_nothing_the_text_is_tokenised(
-    byte_model: Path, tmp_path: Path, base: Path
-) -> None:
+def test_where_token_ids_say_nothing_the_text_is_tokenised(byte_model, tmp_path, base):
     """Where a backend reports none, and where they are another tokenizer's."""
     changes: dict[str, Any] = {
         "without": lambda ids: None,
@@ -90,7 +81,7 @@ def test_where_token_ids_say_nothing_the_text_is_tokenised(
     assert len(digests) == 1, "the same texts are the same tokens"
 
 
-def test_several_runs(byte_model: Path, tmp_path: Path, base: Path) -> None:
+def test_several_runs(byte_model, tmp_path, base):
     shutil.copytree(base, tmp_path / "again")
     for store in (f"{base}:{tmp_path / 'again'}", [str(base), str(tmp_path / "again")]):
         folder = tmp_path / f"of_{type(store).__name__}"
@@ -99,7 +90,7 @@ def test_several_runs(byte_model: Path, tmp_path: Path, base: Path) -> None:
         assert accepted(rows_in(folder), "earlier") > 0
 
 
-def test_a_run_never_copies_from_itself(byte_model: Path, tmp_path: Path, base: Path) -> None:
+def test_a_run_never_copies_from_itself(byte_model, tmp_path, base):
     before = (base / "turns.jsonl").read_bytes()
     (tmp_path / "link").symlink_to(base)
     for store in (base, base / "turns.jsonl", tmp_path / "link", base / ".." / "base"):
@@ -109,8 +100,8 @@ def test_a_run_never_copies_from_itself(byte_model: Path, tmp_path: Path, base: 
 
 
 def test_runs_of_other_documents_are_refused_before_anything_is_answered(
-    byte_model: Path, tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    byte_model, tmp_path, base, caplog
+):
     text = (base / "turns.jsonl").read_text()
     with (base / "turns.jsonl").open("a") as file:
         file.write(text[:99])
@@ -123,26 +114,12 @@ def test_runs_of_other_documents_are_refused_before_anything_is_answered(
     assert "unreadable rows left out: 1" in caplog.text, "a torn row is a warning"
 
 
-def test_traces_are_found_by_the_number_of_the_document(
-    byte_model: Path, tmp_path: Path, base: Path
-) -> None:
+def test_traces_are_found_by_the_number_of_the_document(byte_model, tmp_path, base):
     rows = rows_in(base)
     traces = tmp_path / "traces.jsonl"
-    traces.write_text(
-        "".join(
-            json.dumps(
-                {
-                    "id": row.doc_id,
-                    "category": "c",
-                    "turn": row.turn,
-                    "prompt_ids": [],
-                    "answer_ids": row.token_ids,
-                }
-            )
-            + "\n"
-            for row in rows
-        )
-    )
+    common: dict[str, Any] = {"category": "c", "prompt_ids": []}
+    found = [{"id": row.doc_id, "turn": row.turn, "answer_ids": row.token_ids} for row in rows]
+    traces.write_text("".join(json.dumps(common | each) + "\n" for each in found))
     evaluate_into(tmp_path / "seeded", byte_model, f"dtype=float32,store={traces}")
     seeded = rows_in(tmp_path / "seeded")
     assert {row.drafter for row in seeded} == {"suffix + store=traces.jsonl"}

@@ -45,7 +45,7 @@ def run(device: str = "cpu", changes: str = "") -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.slow
-def test_every_dtype_width_and_batch_is_equal() -> None:
+def test_every_dtype_width_and_batch_is_equal():
     done = run()
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
@@ -71,7 +71,7 @@ def test_every_dtype_width_and_batch_is_equal() -> None:
 
 
 @pytest.mark.slow
-def test_a_width_that_follows_the_draft_is_found() -> None:
+def test_a_width_that_follows_the_draft_is_found():
     done = run(changes=WIDTH_FOLLOWS_DRAFT)
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
@@ -82,7 +82,7 @@ def test_a_width_that_follows_the_draft_is_found() -> None:
     assert "none" not in {row["drafter"] for row in wrong}
 
 
-def test_without_a_device_the_message_names_the_way_out() -> None:
+def test_without_a_device_the_message_names_the_way_out():
     done = run("cuda", changes="import torch\ntorch.cuda.is_available = lambda: False")
     assert done.returncode == 2
     assert done.stdout == ""

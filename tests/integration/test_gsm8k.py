@@ -62,7 +62,7 @@ def reply_with(program: str | None) -> str:
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
-def test_problems_of_the_test_split(data_dir: Path, tmp_path: Path, count: int) -> None:
+def test_problems_of_the_test_split(data_dir, tmp_path, count):
     problems = problems_of(data_dir / "gsm8k" / "test.jsonl", count)
 
     def reply(messages: Messages) -> str:

@@ -77,7 +77,7 @@ def shown_by_fastchat(path: Path) -> list[float]:
     return [float(value) for value in re.findall(r"^org__model .*?(\S+)$", shown.stdout, re.M)]
 
 
-def test_means_are_those_of_fastchat(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_means_are_those_of_fastchat(run, capsys):
     with JudgeServer(numbered) as server:
         assert main(command(run, server)) == 0
     printed = capsys.readouterr().out
@@ -97,9 +97,7 @@ def test_means_are_those_of_fastchat(run: Path, capsys: pytest.CaptureFixture[st
     assert sum(server.asked.values()) == 16
 
 
-def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(run, monkeypatch, capfd):
     monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(chat, "MAX_RETRIES", 1)
     echo = json.dumps({"error": {"message": f"limit of {KEY}"}})
@@ -136,7 +134,7 @@ def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(
     assert shown_by_fastchat(path) == pytest.approx(ours, abs=0.005)
 
 
-def test_a_killed_judge_asks_nothing_twice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_judge_asks_nothing_twice(run, capsys):
     reached, resumed = threading.Event(), threading.Event()
 
     def judge(prompt: str, times: int) -> Reply:
@@ -187,9 +185,7 @@ def asked_by_fastchat(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return ask
 
 
-def test_the_judge_reads_what_fastchat_sends(
-    tmp_path: Path, data_dir: Path, asked_by_fastchat: Any
-) -> None:
+def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, asked_by_fastchat):
     folder, common = data_dir / "mt_bench", asked_by_fastchat.common
     questions = [row.fields for row in read_jsonl(folder / "question.jsonl")]
     write_conversations(tmp_path, "mt_bench", questions, "{{{question_id}}} {turn}\u2028")

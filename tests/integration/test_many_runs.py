@@ -27,7 +27,7 @@ ATTEMPTS = tuple(Attempt(10, accepted % 11) for accepted in range(100))
 
 
 @pytest.mark.slow
-def test_fifty_runs_of_five_hundred_turns(tmp_path: Path) -> None:
+def test_fifty_runs_of_five_hundred_turns(tmp_path):
     folders = []
     for number in range(RUNS):
         run = f"run{number:02}"

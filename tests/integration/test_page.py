@@ -88,7 +88,7 @@ def page(browser: Any, report: Path) -> Iterator[Any]:
     assert asked == [report.as_uri()], "nothing from elsewhere"
 
 
-def test_charts_and_cards_are_drawn(page: Any) -> None:
+def test_charts_and_cards_are_drawn(page):
     assert page.locator(".card").count() >= 6
     figures = page.locator("figure svg")
     assert figures.count() >= 6
@@ -105,7 +105,7 @@ def shown(page: Any) -> int:
     return int(page.locator("#count").inner_text().split()[0])
 
 
-def test_filters(page: Any) -> None:
+def test_filters(page):
     assert shown(page) == 63
     page.select_option("select[name=drafter]", "suffix")
     assert shown(page) == 1
@@ -129,7 +129,7 @@ def test_filters(page: Any) -> None:
     assert seconds == sorted(seconds, reverse=True)
 
 
-def test_pointing_at_a_copy_shows_its_source(page: Any) -> None:
+def test_pointing_at_a_copy_shows_its_source(page):
     page.select_option("select[name=task]", "mt_bench")
     first = page.locator("#list details").first
     first.locator("summary").click()
@@ -143,7 +143,7 @@ def test_pointing_at_a_copy_shows_its_source(page: Any) -> None:
     assert first.locator(".source").count() == 0
 
 
-def test_texts_are_texts(page: Any) -> None:
+def test_texts_are_texts(page):
     page.select_option("select[name=task]", "evil")
     entry = page.locator("#list details").first
     entry.locator("summary").click()
@@ -165,7 +165,7 @@ def test_texts_are_texts(page: Any) -> None:
     assert page.locator("main img").count() == 0
 
 
-def test_real_runs_make_a_page(browser: Any, tmp_path: Path) -> None:
+def test_real_runs_make_a_page(browser, tmp_path):
     runs = [read_recorded(folder) for folder in sorted(RESULTS.glob("copyspec-tiny-*"))]
     write_report(leaderboard(runs), tmp_path)
     problems: list[str] = []
@@ -185,7 +185,7 @@ def test_real_runs_make_a_page(browser: Any, tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_dark_and_narrow(browser: Any, report: Path, tmp_path: Path) -> None:
+def test_dark_and_narrow(browser, report, tmp_path):
     colours = {}
     for scheme in ("light", "dark"):
         context = browser.new_context(
@@ -207,7 +207,7 @@ def test_dark_and_narrow(browser: Any, report: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_turns_are_small_and_open_soon(browser: Any, tmp_path: Path) -> None:
+def test_a_thousand_turns_are_small_and_open_soon(browser, tmp_path):
     source = random.Random(0)
     words = ["".join(source.choices(string.ascii_lowercase, k=6)) + " " for _ in range(5000)]
 
@@ -233,7 +233,7 @@ def test_a_thousand_turns_are_small_and_open_soon(browser: Any, tmp_path: Path) 
     opened.close()
 
 
-def test_no_text_is_in_the_page_as_it_is(report: Path) -> None:
+def test_no_text_is_in_the_page_as_it_is(report):
     page = report.read_text(encoding="utf-8")
     inside = page.partition('<script type="application/gzip" id="data">')[2]
     turns = json.loads(gzip.decompress(base64.b64decode(inside.partition("</script>")[0])))
@@ -242,7 +242,7 @@ def test_no_text_is_in_the_page_as_it_is(report: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_line_of_a_million_characters_opens_soon(browser: Any, tmp_path: Path) -> None:
+def test_a_line_of_a_million_characters_opens_soon(browser, tmp_path):
     line = "x" * 10**6
     places = (SpanCharacters(10, 999_999, 10, 999_999),)
     row = turn("a", 1, 1, prompt=line, answer=line, text=line, span_characters=places)

@@ -65,7 +65,7 @@ def traces(data_dir: Path) -> list[Trace]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
-def test_speedup_is_forwards_saved_times_their_cost(traces: list[Trace], exact: bool) -> None:
+def test_speedup_is_forwards_saved_times_their_cost(traces, exact):
     model = random_model(QWEN_05B, torch.bfloat16)
     ForcedModel(model, [(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
     drafter = drafter_factory(DraftOptions())

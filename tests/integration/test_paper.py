@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lm_eval_command import BIN
@@ -23,18 +24,11 @@ def lines_of(out: Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in out.glob("*/turns.jsonl"))
 
 
-def test_a_table_is_made_although_it_was_killed(
-    byte_model: Path, questions: Path, tmp_path: Path
-) -> None:
+def test_a_table_is_made_although_it_was_killed(byte_model, questions, tmp_path):
     environment = {**os.environ, "COPYSPEC_DATA_DIR": str(questions)}
     words = command("copied-tokens", byte_model, tmp_path, "--model-args", "dtype=float64")
-    process = subprocess.Popen(
-        words,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(words, env=environment, start_new_session=True, **silent)
     while not lines_of(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
@@ -55,8 +49,7 @@ def test_a_table_is_made_although_it_was_killed(
     assert again.stdout == done.stdout
     assert lines_of(tmp_path) == before, "nothing was run again"
     [folder] = tmp_path.glob("mt_redundant-*")
-    recorded = read_recorded(folder)
-    assert recorded.cut_short == {}
+    assert read_recorded(folder).cut_short == {}
     other = subprocess.run(
         [*words, "--batch-size", "2"], env=environment, capture_output=True, text=True
     )
@@ -66,9 +59,7 @@ def test_a_table_is_made_although_it_was_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
-def test_every_table_with_a_real_model(
-    real_model: Path, data_dir: Path, table: str, tmp_path: Path
-) -> None:
+def test_every_table_with_a_real_model(real_model, data_dir, table, tmp_path):
     words = command(table, real_model, tmp_path, "--model-args", "dtype=bfloat16")
     words[words.index("--limit") + 1] = "1"
     done = subprocess.run(words, capture_output=True, text=True)

@@ -23,7 +23,7 @@ def python_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
-def test_python_runs_as_printed(page: str, tmp_path: Path) -> None:
+def test_python_runs_as_printed(page, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(python_of(page), encoding="utf-8")
     ran = subprocess.run(
@@ -36,7 +36,7 @@ def test_python_runs_as_printed(page: str, tmp_path: Path) -> None:
         assert re.search(r"^\d+ of \d+ tokens were not read again$", ran.stdout, re.MULTILINE)
 
 
-def test_the_notebook_shows_marked_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_notebook_shows_marked_text(monkeypatch, tmp_path):
     import nbformat
     from nbclient import NotebookClient
 

@@ -1,6 +1,7 @@
 """The two minutes that a newcomer gives: the script, the embedded model, and its training."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from in_process import evaluate_into
+from lm_eval_command import BIN
 
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.reports.comparison import compare_answers, fails
@@ -26,7 +28,7 @@ def rows(text: str) -> list[list[str]]:
     return [cells[0], *cells[2:]]
 
 
-def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path: Path) -> None:
+def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path):
     """All of it but the installation: this environment stands in for the one it makes."""
     for name in ("scripts", "autoload"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=CACHES)
@@ -60,6 +62,20 @@ def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path: Path) -> N
     assert all(file in shown for file in files)
 
 
+def test_the_last_line_says_what_was_won_and_where_the_page_is(tmp_path):
+    command = [str(BIN / "lm_eval"), "--model", "copyspec", "--tasks", "quickstart_redundant"]
+    command += ["--model_args", "pretrained=copyspec-tiny,paired=true", "--apply_chat_template"]
+    command += ["--limit", "2", "--output_path", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    number, page = r"\d+\.\d\d", tmp_path / "report.html"
+    gain = rf"{number}× (faster|as fast) \(95 %: {number} to {number}\)"
+    last = rf"{gain}, 4 of 4 answers identical → {re.escape(str(page))}"
+    assert re.fullmatch(last, result.stdout.splitlines()[-1]), result.stdout
+    assert "| quickstart_redundant |" in result.stdout
+    assert page.stat().st_size > 10_000
+
+
 def figures_of(folder: Path) -> dict[str, dict[str, float]]:
     [file] = folder.glob("*/results_*.json")
     results: dict[str, dict[str, float]] = json.loads(file.read_text())["results"]
@@ -67,7 +83,7 @@ def figures_of(folder: Path) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_the_embedded_model_on_what_it_has_not_seen(tmp_path: Path) -> None:
+def test_the_embedded_model_on_what_it_has_not_seen(tmp_path):
     """Its scores, the same by every way of decoding, and what copying makes of its speed."""
     paired: Any = {"tasks": TASKS, "gen_kwargs": None, "confirm_run_unsafe_code": True}
     model = Path(model_path(TINY))
@@ -101,9 +117,7 @@ def test_the_embedded_model_on_what_it_has_not_seen(tmp_path: Path) -> None:
     ],
     ids=["small", "as-it-is"],
 )
-def test_training_lowers_the_loss_and_records_how_it_was_done(
-    tmp_path: Path, steps: int, shape: tuple[str, ...]
-) -> None:
+def test_training_lowers_the_loss_and_records_how_it_was_done(tmp_path, steps, shape):
     script = [sys.executable, str(REPOSITORY / "scripts" / "train_tiny"), "--steps", str(steps)]
     result = subprocess.run([*script, *shape], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -117,7 +131,7 @@ def test_training_lowers_the_loss_and_records_how_it_was_done(
     assert len(json.loads((folder / "losses.json").read_text())["losses"]) == steps // 50
 
 
-def test_the_weights_record_how_they_were_made() -> None:
+def test_the_weights_record_how_they_were_made():
     folder = Path(model_path(TINY))
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["steps"] == manifest["settings"]["steps"]

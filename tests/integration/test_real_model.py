@@ -1,7 +1,6 @@
 """A real model: real answers, which drafts do not change."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ TASK = "quickstart_redundant"
 
 
 @pytest.mark.slow
-def test_it_answers_and_its_shape_is_its_own(real_model: Path) -> None:
+def test_it_answers_and_its_shape_is_its_own(real_model):
     model: Any = AutoModelForCausalLM.from_pretrained(real_model)
     tokenizer: Any = AutoTokenizer.from_pretrained(real_model)
     assert shape_of(model.config).num_weights == sum(p.numel() for p in model.parameters())
@@ -31,7 +30,7 @@ def test_it_answers_and_its_shape_is_its_own(real_model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_drafts_change_none_of_its_answers(real_model: Path, tmp_path: Path) -> None:
+def test_drafts_change_none_of_its_answers(real_model, tmp_path):
     options = "dtype=bfloat16,paired=true"
     settings: dict[str, Any] = {"limit": 3, "gen_kwargs": "max_gen_toks=100"}
     figures = evaluate_into(tmp_path, real_model, options, tasks=[TASK], **settings)
@@ -41,7 +40,7 @@ def test_drafts_change_none_of_its_answers(real_model: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_its_steps_take_about_what_the_formula_says(real_model: Path) -> None:
+def test_its_steps_take_about_what_the_formula_says(real_model):
     """Loosely: other programs may use the memory, too."""
     threads = torch.get_num_threads()
     try:

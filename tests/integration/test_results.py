@@ -17,7 +17,7 @@ SPEED = REPOSITORY / "docs" / "speed.md"
 QUICKSTART = RESULTS / "quickstart"  # left by scripts/quickstart, and not committed
 
 
-def test_the_leaderboard_is_that_of_the_runs() -> None:
+def test_the_leaderboard_is_that_of_the_runs():
     folders = sorted(path.parent for path in RESULTS.glob("*/manifest.json"))
     board = leaderboard([read_recorded(folder) for folder in folders if folder != QUICKSTART])
     assert {*board.lines["model"]} == {"copyspec-tiny", "SmolLM2-135M-Instruct"}
@@ -35,12 +35,12 @@ def shown(run: str) -> str:
     return overview(board).partition("note: ")[0].rstrip()
 
 
-def test_the_quickstarts_page_shows_its_run() -> None:
+def test_the_quickstarts_page_shows_its_run():
     page = REPOSITORY / "docs" / "measuring.md"
     assert shown("copyspec-tiny-suffix") in page.read_text(encoding="utf-8")
 
 
-def test_the_readme_shows_the_real_run() -> None:
+def test_the_readme_shows_the_real_run():
     headers, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in shown("smollm2-suffix").splitlines()
@@ -53,7 +53,7 @@ def test_the_readme_shows_the_real_run() -> None:
         assert f"| {' | '.join(figures[name] for name in names)} |" in readme
 
 
-def test_the_bench_is_that_of_its_figures_and_the_pages() -> None:
+def test_the_bench_is_that_of_its_figures_and_the_pages():
     result = json.loads((RESULTS / "bench" / "bench.json").read_text())
     assert (RESULTS / "bench" / "BENCH.md").read_text() == report.render(result)
     assert report.table(result) in SPEED.read_text()
@@ -61,7 +61,7 @@ def test_the_bench_is_that_of_its_figures_and_the_pages() -> None:
     assert (RESULTS / "bench" / "STEP.md").read_text() == one_token_step.render(step)
 
 
-def test_the_decoders_are_those_of_their_runs_and_the_pages() -> None:
+def test_the_decoders_are_those_of_their_runs_and_the_pages():
     folder = RESULTS / "decoders"
     rows = decoders.read(folder / "runs.jsonl")
     result = json.loads((folder / "decoders.json").read_text())
@@ -69,7 +69,7 @@ def test_the_decoders_are_those_of_their_runs_and_the_pages() -> None:
     assert decoders.table(rows) in SPEED.read_text()
 
 
-def test_nothing_names_a_machine() -> None:
+def test_nothing_names_a_machine():
     for path in RESULTS.rglob("*"):
         if path.is_file() and QUICKSTART not in path.parents:
             text = path.read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_nothing_names_a_machine() -> None:
             assert str(REPOSITORY) not in text, path
 
 
-def test_every_copied_piece_is_the_text_of_its_source() -> None:
+def test_every_copied_piece_is_the_text_of_its_source():
     copied = 0
     for path in sorted(RESULTS.glob("*/turns.jsonl")):
         if path.parent == QUICKSTART:

@@ -1,8 +1,5 @@
 """Shards that lm-eval answered are, together, the run that answers all."""
 
-from pathlib import Path
-
-import pytest
 from in_process import evaluate_into
 
 from copyspec_eval.reports.leaderboard import leaderboard
@@ -12,10 +9,7 @@ from copyspec_eval.reports.summary import METRICS
 TIMED = {metric.name for metric in METRICS if metric.timed}
 
 
-def test_two_shards_are_the_whole(
-    byte_model: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
+def test_two_shards_are_the_whole(byte_model, our_questions, tmp_path):
     options = "dtype=float64,paired=true"
     evaluate_into(tmp_path / "whole", byte_model, options)
     for number in range(2):

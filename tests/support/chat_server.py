@@ -3,10 +3,10 @@
 import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
-from threaded_server import InThread
+from threaded_server import Handler, InThread
 
 Messages = list[dict[str, str]]
 
@@ -37,39 +37,22 @@ class ChatServer(InThread, ThreadingHTTPServer):
         self.failures, self.failure_status = times, status
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: ChatServer
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         with self.server.lock:
             self.server.requests.append(body)
             failing = self.server.failures > 0
             self.server.failures -= failing
         if failing:
-            return self._send(
-                self.server.failure_status, {"error": {"message": "failing on purpose"}}
-            )
+            error = {"error": {"message": "failing on purpose"}}
+            return self.send(json.dumps(error).encode(), self.server.failure_status)
         message = {"role": "assistant", "content": self.server.reply(body["messages"])}
-        self._send(
-            200,
-            {
-                "id": "chat",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12},
-            },
-        )
-
-    def _send(self, status: int, reply: dict[str, Any]) -> None:
-        content = json.dumps(reply).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Silent."""
+        reply = {
+            **{"id": "chat", "object": "chat.completion", "created": 0, "model": body["model"]},
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12},
+        }
+        self.send(json.dumps(reply).encode())

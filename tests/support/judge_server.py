@@ -5,11 +5,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from threaded_server import InThread
+from threaded_server import Handler, InThread
 
 
 class Reply(NamedTuple):
@@ -38,11 +38,11 @@ class JudgeServer(InThread, ThreadingHTTPServer):
         self.lock = threading.Lock()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: JudgeServer
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         prompt = body["messages"][-1]["content"]
         with self.server.lock:
             self.server.requests.append(body)
@@ -55,19 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         completion = {"id": "j", "object": "chat.completion", "created": 0, "model": "judge"}
         text = json.dumps({**completion, "choices": [choice]})
-        self._send(reply.status, text if reply.status == 200 else reply.text)
-
-    def _send(self, status: int, text: str) -> None:
-        content = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("retry-after-ms", "1")  # so that tests need not wait
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Silent."""
+        self.send((text if reply.status == 200 else reply.text).encode(), reply.status)
 
 
 def write_judge_data(folder: Path) -> Path:

@@ -4,14 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
+from signal import SIGKILL, Signals
 from typing import Any
 
 from in_process import rows_in
 from sample_rows import ROW
 
+from copyspec_eval import records
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.turns import frame
@@ -48,6 +51,31 @@ class Command:
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return result.stdout
+
+    def fail(self, *more: str, **named: str) -> str:
+        """Run to an error of one line; that line."""
+        program = [str(BIN / "lm_eval"), *self.arguments(*more, **named)]
+        result = subprocess.run(program, env=self.environment, capture_output=True, text=True)
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
+        assert not self.output.exists()
+        return result.stderr.splitlines()[-1]
+
+    def end(self, *more: str, sent: Signals = SIGKILL, answers: int = 1, **named: str) -> int:
+        """Run, send a signal once there are so many answers; the exit code."""
+        program = [str(BIN / "lm_eval"), *self.arguments(*more, **named)]
+        file = records.records_file(self.output, rank=0)
+        with subprocess.Popen(
+            program, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and process.poll() is None:
+                if file.exists() and file.read_bytes().count(b"\n") >= answers:
+                    break
+                time.sleep(0.02)
+            assert process.poll() is None, "it ended before it could be killed"
+            process.send_signal(sent)
+        return process.returncode
 
     def results(self) -> dict[str, Any]:
         """The newest results file."""

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +70,7 @@ def written(folder: Path) -> list[Any]:
 
 @pytest.mark.parametrize("is_new_process", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fill", [a_file, a_link_to_itself, garbage, no_permission])
-def test_a_load_and_runs_beside_any_cache_folder(
-    fill: Callable[[Path], None],
-    is_new_process: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_load_and_runs_beside_any_cache_folder(fill, is_new_process, tmp_path, monkeypatch):
     model, folder = tmp_path / "model", tmp_path / "cache" / "copyspec_eval"
     save_byte_model(model)
     wanted = answers(model)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import datasets
 import pytest
@@ -144,21 +145,12 @@ def test_missing_and_blank_files(local_data):
 
 
 def test_without_local_data_the_hub_is_asked(monkeypatch):
-    asked: list[tuple[Any, ...]] = []
-
-    def load(*args: str, split: str) -> datasets.Dataset:
-        asked.append((*args, split))
-        return datasets.Dataset.from_list([ROW])
-
+    load = Mock(return_value=datasets.Dataset.from_list([ROW]))
     monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
     monkeypatch.setattr("copyspec_eval.harness.tasks.load_dataset", load)
     assert list(CnnDailyMailTask(CONFIG).test_docs()) == [ROW]
-    assert asked == [("abisee/cnn_dailymail", "3.0.0", "test")]
-
-    def fail(*args: str, split: str) -> None:
-        raise ConnectionError("no\nnetwork")
-
-    monkeypatch.setattr("copyspec_eval.harness.tasks.load_dataset", fail)
+    load.assert_called_once_with("abisee/cnn_dailymail", "3.0.0", split="test")
+    load.side_effect = ConnectionError("no\nnetwork")
     with pytest.raises(DataError, match=r"^cannot download .* \(no network\); copy .*DIR=FOLDER$"):
         CnnDailyMailTask(CONFIG)
 

@@ -63,12 +63,12 @@ def outcomes(a: Run, b: Run) -> list[tuple[Any, ...]]:
         (answer(prompt="P"), answer(prompt="Q"), ("other_prompt", None, None)),
     ],
 )
-def test_one_answer(a: Answer, b: Answer, outcome: tuple[Any, ...]) -> None:
+def test_one_answer(a, b, outcome):
     assert outcomes(run(a), run(b)) == [outcome]
     assert outcomes(run(b), run(a)) == [outcome]
 
 
-def test_an_earlier_turn_explains_another_prompt() -> None:
+def test_an_earlier_turn_explains_another_prompt():
     first, second = answer(), answer(turn=2, prompt="Q yes R")
     other_first, other_second = answer(text="no"), answer(turn=2, prompt="Q no R")
 
@@ -85,7 +85,7 @@ def test_an_earlier_turn_explains_another_prompt() -> None:
     assert [pair.status for pair in later] == ["diverged", "diverged"], "documents are apart"
 
 
-def test_repeats_are_no_turns_of_each_other() -> None:
+def test_repeats_are_no_turns_of_each_other():
     a = run(answer(), answer(repeat=1))
     b = run(answer(text="no"), answer(repeat=1, prompt="P"))
     assert [pair.status for pair in compare_answers(a, b)] == ["diverged", "other_prompt"]
@@ -107,7 +107,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 @given(runs())
-def test_a_run_is_identical_to_itself(a: Run) -> None:
+def test_a_run_is_identical_to_itself(a):
     pairs = compare_answers(a, a)
     assert {pair.status for pair in pairs} == {"identical"}
     assert len(pairs) == len(a.answers)
@@ -116,14 +116,14 @@ def test_a_run_is_identical_to_itself(a: Run) -> None:
 
 
 @given(runs(), runs())
-def test_the_other_way_round_is_the_mirror_image(a: Run, b: Run) -> None:
+def test_the_other_way_round_is_the_mirror_image(a, b):
     mirrored = [replace(pair, a=pair.b, b=pair.a) for pair in compare_answers(b, a)]
     assert compare_answers(a, b) == mirrored
     assert len(reordered_documents(a, b)) == len(reordered_documents(b, a))
 
 
 @given(runs(), st.data(), st.sampled_from(["missing", "diverged", "other_prompt"]))
-def test_one_change_is_named_and_nothing_else(a: Run, data: st.DataObject, change: str) -> None:
+def test_one_change_is_named_and_nothing_else(a, data, change):
     key = data.draw(st.sampled_from(list(a.answers)))
     changed = {
         "missing": [],
@@ -137,7 +137,7 @@ def test_one_change_is_named_and_nothing_else(a: Run, data: st.DataObject, chang
 
 
 @given(st.integers(3, 30), st.data())
-def test_a_moved_document_is_named_with_all_it_passed(size: int, data: st.DataObject) -> None:
+def test_a_moved_document_is_named_with_all_it_passed(size, data):
     documents = list(range(size))
     old, new = (data.draw(st.integers(0, size - 1)) for _ in range(2))
     documents.insert(new, documents.pop(old))
@@ -146,13 +146,13 @@ def test_a_moved_document_is_named_with_all_it_passed(size: int, data: st.DataOb
     assert moved == [("t", place) for place in between if old != new]
 
 
-def test_documents_of_one_run_only_have_not_moved() -> None:
+def test_documents_of_one_run_only_have_not_moved():
     a, b = run(*map(answer, (0, 1, 2, 3))), run(*map(answer, (5, 1, 3, 2)))
     assert len(reordered_documents(a, b)) == 2
     assert reordered_documents(a, run(answer(3), answer(9))) == []
 
 
-def test_right_or_wrong_is_tested_by_mcnemar() -> None:
+def test_right_or_wrong_is_tested_by_mcnemar():
     a = run(scores={"t": {"acc,none": dict(enumerate([1, 1, 0, 0, 0, 0, 0, 0]))}})
     b = run(scores={"t": {"acc,none": dict(enumerate([1, 0, 1, 1, 1, 1, 1, 0]))}})
     [score] = compare_scores(a, b)
@@ -164,7 +164,7 @@ def test_right_or_wrong_is_tested_by_mcnemar() -> None:
     assert (same.difference, same.discordant, same.p_value) == (0, (0, 0), 1)
 
 
-def test_other_scores_get_an_interval() -> None:
+def test_other_scores_get_an_interval():
     a = run(scores={"t": {"f1,none": dict(enumerate([0.5, 0.25, 1.0, 0.0]))}})
     b = run(scores={"t": {"f1,none": dict(enumerate([0.75, 0.25, 0.5, 0.25, 0.9]))}})
     [score] = compare_scores(a, b)
@@ -184,7 +184,7 @@ def test_other_scores_get_an_interval() -> None:
     assert (alone.a, alone.num_documents, alone.num_unpaired) == (None, 0, 4)
 
 
-def test_lines_name_each_difference_and_hold_any_text() -> None:
+def test_lines_name_each_difference_and_hold_any_text():
     a = run(
         answer(0, text="a b|\n**c**", tokens=[1, 2, 3]),
         answer(1, text="same\u2028end"),
@@ -219,7 +219,7 @@ def test_lines_name_each_difference_and_hold_any_text() -> None:
     assert figures["reordered"] == [{"task": "t", "doc_id": n} for n in (3, 4, 6)]
 
 
-def test_twenty_lines_are_enough() -> None:
+def test_twenty_lines_are_enough():
     pairs = compare_answers(run(*map(answer, range(25))), run(answer(99)))
     figures = comparison.comparison_figures(pairs, [], [])
     lines = comparison.comparison_tables(figures).splitlines()
@@ -228,7 +228,7 @@ def test_twenty_lines_are_enough() -> None:
     assert len(figures["differences"]) == 26
 
 
-def test_a_near_tie_is_named_and_does_not_fail() -> None:
+def test_a_near_tie_is_named_and_does_not_fail():
     [diverged] = compare_answers(run(answer(tokens=[1])), run(answer(tokens=[2])))
     difference = Difference(0, 1, 2, margin=0.01, noise=0.01)
     near_tie = replace(diverged, status="near_tie", difference=difference)
@@ -242,7 +242,7 @@ def test_a_near_tie_is_named_and_does_not_fail() -> None:
     assert figures["differences"][0]["difference"]["margin"] == 0.01
 
 
-def test_command_exits_by_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_exits_by_the_answers(tmp_path, capsys):
     a, b, c = (str(tmp_path / name) for name in "abc")
     write_log(Path(a), [CONVERSATION])
     write_log(Path(b), [sample(7, ["Q", "Q no R"], [["no"], ["no"]], acc=True)])
@@ -262,7 +262,7 @@ def test_command_exits_by_the_answers(tmp_path: Path, capsys: pytest.CaptureFixt
     assert captured.err.endswith(": nothing to compare; give two runs of one task\n")
 
 
-def test_command_needs_neither_torch_nor_lm_eval(tmp_path: Path) -> None:
+def test_command_needs_neither_torch_nor_lm_eval(tmp_path):
     write_log(tmp_path, [CONVERSATION])
     program = (
         "import sys; from copyspec_eval.cli import main; main(['compare', *sys.argv[1:]])\n"
@@ -277,9 +277,7 @@ def test_command_needs_neither_torch_nor_lm_eval(tmp_path: Path) -> None:
     assert result.stdout.endswith("light\n")
 
 
-def test_what_a_server_was_asked_to_report_does_not_keep_answers_from_being_rescored(
-    byte_model: Path,
-) -> None:
+def test_what_a_server_was_asked_to_report_does_not_keep_answers_from_being_rescored(byte_model):
     """With the options of docs/serving.md."""
     settings = {"return_token_ids": True, "max_gen_toks": 4, "until": []}
     a, b = (replace(answer(tokens=ids), gen_kwargs=settings) for ids in ([1, 2], [1, 3]))
@@ -288,7 +286,7 @@ def test_what_a_server_was_asked_to_report_does_not_keep_answers_from_being_resc
     assert pair.difference.position == 1
 
 
-def test_messages_to_a_chat_server_are_rescored_as_the_model_reads_them(byte_model: Path) -> None:
+def test_messages_to_a_chat_server_are_rescored_as_the_model_reads_them(byte_model):
     messages = json.dumps([{"role": "user", "content": "Hi"}])
     # As lm-eval logs them.
     chat, text = json.dumps([messages]), "user: Hi\nassistant: "

@@ -1,7 +1,6 @@
 """`compare RUN`: the answers of a paired run, with drafts and by the baseline."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from recorded_runs import turn, write_run
@@ -30,9 +29,7 @@ def answered(doc: int, drafted: list[int], baseline: list[int]) -> TurnRecord:
     )
 
 
-def test_both_arms_are_compared_token_by_token(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_arms_are_compared_token_by_token(tmp_path, capsys):
     same = answered(0, [1, 2, 3], [1, 2, 3])
     write_run(tmp_path / "a", [same])
     assert main(["compare", str(tmp_path / "a")]) == 0
@@ -46,7 +43,7 @@ def test_both_arms_are_compared_token_by_token(
     assert "diverged" in printed
 
 
-def test_a_record_of_equality_is_not_believed(tmp_path: Path) -> None:
+def test_a_record_of_equality_is_not_believed(tmp_path):
     """What counts are the tokens that both arms have."""
     row = answered(0, [1, 5, 3], [1, 2, 3])
     assert row.baseline is not None
@@ -55,7 +52,7 @@ def test_a_record_of_equality_is_not_believed(tmp_path: Path) -> None:
     assert main(["compare", str(tmp_path)]) == 1
 
 
-def test_a_run_without_both_arms_or_tokens_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_both_arms_or_tokens_is_refused(tmp_path):
     row = answered(0, [1, 2, 3], [1, 2, 3])
     for name, made, message in (
         ("a", replace(row, baseline=None), "no paired run; give two runs"),

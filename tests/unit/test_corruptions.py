@@ -94,7 +94,7 @@ def findings(
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(1000, marks=pytest.mark.slow)])
-def test_damaged_runs(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_runs(count, tmp_path, capsys):
     sound = (
         sound_run(tmp_path / "sound"),
         sound_run(tmp_path / "other", documents=(2, 3), run_id="run-2"),

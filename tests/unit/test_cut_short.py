@@ -3,8 +3,6 @@
 import csv
 import json
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 from in_process import evaluate_into, rows_in
-from lm_eval_command import BIN, Command
+from lm_eval_command import Command
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
 
@@ -52,7 +50,7 @@ def give(log: Path, config: dict[str, Any]) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
 
 
-def test_every_form_of_a_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_form_of_a_report_says_so(tmp_path, capsys):
     folder = write_run(tmp_path / "run", some("a")[:5], asked("a"), cut_short={"a"})
     line = note(folder, "a", "5 of 8")
     for form in ("table", "md", "json"):
@@ -65,9 +63,7 @@ def test_every_form_of_a_report_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert row["runs_cut_short"] == "1"
 
 
-def test_a_whole_run_is_not_said_to_be_cut_short(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_whole_run_is_not_said_to_be_cut_short(tmp_path, capsys):
     folder = write_run(tmp_path, some("a"), asked("a"))
     assert main(["report", str(folder)]) == 0
     assert main(["compare", str(folder), str(folder)]) == 0
@@ -76,7 +72,7 @@ def test_a_whole_run_is_not_said_to_be_cut_short(
     assert "cut short" not in printed.out + printed.err
 
 
-def test_compare_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_says_so(tmp_path, capsys):
     whole = write_run(tmp_path / "whole", some("a"), asked("a"))
     part = write_run(tmp_path / "part", some("a")[:5], asked("a"), cut_short={"a"})
     assert main(["compare", str(whole), str(part)]) == 1
@@ -85,7 +81,7 @@ def test_compare_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "3 missing" in printed.out
 
 
-def test_compare_names_the_answers_that_it_leaves_out(tmp_path: Path) -> None:
+def test_compare_names_the_answers_that_it_leaves_out(tmp_path):
     """A later run into the folder of a whole one, and a task whose log a kill prevented."""
     rows = [*some("a"), turn("a", 0, 1, task="other"), turn("b", 0, 1)]
     write_run(tmp_path, rows, asked("a"), asked("b"), cut_short={"b"})
@@ -97,7 +93,7 @@ def test_compare_names_the_answers_that_it_leaves_out(tmp_path: Path) -> None:
     )
 
 
-def test_compare_reads_the_answers_beside_a_broken_manifest(tmp_path: Path) -> None:
+def test_compare_reads_the_answers_beside_a_broken_manifest(tmp_path):
     write_run(tmp_path, some("a"), asked("a"))
     (tmp_path / "manifest.json").write_text("[]")
     run = read_run(tmp_path)
@@ -105,17 +101,17 @@ def test_compare_reads_the_answers_beside_a_broken_manifest(tmp_path: Path) -> N
     assert run.notes[0].startswith("whether the runs are whole is not known: ")
 
 
-def test_a_manifest_that_knows_no_number_gives_none(tmp_path: Path) -> None:
-    write_run(tmp_path, some("a")[:5], manifest("a"), cut_short={"a"})
-    assert read_recorded(tmp_path).notes == [note(tmp_path, "a", "5")]
+@pytest.mark.parametrize(
+    ("rows", "run", "answers"),
+    [(some("a")[:5], manifest("a"), "5"), ([], asked("a"), "0 of 8")],
+    ids=["number unknown", "no answer"],
+)
+def test_what_is_known_of_a_run_that_was_cut_short_is_said(rows, run, answers, tmp_path):
+    write_run(tmp_path, rows, run, cut_short={"a"})
+    assert note(tmp_path, "a", answers) in read_recorded(tmp_path).notes
 
 
-def test_a_run_without_an_answer_is_cut_short(tmp_path: Path) -> None:
-    write_run(tmp_path, [], asked("a"))
-    assert note(tmp_path, "a", "0 of 8") in read_recorded(tmp_path).notes
-
-
-def test_a_later_run_of_the_same_settings_continues_it(tmp_path: Path) -> None:
+def test_a_later_run_of_the_same_settings_continues_it(tmp_path):
     """With the answers that lm-eval's cache had, or with all of them again."""
     first, rest = some("a", range(2)), some("b", range(2, 4))
     runs = asked("a"), asked("b")
@@ -134,9 +130,7 @@ def test_a_later_run_of_the_same_settings_continues_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [["one", "two"], ["two"]])
-def test_a_task_that_lm_evals_cache_had_as_a_whole_is_continued_too(
-    finished: list[str], tmp_path: Path
-) -> None:
+def test_a_task_that_lm_evals_cache_had_as_a_whole_is_continued_too(finished, tmp_path):
     """The later run was asked nothing of it, and has it in its results all the same."""
     of_one = [turn("a", doc, 1, task="one") for doc in range(2)]
     of_two = [turn(run_id, doc, 1, task="two") for run_id, doc in [("a", 0), ("b", 0), ("b", 1)]]
@@ -161,9 +155,7 @@ def test_a_task_that_lm_evals_cache_had_as_a_whole_is_continued_too(
     ],
     ids=str,
 )
-def test_results_of_another_run_do_not_make_one_whole(
-    config: dict[str, Any], whole: bool, tmp_path: Path
-) -> None:
+def test_results_of_another_run_do_not_make_one_whole(config, whole, tmp_path):
     """Those of a later run that was served from lm-eval's cache alone do."""
     write_run(tmp_path, some("a"), asked("a"), cut_short={"a"})
     log = write_log(tmp_path, [sample(0, ["Q"], [["A"]], acc=0.5)], task="mt_bench")
@@ -172,7 +164,7 @@ def test_results_of_another_run_do_not_make_one_whole(
     assert (not run.cut_short, ("a", "mt_bench") in run.scores) == (whole, whole)
 
 
-def test_results_beside_a_json_output_path_are_found(tmp_path: Path) -> None:
+def test_results_beside_a_json_output_path_are_found(tmp_path):
     write_run(tmp_path, some("a"), asked("a"))
     (tmp_path / "results_a.json").rename(tmp_path / "mine_2026-01-01T00-00-00.000001.json")
     assert cut_short(tmp_path) == []
@@ -188,47 +180,24 @@ def _interrupts() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_interrupts")
 @pytest.mark.slow  # a killed one is reported in the tests of the command
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_ended_on_its_way(
-    sent: signal.Signals,
-    byte_model: Path,
-    questions: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_on_its_way(sent, byte_model, questions, tmp_path, capsys):
     command = Command(byte_model, questions, tmp_path / "run")
-    arguments = command.arguments("--gen_kwargs", "max_gen_toks=1000", options=OPTIONS)
-    program = [str(BIN / "lm_eval"), *arguments]
-    file = command.output / "turns.jsonl"
-    with subprocess.Popen(
-        program, env=command.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            if file.exists() and b"\n" in file.read_bytes():
-                break
-            time.sleep(0.02)
-        process.send_signal(sent)
-    assert process.returncode not in (0, 1)
-    [run_id] = {row.run_id for row in rows_in(command.output)}
+    code = command.end("--gen_kwargs", "max_gen_toks=1000", options=OPTIONS, sent=sent)
+    assert code not in (0, 1)
+    [run_id] = {row.run_id for row in command.rows()}
     assert main(["report", str(command.output)]) == 0
     printed = capsys.readouterr().out
     assert f"run {run_id} was cut short or is still running (answers: " in printed
     assert " of 12; results of lm-eval: none)" in printed
 
 
-def test_a_run_knows_how_many_answers_are_asked_for(
-    byte_model: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_knows_how_many_answers_are_asked_for(byte_model, our_questions, tmp_path):
     """Two turns of each document, whichever are chosen; what lm-eval writes makes it whole."""
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
-    chosen: dict[str, dict[str, Any]] = {
-        "limit": {"limit": 2},
-        "samples": {"samples": {"mt_redundant": [0, 3, 5]}},
-    }
-    for name, settings in chosen.items():
-        folder = tmp_path / name
+    chosen: list[dict[str, Any]] = [{"limit": 2}, {"samples": {"mt_redundant": [0, 3, 5]}}]
+    for settings, count in zip(chosen, (4, 6), strict=True):
+        folder = tmp_path / str(count)
         evaluate_into(folder, byte_model, SHORT, gen_kwargs=TOKENS, **settings)
         [run] = read_manifests(folder, []).values()
-        assert run.num_answers == len(rows_in(folder)) == (4 if name == "limit" else 6)
+        assert run.num_answers == len(rows_in(folder)) == count
         assert cut_short(folder) == []

@@ -29,7 +29,7 @@ def seeded(run_id: str, **changes: Any) -> list[TurnRecord]:
     return [with_counts(row, drafts=drafts) for row in turns(run_id, **changes)]
 
 
-def test_a_run_with_earlier_answers_is_never_beside_one_without_as_if_equal(tmp_path: Path) -> None:
+def test_a_run_with_earlier_answers_is_never_beside_one_without_as_if_equal(tmp_path):
     label = "suffix + store=base"
     store = {"store": "runs/base", "store_sha256": "0123456789ab"}
     folders = [
@@ -56,14 +56,14 @@ def test_a_run_with_earlier_answers_is_never_beside_one_without_as_if_equal(tmp_
     assert "earlier runs" not in FORMS["md"](alone) + overview(alone)
 
 
-def test_a_lost_manifest_does_not_put_it_beside_one_without(tmp_path: Path) -> None:
+def test_a_lost_manifest_does_not_put_it_beside_one_without(tmp_path):
     one = write_run(tmp_path / "a", turns("a", drafter="suffix"))
     two = write_run(tmp_path / "b", seeded("b", drafter="suffix + store=base"))
     actual = board(one, two)
     assert actual.lines["drafter"].to_list() == ["suffix", "suffix + store=base"]
 
 
-def test_earlier_answers_that_differ_are_lines_of_their_own(tmp_path: Path) -> None:
+def test_earlier_answers_that_differ_are_lines_of_their_own(tmp_path):
     """Of folders of one name, as when a run was repeated in its place."""
     folders = []
     for run_id, digest in (("a", "0123456789ab"), ("b", "0123456789ab"), ("c", "ba9876543210")):
@@ -79,7 +79,7 @@ def test_earlier_answers_that_differ_are_lines_of_their_own(tmp_path: Path) -> N
     assert "they differ in drafting.store_sha256 (0123456789ab / ba9876543210)" in actual.notes[0]
 
 
-def test_no_table_names_the_place_of_earlier_runs(tmp_path: Path) -> None:
+def test_no_table_names_the_place_of_earlier_runs(tmp_path):
     drafting = SPEC.drafting | {"store": "/home/me/a:/home/me/b", "store_sha256": "0"}
     run = manifest("a", drafting=drafting)
     run = replace(run, command="lm_eval --model_args store=/home/me/a:/home/me/b")

@@ -52,14 +52,14 @@ class Watched(SuffixDrafter):
         return draft
 
 
-def test_the_very_first_tokens_are_drafted_from_the_answer_to_the_same_request() -> None:
+def test_the_very_first_tokens_are_drafted_from_the_answer_to_the_same_request():
     drafter = SuffixDrafter()
     drafter.start([1, 2, 3], earlier=[[7, 8, 9, 7, 5]])
     draft = drafter.propose(10, THRESHOLDS)
     assert (draft.token_ids, draft.source, draft.position) == ((7, 8, 9, 7, 5), "earlier", -2)
 
 
-def test_a_changed_token_costs_one_forward() -> None:
+def test_a_changed_token_costs_one_forward():
     answer = tuple(range(10, 30))
     earlier = (*answer[:9], 5, *answer[10:])
     turn = replay_turn(
@@ -70,7 +70,7 @@ def test_a_changed_token_costs_one_forward() -> None:
     assert turn.counts.drafts["earlier"].num_accepted == 19
 
 
-def test_the_later_of_two_earlier_answers_is_preferred_and_the_prompt_keeps_its_places() -> None:
+def test_the_later_of_two_earlier_answers_is_preferred_and_the_prompt_keeps_its_places():
     drafter = SuffixDrafter()
     drafter.start([1, 2, 3, 4, 3], earlier=[[7, 8], [7, 9]])
     assert drafter.propose(10, THRESHOLDS).token_ids == (7, 9)
@@ -82,9 +82,7 @@ def test_the_later_of_two_earlier_answers_is_preferred_and_the_prompt_keeps_its_
 
 
 @given(few_tokens, st.lists(few_tokens, max_size=6), few_tokens, st.booleans())
-def test_every_draft_says_where_it_is_from(
-    prompt: list[int], earlier: list[list[int]], answer: list[int], tree: bool
-) -> None:
+def test_every_draft_says_where_it_is_from(prompt, earlier, answer, tree):
     drafter = Watched(tree)
     turn = replay_turn(Trace("c", 1, tuple(prompt), tuple(answer)), drafter, THRESHOLDS,
                        earlier=earlier)  # fmt: skip
@@ -109,7 +107,7 @@ def test_every_draft_says_where_it_is_from(
 
 
 @pytest.mark.parametrize("tree", [False, True])
-def test_other_requests_earlier_answers_and_those_of_the_run_are_told_apart(tree: bool) -> None:
+def test_other_requests_earlier_answers_and_those_of_the_run_are_told_apart(tree):
     options = DraftOptions("suffix", store=("runs/base",), tree=tree)
     make_drafter = drafter_factory(options, earlier=[[5, 6, 7, 8]])
     run = Trace("c", 1, (1,), (20, 21, 22, 23))
@@ -122,7 +120,7 @@ def test_other_requests_earlier_answers_and_those_of_the_run_are_told_apart(tree
         assert draft.source_of(0) == draft.source == source
 
 
-def test_what_is_asked_decides_what_is_found() -> None:
+def test_what_is_asked_decides_what_is_found():
     earlier = EarlierAnswers(
         [(Asked("a", "0", 1), [1]), (Asked("a", "0", 1), [2]), (Asked("a", "0", 2), [3])]
     )
@@ -132,7 +130,7 @@ def test_what_is_asked_decides_what_is_found() -> None:
     assert [list(ids) for ids in earlier.in_order] == [[1], [2], [3]]
 
 
-def test_the_digest_is_of_the_answers_and_their_requests() -> None:
+def test_the_digest_is_of_the_answers_and_their_requests():
     def digest(*answers: tuple[Asked, list[int]]) -> str:
         return EarlierAnswers(answers).digest
 
@@ -142,7 +140,7 @@ def test_the_digest_is_of_the_answers_and_their_requests() -> None:
     assert len({one, *others}) == 4
 
 
-def test_rows_of_a_folder_come_in_the_order_of_their_runs(tmp_path: Path) -> None:
+def test_rows_of_a_folder_come_in_the_order_of_their_runs(tmp_path):
     rows = [replace(ROW, run_id=run, doc_id=doc) for run, doc in (("2", 7), ("1", 8))]
     folder = write_records(tmp_path / "run", *rows)
     actual = read_earlier([str(folder)], [])
@@ -157,7 +155,7 @@ def test_rows_of_a_folder_come_in_the_order_of_their_runs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("token", [-1, 2**31, 10**30])
-def test_token_ids_of_no_tokenizer_leave_the_text(tmp_path: Path, token: int) -> None:
+def test_token_ids_of_no_tokenizer_leave_the_text(tmp_path, token):
     folder = write_records(tmp_path / "run", ROW)
     row = json.loads((folder / "turns.jsonl").read_text()) | {"token_ids": [5, token]}
     (folder / "turns.jsonl").write_text(json.dumps(row) + "\n")
@@ -167,7 +165,7 @@ def test_token_ids_of_no_tokenizer_leave_the_text(tmp_path: Path, token: int) ->
     ]
 
 
-def test_a_torn_row_is_named(tmp_path: Path) -> None:
+def test_a_torn_row_is_named(tmp_path):
     folder = write_records(tmp_path / "run", ROW, replace(ROW, doc_id=4))
     torn = (folder / "turns.jsonl").read_bytes()[:-100]
     (folder / "turns.jsonl").write_bytes(torn)
@@ -187,7 +185,7 @@ def test_a_torn_row_is_named(tmp_path: Path) -> None:
         ("x" * 300, r"store=.*x: File name too long; name the --output_path"),
     ],
 )
-def test_what_has_no_answers_is_refused(tmp_path: Path, name: str, message: str) -> None:
+def test_what_has_no_answers_is_refused(tmp_path, name, message):
     (tmp_path / "empty").mkdir()
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "turns.jsonl").write_text("{}\n")
@@ -199,14 +197,14 @@ def test_what_has_no_answers_is_refused(tmp_path: Path, name: str, message: str)
 
 
 @pytest.mark.parametrize("value", [1, "", None, [], ["a", ""], "a:", [1], {"a": 1}, 0.5])
-def test_what_is_neither_a_switch_nor_paths_is_refused(value: object) -> None:
+def test_what_is_neither_a_switch_nor_paths_is_refused(value):
     with pytest.raises(
         OptionError, match=r"^store must be true, false or the folder of an earlier run, got .*"
     ):
         DraftOptions("suffix", store=store_option(value))
 
 
-def test_the_label_names_the_runs_and_not_their_places(tmp_path: Path) -> None:
+def test_the_label_names_the_runs_and_not_their_places(tmp_path):
     paths = (f"{tmp_path}/one/", f"{tmp_path}/two/turns.jsonl", f"{tmp_path}/x.jsonl")
     assert DraftOptions("suffix", store=paths).label == "suffix + store=one:two:x.jsonl"
     assert store_text(paths[:2]) == f"{tmp_path}/one:{tmp_path}/two/turns.jsonl"
@@ -222,9 +220,7 @@ def replayed(traces: Path, switches: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("tree", ["false", "true"])
-def test_a_replay_counts_what_earlier_runs_give(
-    tmp_path: Path, tree: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replay_counts_what_earlier_runs_give(tmp_path, tree, capsys):
     answer = list(range(10, 40))
     traces = write_traces(
         tmp_path / "t.jsonl",
@@ -245,7 +241,7 @@ def test_a_replay_counts_what_earlier_runs_give(
     assert "earlier_share" in figures["by_category"]["c"]
 
 
-def test_a_replay_takes_records_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_takes_records_too(tmp_path, capsys):
     traces = write_traces(tmp_path / "t.jsonl", {"id": 3, "answer_ids": list(range(10))})
     folder = write_records(tmp_path / "run", ROW)
     assert replayed(traces, f"store={folder}", capsys)["total"]["forwards"] == 1
@@ -262,13 +258,7 @@ def test_a_replay_takes_records_too(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("texts", "store=texts: answers without token ids; a replay has no tokenizer"),
     ],
 )
-def test_a_replay_refuses_in_one_line(
-    tmp_path: Path,
-    store: str,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_replay_refuses_in_one_line(tmp_path, store, message, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_traces(tmp_path / "t.jsonl", {"id": 1, "answer_ids": [5, 6]})
     write_traces(
@@ -286,7 +276,7 @@ def test_a_replay_refuses_in_one_line(
     assert printed.err.count("\n") == 1
 
 
-def test_earlier_runs_are_for_drafters_with_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_runs_are_for_drafters_with_a_store(capsys):
     arguments = ["replay", "--traces", "t.jsonl", "--drafter-args", "store=runs/a"]
     assert main([*arguments, "--drafter", "copyspec"]) == 1
     assert (

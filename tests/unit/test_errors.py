@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,8 @@ HOOK = """
 import sys
 from copyspec_eval.errors import DataError, report_errors_in_one_line
 report_errors_in_one_line()
-raise DataError("a\\nb: \\x1b[2Jno such file\\x07\\ud800")
+report_errors_in_one_line()
+raise KIND("a\\nb: \\x1b[2Jno such file\\x07\\ud800")
 """
 PATHS = ("a\nb", "\x1b[2J\x1b]0;x\x07", "x" * 300, "\udcff", "loop", "loop/below")
 COMMANDS = (
@@ -29,9 +29,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("path", PATHS, ids=ascii)
-def test_an_error_is_one_line_that_is_harmless_to_a_terminal(
-    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_one_line_that_is_harmless_to_a_terminal(path, tmp_path, capsys):
     (tmp_path / "loop").symlink_to("loop")
     for command in COMMANDS:
         named = str(tmp_path / path)
@@ -42,7 +40,13 @@ def test_an_error_is_one_line_that_is_harmless_to_a_terminal(
         assert error[:-1].isprintable(), command
 
 
-def test_an_error_is_one_line_behind_lm_evals_door() -> None:
-    ended = subprocess.run([sys.executable, "-c", HOOK], capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert ended.stderr == ("copyspec-eval: error: a\\nb: \\u001b[2Jno such file\\u0007\\ud800\n")
+def test_an_error_of_ours_alone_is_one_line_behind_lm_evals_door():
+    ours, other = (
+        subprocess.run(
+            [sys.executable, "-c", HOOK.replace("KIND", kind)], capture_output=True, text=True
+        )
+        for kind in ("DataError", "OSError")
+    )
+    assert (ours.returncode, other.returncode) == (1, 1)
+    assert ours.stderr == ("copyspec-eval: error: a\\nb: \\u001b[2Jno such file\\u0007\\ud800\n")
+    assert other.stderr.startswith("Traceback")

@@ -56,9 +56,7 @@ def model(byte_model: Path) -> CopySpecLM:
     return CopySpecLM(str(byte_model), drafter="none", exact=False, device="cpu")
 
 
-def test_results_that_do_not_fit_on_the_disk_are_an_error(
-    byte_model: Path, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_results_that_do_not_fit_on_the_disk_are_an_error(byte_model, settings, tmp_path):
     """lm-eval warns, and ends as if all were well; a limit of a file's size stands for the disk."""
     tracker = EvaluationTracker(output_path=str(tmp_path))
     results = lm_eval.simple_evaluate(
@@ -87,9 +85,7 @@ def limited_files(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_rows_land_in_the_folder_of_the_calls_own_tracker(
-    byte_model: Path, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_rows_land_in_the_folder_of_the_calls_own_tracker(byte_model, settings, tmp_path):
     """Neither in that of an earlier call, nor in that of a tracker among the script's globals."""
     lm, folders = model(byte_model), [tmp_path / "first", tmp_path / "second"]
     names = {"simple_evaluate": lm_eval.simple_evaluate, "EvaluationTracker": EvaluationTracker}
@@ -98,9 +94,7 @@ def test_rows_land_in_the_folder_of_the_calls_own_tracker(
     assert len({row.run_id for folder in folders for row in rows_in(folder)}) == 2
 
 
-def test_threads_have_an_evaluation_each(
-    byte_model: Path, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_threads_have_an_evaluation_each(byte_model, settings, tmp_path):
     meet = Barrier(2)
 
     class Meeting(CopySpecLM):
@@ -156,9 +150,7 @@ class Asked(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
     ("chosen", "documents"),
     [({}, 5), ({"limit": 3}, 3), ({"limit": 0.5}, 3), ({"samples": {"counting": [4, 0]}}, 2)],
 )
-def test_answers_of_all_ranks_are_counted(
-    settings: dict[str, Any], world_size: int, chosen: dict[str, Any], documents: int
-) -> None:
+def test_answers_of_all_ranks_are_counted(settings, world_size, chosen, documents):
     """This is rank 0, which has documents 0, 2 and 4 of all."""
     lm = Asked(world_size)
     with pytest.raises(Ended):
@@ -169,7 +161,7 @@ def test_answers_of_all_ranks_are_counted(
     assert evaluation.num_answers() is None, "a model used by hand"
 
 
-def test_settings_are_those_of_the_call(settings: dict[str, Any]) -> None:
+def test_settings_are_those_of_the_call(settings):
     lm = Asked()
     samples = {"samples": {"counting": [4, 1]}, "limit": None}
     with pytest.raises(Ended):
@@ -182,7 +174,7 @@ def test_settings_are_those_of_the_call(settings: dict[str, Any]) -> None:
     assert evaluation.evaluation_settings() == evaluation.task_settings({"counting"}) == {}
 
 
-def test_evaluate_alone_is_an_evaluation_as_well(settings: dict[str, Any]) -> None:
+def test_evaluate_alone_is_an_evaluation_as_well(settings):
     """However a caller of it groups the tasks."""
     loaded = settings["task_manager"].load(settings["tasks"])
     for task_dict in (loaded, loaded["tasks"], {"group": loaded["tasks"]}):
@@ -192,7 +184,7 @@ def test_evaluate_alone_is_an_evaluation_as_well(settings: dict[str, Any]) -> No
         assert (list(lm.tasks), lm.count, lm.settings) == (["counting"], 2, {})
 
 
-def test_names_that_were_imported_before_are_wrapped_too() -> None:
+def test_names_that_were_imported_before_are_wrapped_too():
     """And neither torch nor transformers is imported for it."""
     program = (
         "import sys\n"

@@ -47,9 +47,7 @@ from copyspec_eval.harness.requests import RequestBuilder
     ],
     ids=str,
 )
-def test_an_option_that_cannot_be_is_named(
-    options: dict[str, Any], named: str, byte_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_option_that_cannot_be_is_named(options, named, byte_model, monkeypatch):
     monkeypatch.setattr("copyspec_eval.harness.options.find_spec", lambda name: None)
     with pytest.raises(OptionError) as caught:
         CopySpecLM(str(byte_model), **options)
@@ -58,12 +56,12 @@ def test_an_option_that_cannot_be_is_named(
 
 
 @pytest.mark.parametrize("model", [5, 1.5, b"x", ["a"]], ids=str)
-def test_what_is_no_model_is_named(model: object) -> None:
+def test_what_is_no_model_is_named(model):
     with pytest.raises(OptionError, match=r"^pretrained=.* is neither a model nor the name of one"):
         CopySpecLM(model)
 
 
-def test_a_context_may_be_longer_by_the_users_word(byte_model: Path) -> None:
+def test_a_context_may_be_longer_by_the_users_word(byte_model):
     longer: dict[str, Any] = {"max_length": 4096, "max_position_embeddings": 4096}
     assert CopySpecLM(str(byte_model), device="cpu", **longer).max_length == 4096
 
@@ -95,9 +93,7 @@ def change(**changes: Any) -> Callable[[Path], object]:
         ("tokenizer_config.json", cut),
     ],
 )
-def test_damaged_files_of_a_model_are_one_line(
-    name: str, damage: Callable[[Path], object], byte_model: Path, tmp_path: Path
-) -> None:
+def test_damaged_files_of_a_model_are_one_line(name, damage, byte_model, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(byte_model, folder)
     damage(folder / name)
@@ -115,31 +111,19 @@ def test_damaged_files_of_a_model_are_one_line(
         ({"until": ["a", "\ud800"]}, r"until='\\ud800' has half a character"),
         ({"max_gen_toks": float("nan")}, "max_gen_toks.*nan"),
         ({"max_gen_toks": "many"}, "max_gen_toks.*many"),
-        ({"max_gen_toks": 0}, "max_gen_toks=0 does not leave room"),
         ({"max_gen_toks": 10**30}, "does not leave room"),
         ({"do_sample": True, "temperature": "hot"}, "temperature.*hot"),
-        ({"do_sample": True, "temperature": -1}, "temperature.*-1"),
     ],
     ids=str,
 )
-def test_a_request_that_cannot_be_is_named(
-    settings: dict[str, Any],
-    named: str,
-    byte_model: Path,
-    questions: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
+def test_a_request_that_cannot_be_is_named(settings, named, byte_model, our_questions, tmp_path):
     with pytest.raises(CopySpecError, match=named) as caught:
         evaluate_into(tmp_path, byte_model, "dtype=float32,exact=false", gen_kwargs=settings)
     assert len(str(caught.value).splitlines()) == 1
     assert not list(tmp_path.rglob("turns*.jsonl"))
 
 
-def test_half_a_character_is_named_with_its_document(
-    byte_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_character_is_named_with_its_document(byte_model, tmp_path, monkeypatch):
     data = tmp_path / "data" / "mt_bench"
     data.mkdir(parents=True)
     row: dict[str, Any] = {"question_id": 7, "category": "x", "turns": ["Half: \ud800.", "Again."]}

@@ -72,7 +72,7 @@ REPLIES = st.one_of(
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.slow)])
-def test_random_servers(count: int) -> None:
+def test_random_servers(count):
     @settings(
         max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
@@ -103,13 +103,13 @@ def test_random_servers(count: int) -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_completion_is_no_rating(body: bytes, tmp_path: Path) -> None:
+def test_what_is_no_completion_is_no_rating(body, tmp_path):
     scores, reasons = judged([http(body)], tmp_path / "j.jsonl")
     assert scores == {}
     assert set(reasons.values()) == {"no rating in 3 judgements"}
 
 
-def test_an_endless_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_endless_answer_is_given_up(monkeypatch, tmp_path):
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
     fast = Sent((head, *([b" " * 2**16] * 64)))
     assert set(judged([fast], tmp_path / "a.jsonl")[1].values()) == {
@@ -119,11 +119,8 @@ def test_an_endless_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_server_that_drips_is_given_up_in_the_time_that_the_help_names(
-    start: bytes,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    start, monkeypatch, tmp_path, capsys
+):
     monkeypatch.undo()
     with pytest.raises(SystemExit):
         main(["judge", "--help"])
@@ -137,7 +134,7 @@ def test_a_server_that_drips_is_given_up_in_the_time_that_the_help_names(
     assert time.monotonic() - started < 5
 
 
-def test_two_judges_of_one_run_are_kept_apart(tmp_path: Path) -> None:
+def test_two_judges_of_one_run_are_kept_apart(tmp_path):
     path, entered, leave = tmp_path / "j.jsonl", threading.Event(), threading.Event()
     asked: list[int] = []
 
@@ -177,9 +174,7 @@ OFF_THE_SCALE = [json.dumps(ROW | {"score": score}).encode() for score in (11, 0
     ],
     ids=lambda text: repr(text[:70]),
 )
-def test_a_line_that_is_no_rating_is_noted_and_asked_again(
-    line: bytes, reason: str, tmp_path: Path
-) -> None:
+def test_a_line_that_is_no_rating_is_noted_and_asked_again(line, reason, tmp_path):
     path = tmp_path / "j.jsonl"
     path.write_bytes(line + b"\n\n")
     result = judge_all(lambda grading: ("[[5]]", 5.0), GRADINGS, path, "m", "j", 1)
@@ -190,9 +185,7 @@ def test_a_line_that_is_no_rating_is_noted_and_asked_again(
     assert read_scores(path, GRADINGS, "m", "j") == (result.scores, [note])
 
 
-def test_a_servers_text_is_harmless_to_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_servers_text_is_harmless_to_a_terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
     question = {"question_id": 1, "category": "writing", "turns": ["Q", "R"]}
     write_conversations(tmp_path / "run", "mt_bench", [question])

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sandbox_levels import EVERY_LEVEL
 
-from copyspec_eval.sandbox.commands import Level
 from copyspec_eval.sandbox.programs import VARIABLE
 from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_solution
 from copyspec_eval.scoring.humaneval.verdict import SolutionError, solution_function
@@ -81,7 +80,7 @@ def scores(programs: list[Path], form: str) -> dict[str, ScoredSolution]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_forgery_is_taken_for_right_and_no_right_solution_for_wrong(form: str) -> None:
+def test_no_forgery_is_taken_for_right_and_no_right_solution_for_wrong(form):
     forged, awkward = scores(FORGED, form), scores(AWKWARD, form)
     assert [name for name, scored in forged.items() if scored.base or scored.plus] == []
     failed = (not scored.base or scored.plus is False for scored in awkward.values())
@@ -92,9 +91,7 @@ def test_no_forgery_is_taken_for_right_and_no_right_solution_for_wrong(form: str
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["EvalPlus's", "OpenAI's"])
 @EVERY_LEVEL
-def test_neither_is_so_at_any_level(
-    level: Level, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_is_so_at_any_level(level, form, monkeypatch):
     monkeypatch.setenv(VARIABLE, level.name)
     test_no_forgery_is_taken_for_right_and_no_right_solution_for_wrong(form)
 
@@ -115,14 +112,14 @@ def total(numbers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["EvalPlus's", "OpenAI's"])
-def test_a_solution_that_drips_is_given_up_like_one_that_is_silent(form: str) -> None:
+def test_a_solution_that_drips_is_given_up_like_one_that_is_silent(form):
     started = time.monotonic()
     scored = score_solution(DRIPS, problem("total", form))
     assert not scored.base
     assert time.monotonic() - started < 60
 
 
-def test_a_solution_has_a_limit_for_its_first_answer() -> None:
+def test_a_solution_has_a_limit_for_its_first_answer():
     ours, theirs = socket.socketpair()
     done = threading.Event()
 
@@ -142,7 +139,7 @@ def test_a_solution_has_a_limit_for_its_first_answer() -> None:
 
 
 @pytest.mark.parametrize("program", [*FORGED, *AWKWARD], ids=lambda program: program.stem)
-def test_each_says_what_it_does(program: Path) -> None:
+def test_each_says_what_it_does(program):
     described = ast.get_docstring(ast.parse(program.read_text()))
     assert described
     assert described.endswith(".")

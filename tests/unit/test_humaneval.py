@@ -194,13 +194,6 @@ def test_what_is_no_solution_fails(solution):
     assert (scored.base, scored.plus) == (False, False)
 
 
-def test_a_program_that_lies_about_itself():
-    """What it writes where the worker writes does not count."""
-    line = b'\n{"solution": "", "base": true, "plus": true}\n'
-    liar = f"import os\ndef total(numbers):\n    os.write(1, {line!r})\n    return 0\n"
-    assert score(liar, PLUS[0]) == ScoredSolution(liar.strip(), base=False, plus=False)
-
-
 def test_a_worker_that_fails_is_no_silent_zero(caplog):
     broken = PLUS[0] | {"canonical_solution": "    return unknown\n"}
     assert not score(TOTAL, broken).base

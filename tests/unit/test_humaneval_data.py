@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+from unittest.mock import Mock
 
 import pytest
 from humaneval_data import CONFIG, PLUS, write
@@ -67,14 +68,10 @@ def test_missing_file(local_data):
 
 def test_without_local_data_evalplus_downloads(monkeypatch):
     monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
-    problems = {row["task_id"]: row for row in PLUS}
-    monkeypatch.setattr("evalplus.data.get_human_eval_plus", lambda: problems)
+    load = Mock(return_value={row["task_id"]: row for row in PLUS})
+    monkeypatch.setattr("evalplus.data.get_human_eval_plus", load)
     assert len(HumanEvalTask(CONFIG).test_docs()) == 2
-
-    def fail() -> None:
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr("evalplus.data.get_human_eval_plus", fail)
+    load.side_effect = ConnectionError("no network")
     with pytest.raises(DataError, match=r"^cannot download humaneval \(no network\); copy it"):
         HumanEvalTask(CONFIG)
 

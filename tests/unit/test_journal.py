@@ -43,7 +43,7 @@ def numbers_of(path: Path, name: str) -> list[int]:
     return [row["number"] for row in rows if row["writer"] == name]
 
 
-def test_lines_come_back_and_blank_ones_do_not(tmp_path: Path) -> None:
+def test_lines_come_back_and_blank_ones_do_not(tmp_path):
     path = tmp_path / "new" / "file.jsonl"
     journal.append(path, b"one")
     journal.append(path, "zwölf".encode())
@@ -52,14 +52,14 @@ def test_lines_come_back_and_blank_ones_do_not(tmp_path: Path) -> None:
     assert list(journal.lines(path)) == [(1, b"one"), (4, b"two")]
 
 
-def test_a_torn_last_line_is_never_glued_to_the_next(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_never_glued_to_the_next(tmp_path):
     path = tmp_path / "file.jsonl"
     path.write_bytes(b'{"a": 1}\n{"b": ')
     journal.append(path, b'{"c": 3}')
     assert [line for _, line in journal.lines(path)] == [b'{"a": 1}', b'{"b": ', b'{"c": 3}']
 
 
-def test_two_processes_lose_and_mix_nothing(tmp_path: Path) -> None:
+def test_two_processes_lose_and_mix_nothing(tmp_path):
     path = tmp_path / "file.jsonl"
     writers = [start_writer(path, name, 1000) for name in "ab"]
     for writer in writers:
@@ -69,7 +69,7 @@ def test_two_processes_lose_and_mix_nothing(tmp_path: Path) -> None:
         assert numbers_of(path, name) == list(range(1000))
 
 
-def test_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_kills_lose_nothing_that_was_acknowledged(tmp_path):
     """Fifty writers in turn, each killed somewhere in its loop."""
     path = tmp_path / "file.jsonl"
     for attempt in range(50):
@@ -122,7 +122,7 @@ except DataError as error:
 """
 
 
-def test_a_write_that_is_cut_short_is_taken_back(tmp_path: Path) -> None:
+def test_a_write_that_is_cut_short_is_taken_back(tmp_path):
     """The fourth line of 300 bytes would pass the limit of 1,000: the kernel takes 100 of them."""
     path = tmp_path / "file.jsonl"
     result = subprocess.run(
@@ -143,7 +143,7 @@ def tiny_disk(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_full_disk_spoils_no_line_and_no_file(tiny_disk: Path) -> None:
+def test_a_full_disk_spoils_no_line_and_no_file(tiny_disk):
     path = tiny_disk / "file.jsonl"
     written: list[int] = []
 
@@ -171,7 +171,7 @@ def test_a_full_disk_spoils_no_line_and_no_file(tiny_disk: Path) -> None:
         subprocess.run(["umount", str(tiny_disk)], check=True)
 
 
-def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"file: cannot be written \(File exists\)"):
         journal.append(tmp_path / "file" / "turns.jsonl", b"x")
@@ -179,18 +179,20 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         pass
     with pytest.raises(DataError, match=r"nowhere: cannot be read \(No such file"):
         list(journal.lines(tmp_path / "nowhere"))
+    (tmp_path / ".rows.jsonl.lock").mkdir()
+    wrong = pytest.raises(DataError, match=r"\.rows\.jsonl\.lock: cannot be written")
+    with wrong, journal.alone(tmp_path / "rows.jsonl"):
+        pass
 
 
-def test_the_lock_can_be_taken_again_by_its_holder(tmp_path: Path) -> None:
+def test_the_lock_can_be_taken_again_by_its_holder(tmp_path):
     with journal.locked(tmp_path):
         journal.append(tmp_path / "file", b"x")
         journal.replace(tmp_path / "other", "y")
     assert (tmp_path / "file").read_bytes() == b"x\n"
 
 
-def test_a_file_system_without_locks_is_written_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_is_written_all_the_same(tmp_path, monkeypatch):
     def no_lock(*_: object) -> None:
         raise NotImplementedError
 
@@ -199,9 +201,7 @@ def test_a_file_system_without_locks_is_written_all_the_same(
     assert (tmp_path / "file").read_bytes() == b"x\n"
 
 
-def test_a_lock_file_that_is_left_without_flock_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_file_that_is_left_without_flock_is_named(tmp_path, monkeypatch):
     """Where there is no flock, a lock is held as long as its file is there."""
 
     def no_flock(*_: object) -> None:
@@ -226,7 +226,7 @@ def test_a_lock_file_that_is_left_without_flock_is_named(
 
 
 @pytest.mark.parametrize("name", ["symbolic", "dangling", "hard", "pipe"])
-def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_link(name, tmp_path):
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
     elsewhere.write_bytes(b"theirs")
     folder.mkdir()
@@ -244,7 +244,7 @@ def test_nothing_is_written_through_a_link(name: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "folder"]
 
 
-def test_folders_below_an_output_folder_are_no_links(tmp_path: Path) -> None:
+def test_folders_below_an_output_folder_are_no_links(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
     made = journal.subfolder(tmp_path / "out", "a", "b")
@@ -256,7 +256,7 @@ def test_folders_below_an_output_folder_are_no_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe", "/dev/zero", "."])
-def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_read(name, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     readers: tuple[Callable[[Path], object], ...] = (
         journal.read,
@@ -279,19 +279,7 @@ def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
     ],
     ids=["value", "name", "nested", "bytes", "digits", "cut"],
 )
-def test_json_that_cannot_be_read(content: bytes, reason: str) -> None:
+def test_json_that_cannot_be_read(content, reason):
     with pytest.raises(ValueError, match=reason):
         journal.parsed(content)
-
-
-def test_whole_characters_are_read() -> None:
-    assert journal.parsed(b'["\\ud83d\\ude80"]') == ["\U0001f680"]
-
-
-def test_a_lock_that_is_a_folder_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / ".rows.jsonl.lock").mkdir()
-    with (
-        pytest.raises(DataError, match=r"\.rows\.jsonl\.lock: cannot be written"),
-        journal.alone(tmp_path / "rows.jsonl"),
-    ):
-        pass
+    assert journal.parsed(b'["\\ud83d\\ude80"]') == ["\U0001f680"], "whole characters are read"

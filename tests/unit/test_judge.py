@@ -59,7 +59,7 @@ def asked(task: str, conversation: Conversation, data: Guide) -> list[tuple[int,
     return [(each.turn, each.template, each.user) for each in gradings(task, conversation, data)]
 
 
-def test_references_are_shown_where_they_answer_the_question(data: Guide) -> None:
+def test_references_are_shown_where_they_answer_the_question(data):
     plain = (2, "single-v1-multi-turn", "1+1?|{2}|Why?|So.")
     first = (1, "single-math-v1", "1+1?|{2}|ref R1")
     both = (2, "single-math-v1-multi-turn", "1+1?|{2}|Why?|So.|ref R1, R2")
@@ -81,11 +81,11 @@ def test_references_are_shown_where_they_answer_the_question(data: Guide) -> Non
         *((text, None) for text in (f"[[{'9' * 400}]]", "[0.5] and [[7")),
     ],
 )
-def test_ratings_are_parsed_as_by_fastchat(judgement: str, rating: float | None) -> None:
+def test_ratings_are_parsed_as_by_fastchat(judgement, rating):
     assert parse_rating(judgement) == rating
 
 
-def test_broken_judge_data_is_one_line(data: Guide) -> None:
+def test_broken_judge_data_is_one_line(data):
     with pytest.raises(DataError, match=r"not FastChat's judge data \(KeyError\('prompt_template"):
         guide([{"name": "single-v1", "system_prompt": ""}], [])
     with pytest.raises(DataError, match="has no prompt 'single-v1'; copy the file again"):
@@ -107,7 +107,7 @@ def rating_of(replies: Sequence[Reply]) -> tuple[Any, JudgeServer]:
 
 
 @pytest.mark.parametrize("trouble", [Reply("busy", 429), Reply("no", 500), Reply("no [[rating]]")])
-def test_trouble_that_ends_is_asked_through(trouble: Reply, key: None) -> None:
+def test_trouble_that_ends_is_asked_through(trouble, key):
     rating, server = rating_of([trouble, trouble, Reply("[[9]]")])
     assert (rating, server.asked) == (9, {"Q|A": 3})
     assert server.authorization == f"Bearer {KEY}"
@@ -129,14 +129,12 @@ def test_trouble_that_ends_is_asked_through(trouble: Reply, key: None) -> None:
         (Reply("x" * 190 + KEY, 400), "HTTP 400: " + "x" * 190, 1),
     ],
 )
-def test_trouble_that_stays_is_no_rating(
-    trouble: Reply, reason: str, times: int, key: None
-) -> None:
+def test_trouble_that_stays_is_no_rating(trouble, reason, times, key):
     rating, server = rating_of([trouble])
     assert (rating, server.asked["Q|A"]) == (reason, times)
 
 
-def test_a_judge_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_cannot_be_asked(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(OptionError, match="OPENAI_API_KEY is not set; set it, or give --base-url"):
         Judge("gpt-4")
@@ -169,7 +167,7 @@ def some(*ids: int) -> list[Grading]:
     return [replace(GRADING, question_id=number) for number in ids]
 
 
-def test_what_is_judged_is_kept_and_the_rest_asked_again(tmp_path: Path) -> None:
+def test_what_is_judged_is_kept_and_the_rest_asked_again(tmp_path):
     path = tmp_path / "deep" / "j_single.jsonl"
     first, _ = rated(path, some(1, 13, 2))
     assert first.scores == {(1, 1): 1.1, (2, 1): 2.1}
@@ -180,7 +178,7 @@ def test_what_is_judged_is_kept_and_the_rest_asked_again(tmp_path: Path) -> None
     assert observed == [13]
 
 
-def test_a_line_cut_off_by_a_kill_is_asked_again(tmp_path: Path) -> None:
+def test_a_line_cut_off_by_a_kill_is_asked_again(tmp_path):
     path = tmp_path / "j_single.jsonl"
     rated(path, some(1, 2), concurrency=1)
     path.write_bytes(path.read_bytes()[:-5])
@@ -193,7 +191,7 @@ def test_a_line_cut_off_by_a_kill_is_asked_again(tmp_path: Path) -> None:
     assert [json.loads(line)["question_id"] for line in (first, third)] == [1, 2]
 
 
-def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_run_is_refused(tmp_path):
     path = tmp_path / "j_single.jsonl"
     rated(path, some(1))
     assert read_scores(path, some(1), "m", "j") == ({(1, 1): 1.1}, [])
@@ -211,7 +209,7 @@ def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
     assert read_scores(path, some(1), "m", "j") == ({}, []), "FastChat's mark for unjudged"
 
 
-def test_options_and_files_that_cannot_be_used(tmp_path: Path) -> None:
+def test_options_and_files_that_cannot_be_used(tmp_path):
     with pytest.raises(OptionError, match="concurrency 0; give 1 or more"):
         rated(tmp_path / "file", some(1), concurrency=0)
     (tmp_path / "file").touch()
@@ -225,7 +223,7 @@ def cells(text: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_the_table_leaves_the_unjudged_out_of_its_means() -> None:
+def test_the_table_leaves_the_unjudged_out_of_its_means():
     answers = [
         replace(GRADING, question_id=number, category=category, turn=turn)
         for number, category in ((1, "math"), (2, "writing"))
@@ -251,7 +249,7 @@ def test_the_table_leaves_the_unjudged_out_of_its_means() -> None:
     )
 
 
-def test_many_unjudged_answers_are_counted() -> None:
+def test_many_unjudged_answers_are_counted():
     answers = some(*range(30))
     text = judged.ratings_table({"t": Judged(answers, {}, {(n, 1): "no" for n in range(30)}, [])})
     assert "in no mean: 30;" in text

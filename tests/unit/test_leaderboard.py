@@ -3,7 +3,6 @@
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas
@@ -22,7 +21,7 @@ def names(actual: Leaderboard) -> list[tuple[str, ...]]:
     return list(actual.lines[["model", "task", "drafter"]].itertuples(index=False, name=None))
 
 
-def test_a_line_per_model_task_and_drafter(tmp_path: Path) -> None:
+def test_a_line_per_model_task_and_drafter(tmp_path):
     rows = [*turns("a"), *turns("a", drafter="suffix"), *turns("a", task="other")]
     actual = board(write_run(tmp_path, rows, manifest("a")))
     assert names(actual) == [
@@ -34,7 +33,7 @@ def test_a_line_per_model_task_and_drafter(tmp_path: Path) -> None:
     assert actual.notes == []
 
 
-def test_runs_of_equal_settings_are_repetitions(tmp_path: Path) -> None:
+def test_runs_of_equal_settings_are_repetitions(tmp_path):
     """Two runs of one spec and one with another seed: mean, spread and n; and a line apart."""
     speeds = {"a": 2.0, "b": 1.0, "c": 1.0}
     folders = []
@@ -60,7 +59,7 @@ def test_runs_of_equal_settings_are_repetitions(tmp_path: Path) -> None:
     assert len(actual.turns) == 24, "nothing is dropped"
 
 
-def test_scores_of_repetitions_have_a_mean_and_a_spread(tmp_path: Path) -> None:
+def test_scores_of_repetitions_have_a_mean_and_a_spread(tmp_path):
     folders = []
     for run_id, accuracy in (("a", 0.5), ("b", 1.0)):
         folder = write_run(tmp_path / run_id, turns(run_id, docs=1), manifest(run_id))
@@ -72,30 +71,24 @@ def test_scores_of_repetitions_have_a_mean_and_a_spread(tmp_path: Path) -> None:
     assert "| acc 0.75 ±0.354 |" in FORMS["md"](actual)
 
 
-def test_two_runs_into_one_folder_are_repetitions_too(tmp_path: Path) -> None:
+def test_runs_of_one_folder_are_repetitions_and_its_second_name_is_none(tmp_path):
     rows = [*turns("a"), *turns("b")]
-    actual = board(write_run(tmp_path, rows, manifest("a"), manifest("b")))
-    assert actual.lines["runs"].to_list() == [2]
-    assert actual.lines["turns"].to_list() == [8]
+    folder = write_run(tmp_path, rows, manifest("a"), manifest("b"))
+    for actual in (board(folder), board(folder, folder)):
+        assert actual.lines[["runs", "turns"]].to_numpy().tolist() == [[2, 8]]
+        assert len(actual.turns) == 16
 
 
-def test_a_folder_that_is_named_twice_counts_once(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, turns("a"), manifest("a"))
-    assert board(folder, folder).lines["runs"].to_list() == [1]
-    assert len(board(folder, folder).turns) == 8
-
-
-def test_a_run_that_was_killed_and_continued_is_one(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_and_continued_is_one(tmp_path):
     rows = turns("a")
     later = [replace(row, run_id="b") for row in rows[5:]]
     runs = manifest("a"), manifest("b")
     actual = board(write_run(tmp_path, rows[:5] + later, *runs, cut_short={"a"}))
-    assert actual.lines["runs"].to_list() == [1]
-    assert actual.lines["turns"].to_list() == [8]
+    assert actual.lines[["runs", "turns"]].to_numpy().tolist() == [[1, 8]]
     assert actual.notes == []
 
 
-def test_an_answer_that_a_kill_made_twice_counts_once(tmp_path: Path) -> None:
+def test_an_answer_that_a_kill_made_twice_counts_once(tmp_path):
     """A kill came between its row and lm-eval's cache; the later one is what lm-eval scored."""
     slow, rows = ([with_counts(row, seconds=s) for row in turns("a")] for s in (100.0, 1.0))
     continued = [replace(row, run_id="b") for row in rows[4:6]]
@@ -114,7 +107,7 @@ def test_an_answer_that_a_kill_made_twice_counts_once(tmp_path: Path) -> None:
     assert len(read_turns([tmp_path / "2"])) == 8
 
 
-def test_runs_of_unequal_size_have_no_mean(tmp_path: Path) -> None:
+def test_runs_of_unequal_size_have_no_mean(tmp_path):
     """One answer of a run that was cut short does not weigh as much as all of another run."""
     part = write_run(tmp_path / "a", turns("a")[:1], manifest("a"), cut_short={"a"})
     rows = [with_counts(row, seconds=2.0) for row in turns("b")]
@@ -128,13 +121,13 @@ def test_runs_of_unequal_size_have_no_mean(tmp_path: Path) -> None:
     assert "its 2 runs have 1, 8 answers; figures are over all of them" in actual.notes[1]
 
 
-def test_runs_whose_settings_are_unknown_are_never_put_together(tmp_path: Path) -> None:
+def test_runs_whose_settings_are_unknown_are_never_put_together(tmp_path):
     actual = board(*(write_run(tmp_path / run_id, turns(run_id)) for run_id in "ab"))
     assert names(actual) == [("unknown", "mt_bench", "copyspec")] * 2
     assert [note for note in actual.notes if "no manifest of" in note] == actual.notes[:2]
 
 
-def test_the_same_bytes_each_time_and_in_all_forms(tmp_path: Path) -> None:
+def test_the_same_bytes_each_time_and_in_all_forms(tmp_path):
     folder = write_run(tmp_path / "run", turns("a"), manifest("a"))
     for form in FORMS.values():
         assert form(board(folder)) == form(board(folder))
@@ -146,7 +139,7 @@ def test_the_same_bytes_each_time_and_in_all_forms(tmp_path: Path) -> None:
     assert "lm_eval --model copyspec" in markdown
 
 
-def test_pandas_reads_the_files_with_the_right_types(tmp_path: Path) -> None:
+def test_pandas_reads_the_files_with_the_right_types(tmp_path):
     rows = [*turns("a"), *turns("a", drafter="suffix")]
     actual = board(write_run(tmp_path, rows, manifest("a")))
     files = {name: pandas.read_csv(io.StringIO(text)) for name, text in csv_files(actual).items()}
@@ -165,7 +158,7 @@ def test_pandas_reads_the_files_with_the_right_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["007", "1e5", "nan", "None", "a|b`c`<img src=x>", "x" * 300])
-def test_names_stay_as_they_are(tmp_path: Path, model: str) -> None:
+def test_names_stay_as_they_are(tmp_path, model):
     actual = board(write_run(tmp_path, turns("a"), manifest("a", model=model)))
     table = pandas.read_csv(io.StringIO(FORMS["csv"](actual)), dtype=str, keep_default_na=False)
     assert table["model"].to_list() == [model]
@@ -177,7 +170,7 @@ def test_names_stay_as_they_are(tmp_path: Path, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx"])
-def test_no_cell_is_a_formula(tmp_path: Path, model: str) -> None:
+def test_no_cell_is_a_formula(tmp_path, model):
     rows = turns("a", category=model)
     actual = board(write_run(tmp_path, rows, manifest("a", model=model)))
     for text in csv_files(actual).values():
@@ -188,7 +181,7 @@ def test_no_cell_is_a_formula(tmp_path: Path, model: str) -> None:
     assert table["score_x"].to_list() == [-10.0], "a number stays a number"
 
 
-def test_turns_stand_in_their_order(tmp_path: Path) -> None:
+def test_turns_stand_in_their_order(tmp_path):
     rows = [turn("a", 0, number) for number in (2, 10, 1)]
     markdown = FORMS["md"](board(write_run(tmp_path, rows, manifest("a"))))
     header = next(row for row in markdown.splitlines() if row.startswith("|"))
@@ -196,7 +189,7 @@ def test_turns_stand_in_their_order(tmp_path: Path) -> None:
     assert places == sorted(places)
 
 
-def test_scores_of_the_logs_stand_in_the_line(tmp_path: Path) -> None:
+def test_scores_of_the_logs_stand_in_the_line(tmp_path):
     write_run(tmp_path, turns("a", docs=1), manifest("a"))
     rows = [sample(0, ["Q", "R"], [["A"], ["B"]], exact_turn1=1.0, acc=0.5, speedup_turn1=3.0)]
     write_log(tmp_path, rows, task="mt_bench")
@@ -208,7 +201,7 @@ def test_scores_of_the_logs_stand_in_the_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("owner", ["a", "b", None])
-def test_scores_belong_to_the_run_that_their_file_names(tmp_path: Path, owner: str | None) -> None:
+def test_scores_belong_to_the_run_that_their_file_names(tmp_path, owner):
     """Without a name, to the latest run, by its id and not by the order of lines."""
     rows = [*turns("b", docs=1, drafter="suffix"), *turns("a", docs=1)]
     write_run(tmp_path, rows, manifest("a"), manifest("b"))
@@ -223,22 +216,20 @@ def test_scores_belong_to_the_run_that_their_file_names(tmp_path: Path, owner: s
     assert scored == {"copyspec" if owner == "a" else "suffix"}
 
 
-def test_scores_of_several_filters_keep_their_names(tmp_path: Path) -> None:
+def test_scores_of_several_filters_keep_their_names(tmp_path):
     write_run(tmp_path, turns("a", docs=1), manifest("a"))
     write_log(tmp_path, [sample(0, ["Q"], [["A"]], filter="strict", acc=0.5)], task="mt_bench")
     assert board(tmp_path).lines["score_acc (strict)"].to_list() == [0.5]
 
 
-def test_a_broken_results_file_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_results_file_is_an_error(tmp_path, capsys):
     write_run(tmp_path, turns("a", docs=1), manifest("a"))
     (tmp_path / "results_1.json").write_text("[]")
     assert main(["report", str(tmp_path)]) == 1
     assert "results_1.json: not lm-eval's results" in capsys.readouterr().err
 
 
-def test_settings_that_differ_are_in_the_label(tmp_path: Path) -> None:
+def test_settings_that_differ_are_in_the_label(tmp_path):
     """Two lengths of a match, and one backend with and without a setting of its requests."""
     runs = []
     for gamma in (3, 5):
@@ -261,7 +252,7 @@ def test_settings_that_differ_are_in_the_label(tmp_path: Path) -> None:
     assert "evaluation.gen_kwargs.prompt_lookup_num_tokens (" in actual.notes[1]
 
 
-def test_conditions_say_what_all_share_and_what_sets_apart(tmp_path: Path) -> None:
+def test_conditions_say_what_all_share_and_what_sets_apart(tmp_path):
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))
     inexact = SPEC.drafting | {"exact": False}
     two = write_run(tmp_path / "two", turns("b"), manifest("b", drafting=inexact))
@@ -273,7 +264,7 @@ def test_conditions_say_what_all_share_and_what_sets_apart(tmp_path: Path) -> No
     assert {line[3:] for line in numbered} == {"drafting.exact=True", "drafting.exact=False"}
 
 
-def test_what_exact_mode_gave_is_noted_once(tmp_path: Path) -> None:
+def test_what_exact_mode_gave_is_noted_once(tmp_path):
     steps = SPEC.drafting | {"steps": "fixed width"}
     one = write_run(tmp_path / "one", turns("a"), manifest("a", drafting=steps))
     two = write_run(tmp_path / "two", turns("b"), manifest("b", drafting=steps))
@@ -283,7 +274,7 @@ def test_what_exact_mode_gave_is_noted_once(tmp_path: Path) -> None:
     assert "exact mode gives the same bits for every drafter" in note
 
 
-def test_what_is_incomplete_is_noted(tmp_path: Path) -> None:
+def test_what_is_incomplete_is_noted(tmp_path):
     cut = write_run(tmp_path / "cut", turns("a"), manifest("a"))
     whole = (cut / "turns.jsonl").read_text()
     (cut / "turns.jsonl").write_text(whole + whole[:80])
@@ -299,16 +290,7 @@ def test_what_is_incomplete_is_noted(tmp_path: Path) -> None:
         assert part in notes
 
 
-def test_an_unknown_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    assert main(["report", str(tmp_path / "nowhere"), "--out", str(out)]) == 1
-    assert "no such folder" in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_runs_below_a_folder_are_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_below_a_folder_are_found(tmp_path, capsys, monkeypatch):
     write_run(tmp_path / "runs" / "one", turns("a"), manifest("a"))
     write_run(tmp_path / "runs" / "deep" / "two", turns("b"), manifest("b", threads=4))
     (tmp_path / "runs" / "notes.txt").write_text("no run")
@@ -321,9 +303,12 @@ def test_runs_below_a_folder_are_found(
     (tmp_path / "empty").mkdir()
     assert main(["report", "empty"]) == 1
     assert "empty: no run of copyspec here or below" in capsys.readouterr().err
+    assert main(["report", "nowhere", "--out", "out"]) == 1
+    assert "no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
-def test_what_has_no_answers_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_answers_fails(tmp_path, capsys):
     (tmp_path / "turns.jsonl").write_text("junk")
     assert main(["report", str(tmp_path)]) == 1
     shown = capsys.readouterr()
@@ -331,22 +316,20 @@ def test_what_has_no_answers_fails(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no answers to report" in shown.err
 
 
-def test_loops_are_named(tmp_path: Path) -> None:
+def test_loops_are_named(tmp_path):
     rows = [with_counts(row, num_tokens=10, num_looped_tokens=3) for row in turns("a")]
     notes = "\n".join(board(write_run(tmp_path, rows, manifest("a"))).notes)
     assert "30% of its tokens are loops up to the token budget" in notes
 
 
 @pytest.mark.parametrize("form", ["md", "csv", "json"])
-def test_each_form_is_printed(
-    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_form_is_printed(tmp_path, form, capsys):
     folder = write_run(tmp_path / "run", turns("a"), manifest("a"))
     assert main(["report", str(folder), "--format", form]) == 0
     assert capsys.readouterr().out == FORMS[form](board(folder))
 
 
-def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_written(tmp_path, capsys):
     folder = write_run(tmp_path / "run", turns("a"), manifest("a"))
     assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} - {".lock"} == {
@@ -360,13 +343,13 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "report.html" in capsys.readouterr().err
 
 
-def test_nothing_answered_is_a_report_too(tmp_path: Path) -> None:
+def test_nothing_answered_is_a_report_too(tmp_path):
     folder = write_run(tmp_path, [], manifest("a"))
     assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 1
     assert "Nothing was answered." in (tmp_path / "out" / "LEADERBOARD.md").read_text()
 
 
-def test_a_frame_of_turns_has_every_setting(tmp_path: Path) -> None:
+def test_a_frame_of_turns_has_every_setting(tmp_path):
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))
     two = write_run(tmp_path / "two", turns("b"), manifest("b", threads=4))
     frame = read_turns([one, two])
@@ -375,7 +358,7 @@ def test_a_frame_of_turns_has_every_setting(tmp_path: Path) -> None:
     assert frame["identical"].mean() == 1.0
 
 
-def test_turns_are_exported_with_their_types(tmp_path: Path) -> None:
+def test_turns_are_exported_with_their_types(tmp_path):
     """Two runs in one folder whose settings are of different types, lists and objects."""
     arguments = {"max_length": "long", "peft": ["a", {"b": 1}]}
     runs = [manifest("a"), manifest("b", model_args=arguments)]
@@ -388,9 +371,7 @@ def test_turns_are_exported_with_their_types(tmp_path: Path) -> None:
     assert pandas.api.types.is_integer_dtype(frame["spec.threads"])
 
 
-def test_report_and_compare_read_the_rest_of_a_torn_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_and_compare_read_the_rest_of_a_torn_file(tmp_path, capsys):
     """A row without its beginning, and a last one without its end, as kills leave them."""
     whole = write_run(tmp_path / "whole", turns("a"), manifest("a"))
     torn = write_run(tmp_path / "torn", turns("a"), manifest("a"))

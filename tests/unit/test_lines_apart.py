@@ -1,7 +1,6 @@
 """Settings that set a leaderboard's lines apart, and documents that do not."""
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ def asked(run_id: str, **documents: list[int]) -> RunManifest:
     return manifest(run_id, evaluation=SPEC.evaluation | {"samples": documents})
 
 
-def test_documents_of_other_tasks_set_no_line_apart(tmp_path: Path) -> None:
+def test_documents_of_other_tasks_set_no_line_apart(tmp_path):
     more = write_run(tmp_path / "a", turns("a"), asked("a", mt_bench=[0, 1, 2, 3], other=[5]))
     alone = write_run(tmp_path / "b", turns("b"), asked("b", mt_bench=[0, 1, 2, 3]))
     actual = board(more, alone)
@@ -24,7 +23,7 @@ def test_documents_of_other_tasks_set_no_line_apart(tmp_path: Path) -> None:
     assert not actual.notes
 
 
-def test_other_documents_set_a_line_apart_in_brief(tmp_path: Path) -> None:
+def test_other_documents_set_a_line_apart_in_brief(tmp_path):
     every = write_run(tmp_path / "a", turns("a", 8), manifest("a"))
     some = write_run(tmp_path / "b", turns("b", 8), asked("b", mt_bench=[*range(8)]))
     actual = board(every, some)
@@ -48,7 +47,7 @@ def changed(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(RunSpec)])
-def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path: Path, field: str) -> None:
+def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path, field):
     change = {field: changed(getattr(SPEC, field))}
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))
     two = write_run(tmp_path / "two", turns("b"), manifest("b", **change))
@@ -65,7 +64,7 @@ def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path: Path, fiel
     ("field", "name"), [(f, n) for f in ("model_args", "drafting", "evaluation", "hardware")
                         for n in getattr(SPEC, f)]
 )  # fmt: skip
-def test_each_setting_within_a_field_counts(tmp_path: Path, field: str, name: str) -> None:
+def test_each_setting_within_a_field_counts(tmp_path, field, name):
     values = getattr(SPEC, field)
     value = False if values[name] is True else changed(values[name])
     one = write_run(tmp_path / "one", turns("a"), manifest("a"))

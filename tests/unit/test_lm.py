@@ -12,6 +12,7 @@ from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.models.huggingface import HFLM
+from timed_models import CONTEXTS, instances, rows
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -24,31 +25,13 @@ from transformers import (
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import Answers
-from copyspec_eval.records import TurnRecord, record_of
+from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports import tables
-
-CONTEXTS = ["Once upon a time", "a b a b a b a b", "To be, or not to be, that is", "x", "é à ü"]
 
 
 def make(kind: Any, folder: Path, options: str = "", **configured: Any) -> Any:
     arguments = f"pretrained={folder},dtype=float64,{options}"
     return kind.create_from_arg_string(arguments, {"device": "cpu", **configured})
-
-
-def instances(settings: dict[str, Any], repeats: int = 1) -> list[Instance]:
-    """One instance per context, listed `repeats` times as lm-eval lists it."""
-    settings = {"until": [], "max_gen_toks": 40, **settings}
-    made = [
-        Instance("generate_until", {"category": "c"}, (text, settings), 0, ("task", doc, repeats))
-        for doc, text in enumerate(CONTEXTS)
-    ]
-    return [instance for instance in made for _ in range(repeats)]
-
-
-def rows(answers: list[str]) -> list[TurnRecord]:
-    records = [record_of(answer) for answer in answers]
-    assert None not in records
-    return [record for record in records if record is not None]
 
 
 def accepted(row: TurnRecord) -> int:
@@ -57,11 +40,14 @@ def accepted(row: TurnRecord) -> int:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, "auto"])
-@pytest.mark.parametrize("options", ["drafter=none", "gamma=2", "gamma=2,exact=false"])
-def test_answers_are_those_of_hf(byte_model: Path, options: str, batch_size: int | str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    ["drafter=none", "gamma=2", "gamma=2,exact=false", "num_draft_tokens=40,gamma=1,exact=false"],
+)
+def test_answers_are_those_of_hf(byte_model, options, batch_size):
     stock = make(HFLM, byte_model)
     ours = make(CopySpecLM, byte_model, options, batch_size=batch_size)
-    full = stock.generate_until(instances({}), disable_tqdm=True)
+    full = stock.generate_until(instances(), disable_tqdm=True)
     stops = [full[0][7:9], full[2][12:13]]
     for settings in ({}, {"until": stops}, {"until": stops[0], "max_gen_toks": 9}):
         wanted = stock.generate_until(instances(settings), disable_tqdm=True)
@@ -70,67 +56,51 @@ def test_answers_are_those_of_hf(byte_model: Path, options: str, batch_size: int
     assert "stop" in {row.counts.finish_reason for row in rows(answers)}
 
 
-def test_copying_does_happen_here(byte_model: Path) -> None:
-    answers = make(CopySpecLM, byte_model, "gamma=2").generate_until(instances({}))
-    assert sum(map(accepted, rows(answers))) > 20
-
-
-def test_generation_config_of_the_model_is_honoured(byte_model: Path, tmp_path: Path) -> None:
+def test_generation_config_of_the_model_is_honoured(byte_model, tmp_path):
     folder = tmp_path / "penalised"
     shutil.copytree(byte_model, folder)
     stock = make(HFLM, byte_model)
-    unpenalised = stock.generate_until(instances({}), disable_tqdm=True)
+    unpenalised = stock.generate_until(instances(), disable_tqdm=True)
     eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(unpenalised[1])[15]]
     GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
-    wanted = make(HFLM, folder).generate_until(instances({}), disable_tqdm=True)
+    wanted = make(HFLM, folder).generate_until(instances(), disable_tqdm=True)
     ours = make(CopySpecLM, folder, "gamma=1")
-    assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
+    assert ours.generate_until(instances(), disable_tqdm=True) == wanted
     assert wanted != unpenalised
-    [asked, *_] = Answers(ours, instances({}), disable_bar=True).asked
+    [asked, *_] = Answers(ours, instances(), disable_bar=True).asked
     settings = ours._spec(ours.prepare(), ours._arms[0], [asked], 1).tasks["task"]
     assert settings["logits_processors"] == ["RepetitionPenaltyLogitsProcessor"]
 
 
 @pytest.mark.parametrize("marker", ["{id}", "'{text}'"])
-def test_thinking_is_cut_as_hf_cuts_it(byte_model: Path, marker: str) -> None:
+def test_thinking_is_cut_as_hf_cuts_it(byte_model, marker):
     stock = make(HFLM, byte_model)
-    answers = stock.generate_until(instances({}), disable_tqdm=True)
+    answers = stock.generate_until(instances(), disable_tqdm=True)
     character = next(
         c for c in "".join(answers) if c.isascii() and c.isprintable() and c not in ",='"
     )
     [identifier] = stock.tok_encode(character)
     option = "think_end_token=" + marker.format(id=identifier, text=character)
-    wanted = make(HFLM, byte_model, option).generate_until(instances({}), disable_tqdm=True)
+    wanted = make(HFLM, byte_model, option).generate_until(instances(), disable_tqdm=True)
     ours = make(CopySpecLM, byte_model, option)
-    assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
+    assert ours.generate_until(instances(), disable_tqdm=True) == wanted
     assert wanted != answers
 
 
-def test_long_prompts_are_cut_from_the_left(byte_model: Path) -> None:
+def test_long_prompts_are_cut_from_the_left(byte_model):
     stock, ours = (make(kind, byte_model, "max_length=50") for kind in (HFLM, CopySpecLM))
-    answers = ours.generate_until(instances({}), disable_tqdm=True)
-    assert answers == stock.generate_until(instances({}), disable_tqdm=True)
+    answers = ours.generate_until(instances(), disable_tqdm=True)
+    assert answers == stock.generate_until(instances(), disable_tqdm=True)
     assert [row.counts.num_prompt_tokens for row in rows(answers)][2] == 10
 
 
-def test_log_likelihoods_are_the_same_bits(byte_model: Path) -> None:
-    requests = [
-        Instance("loglikelihood", {}, (text, " and more"), 0, ("task", doc, 1))
-        for doc, text in enumerate(CONTEXTS)
-    ]
-    ours = make(CopySpecLM, byte_model)
-    ours.generate_until(instances({}), disable_tqdm=True)
-    wanted = make(HFLM, byte_model).loglikelihood(requests, disable_tqdm=True)
-    assert ours.loglikelihood(requests, disable_tqdm=True) == wanted
-
-
-def test_a_prompt_without_tokens_starts_from_the_prefix_token(byte_model: Path) -> None:
+def test_a_prompt_without_tokens_starts_from_the_prefix_token(byte_model):
     request = Instance("generate_until", {}, ("", {"until": [], "max_gen_toks": 3}), 0, ("t", 0, 1))
     [answer] = make(CopySpecLM, byte_model).generate_until([request], disable_tqdm=True)
     assert rows([answer])[0].counts.num_prompt_tokens == 1
 
 
-def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model: Path) -> None:
+def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model):
     settings = {"do_sample": True, "temperature": 0.9, "top_p": 0.9, "top_k": 20}
 
     def sample(seed: int, options: str, batch_size: int) -> list[str]:
@@ -146,18 +116,18 @@ def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model: Path)
     assert first[0] != first[1], "repeats of a document are different samples"
 
 
-def test_a_request_repeated_as_padding_is_answered_once(byte_model: Path) -> None:
-    requests = instances({})
+def test_a_request_repeated_as_padding_is_answered_once(byte_model):
+    requests = instances()
     ours = make(CopySpecLM, byte_model)
     answers = ours.generate_until([*requests, requests[-1], requests[-1]], disable_tqdm=True)
     assert answers[-1] is answers[-2] is answers[-3]
     assert len(ours._recorders[0].rows) == len(requests)
 
 
-def test_records_add_up(byte_model: Path) -> None:
+def test_records_add_up(byte_model):
     ours = make(CopySpecLM, byte_model, "gamma=2", batch_size=2)
     started = perf_counter()
-    answers = ours.generate_until(instances({}), disable_tqdm=True)
+    answers = ours.generate_until(instances(), disable_tqdm=True)
     seconds = perf_counter() - started
     recorded = rows(answers)
     assert sum(row.counts.seconds or 0 for row in recorded) <= seconds
@@ -185,7 +155,7 @@ def test_records_add_up(byte_model: Path) -> None:
         "run_id": recorded[0].run_id,
         "figures": tables.run_figures(recorded),
     }
-    assert "tok/forward" in tables.run_table(recorded)
+    assert "tok/s" in tables.run_table(recorded)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +172,7 @@ def test_records_add_up(byte_model: Path) -> None:
         ({"do_sample": True, "temperature": 0.0}, r"temperature"),
     ],
 )
-def test_requests_that_cannot_be_served(
-    byte_model: Path, settings: dict[str, Any], message: str
-) -> None:
+def test_requests_that_cannot_be_served(byte_model, settings, message):
     with pytest.raises(RequestError, match=message) as refusal:
         make(CopySpecLM, byte_model).generate_until(instances(settings), disable_tqdm=True)
     assert "\n" not in str(refusal.value)
@@ -248,9 +216,7 @@ def test_requests_that_cannot_be_served(
         ("draft_model=x,delta=0", r"delta must be an integer .*got 0"),
     ],
 )
-def test_model_arguments_are_refused_before_loading(
-    byte_model: Path, tmp_path: Path, options: str, message: str
-) -> None:
+def test_model_arguments_are_refused_before_loading(byte_model, tmp_path, options, message):
     folder = tmp_path / "without_weights"
     shutil.copytree(byte_model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     with pytest.raises(OptionError, match=message) as refusal:
@@ -258,7 +224,12 @@ def test_model_arguments_are_refused_before_loading(
     assert "\n" not in str(refusal.value)
 
 
-def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_path: Path) -> None:
+def test_what_is_an_option_of_the_command_is_no_model_argument():
+    with pytest.raises(OptionError, match="pass device as --device, not in --model_args"):
+        simple_evaluate("copyspec", "pretrained=x,device=cpu", tasks=["any"], device="cpu")
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_path):
     folder = tmp_path / "new" / "output"
 
     def evaluate() -> None:
@@ -269,7 +240,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_p
             evaluation_tracker=EvaluationTracker(output_path=str(folder)),
         )
 
-    with pytest.raises(ModelError, match="nowhere"):
+    with pytest.raises(ModelError, match=r"nowhere.*cannot be loaded: .*pass a Hub name or a f"):
         evaluate()
     assert not folder.parent.exists(), "checked, and nothing left there"
     folder.parent.touch()
@@ -279,20 +250,18 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_p
 
 @pytest.mark.parametrize(("options", "drafter"), [("", "suffix"), ("gamma=2", "copyspec")])
 def test_the_best_drafter_is_the_default_and_the_papers_where_gamma_is_given(
-    byte_model: Path, options: str, drafter: str
-) -> None:
-    answers = make(CopySpecLM, byte_model, options).generate_until(instances({}))
+    byte_model, options, drafter
+):
+    answers = make(CopySpecLM, byte_model, options).generate_until(instances())
     assert {row.drafter for row in rows(answers)} == {drafter}
     assert sum(map(accepted, rows(answers))) > 20
 
 
 @pytest.mark.parametrize("exact", ["true", "false"])
-def test_a_draft_model_with_the_targets_weights_is_always_right(
-    byte_model: Path, exact: str
-) -> None:
+def test_a_draft_model_with_the_targets_weights_is_always_right(byte_model, exact):
     options = f"drafter=none,draft_model={byte_model},delta=4,exact={exact}"
-    answers = make(CopySpecLM, byte_model, options, batch_size=2).generate_until(instances({}))
-    assert answers == make(HFLM, byte_model).generate_until(instances({}), disable_tqdm=True)
+    answers = make(CopySpecLM, byte_model, options, batch_size=2).generate_until(instances())
+    assert answers == make(HFLM, byte_model).generate_until(instances(), disable_tqdm=True)
     for row in rows(answers):
         assert row.drafter == f"none + draft_model={byte_model.name} + delta=4"
         assert row.counts.drafts is not None
@@ -302,7 +271,7 @@ def test_a_draft_model_with_the_targets_weights_is_always_right(
         assert row.spans == ()
 
 
-def test_a_draft_model_of_another_vocabulary_is_refused(byte_model: Path, tmp_path: Path) -> None:
+def test_a_draft_model_of_another_vocabulary_is_refused(byte_model, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(byte_model, other, ignore=shutil.ignore_patterns("*.safetensors"))
     words = json.loads((other / "tokenizer.json").read_text())
@@ -315,18 +284,12 @@ def test_a_draft_model_of_another_vocabulary_is_refused(byte_model: Path, tmp_pa
         make(CopySpecLM, byte_model, f"draft_model={tmp_path / 'nowhere'}")
 
 
-def test_the_warm_up_is_not_remembered(byte_model: Path) -> None:
+def test_the_warm_up_is_not_remembered(byte_model):
     ours = make(CopySpecLM, byte_model, "drafter=suffix,store=true")
-    answers = ours.generate_until(instances({}), disable_tqdm=True)
+    answers = ours.generate_until(instances(), disable_tqdm=True)
     store = ours._arms[0].make_drafter()._store
     answered = sum(1 + (row.counts.num_tokens or 0) for row in rows(answers))
     assert len(store.automata[-1].token_ids) == answered, "the answers, and a token behind each"
-
-
-def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:
-    ours = make(CopySpecLM, byte_model, "num_draft_tokens=40,gamma=1,exact=false")
-    wanted = make(HFLM, byte_model).generate_until(instances({}), disable_tqdm=True)
-    assert ours.generate_until(instances({}), disable_tqdm=True) == wanted
 
 
 @pytest.mark.parametrize(
@@ -340,15 +303,13 @@ def test_wide_drafts_are_fine_when_not_exact(byte_model: Path) -> None:
         (T5Config(), "'t5' is an encoder-decoder.* --model hf"),
     ],
 )
-def test_models_are_refused_before_loading(tmp_path: Path, config: Any, message: str) -> None:
+def test_models_are_refused_before_loading(tmp_path, config, message):
     config.save_pretrained(tmp_path)
     with pytest.raises(CopySpecError, match=message):
         make(CopySpecLM, tmp_path)
 
 
-def test_log_likelihoods_cost_what_they_cost_with_hf(
-    byte_model: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_log_likelihoods_cost_what_they_cost_with_hf(byte_model, capfd):
     """Not a forward more, and nothing is printed of it: decoding is checked where there is any."""
     requests = [
         Instance("loglikelihood", {}, (context, " and so on"), 0, ("task", doc, 1))
@@ -377,11 +338,12 @@ def test_log_likelihoods_cost_what_they_cost_with_hf(
     assert scores["CopySpecLM"] == scores["HFLM"]
     assert forwards["CopySpecLM"] == forwards["HFLM"] == 3
     assert printed["CopySpecLM"] == printed["HFLM"] == ""
-    lm.generate_until(instances({})[:1], disable_tqdm=True)
+    lm.generate_until(instances()[:1], disable_tqdm=True)
     assert forwards["CopySpecLM"] > 20, "it is checked before the first answer"
+    assert lm.loglikelihood(requests, disable_tqdm=True) == scores["HFLM"], "and leaves them be"
 
 
-def test_a_model_that_cannot_be_exact_is_refused_before_its_first_answer(byte_model: Path) -> None:
+def test_a_model_that_cannot_be_exact_is_refused_before_its_first_answer(byte_model):
     """A layer whose scale is that of all tokens of a step."""
     auto: Any = AutoModelForCausalLM
     model = auto.from_pretrained(byte_model, dtype=torch.float64).eval()
@@ -390,17 +352,12 @@ def test_a_model_that_cannot_be_exact_is_refused_before_its_first_answer(byte_mo
     words = AutoTokenizer.from_pretrained(byte_model)
     lm = CopySpecLM(pretrained=model, tokenizer=words, device="cpu")
     with pytest.raises(CopySpecError, match=r"exact=false|--model hf") as refusal:
-        lm.generate_until(instances({}), disable_tqdm=True)
+        lm.generate_until(instances(), disable_tqdm=True)
     assert "\n" not in str(refusal.value)
     assert not lm.get_model_info()["copyspec"]["figures"]
 
 
-def test_a_model_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"cannot be loaded: .*pass a Hub name or a folder"):
-        make(CopySpecLM, tmp_path / "nowhere")
-
-
-def test_no_chat_template(byte_model: Path, tmp_path: Path) -> None:
+def test_no_chat_template(byte_model, tmp_path):
     folder = tmp_path / "plain"
     shutil.copytree(byte_model, folder, ignore=shutil.ignore_patterns("chat_template*"))
     with pytest.raises(ModelError, match=r"has no chat template; leave --apply_chat_template out"):

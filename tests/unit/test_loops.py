@@ -29,12 +29,12 @@ def looped_by_hand(tokens: list[int]) -> int:
     st.integers(0, 12),
     st.integers(0, 19),
 )
-def test_every_period_is_tried(start: list[int], loop: list[int], times: int, more: int) -> None:
+def test_every_period_is_tried(start, loop, times, more):
     tokens = start + loop * times + loop[:more]
     assert looped_tokens(tokens) == looped_by_hand(tokens)
 
 
-def test_what_is_no_loop() -> None:
+def test_what_is_no_loop():
     assert looped_tokens([]) == 0
     assert looped_tokens(list(range(500))) == 0
     assert looped_tokens([1, 2] * 3) == 0, "too short"
@@ -42,7 +42,7 @@ def test_what_is_no_loop() -> None:
     assert looped_tokens(list(range(100)) * 2) == 0, "twice is no loop"
 
 
-def test_shares_are_of_all_tokens() -> None:
+def test_shares_are_of_all_tokens():
     cut = with_counts(ROW, num_tokens=100, num_looped_tokens=60, finish_reason="length")
     whole = with_counts(ROW, num_tokens=100, num_looped_tokens=0, finish_reason="eos")
     unknown = with_counts(ROW, num_tokens=100, num_looped_tokens=None, finish_reason=None)

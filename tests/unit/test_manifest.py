@@ -18,11 +18,11 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.harness.recorder import Asked, run_spec
 from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests, write_manifest
 
+FIRST = RunManifest("r", provenance.started_at(), "lm_eval", SPEC)
 
-def test_earlier_runs_are_kept(tmp_path: Path) -> None:
-    first = RunManifest(
-        "r", provenance.started_at(), "lm_eval", SPEC, step_seconds={0: 0.5, 15: 0.75}
-    )
+
+def test_earlier_runs_are_kept(tmp_path):
+    first = replace(FIRST, step_seconds={0: 0.5, 15: 0.75})
     second = replace(first, run_id="another", spec=replace(SPEC, threads=3))
     for run in (first, second, first):
         write_manifest(tmp_path, run)
@@ -33,20 +33,16 @@ def test_earlier_runs_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", '{"runs": [{}]}', '{"runs": [{"run_id": 3}]}', "\x00"])
-def test_a_file_that_only_has_the_manifests_name_is_left_alone(
-    tmp_path: Path, content: str
-) -> None:
+def test_a_file_that_only_has_the_manifests_name_is_left_alone(tmp_path, content):
     path = tmp_path / "manifest.json"
     path.write_text(content)
     with pytest.raises(DataError, match=r"manifest.json: not a manifest of ours"):
-        write_manifest(tmp_path, RunManifest("r", provenance.started_at(), "lm_eval", SPEC))
+        write_manifest(tmp_path, FIRST)
     assert path.read_text() == content
 
 
-def test_an_entry_of_another_schema_is_left_out_and_named(tmp_path: Path) -> None:
-    write_manifest(
-        tmp_path, replace(RunManifest("r", provenance.started_at(), "lm_eval", SPEC), run_id="good")
-    )
+def test_an_entry_of_another_schema_is_left_out_and_named(tmp_path):
+    write_manifest(tmp_path, replace(FIRST, run_id="good"))
     runs = json.loads((tmp_path / "manifest.json").read_text())["runs"]
     runs += [runs[0] | {"run_id": "old", "schema_version": 1}]
     runs += [runs[0] | {"run_id": "torn", "spec": {}}]
@@ -57,7 +53,7 @@ def test_an_entry_of_another_schema_is_left_out_and_named(tmp_path: Path) -> Non
     assert "run torn is left out (Object missing required field" in notes[1]
 
 
-def test_a_spec_is_flat_and_of_one_task_as_a_key() -> None:
+def test_a_spec_is_flat_and_of_one_task_as_a_key():
     spec = replace(SPEC, tasks={"a": {"version": 1}, "b": {"version": 2}})
     settings = spec.of_task("b").settings()
     assert settings["drafting.gamma"] == 3
@@ -68,7 +64,7 @@ def test_a_spec_is_flat_and_of_one_task_as_a_key() -> None:
     assert spec.of_task("a").key() == replace(SPEC, tasks={"a": {"version": 1}}).of_task("a").key()
 
 
-def test_documents_belong_to_their_task() -> None:
+def test_documents_belong_to_their_task():
     asked = replace(SPEC, evaluation=SPEC.evaluation | {"samples": {"a": [3, 5], "b": [0]}})
     assert asked.of_task("a").settings()["task.samples"] == [3, 5]
     assert asked.of_task("c").settings()["task.samples"] is None, "all of them"
@@ -92,12 +88,9 @@ class Derived(Base):
         self.enable_thinking = enable_thinking
 
 
-def test_every_argument_is_recorded_as_resolved() -> None:
-    given: dict[str, Any] = {
-        "chat_template_args": {"enable_thinking": True, "x": torch.int8},
-        "token": "hf_x",
-    }
-    given |= {"peft": Path("adapter"), "no_argument_of_ours": 3}
+def test_every_argument_is_recorded_as_resolved():
+    given: dict[str, Any] = {"chat_template_args": {"enable_thinking": True, "x": torch.int8}}
+    given |= {"token": "hf_x", "peft": Path("adapter"), "no_argument_of_ours": 3}
     spec = run_spec(
         Derived("M", peft="adapter"),
         backend="copyspec",
@@ -122,7 +115,7 @@ def test_every_argument_is_recorded_as_resolved() -> None:
     json.dumps(spec.settings(), allow_nan=False)
 
 
-def test_other_weights_under_one_name_are_another_run() -> None:
+def test_other_weights_under_one_name_are_another_run():
     def spec(model: Base) -> RunSpec:
         return run_spec(
             model,
@@ -148,9 +141,7 @@ def test_other_weights_under_one_name_are_another_run() -> None:
     assert len({spec(model).weights for model in (first, third, fourth)}) == 3
 
 
-def test_packages_that_few_have_are_recorded_where_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_packages_that_few_have_are_recorded_where_they_are(monkeypatch):
     assert "vllm" not in provenance.versions(), "it is not in this environment"
     installed = metadata.version
     monkeypatch.setattr(
@@ -160,12 +151,12 @@ def test_packages_that_few_have_are_recorded_where_they_are(
     assert provenance.versions()["vllm"] == "0.32.0"
 
 
-def test_code_is_the_commit_and_what_changed_since() -> None:
+def test_code_is_the_commit_and_what_changed_since():
     commit = provenance.code_commit()
     assert commit is None or len(commit.partition("+")[0]) == 12
 
 
-def test_run_ids_are_of_their_process() -> None:
+def test_run_ids_are_of_their_process():
     first, second = provenance.new_run_id(), provenance.new_run_id()
     assert first != second
     assert all(map(provenance.is_of_this_process, (first, second)))

@@ -56,13 +56,13 @@ def scores(lm: Scripted, **options: Any) -> tuple[float, float]:
     return reached["pass@1_base"], reached["pass@1_plus"]
 
 
-def test_right_programs_pass_and_wrong_ones_do_not() -> None:
+def test_right_programs_pass_and_wrong_ones_do_not():
     """The order of what two tuples share is free, and inputs are tuples and complex numbers."""
     assert scores(Scripted(SHARED, POLAR)) == (1, 1)
     assert scores(Scripted(LIST, REAL)) == (0.5, 0)
 
 
-def test_prompts() -> None:
+def test_prompts():
     lm = Scripted(SHARED, POLAR)
     scores(lm)
     assert lm.asked[0][0].startswith("<user>Write a self-contained Python script")
@@ -75,7 +75,7 @@ def test_prompts() -> None:
     assert lm.asked[0][0].endswith("```python\n")
 
 
-def test_a_missing_file_is_named(local_data: Path) -> None:
+def test_a_missing_file_is_named(local_data):
     (local_data / "mbpp" / "MbppPlus.jsonl.gz").unlink()
     with pytest.raises(DataError, match=r"mbpp: none of MbppPlus\.jsonl, MbppPlus\.jsonl\.gz is"):
         MbppTask({"task": "mbpp_evalplus", "test_split": "test"})

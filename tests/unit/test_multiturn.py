@@ -12,7 +12,8 @@ import pytest
 import torch
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
-from sample_rows import ROW, with_counts
+from sample_rows import PAIRED_ROW, with_counts
+from scripted_lm import Scripted
 
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.multiturn import MAX_TURNS, TurnInstance, render
@@ -20,45 +21,29 @@ from copyspec_eval.harness.tasks import QuestionFileTask
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.provenance import process_id
 from copyspec_eval.records import RecordedText, TurnRecord
-from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.turns import frame
-from copyspec_eval.types import DraftCounts
 
+assert PAIRED_ROW.baseline is not None
+BASELINE = PAIRED_ROW.baseline
 QUESTIONS = [["Name a fruit.", "And its colour?"], ["Say one.", "Twice?"], ["Hi", "Bye"]]
-# What a run that is neither paired nor with a draft model knows.
-_KNOWN = [metric for metric in METRICS if not math.isnan(metric.figure(frame([ROW])))]
-TIMED = [metric.name for metric in _KNOWN if metric.timed]
-COUNTED = [metric.name for metric in _KNOWN if not metric.timed]
 
 
-def record(run: str, turn: int, text: str, num_attempts: int = 2) -> TurnRecord:
-    return with_counts(
-        replace(ROW, run_id=run, turn=turn, text=text),
-        num_tokens=10 * turn,
-        drafts={"context": DraftCounts(num_attempts, num_drafted=8, num_accepted=4)},
-        seconds=2.0,
-        prefill_seconds=0.5,
-        decode_seconds=1.5,
-        latency_seconds=3.0,
-    )
+def record(run: str, turn: int, text: str, **changes: Any) -> TurnRecord:
+    row = replace(PAIRED_ROW, run_id=run, turn=turn, text=text, **changes)
+    return with_counts(row, num_tokens=10 * turn, seconds=2.0)
 
 
-class ScriptedLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
-    """Answers `reply to {question}` and notes every prompt and setting it was given."""
-
-    tokenizer_name = "scripted"
+class ScriptedLM(Scripted):
+    """Answers `reply to {question}`, with a record if it has a run."""
 
     def __init__(self, run: str | None = None, **record_changes: Any) -> None:
         super().__init__()
         self.run = run
         self.record_changes = record_changes
-        self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def generate_until(self, requests, disable_tqdm=False):
         answers = []
         for request in requests:
-            prompt, settings = request.args
-            self.asked.append((prompt, settings))
+            self.asked.append(request.args)
             answers.append(self.answer(request))
         return answers
 
@@ -68,18 +53,6 @@ class ScriptedLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
         if self.run is None:
             return text
         return RecordedText(text, record(self.run, turn, text, **self.record_changes))
-
-    def apply_chat_template(self, chat_history, add_generation_prompt=True):
-        assert add_generation_prompt
-        return "".join(f"<{m['role']}>{m['content']}" for m in chat_history) + "<assistant>"
-
-    def chat_template(self, chat_template=False):
-        return "scripted"
-
-    def loglikelihood(self, requests):
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
 
 
 def write_questions(folder: Path, questions: list[list[str]], name: str = "question") -> None:
@@ -197,31 +170,39 @@ def test_other_backends_report_the_answered_share_only(evaluate):
     )
 
 
-def test_recorded_answers_report_every_figure(evaluate):
+def test_answers_of_a_paired_run_report_speedup_and_agreement(evaluate):
     results = evaluate(ScriptedLM(process_id()))
-    values = figures(results)
-    assert values.keys() == {
-        f"{name}_turn{turn}" for name in ["answered", *TIMED, *COUNTED] for turn in (1, 2)
+    assert figures(results) == {
+        "answered_turn1": 1,
+        "answered_turn2": 1,
+        "speedup_turn1": (10 / 2) / (10 / 10),
+        "speedup_turn2": (20 / 2) / (10 / 10),
+        "identical_turn1": 0,
+        "identical_turn2": 0,
     }
-    assert values["tokens_per_second_turn2"] == 20 / 2
-    assert values["tokens_per_forward_turn1"] == 10 / 5
-    assert values["accepted_per_attempt_turn1"] == 4 / 2
-    assert results["results"]["mt_bench"]["tokens_per_second_turn1_stderr,none"] == "N/A"
-    assert results["higher_is_better"]["mt_bench"]["latency_seconds_turn1"] is False
+    assert results["results"]["mt_bench"]["speedup_turn1_stderr,none"] == "N/A"
+    assert results["higher_is_better"]["mt_bench"]["speedup_turn1"] is True
 
 
 def test_samples_hold_prompts_answers_and_pairs(evaluate):
     sample = evaluate(ScriptedLM(process_id()), limit=1)["samples"]["mt_bench"][0]
     assert sample["arguments"][1][0].endswith("User: And its colour?\n\nAssistant:")
     assert sample["resps"] == [["reply to Name a fruit."], ["reply to And its colour?"]]
-    assert json.loads(json.dumps(sample["tokens_per_second_turn1"])) == [10, 2]
+    assert json.loads(json.dumps(sample["speedup_turn1"])) == [10, 2, 10, 10]
     assert sample["doc"]["category"] == "writing"
 
 
-def test_answers_of_an_earlier_run_keep_their_counts_and_lose_their_timing(evaluate):
-    values = figures(evaluate(ScriptedLM("another-run")))
-    assert values.keys() == {
-        f"{name}_turn{turn}" for name in ["answered", *COUNTED] for turn in (1, 2)
+@pytest.mark.parametrize(
+    ("lm", "reported"),
+    [
+        (ScriptedLM("another-run"), {"identical"}),  # its counts are kept, its times are not
+        (ScriptedLM(process_id(), baseline=None), set()),
+    ],
+    ids=["earlier run", "not paired"],
+)
+def test_what_is_not_known_is_left_out(evaluate, lm, reported):
+    assert figures(evaluate(lm)).keys() == {
+        f"{name}_turn{turn}" for name in {"answered", *reported} for turn in (1, 2)
     }
 
 
@@ -230,19 +211,15 @@ def test_mixed_answers_count_what_is_known(evaluate):
         def answer(self, request):
             number = request.doc["question_id"]
             self.run = {81: None, 82: process_id(), 83: "another-run"}[number]
+            self.record_changes = {83: {"baseline": replace(BASELINE, difference=None)}}.get(
+                number, {}
+            )
             return super().answer(request)
 
     values = figures(evaluate(Mixed()))
-    assert values["tokens_per_second_turn1"] == 10 / 2
-    assert values["tokens_turn1"] == 10
+    assert (values["speedup_turn1"], values["identical_turn1"]) == (5, 1 / 2)
     assert values["answered_turn1"] == 1
     assert not any(math.isnan(value) for value in values.values())
-
-
-def test_a_figure_without_denominator_is_left_out(evaluate):
-    values = figures(evaluate(ScriptedLM(process_id(), num_attempts=0)))
-    assert "accepted_per_attempt_turn1" not in values
-    assert "copied_share_turn1" in values
 
 
 def test_predict_only(evaluate):
@@ -267,8 +244,8 @@ def test_use_cache_resumes_in_the_middle_of_a_conversation(evaluate, tmp_path):
     results = evaluate(resumed, use_cache=cache)
     for (prompt, _), (_, second) in zip(resumed.asked, QUESTIONS[1:], strict=True):
         assert prompt.endswith(f"User: {second}\n\nAssistant:")
-    assert figures(results).keys() >= {"tokens_turn1", "tokens_per_second_turn2"}
-    assert "tokens_per_second_turn1" not in figures(results)
+    assert figures(results).keys() >= {"identical_turn1", "speedup_turn2"}
+    assert "speedup_turn1" not in figures(results)
     evaluate(again, use_cache=cache)
     assert again.asked == []
 
@@ -335,9 +312,9 @@ def test_ranks_report_together_whatever_their_caches_held(evaluate, own_run, oth
     assert len(padded.asked) == 1 + 2 + 1  # the one document's first turn, twice more as padding
     values = figures(evaluate(RankLM(0, gathered, native)))
     assert values["answered_turn2"] == 1
-    assert ("tokens_turn1" in values) == (native is not None)
+    assert ("identical_turn1" in values) == (native is not None)
     if native:
-        assert values["tokens_per_second_turn2"] == 20 / 2
+        assert values["speedup_turn2"] == 10
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ BANNED = {
 }
 
 
-def test_no_name_is_a_banned_word() -> None:
+def test_no_name_is_a_banned_word():
     places = []
     for folder in ("copyspec_eval", "scripts", "tests"):
         for path in sorted({*(REPOSITORY / folder).rglob("*.py")} - PROGRAMS):

@@ -51,9 +51,7 @@ def file_of(run: Path) -> Path:
     return run / "fastchat" / "mt_redundant" / "model_judgment" / "org__judge_pair-bad.jsonl"
 
 
-def test_both_orders_are_judged_and_counted_as_fastchat_does(
-    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_orders_are_judged_and_counted_as_fastchat_does(runs, capsys):
     show_result = pytest.importorskip("fastchat.llm_judge.show_result")
     with JudgeServer(prefers_good) as server:
         assert judge(runs, server) == 0
@@ -76,7 +74,7 @@ def test_both_orders_are_judged_and_counted_as_fastchat_does(
     assert float(shown.split()[-1]) == 0.75
 
 
-def test_references_are_shown_where_they_hold(runs: tuple[Path, Path]) -> None:
+def test_references_are_shown_where_they_hold(runs):
     with JudgeServer(prefers_good) as server:
         judge(runs, server)
         math = {prompt for prompt in server.asked if "Q2" in prompt}
@@ -87,9 +85,7 @@ def test_references_are_shown_where_they_hold(runs: tuple[Path, Path]) -> None:
     assert file_of(runs[0]).with_name("org__judge_pair-all-references-bad.jsonl").exists()
 
 
-def test_what_has_no_verdict_is_asked_again(
-    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_no_verdict_is_asked_again(runs, capsys):
     def at_first(prompt: str, times: int) -> Reply:
         if "Q2" in prompt and times == 1:
             return Reply("I cannot say.")
@@ -107,9 +103,7 @@ def test_what_has_no_verdict_is_asked_again(
         assert code == 0
 
 
-def test_verdicts_on_other_answers_are_refused(
-    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verdicts_on_other_answers_are_refused(runs, capsys):
     with JudgeServer(prefers_good) as server:
         assert judge(runs, server) == 0
         file = file_of(runs[0])
@@ -125,9 +119,7 @@ def test_verdicts_on_other_answers_are_refused(
             assert "move the file away" in capsys.readouterr().err
 
 
-def test_runs_of_other_questions_are_refused(
-    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_other_questions_are_refused(runs, capsys):
     other = [{**question, "question_id": 50} for question in QUESTIONS]
     write_conversations(runs[1] / "x", "mt_redundant", other, "bad")
     with JudgeServer(prefers_good) as server:

@@ -63,7 +63,7 @@ def answered(
     return layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
 
 
-def test_the_draft_model_alone_and_behind_copying(tmp_path: Path) -> None:
+def test_the_draft_model_alone_and_behind_copying(tmp_path):
     """Sums by hand: 20 tokens a turn and arm; seconds 4 and 2, then 5 and 1, of two documents."""
     [run, *_] = TABLES["draft-model"].runs(REQUEST)
     of_model = {"model": DraftCounts(3, 9, 6)}
@@ -95,7 +95,7 @@ def test_the_draft_model_alone_and_behind_copying(tmp_path: Path) -> None:
     ]
 
 
-def test_tau_and_copied_share_per_turn(tmp_path: Path) -> None:
+def test_tau_and_copied_share_per_turn(tmp_path):
     """Turn 1: 5 + 2 of 20 tokens in 2 + 1 attempts; turn 2: 8 + 4 of 20 in 1 + 2."""
     [run] = TABLES["gamma"].runs(REQUEST)
     drafts = {
@@ -121,7 +121,7 @@ def test_tau_and_copied_share_per_turn(tmp_path: Path) -> None:
     assert (gamma["% copied"], gamma["τ"]) == ("47.50%", "3.17")
 
 
-def test_prompt_lengths_share_out_the_turns(tmp_path: Path) -> None:
+def test_prompt_lengths_share_out_the_turns(tmp_path):
     run, _ = TABLES["categories"].runs(REQUEST)
     rows = [
         row("20260101-a", "copyspec", doc, turn, 5.0 / turn, num_prompt_tokens=length)
@@ -136,7 +136,7 @@ def test_prompt_lengths_share_out_the_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_has_a_plan(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_table_has_a_plan(name, capsys):
     command = ["paper", name, "--model", "org/model", "--draft-model", "org/small", "--plan"]
     assert main([*command, "--limit", "8", "--tokens-per-second", "10"]) == 0
     *commands, estimate = capsys.readouterr().out.splitlines()
@@ -152,7 +152,7 @@ def test_every_table_has_a_plan(name: str, capsys: pytest.CaptureFixture[str]) -
     assert estimate == f"# about {tokens / 36000:.1f} hours at 10 tokens/s"
 
 
-def test_samples_are_the_papers() -> None:
+def test_samples_are_the_papers():
     runs = {run.task: run for run in TABLES["main"].runs(REQUEST)}
     assert runs["gsm8k_self_correction_paper"].num_documents(REQUEST) == 104
     assert runs["cnn_dailymail_extractive_paper"].num_documents(REQUEST) == 101
@@ -163,7 +163,7 @@ def test_samples_are_the_papers() -> None:
     assert all("prefix_cache=0" in run.command(REQUEST)[4] for run in runs.values())
 
 
-def test_tables_that_need_the_same_run_share_it() -> None:
+def test_tables_that_need_the_same_run_share_it():
     names = {run.name for run in TABLES["main"].runs(REQUEST)}
     assert {run.name for run in TABLES["categories"].runs(REQUEST)} <= names
     [gammas], [copied] = TABLES["gamma"].runs(REQUEST), TABLES["copied-tokens"].runs(REQUEST)
@@ -171,7 +171,7 @@ def test_tables_that_need_the_same_run_share_it() -> None:
     assert len({run.name for run in TABLES["draft-model"].runs(REQUEST)}) == 3
 
 
-def test_wrong_requests_are_refused() -> None:
+def test_wrong_requests_are_refused():
     with pytest.raises(OptionError, match=r"unknown table of the paper 'gama' \(did you mean 'gam"):
         tables.table_named("gama", REQUEST)
     with pytest.raises(OptionError, match="--limit 0 is not a number of documents"):
@@ -182,7 +182,7 @@ def test_wrong_requests_are_refused() -> None:
         tables.table_named("draft-model", replace(REQUEST, draft_model=None))
 
 
-def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_another_run_is_refused(tmp_path):
     request = replace(REQUEST, out=tmp_path)
     runs = TABLES["gamma"].runs(request)
     folder = runs[0].folder(request)

@@ -32,7 +32,7 @@ def write(folder: Path, questions: str) -> Path:
     return file
 
 
-def test_a_file_and_five_lines_make_a_task(byte_model: Path, tmp_path: Path) -> None:
+def test_a_file_and_five_lines_make_a_task(byte_model, tmp_path):
     row = {"question_id": 7, "category": "own", "turns": ["One?", "Two?", "Three?"]}
     (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
     file = write(tmp_path, "own.jsonl")
@@ -46,7 +46,7 @@ def test_a_file_and_five_lines_make_a_task(byte_model: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_a_wrong_path_is_refused_before_a_model_is_loaded(tmp_path: Path, by_name: bool) -> None:
+def test_a_wrong_path_is_refused_before_a_model_is_loaded(tmp_path, by_name):
     file = write(tmp_path, "nowhere.jsonl")
     named = ["--tasks", str(file)]
     if by_name:

@@ -65,9 +65,7 @@ def board_of(folder: Path) -> Leaderboard:
     return leaderboard([read_recorded(folder)])
 
 
-def test_means_are_those_of_fastchats_show_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_means_are_those_of_fastchats_show_result(tmp_path, capsys):
     show_result = pytest.importorskip("fastchat.llm_judge.show_result")
     unrated = judgements({(83, 2): -1})
     file = write(run_in(tmp_path), judgements(SCORES) + unrated)
@@ -83,7 +81,7 @@ def test_means_are_those_of_fastchats_show_result(
     assert shown == pytest.approx([8.0, 4.25, 6.5])
 
 
-def test_ratings_stand_in_every_form(tmp_path: Path) -> None:
+def test_ratings_stand_in_every_form(tmp_path):
     write(run_in(tmp_path), judgements(SCORES))
     write(tmp_path, judgements({(81, 1): 2.0}), "gpt-4_single-all-references")
     board = board_of(tmp_path)
@@ -107,9 +105,7 @@ def test_ratings_stand_in_every_form(tmp_path: Path) -> None:
         {"score": None},
     ],
 )
-def test_what_is_no_rating_of_these_answers_is_left_out(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_what_is_no_rating_of_these_answers_is_left_out(tmp_path, changes):
     wrong = judgements({(81, 1): 1.0}, **changes)
     write(run_in(tmp_path), judgements(SCORES) + wrong)
     notes: list[str] = []
@@ -118,7 +114,7 @@ def test_what_is_no_rating_of_these_answers_is_left_out(
     assert notes[0].endswith("no ratings of this run's answers, left out: 1 rows")
 
 
-def test_a_run_without_samples_has_no_ratings(tmp_path: Path) -> None:
+def test_a_run_without_samples_has_no_ratings(tmp_path):
     write_run(tmp_path, [turn("r", 0, 1)], manifest("r"))
     write(tmp_path, judgements(SCORES))
     notes: list[str] = []

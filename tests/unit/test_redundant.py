@@ -39,7 +39,7 @@ def redundant(questions: Path, server: JudgeServer, out: Path) -> int:
     return main([*command, "--out", str(out), "--concurrency", "2"])
 
 
-def test_second_turns_ask_for_the_first_answer_again(questions: Path, tmp_path: Path) -> None:
+def test_second_turns_ask_for_the_first_answer_again(questions, tmp_path):
     out = tmp_path / "redundant.jsonl"
     with JudgeServer(again) as server:
         assert redundant(questions, server, out) == 0
@@ -52,9 +52,7 @@ def test_second_turns_ask_for_the_first_answer_again(questions: Path, tmp_path: 
     ]
 
 
-def test_what_was_asked_is_kept(
-    questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_asked_is_kept(questions, tmp_path, capsys):
     def at_first(prompt: str, times: int) -> Reply:
         if "Write 3" in prompt and times == 1:
             return Reply("busy", 500)
@@ -75,9 +73,7 @@ def test_what_was_asked_is_kept(
     assert len(read_questions(out)) == 3
 
 
-def test_another_files_variant_is_refused(
-    questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_files_variant_is_refused(questions, tmp_path, capsys):
     other = write(tmp_path / "other.jsonl", [{**QUESTIONS[0], "turns": ["Else?", "More?"]}])
     with JudgeServer(again) as server:
         assert redundant(questions, server, other) == 1

@@ -73,7 +73,7 @@ def traces_of(path: Path, tokenizer: Any) -> list[list[tuple[str, str]]]:
     return list(by_document.values())[:DOCUMENTS]
 
 
-def test_prompts_are_those_of_recorded_answers(data_dir: Path, tokenizer: Any) -> None:
+def test_prompts_are_those_of_recorded_answers(data_dir, tokenizer):
     traces = data_dir / "traces" / "gsm8k_self_correction__qwen2.5-7b.jsonl"
     recorded = traces_of(traces, tokenizer)
     task = task_named("gsm8k_self_correction_paper")
@@ -118,9 +118,7 @@ def as_the_reference(template: str, questions: list[str], answers: list[str]) ->
         ({"pretrained": "some/model", "template": "vicuna_v1.1"}, "vicuna_v1.1", "A chat between"),
     ],
 )
-def test_conversations_are_those_of_fastchat(
-    data_dir: Path, tokenizer: Any, name: str, metadata: dict[str, str], template: str, begins: str
-) -> None:
+def test_conversations_are_those_of_fastchat(data_dir, tokenizer, name, metadata, template, begins):
     task = task_named(name, metadata)
     asked = prompts_of(task, tokenizer, lambda doc, turn: ANSWERS[(doc + turn) % len(ANSWERS)])
     for number, prompts in enumerate(asked):
@@ -131,7 +129,7 @@ def test_conversations_are_those_of_fastchat(
     assert task.instances[0].args[1]["repetition_penalty"] == 1.0, "plain argmax"
 
 
-def test_a_template_that_fastchat_lacks_is_refused(data_dir: Path) -> None:
+def test_a_template_that_fastchat_lacks_is_refused(data_dir):
     with pytest.raises(OptionError, match="FastChat has no template 'llama-4'; use one of"):
         task_named("mt_bench_paper", {"template": "llama-4"})
 
@@ -144,7 +142,7 @@ def function_of(data_dir: Path, file: str, name: str, names: dict[str, Any]) -> 
     return names[name]
 
 
-def test_rounds_are_those_of_the_references_own_function(data_dir: Path) -> None:
+def test_rounds_are_those_of_the_references_own_function(data_dir):
     """Its function is run with a decoder that answers by a fixed text."""
     asked: list[list[dict[str, str]]] = []
 
@@ -175,7 +173,7 @@ def test_rounds_are_those_of_the_references_own_function(data_dir: Path) -> None
         assert users[:2] == [task.user_turns(doc)[:1], task.user_turns(doc)[:2]]
 
 
-def test_summaries_are_asked_as_the_references_own_function_does(data_dir: Path) -> None:
+def test_summaries_are_asked_as_the_references_own_function_does(data_dir):
     prompt = function_of(data_dir, reference_prompts.CNN_DAILYMAIL_FILE, "extractive_prompt", {})
     task = task_named("cnn_dailymail_extractive_paper")
     for doc in list(task.task_docs)[:DOCUMENTS]:
@@ -183,7 +181,7 @@ def test_summaries_are_asked_as_the_references_own_function_does(data_dir: Path)
     assert task.config.generation_kwargs["max_gen_toks"] == 1024
 
 
-def test_problems_are_asked_as_evalplus_does(data_dir: Path, tokenizer: Any) -> None:
+def test_problems_are_asked_as_evalplus_does(data_dir, tokenizer):
     from evalplus.provider.utility import EOS, make_raw_chat_prompt
 
     task = task_named("humaneval_evalplus_paper")
@@ -214,7 +212,7 @@ def test_problems_are_asked_as_evalplus_does(data_dir: Path, tokenizer: Any) -> 
         ("mt_bench_paper", "renders the whole prompt, which a chat server does not take"),
     ],
 )
-def test_a_server_that_takes_messages_is_refused(data_dir: Path, name: str, message: str) -> None:
+def test_a_server_that_takes_messages_is_refused(data_dir, name, message):
     task = task_named(name)
     messages: Any = lambda messages, **_: list(messages)  # noqa: E731
     task.build_all_requests(limit=1, apply_chat_template=True, chat_template=messages)
@@ -223,7 +221,7 @@ def test_a_server_that_takes_messages_is_refused(data_dir: Path, name: str, mess
 
 
 @pytest.mark.usefixtures("fresh")
-def test_another_file_is_refused(local_data: Path) -> None:
+def test_another_file_is_refused(local_data):
     file = local_data / reference_prompts.GSM8K_FILE
     with pytest.raises(DataError, match=r"cp_gsm\.py: no such file"):
         reference_prompts.gsm8k_prompts()
@@ -241,21 +239,19 @@ def test_another_file_is_refused(local_data: Path) -> None:
         ("def extractive_prompt(a): return a + 'x'", "a prompt of the reference is a BinOp"),
     ],
 )
-def test_what_is_no_prompt_is_named(
-    monkeypatch: pytest.MonkeyPatch, source: str, message: str
-) -> None:
+def test_what_is_no_prompt_is_named(monkeypatch, source, message):
     monkeypatch.setattr(reference_prompts, "read_as_published", lambda path: source)
     with pytest.raises(DataError, match=message):
         reference_prompts.summary_prompt()
 
 
-def test_other_wordings_are_refused() -> None:
+def test_other_wordings_are_refused():
     assert not reference_prompts.is_reference({})
     with pytest.raises(OptionError, match=r"unknown value of prompts 'referense'.*'reference'"):
         reference_prompts.is_reference({"prompts": "referense"})
 
 
-def test_published_files_are_pinned(data_dir: Path) -> None:
+def test_published_files_are_pinned(data_dir):
     for path in sources.FILES:
         if path.startswith("reference/"):
             assert "RazvanDu/CopySpec/8797be8" in sources.FILES[path].url

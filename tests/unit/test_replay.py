@@ -50,9 +50,7 @@ def replayed(
 
 
 @pytest.mark.parametrize("gamma", GOLDEN)
-def test_golden_tokens_per_forward(
-    gamma: int, data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_golden_tokens_per_forward(gamma, data_dir, capsys):
     for name, golden in zip(SETS, GOLDEN[gamma], strict=True):
         path = data_dir / "traces" / f"{name}.jsonl"
         total = replayed(capsys, path, "copyspec", "--drafter-args", f"gamma={gamma}")["total"]
@@ -68,9 +66,7 @@ def test_golden_tokens_per_forward(
         pytest.param("store=true,tree=true", marks=pytest.mark.slow),
     ],
 )
-def test_suffix_is_as_good_as_the_best_rules_known(
-    switches: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_suffix_is_as_good_as_the_best_rules_known(switches, data_dir, capsys):
     costs = []
     for name, least in zip(SETS, AT_LEAST[switches], strict=True):
         path = data_dir / "traces" / f"{name}.jsonl"
@@ -91,9 +87,7 @@ AFTER_ANOTHER_PROMPT = {
 
 
 @pytest.mark.parametrize("switches", ["", pytest.param("tree=true,", marks=pytest.mark.slow)])
-def test_answers_to_a_variant_of_the_prompt_save_forwards(
-    switches: str, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_to_a_variant_of_the_prompt_save_forwards(switches, data_dir, tmp_path, capsys):
     for model, least in AFTER_ANOTHER_PROMPT[switches].items():
         paths = [tmp_path / f"{task}__{model}.jsonl" for task in ("mt_redundant", "mt_bench")]
         for path in paths:
@@ -110,9 +104,7 @@ def test_answers_to_a_variant_of_the_prompt_save_forwards(
         assert forwards[1] < 0.97 * forwards[0]
 
 
-def test_plain_decoding_makes_a_forward_per_token(
-    data_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plain_decoding_makes_a_forward_per_token(data_dir, capsys):
     figures = replayed(capsys, data_dir / "traces" / "mt_redundant__qwen2.5-7b.jsonl", "none")
     assert figures["total"] == {
         "turns": 160,
@@ -131,7 +123,7 @@ def test_plain_decoding_makes_a_forward_per_token(
         assert sum(part["tokens"] for part in figures[group].values()) == 65717
 
 
-def test_replay_by_hand() -> None:
+def test_replay_by_hand():
     # 1 2 3 4 | 1 2 3 9: 1 by the prefill, 2 alone, then "1 2" copies "3 4", half of it right.
     trace = Trace("c", 1, (1, 2, 3, 4), (1, 2, 3, 9))
     turn = replay_turn(trace, drafter_factory(DraftOptions(gamma=2))(), thresholds=[0.0] * 2)
@@ -185,9 +177,7 @@ def trace(**changes: Any) -> bytes:
     ],
     ids=lambda value: repr(value[:90]) if isinstance(value, bytes) else None,
 )
-def test_whatever_lies_in_the_file_is_one_line(
-    content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whatever_lies_in_the_file_is_one_line(content, message, tmp_path, capsys):
     path = tmp_path / "t.jsonl"
     if content is None:
         path.mkdir()
@@ -203,7 +193,7 @@ def test_whatever_lies_in_the_file_is_one_line(
     assert printed.err.count("\n") == 1
 
 
-def test_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_for_people(tmp_path, capsys):
     (tmp_path / "t.jsonl").write_bytes(trace())
     assert main(["replay", "--drafter", "none", "--traces", str(tmp_path / "t.jsonl")]) == 0
     assert "tokens_per_forward" in capsys.readouterr().out
@@ -224,9 +214,7 @@ def test_table_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ),
     ],
 )
-def test_bad_arguments_are_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_arguments_are_one_line(arguments, message, capsys):
     assert main(["replay", *arguments, "--traces", "missing.jsonl"]) == 1
     output = capsys.readouterr()
     assert output.out == ""

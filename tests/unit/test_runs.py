@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from run_folders import CONVERSATION, DATE, sample, sha256, write_log
@@ -15,7 +13,7 @@ from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports.runs import Answer, read_run
 
 
-def test_a_run_is_read_from_its_log(tmp_path: Path) -> None:
+def test_a_run_is_read_from_its_log(tmp_path):
     write_log(tmp_path, [CONVERSATION, sample(2, ["P", "P R"], [["a"], ["b"]], acc=False)])
     write_log(tmp_path, [CONVERSATION], date="2025-12-31T00-00-00")
     run = read_run(tmp_path)
@@ -30,7 +28,7 @@ def test_a_run_is_read_from_its_log(tmp_path: Path) -> None:
     assert run.dtype == "torch.bfloat16"
 
 
-def test_without_results_every_answer_counts(tmp_path: Path) -> None:
+def test_without_results_every_answer_counts(tmp_path):
     path = write_log(tmp_path, [CONVERSATION])
     next(path.parent.glob("results_*")).unlink()
     run = read_run(tmp_path)
@@ -38,13 +36,13 @@ def test_without_results_every_answer_counts(tmp_path: Path) -> None:
     assert run.dtype is None
 
 
-def test_results_beside_a_json_output_path_are_found(tmp_path: Path) -> None:
+def test_results_beside_a_json_output_path_are_found(tmp_path):
     path = write_log(tmp_path, [CONVERSATION])
     next(path.parent.glob("results_*")).rename(path.parent / f"mine_{DATE}.json")
     assert read_run(path.parent).dtype == "torch.bfloat16"
 
 
-def test_each_filter_has_its_scores_and_only_numbers_count(tmp_path: Path) -> None:
+def test_each_filter_has_its_scores_and_only_numbers_count(tmp_path):
     odd = {"pair": [1, 2.0], "none": None, "word": "x", "nan": float("nan")}
     rows = [sample(0, ["Q"], [["x"]], name, em=em, **odd) for name, em in (("a", 0.0), ("b", 1))]
     write_log(tmp_path, rows)
@@ -53,7 +51,7 @@ def test_each_filter_has_its_scores_and_only_numbers_count(tmp_path: Path) -> No
     assert run.scores == {"the_task": {"em,a": {0: 0.0}, "em,b": {0: 1.0}}}
 
 
-def test_a_log_likelihood_has_scores_only(tmp_path: Path) -> None:
+def test_a_log_likelihood_has_scores_only(tmp_path):
     row = sample(0, [], [], acc=1.0)
     row["arguments"] = {"gen_args_0": {"arg_0": "Q", "arg_1": "A"}, "gen_args_1": {"arg_0": "Q"}}
     row["resps"] = [[["-1.5", "False"]], [["-2.5"]]]
@@ -62,7 +60,7 @@ def test_a_log_likelihood_has_scores_only(tmp_path: Path) -> None:
     assert (run.answers, run.scores) == ({}, {"the_task": {"acc,none": {0: 1.0}}})
 
 
-def test_tokens_are_those_of_the_same_prompt_and_text(tmp_path: Path) -> None:
+def test_tokens_are_those_of_the_same_prompt_and_text(tmp_path):
     write_log(tmp_path, [CONVERSATION])
     row = replace(ROW, task="the_task", doc_id=0, text="yes", prompt_sha256=sha256("Q"))
     for other in (
@@ -81,7 +79,7 @@ def test_tokens_are_those_of_the_same_prompt_and_text(tmp_path: Path) -> None:
     assert second.token_ids is None
 
 
-def test_records_alone_are_a_run(tmp_path: Path) -> None:
+def test_records_alone_are_a_run(tmp_path):
     first = replace(ROW, doc_id=2)
     earlier = replace(first, run_id="q", text="earlier run")
     for row in (replace(ROW, doc_id=5), first, earlier, PAIRED_ROW):
@@ -95,7 +93,7 @@ def test_records_alone_are_a_run(tmp_path: Path) -> None:
     assert not alone.sampled
 
 
-def test_rows_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_read_are_noted(tmp_path):
     write_log(tmp_path, [CONVERSATION])
     assert read_run(tmp_path).notes == ()
     file = tmp_path / "turns.jsonl"
@@ -116,11 +114,11 @@ def test_rows_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
         ({"temperature": 0}, False),
     ],
 )
-def test_sampling_shows_in_the_settings(settings: dict[str, Any], sampled: bool) -> None:
+def test_sampling_shows_in_the_settings(settings, sampled):
     assert Answer("t", 0, 1, 0, "Q", sha256("Q"), "A", None, settings).sampled is sampled
 
 
-def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused_in_one_line(tmp_path):
     with pytest.raises(DataError, match=r"nowhere: no such folder; give the one that lm_eval"):
         read_run(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"run lm_eval with --output_path .* --log_samples"):

@@ -26,7 +26,7 @@ def written(path: Path, *rows: records.TurnRecord) -> Path:
     return path
 
 
-def test_figures_stay_and_texts_of_others_go(tmp_path: Path) -> None:
+def test_figures_stay_and_texts_of_others_go(tmp_path):
     path = written(tmp_path / "turns.jsonl", THEIRS, OURS)
     before = records.read(path, [])
     share_rows(path)
@@ -43,7 +43,7 @@ def test_figures_stay_and_texts_of_others_go(tmp_path: Path) -> None:
     assert path.read_bytes() == shared, "a second time changes nothing"
 
 
-def test_a_row_that_cannot_be_read_is_not_dropped(tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_read_is_not_dropped(tmp_path):
     path = written(tmp_path / "turns.jsonl", THEIRS)
     torn = path.read_bytes() + b'{"run_id": "x'
     path.write_bytes(torn)

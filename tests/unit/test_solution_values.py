@@ -47,7 +47,7 @@ def sent(value: Any) -> Any:
 
 
 @given(VALUES | st.sets(HASHABLE))
-def test_plain_values_arrive_as_they_are(value: Any) -> None:
+def test_plain_values_arrive_as_they_are(value):
     arrived = sent(value)
     assert arrived == value
     assert type(arrived) is type(value)
@@ -55,7 +55,7 @@ def test_plain_values_arrive_as_they_are(value: Any) -> None:
 
 
 @given(JSON)
-def test_what_is_no_value_raises_nothing_else(data: Any) -> None:
+def test_what_is_no_value_raises_nothing_else(data):
     with suppress(ValueError):
         decode(data)
 
@@ -92,18 +92,18 @@ class Liar(float):
         (Fraction(1, 3), Fraction(1, 3)),
     ],
 )
-def test_instances_of_a_subclass_arrive_as_what_they_contain(value: Any, arrives: Any) -> None:
+def test_instances_of_a_subclass_arrive_as_what_they_contain(value, arrives):
     assert sent(value) == arrives
     assert type(sent(value)) is type(arrives)
 
 
-def test_a_value_that_lies_is_compared_by_its_content() -> None:
+def test_a_value_that_lies_is_compared_by_its_content():
     assert Liar(1.0) == 2.0
     assert sent(Liar(1.0)) != 2.0
     assert type(sent([Liar(1.0)])[0]) is float
 
 
-def test_numbers_and_arrays_of_numpy_keep_their_type() -> None:
+def test_numbers_and_arrays_of_numpy_keep_their_type():
     """EvalPlus accepts them only if they are exactly right."""
     for value in (numpy.float64(0.5), numpy.int8(3), numpy.bool_(True)):
         assert sent(value) == value
@@ -123,12 +123,12 @@ def endless() -> list[Any]:
     "value",
     [object(), deque([1]), range(3), print, type, endless(), numpy.array([object()]), iter([1])],
 )
-def test_all_others_are_unknown_and_equal_nothing(value: Any) -> None:
+def test_all_others_are_unknown_and_equal_nothing(value):
     assert sent(value) is UNKNOWN
     assert sent(value) != value
 
 
-def test_numbers_that_json_has_not() -> None:
+def test_numbers_that_json_has_not():
     assert sent(-(10**5000)) == -(10**5000)
     assert math.isnan(sent(math.nan))
     assert sent([-math.inf, -0.0]) == [-math.inf, 0.0]
@@ -143,6 +143,6 @@ def test_numbers_that_json_has_not() -> None:
         {"numpy": ["int8", "x"]},
     ],
 )
-def test_forged_values_are_refused(data: Any) -> None:
+def test_forged_values_are_refused(data):
     with pytest.raises(ValueError, match=r"."):
         decode(data)

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from threaded_server import Handler, InThread
 
 from copyspec_eval import sources
 from copyspec_eval.errors import DataError, OptionError
@@ -18,37 +18,25 @@ CONTENT = b'{"question_id": 1, "category": "writing", "turns": ["a", "b"]}\n'
 PATH = "folder/questions.jsonl"
 
 
-class FileServer(ThreadingHTTPServer):
+class FileServer(InThread, ThreadingHTTPServer):
     """Answers every request with `content` and `status`; the header promises `missing` bytes more.
 
     Attributes:
         num_requests: how many it has answered.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.content, self.status, self.missing = CONTENT, 200, 0
         self.num_requests = 0
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/questions.jsonl"
 
-
-class Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: FileServer
 
     def do_GET(self) -> None:
         self.server.num_requests += 1
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.content) + self.server.missing))
-        self.end_headers()
-        self.wfile.write(self.server.content)
-
-    def log_message(self, *_: object) -> None:
-        """Silent."""
+        self.send(self.server.content, self.server.status, self.server.missing)
 
 
 @pytest.fixture
@@ -58,11 +46,9 @@ def network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FileSer
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with FileServer() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         file = PublicFile(server.url, hashlib.sha256(CONTENT).hexdigest())
         monkeypatch.setitem(sources.FILES, PATH, file)
         yield server
-        server.shutdown()
 
 
 def cached_files(tmp_path: Path) -> list[Path]:
@@ -119,7 +105,7 @@ def test_a_failed_download_is_one_line(network, monkeypatch, tmp_path, failure):
         monkeypatch.setitem(sources.FILES, PATH, file)
     elif failure == "silent":
         monkeypatch.setattr(sources, "TIMEOUT_SECONDS", 0.1)
-        monkeypatch.setattr(Handler, "do_GET", lambda _: time.sleep(1))
+        monkeypatch.setattr(_Handler, "do_GET", lambda _: time.sleep(1))
     elif failure == "not found":
         network.status = 404
     else:
@@ -211,12 +197,12 @@ def test_other_fields_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("path", sources.FILES)
-def test_local_copies_equal_the_public_files(data_dir: Path, path: str):
+def test_local_copies_equal_the_public_files(data_dir, path):
     content = (data_dir / path).read_bytes()
     assert hashlib.sha256(content).hexdigest() == sources.FILES[path].sha256
 
 
 @pytest.mark.parametrize("name", ["question.jsonl", "question_redundant.jsonl"])
-def test_local_copies_are_two_turn_questions(data_dir: Path, name: str):
+def test_local_copies_are_two_turn_questions(data_dir, name):
     questions = read_questions(data_dir / "mt_bench" / name)
     assert (len(questions), len(questions[0]["turns"])) == (80, 2)

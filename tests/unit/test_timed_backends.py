@@ -1,15 +1,15 @@
 """Other backends with a clock: what they report, and nothing else."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
+from threaded_server import Handler, InThread
 from timed_models import CONTEXTS, instances, make, rows
 
 from copyspec_eval.reports import tables
@@ -35,28 +35,19 @@ class SlowLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
     loglikelihood_rolling = loglikelihood
 
 
-def test_any_other_backend_has_seconds_and_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_backend_has_seconds_and_no_rates(monkeypatch):
     monkeypatch.setitem(model_registry._objs, "slow", SlowLM)
     timed: Any = make("base=slow,model=m", batch_size=2)
     answers = timed.generate_until(instances())
     assert answers == [f"to {text}" for text in CONTEXTS]
     longest_first = sorted(CONTEXTS, key=lambda text: (-len(text), text))
-    assert (
-        timed.asked
-        == [
-            longest_first[:1],  # the warm-up
-            longest_first[:2],
-            longest_first[2:4],
-            longest_first[4:],
-        ]
-    )
+    warm_up = longest_first[:1]
+    assert timed.asked == [warm_up, longest_first[:2], longest_first[2:4], longest_first[4:]]
     recorded = rows(answers)
     assert {row.backend for row in recorded} == {"slow"}
-    assert (
-        {row.counts.num_tokens for row in recorded}
-        == {row.counts.num_forwards for row in recorded}
-        == {None}
-    )
+    assert {
+        each for row in recorded for each in (row.counts.num_tokens, row.counts.num_forwards)
+    } == {None}
     full = [row for row in recorded if row.doc_id != CONTEXTS.index(longest_first[4])]
     for row in full:
         assert row.counts.seconds == (row.counts.latency_seconds or 0) / 2 >= 0.005
@@ -66,11 +57,11 @@ def test_any_other_backend_has_seconds_and_no_rates(monkeypatch: pytest.MonkeyPa
     assert "tok/s" not in tables.run_table(recorded)
 
 
-class Server(ThreadingHTTPServer):
+class Server(InThread, ThreadingHTTPServer):
     """Answers chat and text completions, with `usage` unless that is switched off."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.usage = True
         self.more: dict[str, Any] = {}
         self.failures = 0
@@ -78,15 +69,12 @@ class Server(ThreadingHTTPServer):
         self.under_way: list[int] = [0]
         self.bodies: list[dict[str, Any]] = []
 
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1/{path}"
 
-
-class Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: Server
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         self.server.bodies.append(body)
         self.server.under_way.append(self.server.under_way[-1] + 1)
         time.sleep(self.server.seconds)
@@ -105,26 +93,14 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.usage:
             size = len(question) if self.server.seconds else 7
             reply["usage"] = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": 12}
-        content = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.send(json.dumps(reply).encode())
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def chats(timed: Any, texts: Sequence[str] = CONTEXTS) -> list[Any]:
@@ -133,13 +109,10 @@ def chats(timed: Any, texts: Sequence[str] = CONTEXTS) -> list[Any]:
 
 
 @pytest.mark.parametrize("usage", [True, False])
-def test_a_chat_server_reports_its_counts_or_not(
-    server: Server, usage: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_chat_server_reports_its_counts_or_not(server, usage, capsys):
     server.usage = usage
     timed: Any = make(
-        f"base=local-chat-completions,model=m,base_url={server.url('chat/completions')}",
-        batch_size=4,
+        f"base=local-chat-completions,model=m,base_url={server.url}/chat/completions", batch_size=4
     )
     answers = timed.generate_until(instances(contexts=chats(timed)), disable_tqdm=True)
     assert answers == [f"to {text}" for text in CONTEXTS]
@@ -156,7 +129,7 @@ def test_a_chat_server_reports_its_counts_or_not(
     assert capsys.readouterr().err == "", "no bar for every request"
 
 
-def test_a_server_says_what_it_drafted(server: Server) -> None:
+def test_a_server_says_what_it_drafted(server):
     server.more = {
         "choices": [
             {
@@ -172,7 +145,7 @@ def test_a_server_says_what_it_drafted(server: Server) -> None:
             "speculative_decoding": {"per_step_drafted": [4, 5], "per_step_accepted": [1, 5]},
         },
     }
-    url = server.url("chat/completions")
+    url = f"{server.url}/chat/completions"
     timed: Any = make(f"base=local-chat-completions,model=m,base_url={url}")
     [row] = rows(timed.generate_until(instances(contexts=chats(timed)[:1]), disable_tqdm=True))
     assert row.token_ids == (3, 4, 5, 6, 2)
@@ -187,11 +160,9 @@ def test_a_server_says_what_it_drafted(server: Server) -> None:
     assert figures["copied_share"] is figures["accepted_per_attempt"] is None
 
 
-def test_requests_under_way_together_have_times_and_counts_of_their_own(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_requests_under_way_together_have_times_and_counts_of_their_own(server, capsys):
     server.seconds, server.failures = 0.05, 1
-    url = server.url("chat/completions")
+    url = f"{server.url}/chat/completions"
     timed: Any = make(f"base=local-chat-completions,model=m,base_url={url},num_concurrent=3")
     twice = [*CONTEXTS, CONTEXTS[0]]
     started = time.perf_counter()
@@ -213,10 +184,8 @@ def test_requests_under_way_together_have_times_and_counts_of_their_own(
 
 
 @pytest.mark.parametrize(("batch_size", "tokens"), [(1, 5), (3, None)])
-def test_a_server_counts_a_batch_as_one(
-    server: Server, batch_size: int, tokens: int | None
-) -> None:
-    url = server.url("completions")
+def test_a_server_counts_a_batch_as_one(server, batch_size, tokens):
+    url = f"{server.url}/completions"
     timed: Any = make(
         f"base=local-completions,model=m,base_url={url},tokenizer_backend=none",
         batch_size=batch_size,

@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -43,7 +42,7 @@ def training_texts() -> list[str]:
     return [text for turn in turns for text in (turn.user, turn.answer)]
 
 
-def test_training_sees_nothing_that_is_held_out(training_texts: list[str]) -> None:
+def test_training_sees_nothing_that_is_held_out(training_texts):
     names, numbers = names_and_numbers("\n".join(training_texts))
     assert len(names) > 500
     assert len(numbers) > 500
@@ -52,7 +51,7 @@ def test_training_sees_nothing_that_is_held_out(training_texts: list[str]) -> No
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_use_only_what_is_held_out(name: str, training_texts: list[str]) -> None:
+def test_documents_use_only_what_is_held_out(name, training_texts):
     drawn = documents(name)
     assert len(drawn) >= 40
     for document in drawn:
@@ -64,7 +63,7 @@ def test_documents_use_only_what_is_held_out(name: str, training_texts: list[str
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_are_those_of_the_task(name: str) -> None:
+def test_documents_are_those_of_the_task(name):
     """After a change of the generator: run scripts/quickstart_documents, and train again."""
     lines = (tasks_dir() / QUICKSTART / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == documents(name)
@@ -93,14 +92,14 @@ LIST = texts.Text(
         ("fix", ["List of Anna Berg for the trip:", "- 12 eggs", "- 4 maps", "- 5 pens"]),
     ],
 )
-def test_a_change(change: str, lines: list[str]) -> None:
+def test_a_change(change, lines):
     wish, changed = texts.CHANGES[change].make(Draw(random.Random(0), held_out=False), LIST)
     assert str(changed).splitlines() == lines
     if change == "fix":
         assert "the event is trip" in wish.lower()
 
 
-def test_changes_of_name_and_order() -> None:
+def test_changes_of_name_and_order():
     draw = Draw(random.Random(0), held_out=False)
     wish, changed = texts.another_name(draw, LIST)
     new = changed.values["name"]
@@ -114,7 +113,7 @@ def test_changes_of_name_and_order() -> None:
 
 @pytest.mark.parametrize("change", texts.CHANGES)
 @pytest.mark.parametrize("held_out", [False, True])
-def test_every_change_changes_something(change: str, held_out: bool) -> None:
+def test_every_change_changes_something(change, held_out):
     draw = Draw(random.Random(1), held_out)
     for _ in range(100):
         request, wish = texts.changed_text(draw, change)
@@ -124,9 +123,7 @@ def test_every_change_changes_something(change: str, held_out: bool) -> None:
 
 
 @pytest.mark.parametrize("problem", programs.PROBLEMS, ids=lambda problem: problem.question[:20])
-def test_solutions_are_what_the_programs_print(
-    problem: programs.Problem, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_solutions_are_what_the_programs_print(problem, capsys):
     draw = Draw(random.Random(2), held_out=True)
     numbers = {name: draw.number(*limits) for name, limits in problem.given.items()}
     source = extract_program(programs.program(problem, numbers))
@@ -135,7 +132,7 @@ def test_solutions_are_what_the_programs_print(
     assert capsys.readouterr().out == f"{programs.solution(problem, numbers)}\n"
 
 
-def test_mistakes_are_found_and_corrected_and_not_learned() -> None:
+def test_mistakes_are_found_and_corrected_and_not_learned():
     draw = Draw(random.Random(0), held_out=False)
     drawn = [programs.conversation(draw)[1] for _ in range(200)]
     wrong = [turns for turns in drawn if not turns[0].learned]
@@ -147,7 +144,7 @@ def test_mistakes_are_found_and_corrected_and_not_learned() -> None:
         assert turns[2].learned
 
 
-def test_summaries_are_copied_from_the_article() -> None:
+def test_summaries_are_copied_from_the_article():
     draw = Draw(random.Random(0), held_out=False)
     for _ in range(100):
         article, [turn] = articles.conversation(draw)
@@ -163,13 +160,13 @@ def tokenizer():
     return train_tokenizer(0, num_conversations=300)
 
 
-def test_any_text_round_trips(tokenizer) -> None:
+def test_any_text_round_trips(tokenizer):
     text = "première line_two\n\n  def f(x):\treturn x_1 + 42  # ≥ \N{GRINNING FACE}"
     assert tokenizer.decode(tokenizer(text).input_ids) == text
     assert len(tokenizer("1234").input_ids) == 4
 
 
-def test_encoding_follows_the_chat_template(tokenizer) -> None:
+def test_encoding_follows_the_chat_template(tokenizer):
     turns = training_conversation(random.Random(0))
     ids, learned = encode(tokenizer, turns)
     messages = [
@@ -183,7 +180,7 @@ def test_encoding_follows_the_chat_template(tokenizer) -> None:
     assert remaining == "".join(f"{turn.answer}<|end|>" for turn in turns if turn.learned)
 
 
-def test_batches_repeat_and_label_the_next_token(tokenizer) -> None:
+def test_batches_repeat_and_label_the_next_token(tokenizer):
     settings = Settings(steps=1, conversations=5)
     parts, again = (list(batches(tokenizer, settings, 7)) for _ in range(2))
     assert len(parts) == 2
@@ -195,9 +192,7 @@ def test_batches_repeat_and_label_the_next_token(tokenizer) -> None:
         assert learned.any()
 
 
-def test_an_interrupted_training_resumes(
-    tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_training_resumes(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_SAVE_SECONDS", -1)  # after every step
     settings = Settings(steps=3, conversations=2)
     uninterrupted = Trainer(tokenizer, settings, "commit")
