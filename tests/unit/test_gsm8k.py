@@ -178,7 +178,7 @@ def test_both_programs_are_run_and_compared(caplog):
     scores = results["results"][TASK]
     assert scores["acc_turn1,none"] == scores["acc_turn3,none"] == 2 / 4
     assert scores["right_to_wrong,none"] == scores["wrong_to_right,none"] == 1 / 4
-    assert scores["answered_turn3,none"] == 3 / 4
+    assert scores["answered,none"] == 11 / 12
     assert results["higher_is_better"][TASK]["right_to_wrong"] is False
     samples = results["samples"][TASK]
     assert [sample["acc_turn1"] for sample in samples] == [1, 1, 0, 0]

@@ -55,7 +55,7 @@ def test_chat_scored_by_evalplus(local_data, tmp_path):
     lm = Scripted(TOTAL, ROUNDED)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
     scores = evaluate(lm, evaluation_tracker=tracker)
-    assert scores == {"answered_turn1": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
+    assert scores == {"answered": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
     prompt, settings = lm.asked[1]
     code = '```python\ndef half(number: float) -> float:\n    """ Half of it. """\n```<assistant>'
     assert prompt.startswith("<user>Write a self-contained Python script")
@@ -75,7 +75,7 @@ def test_completion_of_the_base_data(local_data):
     write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted("    return sum(n)\n", "    return number\n")
     scores = evaluate(lm, apply_chat_template=False)
-    assert scores == {"answered_turn1": 1, "pass@1_base": 0.5}
+    assert scores == {"answered": 1, "pass@1_base": 0.5}
     prompt, settings = lm.asked[1]
     assert prompt == 'def half(number: float) -> float:\n    """ Half of it. """\n'
     assert settings["until"] == stops("humaneval")

@@ -164,7 +164,7 @@ def test_other_backends_report_the_answered_share_only(evaluate):
 
     lm = Mute()
     results = evaluate(lm)
-    assert figures(results) == {"answered_turn1": pytest.approx(2 / 3), "answered_turn2": 1.0}
+    assert figures(results) == {"answered": pytest.approx(5 / 6)}
     assert (
         lm.asked[3][0] == "User: Name a fruit.\n\nAssistant:\n\nUser: And its colour?\n\nAssistant:"
     )
@@ -173,22 +173,19 @@ def test_other_backends_report_the_answered_share_only(evaluate):
 def test_answers_of_a_paired_run_report_speedup_and_agreement(evaluate):
     results = evaluate(ScriptedLM(process_id()))
     assert figures(results) == {
-        "answered_turn1": 1,
-        "answered_turn2": 1,
-        "speedup_turn1": (10 / 2) / (10 / 10),
-        "speedup_turn2": (20 / 2) / (10 / 10),
-        "identical_turn1": 0,
-        "identical_turn2": 0,
+        "answered": 1,
+        "speedup": ((10 + 20) / (2 + 2)) / ((10 + 10) / (10 + 10)),
+        "identical": 0,
     }
-    assert results["results"]["mt_bench"]["speedup_turn1_stderr,none"] == "N/A"
-    assert results["higher_is_better"]["mt_bench"]["speedup_turn1"] is True
+    assert results["results"]["mt_bench"]["speedup_stderr,none"] == "N/A"
+    assert results["higher_is_better"]["mt_bench"]["speedup"] is True
 
 
 def test_samples_hold_prompts_answers_and_pairs(evaluate):
     sample = evaluate(ScriptedLM(process_id()), limit=1)["samples"]["mt_bench"][0]
     assert sample["arguments"][1][0].endswith("User: And its colour?\n\nAssistant:")
     assert sample["resps"] == [["reply to Name a fruit."], ["reply to And its colour?"]]
-    assert json.loads(json.dumps(sample["speedup_turn1"])) == [10, 2, 10, 10]
+    assert json.loads(json.dumps(sample["speedup"])) == [[10, 2, 10, 10], [20, 2, 10, 10]]
     assert sample["doc"]["category"] == "writing"
 
 
@@ -201,9 +198,7 @@ def test_samples_hold_prompts_answers_and_pairs(evaluate):
     ids=["earlier run", "not paired"],
 )
 def test_what_is_not_known_is_left_out(evaluate, lm, reported):
-    assert figures(evaluate(lm)).keys() == {
-        f"{name}_turn{turn}" for name in {"answered", *reported} for turn in (1, 2)
-    }
+    assert figures(evaluate(lm)).keys() == {"answered", *reported}
 
 
 def test_mixed_answers_count_what_is_known(evaluate):
@@ -217,8 +212,8 @@ def test_mixed_answers_count_what_is_known(evaluate):
             return super().answer(request)
 
     values = figures(evaluate(Mixed()))
-    assert (values["speedup_turn1"], values["identical_turn1"]) == (5, 1 / 2)
-    assert values["answered_turn1"] == 1
+    assert (values["speedup"], values["identical"]) == (7.5, 1 / 2)
+    assert values["answered"] == 1
     assert not any(math.isnan(value) for value in values.values())
 
 
@@ -244,8 +239,7 @@ def test_use_cache_resumes_in_the_middle_of_a_conversation(evaluate, tmp_path):
     results = evaluate(resumed, use_cache=cache)
     for (prompt, _), (_, second) in zip(resumed.asked, QUESTIONS[1:], strict=True):
         assert prompt.endswith(f"User: {second}\n\nAssistant:")
-    assert figures(results).keys() >= {"identical_turn1", "speedup_turn2"}
-    assert "speedup_turn1" not in figures(results)
+    assert figures(results)["speedup"] == 10, "of the second turns alone"
     evaluate(again, use_cache=cache)
     assert again.asked == []
 
@@ -279,7 +273,7 @@ def test_group_write_out_and_stock_task_together(evaluate):
     results = evaluate(lm, ("copyspec_mt", "stock"), limit=2, write_out=True)
     assert len(lm.asked) == 2 * 2 + 2 * 2 + 1
     assert results["group_subtasks"]["copyspec_mt"] == ["mt_bench", "mt_redundant"]
-    assert figures(results, "mt_redundant")["answered_turn2"] == 1
+    assert figures(results, "mt_redundant")["answered"] == 1
     assert figures(results, "stock") == {"bypass": 999}
     assert lm_eval.utils.make_table(results)
 
@@ -311,10 +305,10 @@ def test_ranks_report_together_whatever_their_caches_held(evaluate, own_run, oth
     assert evaluate(padded) is None
     assert len(padded.asked) == 1 + 2 + 1  # the one document's first turn, twice more as padding
     values = figures(evaluate(RankLM(0, gathered, native)))
-    assert values["answered_turn2"] == 1
-    assert ("identical_turn1" in values) == (native is not None)
+    assert values["answered"] == 1
+    assert ("identical" in values) == (native is not None)
     if native:
-        assert values["speedup_turn2"] == 10
+        assert values["speedup"] == 7.5
 
 
 @pytest.mark.parametrize(
