@@ -132,20 +132,27 @@ def gains(rows: Sequence[TurnRecord]) -> list[str]:
     by_drafter = figures_by(frame, ["drafter"]) if len(frame) else DataFrame()
     sentences = []
     for name, figures in by_drafter.iterrows():
-        count = figures["turns"]
-        text = f"{_gain(figures)}, {figures['identical'] * count:.0f} of {count} answers identical"
+        count, speed = figures["turns"], _gain(figures)
+        text = f"{figures['identical'] * count:.0f} of {count} answers identical"
+        text = f"{speed}, {text}" if speed else text
         sentences.append(f"{name}: {text}" if len(by_drafter) > 1 else text)
     return sentences
 
 
 def _gain(figures: "Series[Any]") -> str:
-    """The speed-up of answers that ended by themselves; if none did, of all."""
-    none_ended = math.isnan(figures["speedup_ended"])
-    name = "speedup" if none_ended else "speedup_ended"
-    low, high = (number(figures[f"{name}_{end}"], ".2f") for end in ("low", "high"))
-    text = f"{figures[name]:.2f}× {'faster' if figures[name] >= 1 else 'as fast'}"
-    text += f" (95 %: {low} to {high})" if low else ""
-    return text + (" over all answers, since none ended by itself" if none_ended else "")
+    """The speed-up of answers that ended by themselves; if none did, of all; "" if none has times.
+
+    >>> _gain(Series({"speedup_ended": 1.94, "speedup_ended_low": 1.8, "speedup_ended_high": 2.1}))
+    '1.94× faster (95 %: 1.80 to 2.10)'
+    """
+    for name, which in (("speedup_ended", ""), ("speedup", " over all answers; none ended")):
+        speedup, low, high = (
+            number(figures[f"{name}{end}"], ".2f") for end in ("", "_low", "_high")
+        )
+        if speedup:
+            word = "faster" if float(speedup) >= 1 else "as fast"
+            return f"{speedup}× {word}" + (f" (95 %: {low} to {high})" if low else "") + which
+    return ""
 
 
 def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:

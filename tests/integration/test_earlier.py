@@ -118,8 +118,8 @@ def test_traces_are_found_by_the_number_of_the_document(byte_model, tmp_path, ba
     rows = rows_in(base)
     traces = tmp_path / "traces.jsonl"
     common: dict[str, Any] = {"category": "c", "prompt_ids": []}
-    found = [{"id": row.doc_id, "turn": row.turn, "answer_ids": row.token_ids} for row in rows]
-    traces.write_text("".join(json.dumps(common | each) + "\n" for each in found))
+    matches = [{"id": row.doc_id, "turn": row.turn, "answer_ids": row.token_ids} for row in rows]
+    traces.write_text("".join(json.dumps(common | each) + "\n" for each in matches))
     evaluate_into(tmp_path / "seeded", byte_model, f"dtype=float32,store={traces}")
     seeded = rows_in(tmp_path / "seeded")
     assert {row.drafter for row in seeded} == {"suffix + store=traces.jsonl"}

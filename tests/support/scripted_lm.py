@@ -53,8 +53,8 @@ class Scripted(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        assert add_generation_prompt
-        return "".join(f"<{m['role']}>{m['content']}" for m in chat_history) + "<assistant>"
+        text = "".join(f"<{m['role']}>{m['content']}" for m in chat_history)
+        return text + "<assistant>" * add_generation_prompt
 
     def chat_template(self, chat_template: bool | str = False) -> str:
         return "scripted"

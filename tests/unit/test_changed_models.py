@@ -216,11 +216,11 @@ class Calling:
 
 def test_the_model_is_never_changed_not_even_while_it_answers(tokenizer: Any) -> None:
     model = tiny_model("gemma2", tokenizer)
-    before, seen = everything(model), []
-    streamer = Calling(lambda: seen.append(everything(model)))
+    before, noted = everything(model), []
+    streamer = Calling(lambda: noted.append(everything(model)))
     generate(model, tokenizer, PROMPT, max_new_tokens=8, streamer=streamer)
-    assert seen
-    assert all(each == before for each in seen)
+    assert noted
+    assert all(each == before for each in noted)
     assert everything(model) == before
 
 

@@ -251,7 +251,7 @@ def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
         made = engine(on("cuda", tiny_model("qwen2")), WAYS["none"], prefix_cache=remaining)
         made.generate(asked(prompts()[1:2], 4))
         states = [block.states.values() for block in remaining._blocks.values()]
-        assert {pretended.owner_of(tensor) for of in states for tensor, _ in of} == {HOST}
+        assert {pretended.owner_of(tensor) for each in states for tensor, _ in each} == {HOST}
 
 
 # What the pretence itself is worth.

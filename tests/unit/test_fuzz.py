@@ -72,12 +72,12 @@ def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Ve
     ids=["a state that is not restored", "a wrong token let through", "a draft in the prefill"],
 )
 def test_a_defect_is_found(
-    target: str, defect: Any, cases: Range, found: str, monkeypatch: pytest.MonkeyPatch
+    target: str, defect: Any, cases: Range, matches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"copyspec_eval.decoding.{target}", defect)
     actual = first_failure(cases)
     assert actual is not None
-    assert re.search(found, f"{actual.mode} {actual}")
+    assert re.search(matches, f"{actual.mode} {actual}")
 
 
 def test_a_case_comes_again_by_its_number_alone() -> None:

@@ -41,28 +41,28 @@ class Watched(Outcomes):
 def test_every_outcome_moves_the_guesses_of_its_kind_and_no_others(
     earlier: list[tuple[Guess, bool]], guess: Guess
 ) -> None:
-    seen = Outcomes()
+    noted = Outcomes()
     for other, accepted in earlier:
-        seen.observe(other, accepted)
+        noted.observe(other, accepted)
     after = []
     for accepted in (False, True):
-        observed = copy.deepcopy(seen)
+        observed = copy.deepcopy(noted)
         observed.observe(guess, accepted)
         after.append(observed.probability(guess))
     assert 0 < after[0] < after[1] < 1
     if all(other.cell != guess.cell for other, _ in earlier):
-        assert seen.probability(guess) == pytest.approx(guess.estimate)
+        assert noted.probability(guess) == pytest.approx(guess.estimate)
         assert after[0] < guess.estimate < after[1]
     likelier = guess._replace(estimate=(1 + guess.estimate) / 2)
-    assert seen.probability(likelier) > seen.probability(guess)
+    assert noted.probability(likelier) > noted.probability(guess)
 
 
 @given(guesses, st.integers(1, 9))
 def test_the_estimate_gives_way_to_what_is_seen(guess: Guess, tenths: int) -> None:
-    guess, seen = guess._replace(estimate=0.5), Outcomes()
+    guess, noted = guess._replace(estimate=0.5), Outcomes()
     for index in range(4000):
-        seen.observe(guess, index % 10 < tenths)
-    assert seen.probability(guess) == pytest.approx(tenths / 10, abs=0.01)
+        noted.observe(guess, index % 10 < tenths)
+    assert noted.probability(guess) == pytest.approx(tenths / 10, abs=0.01)
 
 
 @pytest.mark.parametrize(("tree", "recycles"), [(False, False), (True, False), (True, True)])
@@ -71,21 +71,21 @@ def test_draft_tokens_count_up_to_the_first_that_is_wrong(
     tree: bool, recycles: bool, prompt: list[int], answer: list[int]
 ) -> None:
     """As many are right as were accepted; of a chain at most one is wrong, and the last."""
-    seen = Watched()
-    drafter = SuffixDrafter(tree=tree, outcomes=seen, successors={} if recycles else None)
+    noted = Watched()
+    drafter = SuffixDrafter(tree=tree, outcomes=noted, successors={} if recycles else None)
     drafter.start(prompt)
     while answer:
-        seen.observed.clear()
+        noted.observed.clear()
         draft = drafter.propose(100, THRESHOLDS)
         verdict = verdict_on(draft, answer)
         likeliest = [(1, 2, 0)] * (1 + len(draft.token_ids)) if recycles else ()
         verdict = replace(verdict, likeliest=likeliest)
         taken = answer[: verdict.num_accepted + 1]
         drafter.observe(taken, verdict)
-        assert sum(right for _, right in seen.observed) == verdict.num_accepted
-        assert all(0 < guess.estimate < 1 for guess, _ in seen.observed)
+        assert sum(right for _, right in noted.observed) == verdict.num_accepted
+        assert all(0 < guess.estimate < 1 for guess, _ in noted.observed)
         if not tree:
-            assert all(right for _, right in seen.observed[:-1])
+            assert all(right for _, right in noted.observed[:-1])
         answer = answer[len(taken) :]
 
 
