@@ -63,7 +63,7 @@ def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Ve
 
 
 @pytest.mark.parametrize(
-    ("target", "defect", "cases", "found"),
+    ("target", "defect", "cases", "matches"),
     [
         ("model_cache.ModelCacheRunner.accept", forget, OWN, "diverged"),
         ("sequence.verify", one_wrong_in(50), FEW, f"seed={SEED} case="),
