@@ -22,7 +22,7 @@ from lm_eval import evaluator, utils
 from lm_eval.evaluator_utils import get_sample_size
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.errors import CopySpecError, DataError, OptionError
 from copyspec_eval.harness.recorded import is_ours, parse_arguments, recorded, with_environment
 from copyspec_eval.redaction import mask_logs, masked, without_secrets
 
@@ -201,8 +201,14 @@ def _with_closing(make_table: Callable[..., str]) -> Callable[..., str]:
         rows = [row for more, _ in _ENDED for row in more]
         _, folder = _ENDED[0]
         _ENDED.clear()
-        page = f" → {write_page(folder)}" if folder else ""
-        return "\n".join([table, run_table(rows), *(gain + page for gain in gains(rows))])
+        page = ""
+        if folder:
+            try:
+                page = f" → {write_page(folder)}"
+            except (CopySpecError, OSError) as error:  # the run itself has succeeded
+                page = f" (no page: {error})"
+        closing = [gain + page for gain in gains(rows)] or [page.strip()]
+        return "\n".join([table, run_table(rows), *closing])
 
     return tables
 

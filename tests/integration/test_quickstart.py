@@ -62,17 +62,27 @@ def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path):
     assert all(file in shown for file in files)
 
 
-def test_the_last_line_says_what_was_won_and_where_the_page_is(tmp_path):
+def printed(folder: Path) -> str:
     command = [str(BIN / "lm_eval"), "--model", "copyspec", "--tasks", "quickstart_redundant"]
     command += ["--model_args", "pretrained=copyspec-tiny,paired=true", "--apply_chat_template"]
-    command += ["--limit", "2", "--output_path", str(tmp_path)]
+    command += ["--limit", "2", "--output_path", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_a_page_that_cannot_be_written_ends_no_run(tmp_path):
+    (tmp_path / "report.html").mkdir()
+    assert "answers identical (no page: " in printed(tmp_path).splitlines()[-1]
+
+
+def test_the_last_line_says_what_was_won_and_where_the_page_is(tmp_path):
     number, page = r"\d+\.\d\d", tmp_path / "report.html"
     gain = rf"{number}× (faster|as fast) \(95 %: {number} to {number}\)"
     last = rf"{gain}, 4 of 4 answers identical → {re.escape(str(page))}"
-    assert re.fullmatch(last, result.stdout.splitlines()[-1]), result.stdout
-    assert "| quickstart_redundant |" in result.stdout
+    output = printed(tmp_path)
+    assert re.fullmatch(last, output.splitlines()[-1]), output
+    assert "| quickstart_redundant |" in output
     assert page.stat().st_size > 10_000
 
 

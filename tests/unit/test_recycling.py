@@ -171,7 +171,7 @@ def test_the_likeliest_tokens_are_those_of_the_largest_logits(dtype: torch.dtype
     assert [*map(len, few.likeliest)] == [3, 3]
 
 
-def test_logits_are_looked_through_only_where_a_drafter_asks() -> None:
+def test_only_recycling_asks_for_likeliest_tokens() -> None:
     for drafter in (NoDrafter(), CopySpecDrafter(3, 10), SuffixDrafter(tree=True)):
         assert getattr(drafter, "num_likeliest", 0) == 0
     assert recycling().num_likeliest == NUM_LIKELIEST
