@@ -159,16 +159,14 @@ def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
     from copyspec_eval.reports import judged
     from copyspec_eval.reports.recorded import read_whole
-    from copyspec_eval.scoring.mt_bench import Judge
+    from copyspec_eval.scoring.chat import ChatModel
 
-    rater = Judge(arguments.model, arguments.base_url)
-    run, how = read_whole(arguments.run), (arguments.concurrency, arguments.all_references)
-    if arguments.against:
-        pairs = judged.judge_two_runs(run, read_whole(arguments.against), rater, *how)
-        _show(judged.verdicts_table(pairs))
-        return int(any(pair.reasons for pair in pairs.values()))
-    results = judged.judge_run(run, rater, *how)
-    _show(judged.ratings_table(results))
+    model = ChatModel(arguments.model, arguments.base_url)
+    folders = [arguments.run, *([arguments.against] if arguments.against else [])]
+    runs, how = list(map(read_whole, folders)), (arguments.concurrency, arguments.all_references)
+    results = judged.judge_runs(runs, model, *how)
+    show = judged.ratings_table if len(runs) == 1 else judged.verdicts_table
+    _show(show(results))
     return int(any(result.reasons for result in results.values()))
 
 

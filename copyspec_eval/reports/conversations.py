@@ -8,7 +8,7 @@ import msgspec
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
 from copyspec_eval.reports.runs import Answer, Run, read_run
-from copyspec_eval.scoring.mt_bench import REFERENCE_TURNS, Conversation, is_rating
+from copyspec_eval.scoring.judging import REFERENCE_TURNS, Conversation, is_rating
 
 PREFIX = "rating_"
 """How the columns of a leaderboard begin that hold a judge's ratings; the judge's name follows."""

@@ -10,7 +10,7 @@ from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports.conversations import conversations, document_fields
 from copyspec_eval.reports.runs import Run
 from copyspec_eval.scoring.humaneval.scores import as_samples
-from copyspec_eval.scoring.mt_bench import file_name
+from copyspec_eval.scoring.judging import file_name
 
 HUMANEVAL = "humaneval_evalplus"
 

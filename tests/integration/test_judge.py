@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,8 @@ from run_folders import write_conversations
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports import export
-from copyspec_eval.reports.conversations import conversations
 from copyspec_eval.reports.runs import read_run
-from copyspec_eval.scoring import chat
-from copyspec_eval.scoring import mt_bench as judging
-from copyspec_eval.scoring.mt_bench import gradings, guide
+from copyspec_eval.scoring import chat, judging
 from copyspec_eval.sources import read_jsonl
 
 KEY = "sk-secret-0123456789"
@@ -164,48 +160,36 @@ def test_a_killed_judge_asks_nothing_twice(run, capsys):
     assert len(means(capsys.readouterr().out)) == 2 * 12
 
 
-@pytest.fixture
-def asked_by_fastchat(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """FastChat's own `run_judge_single`, and the messages that it would send."""
+def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, monkeypatch, capsys):
     common = pytest.importorskip("fastchat.llm_judge.common")
-    sent: list[Any] = []
-
-    def answer(model: str, conversation: Any, **_: Any) -> str:
-        sent.append(conversation.to_openai_api_messages())
-        return "Rating: [[7]]"
-
-    monkeypatch.setattr(common, "chat_completion_openai", answer)
-
-    def ask(question: Any, answer: Any, template: Any, reference: Any, second: bool) -> Any:
-        judge = common.Judge("gpt-4", template, multi_turn=second)
-        assert common.run_judge_single(question, answer, judge, reference, second)[0] == 7
-        return sent.pop()
-
-    ask.__dict__["common"] = common
-    return ask
-
-
-def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, asked_by_fastchat):
-    folder, common = data_dir / "mt_bench", asked_by_fastchat.common
+    folder = data_dir / "mt_bench"
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(data_dir))
     questions = [row.fields for row in read_jsonl(folder / "question.jsonl")]
     write_conversations(tmp_path, "mt_bench", questions, "{{{question_id}}} {turn}\u2028")
-    run = read_run(tmp_path)
-    export.write_fastchat(run, tmp_path)
+    with JudgeServer(numbered) as server:
+        assert main(command(tmp_path, server)) == 0
+    export.write_fastchat(read_run(tmp_path), tmp_path)
     answers = common.load_model_answers(str(tmp_path / "mt_bench" / "model_answer"))["org__model"]
     templates = common.load_judge_prompts(str(folder / "judge_prompts.jsonl"))
     references = {
         row.fields["question_id"]: row.fields
         for row in read_jsonl(folder / "reference_answer_gpt-4.jsonl")
     }
-    given = guide(templates.values(), references.values())
-    for question, ours in zip(questions, conversations(run)["mt_bench"], strict=True):
+    wanted: list[Any] = []
+
+    def answer(model: str, conversation: Any, **_: Any) -> str:
+        wanted.append(conversation.to_openai_api_messages())
+        return "Rating: [[7]]"
+
+    monkeypatch.setattr(common, "chat_completion_openai", answer)
+    for question in questions:
         number = question["question_id"]
-        guided = question["category"] in common.NEED_REF_CATS
-        for each in gradings("mt_bench", ours, given):
-            suffix = "-multi-turn" if each.turn == 2 else ""
-            template = templates[f"single-{'math-' if guided else ''}v1{suffix}"]
-            reference = references[number] if guided else None
-            wanted = asked_by_fastchat(
-                question, answers[number], template, reference, each.turn == 2
-            )
-            assert [message["content"] for message in wanted] == [each.system, each.user]
+        has_reference = question["category"] in common.NEED_REF_CATS
+        for end in ("", "-multi-turn"):
+            template = templates[f"single-{'math-' if has_reference else ''}v1{end}"]
+            judge = common.Judge("gpt-4", template, multi_turn=bool(end))
+            reference = references[number] if has_reference else None
+            common.run_judge_single(question, answers[number], judge, reference, bool(end))
+    sent = [body["messages"] for body in server.requests]
+    assert sorted(map(str, sent)) == sorted(map(str, wanted))
+    assert len(wanted) == 160

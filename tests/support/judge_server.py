@@ -61,28 +61,24 @@ class _Handler(Handler):
 def write_judge_data(folder: Path) -> Path:
     """Made-up prompts and a reference answer, laid out as in `COPYSPEC_DATA_DIR`."""
     single, both = "{question}|{answer}", "{question_1}|{answer_1}|{question_2}|{answer_2}"
-    users = {
-        "single-v1": single,
-        "single-math-v1": f"{single}|ref {{ref_answer_1}}",
-        "single-v1-multi-turn": both,
-        "single-math-v1-multi-turn": f"{both}|ref {{ref_answer_1}}, {{ref_answer_2}}",
-    }
-    prompts: list[dict[str, str]] = [
-        {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user}
-        for name, user in users.items()
-    ]
     pair = "{question}|{answer_a} or {answer_b}"
     pairs = "{question_1}|{question_2}|{answer_a_1}, {answer_a_2} or {answer_b_1}, {answer_b_2}"
-    users = {
-        "pair-v2": pair,
-        "pair-math-v1": f"{pair}|ref {{ref_answer_1}}",
-        "pair-v2-multi-turn": pairs,
-        "pair-math-v1-multi-turn": f"{pairs}|ref {{ref_answer_1}}, {{ref_answer_2}}",
+    rating = {"type": "single", "output_format": "[[rating]]"}
+    choice = {"type": "pairwise", "output_format": "[[A]]"}
+    first, all_references = "|ref {ref_answer_1}", "|ref {ref_answer_1}, {ref_answer_2}"
+    kinds = {
+        "single-v1": (single, rating),
+        "single-math-v1": (single + first, rating),
+        "single-v1-multi-turn": (both, rating),
+        "single-math-v1-multi-turn": (both + all_references, rating),
+        "pair-v2": (pair, choice),
+        "pair-math-v1": (pair + first, choice),
+        "pair-v2-multi-turn": (pairs, choice),
+        "pair-math-v1-multi-turn": (pairs + all_references, choice),
     }
-    kind = {"type": "pairwise", "output_format": "[[A]]"}
-    prompts += [
+    prompts = [
         {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user} | kind
-        for name, user in users.items()
+        for name, (user, kind) in kinds.items()
     ]
     references = [{"question_id": 2, "choices": [{"index": 0, "turns": ["R1", "R2"]}]}]
     (folder / "mt_bench").mkdir(parents=True)

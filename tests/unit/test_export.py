@@ -17,7 +17,7 @@ from copyspec_eval.errors import DataError
 from copyspec_eval.reports.conversations import conversations
 from copyspec_eval.reports.export import write_fastchat
 from copyspec_eval.reports.runs import read_run
-from copyspec_eval.scoring.mt_bench import Conversation
+from copyspec_eval.scoring.judging import Conversation
 
 QUESTIONS = [
     {"question_id": 81, "category": "writing", "turns": ["Hi", "Bye"]},

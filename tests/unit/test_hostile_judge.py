@@ -11,20 +11,22 @@ import pytest
 from hostile_server import HostileServer, Sent, http
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from judge_server import write_judge_data
+from judge_server import JudgeServer, Reply, write_judge_data
 from run_folders import write_conversations
 
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError
-from copyspec_eval.scoring import chat
-from copyspec_eval.scoring import mt_bench as judging
-from copyspec_eval.scoring.mt_bench import Grading, Judge, judge_all, read_scores
+from copyspec_eval.scoring import chat, judging
+from copyspec_eval.scoring.chat import ChatModel
+from copyspec_eval.scoring.judging import Conversation, Judged, Match, judge_all
 
-GRADINGS = [Grading(number, "math", 1, "single-v1", "Be fair.", f"Q{number}") for number in (1, 2)]
+CONVERSATIONS = [Conversation(n, "math", (f"Q{n}", ""), ("A", "")) for n in (1, 2)]
+ASKED = [Match((each,), 1, None) for each in CONVERSATIONS]
 
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastchat.llm_judge.common")
     monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
     monkeypatch.setattr(chat, "MAX_RETRIES", 0)
     monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.5)
@@ -36,10 +38,21 @@ def completion(content: Any) -> bytes:
     return json.dumps({"choices": [{"message": {"content": content}}]}).encode()
 
 
+PROMPTS = [
+    {"name": name, "system_prompt": "Be fair.", "prompt_template": "{question}|{answer}"}
+    | {"type": "single", "output_format": "[[rating]]"}
+    for name in ("single-v1", "single-math-v1", "single-v1-multi-turn", "single-math-v1-multi-turn")
+]
+
+
+def judge(path: Path, url: str = "http://localhost:1") -> Judged:
+    return judge_all(ChatModel("j", url), ASKED, PROMPTS, path, ["m"], 1)
+
+
 def judged(replies: list[Sent], path: Path) -> tuple[dict[Any, float], dict[Any, str]]:
     with HostileServer(replies) as server:
-        result = judge_all(Judge("j", server.url).rate, GRADINGS, path, "m", "j", concurrency=1)
-    return result.scores, result.reasons
+        result = judge(path, server.url)
+    return {key: row["score"] for key, row in result.rows.items()}, result.reasons
 
 
 VALUES = st.recursive(
@@ -83,7 +96,8 @@ def test_random_servers(count):
             path = Path(folder) / "j.jsonl"
             scores, reasons = judged(replies, path)
             rows = [json.loads(line) for line in path.read_text().splitlines()] if scores else []
-            assert read_scores(path, GRADINGS, "m", "j") == (scores, [])
+            again, _ = judged([http(b"", status=400)], path)
+            assert again == scores
         assert scores.keys() | reasons.keys() == {(1, 1), (2, 1)}
         assert not scores.keys() & reasons.keys()
         assert [(row["question_id"], row["turn"]) for row in rows] == list(scores)
@@ -134,55 +148,63 @@ def test_a_server_that_drips_is_given_up_in_the_time_that_the_help_names(
     assert time.monotonic() - started < 5
 
 
-def test_two_judges_of_one_run_are_kept_apart(tmp_path):
+def test_two_judges_of_one_run_exclude_each_other(tmp_path):
     path, entered, leave = tmp_path / "j.jsonl", threading.Event(), threading.Event()
-    asked: list[int] = []
 
-    def rate(grading: Grading) -> tuple[str, float]:
-        asked.append(grading.question_id)
+    def rate(prompt: str, _: int) -> Reply:
         entered.set()
         assert leave.wait(10)
-        return "[[5]]", 5.0
+        return Reply("[[5]]")
 
-    first = threading.Thread(target=judge_all, args=(rate, GRADINGS, path, "m", "j", 1))
-    first.start()
-    assert entered.wait(10)
-    with pytest.raises(DataError, match=r"j.jsonl: another process is writing it; wait until"):
-        judge_all(rate, GRADINGS, path, "m", "j", 1)
-    leave.set()
-    first.join()
-    assert asked == [1, 2]
-    assert judge_all(rate, GRADINGS, path, "m", "j", 1).scores == {(1, 1): 5.0, (2, 1): 5.0}
-    assert asked == [1, 2]
+    with JudgeServer(rate) as server:
+        first = threading.Thread(target=judge, args=(path, server.url))
+        first.start()
+        assert entered.wait(10)
+        with pytest.raises(DataError, match=r"j.jsonl: another process is writing it; wait until"):
+            judge(path, server.url)
+        leave.set()
+        first.join()
+        assert judge(path, server.url).rows.keys() == {(1, 1), (2, 1)}
+        assert server.asked == {"Q1|A": 1, "Q2|A": 1}
 
 
-ROW = {"question_id": 1, "turn": 1, "model": "m", "judge": ["j", "single-v1"], "user_prompt": "Q1"}
+ROW = {
+    "question_id": 1,
+    "turn": 1,
+    "model": "m",
+    "judge": ["j", "single-v1"],
+    "user_prompt": "Q1|A",
+}
 NO_JUDGEMENTS = [
     *(b"[" * 10**5, b"9" * 10**5, b"\xff\xfe", b"{}", b"[]", b"3", b"NaN"),
-    json.dumps(ROW | {"score": 1}).encode().replace(b": 1}", b": 1" + b"0" * 400 + b"}"),
     json.dumps(ROW).encode(),
     b'{"question_id": [1], "turn": {}, "model": "m", "judge": 5, "user_prompt": "q"}',
 ]
-OFF_THE_SCALE = [json.dumps(ROW | {"score": score}).encode() for score in (11, 0, -2, 1e999, "nan")]
+OFF_THE_SCALE = [
+    json.dumps(ROW | {"score": score}).encode() for score in (11, 0, -2, 10**400, 1e999)
+]
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         *((line, "skipped, not a judgement") for line in NO_JUDGEMENTS),
-        *((line, "is no rating; remove the line") for line in OFF_THE_SCALE),
+        *((line, "skipped, has no rating or verdict") for line in OFF_THE_SCALE),
     ],
     ids=lambda text: repr(text[:70]),
 )
 def test_a_line_that_is_no_rating_is_noted_and_asked_again(line, reason, tmp_path):
     path = tmp_path / "j.jsonl"
     path.write_bytes(line + b"\n\n")
-    result = judge_all(lambda grading: ("[[5]]", 5.0), GRADINGS, path, "m", "j", 1)
-    assert result.scores == {(1, 1): 5.0, (2, 1): 5.0}
+    with JudgeServer(lambda prompt, _: Reply("[[5]]")) as server:
+        result = judge(path, server.url)
+        again = judge(path, server.url)
+    assert {key: row["score"] for key, row in result.rows.items()} == {(1, 1): 5, (2, 1): 5}
     [note] = result.notes
     assert note.startswith(f"{path}:1: ")
     assert reason in note
-    assert read_scores(path, GRADINGS, "m", "j") == (result.scores, [note])
+    assert again.notes == [note]
+    assert sum(server.asked.values()) == 2
 
 
 def test_a_servers_text_is_harmless_to_a_terminal(tmp_path, monkeypatch, capsys):
