@@ -93,8 +93,7 @@ def _compared(a: "Run", b: "Run", model: str | None) -> dict[str, Any]:
     scores = comparison.compare_scores(a, b)
     if not answers and not any(score.num_documents for score in scores):
         raise DataError(f"{a.folder}, {b.folder}: nothing to compare; give two runs of one task")
-    reordered = comparison.reordered_documents(a, b)
-    return comparison.comparison_figures(answers, reordered, scores)
+    return comparison.comparison_figures(answers, scores)
 
 
 def report(arguments: argparse.Namespace) -> None:

@@ -67,7 +67,7 @@ def exact_mode(
     for mode in (ExactMode(), ExactMode(width)):
         if mode.width is None and not kernels.serve(model):
             continue
-        mismatch = check_exact(model, token_ids, mode, longest, batch_size)
+        mismatch = next(mismatches(model, token_ids, mode, longest, batch_size), None)
         if mismatch is None:
             if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:
                 raise OptionError(
@@ -91,12 +91,6 @@ def fixed_width(num_draft_tokens: int) -> int:
     (16, 32)
     """
     return next((width for width in FIXED_WIDTHS if num_draft_tokens < width), FIXED_WIDTHS[-1])
-
-
-def check_exact(
-    model: PreTrainedModel, token_ids: Sequence[int], mode: ExactMode, longest: int, batch_size: int
-) -> Mismatch | None:
-    return next(mismatches(model, token_ids, mode, longest, batch_size), None)
 
 
 @torch.inference_mode()

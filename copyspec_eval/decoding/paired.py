@@ -3,7 +3,7 @@
 import itertools
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
@@ -17,20 +17,12 @@ _BATCHES = 4
 """Of a group, which is what a killed run loses at the most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """The answer of plain decoding, and where the drafted answer differs from it."""
+class PairedAnswer(NamedTuple):
+    """An arm's answer, the one of plain decoding, and where the former differs from it."""
 
     generation: Generation
+    baseline: Generation
     difference: Difference | None
-
-
-@dataclass(frozen=True, slots=True)
-class PairedAnswer:
-    """An arm's answer, and what it is measured against."""
-
-    generation: Generation
-    baseline: Baseline
 
 
 class PairedEngine:
@@ -90,7 +82,7 @@ class PairedEngine:
                 for engine, rescorer in zip(self._engines, self._rescorers, strict=True):
                     answer = answers[engine][index]
                     difference = rescorer.explain(sequence, answer.token_ids, baseline.token_ids)
-                    paired.append(PairedAnswer(answer, Baseline(baseline, difference)))
+                    paired.append(PairedAnswer(answer, baseline, difference))
                 on_finish(start + index, paired)
 
     @property

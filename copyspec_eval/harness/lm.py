@@ -219,8 +219,8 @@ class CopySpecLM(HFLM):
     ) -> RecordedText:
         baseline = None
         if isinstance(answer, PairedAnswer):
-            plain, difference = answer.baseline.generation, answer.baseline.difference
-            baseline = BaselineTurn(plain.counts, plain.token_ids, difference)
+            plain = answer.baseline
+            baseline = BaselineTurn(plain.counts, plain.token_ids, answer.difference)
             answer = answer.generation
         text = self._text(job, baseline.token_ids if baseline else answer.token_ids)
         ids, made = (answer.token_ids, job.sequence.prompt_ids), (answer.attempts, answer.spans)

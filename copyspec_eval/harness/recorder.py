@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import json
 import logging
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 from lm_eval.api.instance import Instance
 from tqdm import tqdm
@@ -25,17 +23,12 @@ from copyspec_eval.harness.backends import TimedAnswer
 from copyspec_eval.harness.recorded import command, recorded
 from copyspec_eval.manifest import RunManifest, RunSpec, write_manifest
 from copyspec_eval.redaction import masked
-from copyspec_eval.reports.summary import METRICS
 from copyspec_eval.reports.tables import run_figures
-from copyspec_eval.reports.turns import columns
 from copyspec_eval.session.span_characters import span_characters
 
 report_errors_in_one_line()
 # Under lm-eval's own logger, so that its verbosity and its handler are ours too.
 logger = logging.getLogger("lm_eval.copyspec")
-# Figures on the bar; each needs nothing but sums.
-_NAMES = ("tokens_per_second", "copied_share", "speedup", "diverged")
-_SHOWN = [metric for metric in METRICS if metric.name in _NAMES]
 # Fields of their own in a `RunSpec`.
 _ELSEWHERE = {"self", "pretrained", "model", "device", "dtype", "batch_size"}
 
@@ -149,7 +142,7 @@ class Answers:
             times[id(request)] += 1
         self.asked = list(asked.values())
         self._texts: dict[tuple[int, int], records.RecordedText] = {}
-        self._sums: Counter[str] = Counter()
+        self._tokens, self._seconds = 0, 0.0
 
     def bar(self) -> tqdm:
         total, disable = len(self.asked), self._disable_bar
@@ -163,15 +156,13 @@ class Answers:
         cache.add_partial("generate_until", asked.instance.args, text)
         if cache.dbdict is not None:
             cache.dbdict.commit(blocking=True)
-        fields, shown = columns(text.record), {}
-        names = {name for metric in _SHOWN for name in metric.columns}
-        self._sums.update({name: fields[name] for name in names if fields[name] is not None})
-        for metric in _SHOWN:
-            values = [self._sums.get(name, math.nan) for name in metric.columns]
-            figure = metric.over(numpy.array([values]), numpy.arange(1))
-            if not math.isnan(figure):
-                shown[metric.name] = f"{figure:.3g}"
-        self._bar.set_postfix(shown, refresh=False)
+        counts = text.record.counts
+        if counts.num_tokens and counts.seconds:
+            self._tokens += counts.num_tokens
+            self._seconds += counts.seconds
+            self._bar.set_postfix_str(
+                f"{self._tokens / self._seconds:,.0f} tokens/s", refresh=False
+            )
         self._bar.update()
 
     def texts(self) -> list[str]:

@@ -83,13 +83,6 @@ def fails(pairs: Iterable[Pair]) -> bool:
     return any(pair.status in _FAILING for pair in pairs)
 
 
-def reordered_documents(a: Run, b: Run) -> list[tuple[str, int]]:
-    """The documents of both that have another place among these in the log of `a` than of `b`."""
-    in_a, in_b = (dict.fromkeys((key.task, key.doc_id) for key in run.answers) for run in (a, b))
-    places = zip(filter(in_b.__contains__, in_a), filter(in_a.__contains__, in_b), strict=True)
-    return [document for document, other in places if document != other]
-
-
 def compare_scores(a: Run, b: Run) -> list[ScorePair]:
     names = {(task, metric) for run in (a, b) for task in run.scores for metric in run.scores[task]}
     pairs = []
@@ -135,9 +128,7 @@ def _score_pair(task: str, metric: str, a: dict[int, float], b: dict[int, float]
     return replace(pair, interval=interval)
 
 
-def comparison_figures(
-    pairs: Sequence[Pair], reordered: Sequence[tuple[str, int]], scores: Sequence[ScorePair]
-) -> dict[str, Any]:
+def comparison_figures(pairs: Sequence[Pair], scores: Sequence[ScorePair]) -> dict[str, Any]:
     """Everything as JSON values, as `compare --json` prints it."""
     by_turn: dict[tuple[str, int], list[Pair]] = {}
     for pair in pairs:
@@ -148,7 +139,6 @@ def comparison_figures(
         "turns": [_turn(*place, part) for place, part in sorted(by_turn.items())],
         "differences": [_difference(pair) for pair in pairs if pair.status != "identical"],
         "margins": _margins(pairs),
-        "reordered": [{"task": task, "doc_id": doc_id} for task, doc_id in reordered],
         "scores": [asdict(score) for score in scores],
     }
 
@@ -157,8 +147,6 @@ def comparison_tables(figures: Mapping[str, Any]) -> str:
     """Tables and, between them, the differing answers by name; the verdict last."""
     differences = figures["differences"]
     lines = [_line(each) for each in differences if each["status"] != "not_comparable"]
-    if figures["reordered"]:
-        lines.append(f"- documents answered in a different order: {len(figures['reordered'])}")
     if len(lines) > _MAX_LINES:
         more = len(lines) - _MAX_LINES
         lines[_MAX_LINES:] = [f"- … and {more} more (--json lists all)"]

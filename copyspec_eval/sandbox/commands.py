@@ -47,8 +47,7 @@ class Limits:
 
     wall_seconds: float = 10.0  # from its start, including about 0.05 s of overhead
     cpu_seconds: int = 8  # of each process
-    # Address space of each process; of all together where there is a control group.
-    memory_bytes: int = 2**30
+    memory_bytes: int = 2**30  # address space of each process
     # Of each file; of all files together where the program has its own file system.
     file_bytes: int = 2**24
     num_files: int = 128  # open in one process

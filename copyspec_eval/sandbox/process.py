@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 
 from copyspec_eval.errors import SandboxError
-from copyspec_eval.sandbox.cgroups import MemoryGroup, limited_memory
 from copyspec_eval.sandbox.commands import LANDLOCK, Command, ExitStatus, Level, Limits, Outcome
 
 PYTHON = os.path.realpath(sys.executable)
@@ -60,7 +59,6 @@ class Watch:
     process: subprocess.Popen[bytes]  # that of `child`; piped if there is to be an outcome
     control: socket.socket  # on which `child` reports
     limits: Limits
-    memory: MemoryGroup | None
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     group: int = 0  # the program's process group, as `child` numbers it, once that is known
@@ -130,8 +128,6 @@ class Watch:
             return self._made("timeout", f"over {limits.cpu_seconds} s of processor time")
         if message == "processes":
             return self._made("killed", f"over {limits.num_processes} processes")
-        if self.memory is not None and self.memory.has_killed():
-            return self._made("killed", f"over {limits.memory_bytes / 2**20:g} MiB of memory")
         if kind == "signal":
             return self._made("killed", f"killed by signal {number}")
         if not self.group:
@@ -172,11 +168,9 @@ def _start(stack: ExitStack, level: Level, command: Command, output: int) -> Wat
     folder = stack.enter_context(_temporary_folder()) if level.shared else _ISOLATED_FOLDER
     ours, theirs = map(stack.enter_context, socket.socketpair())
     stdin = stack.enter_context(_sealed(command.stdin))
-    memory = stack.enter_context(limited_memory(limits.memory_bytes))
     settings = _settings(level, command, readable, folder, theirs.fileno())
     process = subprocess.Popen(
         [
-            *(memory.prefix if memory else ()),
             *(() if level.shared else _bubblewrap(readable, limits.file_bytes)),
             *(PYTHON, "-I", "-S", "-c", _START, settings, *command.arguments),
         ],
@@ -189,7 +183,7 @@ def _start(stack: ExitStack, level: Level, command: Command, output: int) -> Wat
         pass_fds=[theirs.fileno(), *(channel.fileno() for channel in command.channels)],
     )
     theirs.close()
-    watch = Watch(process, ours, limits, memory)
+    watch = Watch(process, ours, limits)
     stack.callback(_stop, watch, level.shared)
     return watch
 

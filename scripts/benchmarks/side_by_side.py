@@ -10,7 +10,7 @@ from benchmarks.arms import Arm, BenchAnswer, engine_arm, transformers_arms
 from benchmarks.forced import ForcedModel
 from benchmarks.memory import PeakMemory
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.exactness import check_exact
+from copyspec_eval.decoding.exactness import mismatches
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import CopySpecError
@@ -52,7 +52,7 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     """Force `model` to the traces' answers, and warm every arm up."""
     recorded = [(*trace.prompt_ids, *trace.answer_ids) for trace in traces]
     # Before its answers are forced: forced logits would agree at every width.
-    differs = check_exact(model, recorded[0], ExactMode(), LONGEST_DRAFT, batch_size=1)
+    differs = any(mismatches(model, recorded[0], ExactMode(), LONGEST_DRAFT, batch_size=1))
     mode = ExactMode(16 if differs or not kernels.serve(model) else None)
     forced = ForcedModel(model, [*recorded, _long_context(traces)])
     exact_costs, inexact_costs = (

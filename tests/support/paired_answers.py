@@ -11,9 +11,9 @@ from tiny_models import prompts
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.paired import Baseline, PairedAnswer, PairedEngine
+from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
-from copyspec_eval.types import DraftOptions, ExactMode, Generation
+from copyspec_eval.types import Difference, DraftOptions, ExactMode, Generation
 
 BUDGET = 40
 """Tokens of an answer."""
@@ -25,12 +25,12 @@ class Pair:
 
     index: int
     drafted: Generation
-    baseline: Baseline
+    baseline: Generation
+    difference: Difference | None
 
     @property
     def agreement(self) -> str:
-        difference = self.baseline.difference
-        return difference.agreement if difference else "identical"
+        return self.difference.agreement if self.difference else "identical"
 
 
 def copying(gamma: int = 1) -> DrafterFactory:
@@ -61,7 +61,7 @@ def pairs_of(
     actual: list[Pair] = []
 
     def finish(index: int, answers: list[PairedAnswer]) -> None:
-        actual.extend(Pair(index, answer.generation, answer.baseline) for answer in answers)
+        actual.extend(Pair(index, *answer) for answer in answers)
 
     judged = engine_of(model, make_drafter, exact, batch_size)
     PairedEngine(model, [judged]).generate(sequences, finish)

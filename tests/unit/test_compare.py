@@ -18,13 +18,7 @@ from copyspec_eval.cli import main
 from copyspec_eval.harness.rescoring import rescore
 from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports import comparison
-from copyspec_eval.reports.comparison import (
-    Pair,
-    compare_answers,
-    compare_scores,
-    fails,
-    reordered_documents,
-)
+from copyspec_eval.reports.comparison import Pair, compare_answers, compare_scores, fails
 from copyspec_eval.reports.runs import Answer, Run, Scores
 from copyspec_eval.types import Difference
 
@@ -112,14 +106,12 @@ def test_a_run_is_identical_to_itself(a):
     assert {pair.status for pair in pairs} == {"identical"}
     assert len(pairs) == len(a.answers)
     assert not fails(pairs)
-    assert reordered_documents(a, a) == []
 
 
 @given(runs(), runs())
 def test_the_other_way_round_is_the_mirror_image(a, b):
     mirrored = [replace(pair, a=pair.b, b=pair.a) for pair in compare_answers(b, a)]
     assert compare_answers(a, b) == mirrored
-    assert len(reordered_documents(a, b)) == len(reordered_documents(b, a))
 
 
 @given(runs(), st.data(), st.sampled_from(["missing", "diverged", "other_prompt"]))
@@ -134,22 +126,6 @@ def test_one_change_is_named_and_nothing_else(a, data, change):
     pairs = compare_answers(a, run(*others, *changed))
     assert [(p.key, p.status) for p in pairs if p.status != "identical"] == [(key, change)]
     assert fails(pairs)
-
-
-@given(st.integers(3, 30), st.data())
-def test_a_moved_document_is_named_with_all_it_passed(size, data):
-    documents = list(range(size))
-    old, new = (data.draw(st.integers(0, size - 1)) for _ in range(2))
-    documents.insert(new, documents.pop(old))
-    moved = reordered_documents(run(*map(answer, range(size))), run(*map(answer, documents)))
-    between = range(min(old, new), max(old, new) + 1)
-    assert moved == [("t", place) for place in between if old != new]
-
-
-def test_documents_of_one_run_only_have_not_moved():
-    a, b = run(*map(answer, (0, 1, 2, 3))), run(*map(answer, (5, 1, 3, 2)))
-    assert len(reordered_documents(a, b)) == 2
-    assert reordered_documents(a, run(answer(3), answer(9))) == []
 
 
 def test_right_or_wrong_is_tested_by_mcnemar():
@@ -197,7 +173,7 @@ def test_lines_name_each_difference_and_hold_any_text():
         answer(2, repeat=1, text="same", prompt="P"),
         *map(answer, (4, 6, 3, 5)),
     )
-    result = compare_answers(a, b), reordered_documents(a, b), compare_scores(a, b)
+    result = compare_answers(a, b), compare_scores(a, b)
     rendered = comparison.comparison_tables(comparison.comparison_figures(*result))
     assert [line for line in rendered.splitlines() if line.startswith("- ")] == [
         r"- t doc 0 turn 1: diverged at token 1: A 2 'b|\n**c**', B 9 'd|\nd|\nd|\nd|\nd|\nd|\nd|'",
@@ -216,12 +192,11 @@ def test_lines_name_each_difference_and_hold_any_text():
     assert [each["doc_id"] for each in figures["differences"]] == [0, 1, 2, 5]
     assert figures["differences"][0]["b"] == {"token_id": 9, "text": ("d|\n" * 30)[:20]}
     assert figures["differences"][3]["a"] is None
-    assert figures["reordered"] == [{"task": "t", "doc_id": n} for n in (3, 4, 6)]
 
 
 def test_twenty_lines_are_enough():
     pairs = compare_answers(run(*map(answer, range(25))), run(answer(99)))
-    figures = comparison.comparison_figures(pairs, [], [])
+    figures = comparison.comparison_figures(pairs, [])
     lines = comparison.comparison_tables(figures).splitlines()
     assert sum("missing in" in line for line in lines) == 20
     assert "- … and 6 more (--json lists all)" in lines
@@ -235,7 +210,7 @@ def test_a_near_tie_is_named_and_does_not_fail():
     not_comparable = Pair(AnswerKey("t", 0, 2, 0), "not_comparable", None, None, answer(), answer())
     pairs = [near_tie, not_comparable]
     assert not fails(pairs)
-    figures = comparison.comparison_figures(pairs, [], [])
+    figures = comparison.comparison_figures(pairs, [])
     rendered = comparison.comparison_tables(figures)
     assert "- t doc 0 turn 1: near-tie at token 0: A 1, B 2\n" in rendered
     assert rendered.endswith("identical: 0 of 2 answers, 1 near-tie, 1 not comparable\n")

@@ -15,8 +15,8 @@ from processes import processes_with, wait_until
 from sandbox_levels import EVERY_LEVEL
 
 from copyspec_eval.errors import OptionError
-from copyspec_eval.sandbox import cgroups, programs
-from copyspec_eval.sandbox.commands import LANDLOCK, LEVELS, LIMITS, Level, Limits, Outcome
+from copyspec_eval.sandbox import programs
+from copyspec_eval.sandbox.commands import LANDLOCK, LEVELS, LIMITS, Level, Outcome
 from copyspec_eval.sandbox.process import Watch
 from copyspec_eval.sandbox.programs import run_program
 
@@ -54,46 +54,6 @@ def test_other_names_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, mes
     monkeypatch.setenv(programs.VARIABLE, name)
     with pytest.raises(OptionError, match=f"COPYSPEC_SANDBOX{re.escape(message)}"):
         programs.level()
-
-
-@EVERY_LEVEL
-def test_the_memory_of_all_processes_is_limited(
-    level: Level, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of them stays within the limit of its address space."""
-    parent = cgroups._parent()
-    if parent is None:
-        pytest.skip("NOT TESTED: this user can make no control group here")
-    monkeypatch.setenv(programs.VARIABLE, level.name)
-    source = """
-import os, time
-for _ in range(4):
-    if os.fork() == 0:
-        held = b"x" * 100 * 2**20
-        time.sleep(5)
-        os._exit(0)
-for _ in range(4):
-    if os.wait()[1]:
-        raise SystemExit(9)
-"""
-    outcome = run_program(source, Limits(memory_bytes=200 * 2**20))
-    assert outcome.reason in ("over 200 MiB of memory", "exit code 9")
-    less = source.replace("100 *", "10 *").replace("sleep(5)", "sleep(0)")
-    assert run_program(less).status == "ok"
-    assert not [*parent.folder.glob(f"copyspec-{os.getpid()}-*")]
-
-
-def test_groups_of_killed_processes_are_removed() -> None:
-    parent = cgroups._parent()
-    if parent is None:
-        pytest.skip("NOT TESTED: this user can make no control group here")
-    left, used = (parent.folder / f"copyspec-{pid}-0x" for pid in (ended(), os.getpid()))
-    left.mkdir()
-    used.mkdir()
-    cgroups._sweep(parent)
-    assert not left.exists()
-    assert used.exists()
-    used.rmdir()
 
 
 def ended() -> int:

@@ -14,12 +14,12 @@ from byte_model import loaded
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RecordingChooser
 from hypothesis import given
 from hypothesis import strategies as st
-from steps import TEXT, exact_mode_of
+from steps import TEXT, exact_mode_of, first_mismatch
 from tiny_models import ARCHITECTURES, larger_model, prompts, skip_if_refused, tiny_model
 from ways import EXACT_WAYS
 
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.exactness import check_exact, exact_mode
+from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.modules.alone import in_whole_vectors
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
@@ -149,13 +149,13 @@ DEFECTS: dict[str, tuple[str, Defect]] = {
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_seen_and_its_module_named(name: str, batch_size: int) -> None:
     model = copy.deepcopy(larger_model(torch.float32))
-    assert check_exact(model, TEXT, ExactMode(), 32, batch_size) is None
+    assert first_mismatch(model, TEXT, ExactMode(), 32, batch_size) is None
     layer, change = DEFECTS[name]
     with defect(model, layer, change):
-        outcome = check_exact(model, TEXT, ExactMode(), 32, batch_size)
+        outcome = first_mismatch(model, TEXT, ExactMode(), 32, batch_size)
         assert outcome is not None
         assert outcome.module == layer
-    assert check_exact(model, TEXT, ExactMode(), 32, batch_size) is None
+    assert first_mismatch(model, TEXT, ExactMode(), 32, batch_size) is None
 
 
 def leaking(query: Any, key: Any, value: Any, mask: torch.Tensor, *others: Any, **more: Any) -> Any:
@@ -184,7 +184,7 @@ def test_masked_keys_that_count_are_seen(
     defect: Any, mode: ExactMode, what: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(kernels, "attend", defect)
-    outcome = check_exact(larger_model(torch.float32), TEXT, mode, 15, 1)
+    outcome = first_mismatch(larger_model(torch.float32), TEXT, mode, 15, 1)
     assert outcome is not None
     assert outcome.what.startswith(what)
 
@@ -192,9 +192,9 @@ def test_masked_keys_that_count_are_seen(
 @pytest.mark.parametrize("place", [1, 3, 7, 11])
 def test_at_a_fixed_width_a_place_with_other_bits_is_seen(place: int) -> None:
     model = copy.deepcopy(larger_model(torch.float32))
-    assert check_exact(model, TEXT, ExactMode(16), 15, 2) is None
+    assert first_mismatch(model, TEXT, ExactMode(16), 15, 2) is None
     with defect(model, "model.layers.1.mlp.down_proj", lambda output: flipped(output, place)):
-        outcome = check_exact(model, TEXT, ExactMode(16), 15, 2)
+        outcome = first_mismatch(model, TEXT, ExactMode(16), 15, 2)
         assert outcome is not None
         assert outcome.module == "model.layers.1.mlp.down_proj"
 
@@ -222,7 +222,7 @@ def test_where_widths_differ_every_step_has_one_or_the_model_is_refused(byte_mod
 def test_kernels_compute_tokens_alone(model_type: str, dtype: torch.dtype, batch_size: int) -> None:
     """Sizes are such that torch's own code for the last values would be met."""
     skip_if_refused(model_type)
-    assert check_exact(tiny_model(model_type, dtype), TEXT, ExactMode(), 32, batch_size) is None
+    assert first_mismatch(tiny_model(model_type, dtype), TEXT, ExactMode(), 32, batch_size) is None
 
 
 FUNCTIONS = [torch.sigmoid, torch.nn.functional.silu, torch.nn.functional.gelu, torch.tanh]

@@ -19,7 +19,7 @@ from copyspec_eval.decoding import model_cache
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.model_cache import ModelCache, ModelCacheRunner
-from copyspec_eval.decoding.paired import Baseline, PairedEngine
+from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.base import Drafter, NoDrafter
@@ -191,13 +191,12 @@ def test_a_draft_model_drafts_for_it() -> None:
 def test_both_arms_of_a_pair_have_it(architecture: str) -> None:
     model = model_of(architecture)
     made = engine(model, DraftOptions("copyspec", gamma=1), cache="model")
-    baselines: list[Baseline] = []
+    answered: list[PairedAnswer] = []
     PairedEngine(model, [made]).generate(
-        asked(prompts(), BUDGET),
-        lambda index, answers: baselines.extend(answer.baseline for answer in answers),
+        asked(prompts(), BUDGET), lambda index, answers: answered.extend(answers)
     )
-    assert [baseline.generation.token_ids for baseline in baselines] == wanted(model)
-    assert all(baseline.difference is None for baseline in baselines)
+    assert [answer.baseline.token_ids for answer in answered] == wanted(model)
+    assert all(answer.difference is None for answer in answered)
 
 
 @pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])

@@ -37,7 +37,7 @@ def test_every_drafter_is_as_its_baseline(drafter: str, exact: bool, batch_size:
     alone = engine_of(model, NoDrafter).generate(asked(prompts(), BUDGET))
     for pair, wanted in zip(pairs_of(model, maker, exact, batch_size), alone, strict=True):
         assert pair.agreement == "identical"
-        plain = pair.baseline.generation
+        plain = pair.baseline
         assert pair.drafted.token_ids == plain.token_ids == wanted.token_ids
         assert plain.counts.num_forwards == len(plain.token_ids), "one token counts of a forward"
         assert plain.batch_size == batch_size
@@ -80,7 +80,7 @@ def test_seconds_of_both_arms_are_within_the_wall_clock() -> None:
         started = perf_counter()
         actual = pairs_of(tiny_model("qwen2"), copying(), batch_size=batch_size)
         elapsed = perf_counter() - started
-        both = [answer.counts for p in actual for answer in (p.drafted, p.baseline.generation)]
+        both = [answer.counts for p in actual for answer in (p.drafted, p.baseline)]
         assert 0 < sum(counts.seconds or math.inf for counts in both) <= elapsed
 
 

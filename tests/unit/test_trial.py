@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from asking import model_from
+from steps import first_mismatch
 from tiny_models import skip_if_refused, tiny_config, tiny_model
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
 from copyspec_eval.decoding import attention, model_support, row_runner
 from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.exactness import check_exact
 from copyspec_eval.decoding.modules import experts
 from copyspec_eval.decoding.trial import check_cache
 from copyspec_eval.errors import ModelError
@@ -91,7 +91,7 @@ def test_a_scale_per_tensor(dtype: torch.dtype, over: tuple[int, ...]) -> None:
     is_sound = over == (2,)
     with nullcontext() if is_sound else pytest.raises(ModelError, match=FROM_THE_STEP):
         check(model, exact=False)
-    assert is_sound != bool(check_exact(model, range(1, 60), ExactMode(16), 15, batch_size=1))
+    assert is_sound != bool(first_mismatch(model, range(1, 60), ExactMode(16), 15, 1))
 
 
 @pytest.mark.parametrize("exact", [True, False])
