@@ -84,11 +84,10 @@ def test_speedup_is_forwards_saved_times_their_cost(traces, exact):
 
     def finish(index: int, answers: list[PairedAnswer]) -> None:
         [answer] = answers
-        generation, baseline = answer.generation, answer.baseline
-        assert generation.token_ids == traces[index].answer_ids
-        assert baseline.difference is None
-        drafted.append(generation)
-        plain.append(baseline.generation)
+        assert answer.generation.token_ids == traces[index].answer_ids
+        assert answer.difference is None
+        drafted.append(answer.generation)
+        plain.append(answer.baseline)
 
     paired.warm_up(sequences[0])
     costs = StepCosts(model)

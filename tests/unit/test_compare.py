@@ -180,7 +180,6 @@ def test_lines_name_each_difference_and_hold_any_text():
         r"- t doc 1 turn 1: diverged at character 4: A '\u2028end', B ends",
         "- t doc 2 turn 1 repeat 1: another prompt",
         "- t doc 5 turn 1: missing in A",
-        "- documents answered in a different order: 3",
     ]
     assert rendered.endswith(
         "\nNOT EQUAL: 2 diverged, 1 missing, 1 other prompt; identical: 3 of 7 answers\n"
