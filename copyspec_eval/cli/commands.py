@@ -100,7 +100,6 @@ def report(arguments: argparse.Namespace) -> None:
     from copyspec_eval.reports import leaderboard, leaderboard_forms
     from copyspec_eval.reports.page.build import write_report
     from copyspec_eval.reports.recorded import read_runs
-    from copyspec_eval.reports.runs import listing
 
     runs = read_runs(arguments.runs)
     board = leaderboard.leaderboard(runs)
@@ -109,10 +108,6 @@ def report(arguments: argparse.Namespace) -> None:
         _show(leaderboard_forms.overview(board, arguments.wide))
     else:
         _show(leaderboard_forms.FORMS[arguments.format](board))
-    # Shards are one run in several folders.
-    is_one = len(arguments.runs) == 1 and arguments.runs[0] == runs[0].folder
-    if arguments.format == "table" and is_one:
-        _show(f"\n{listing(runs[0].folder)}")
     for path in written:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:

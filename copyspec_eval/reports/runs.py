@@ -39,14 +39,6 @@ class Results(NamedTuple):
     cut_short: dict[str, str]  # a note on each run that neither reached its end nor was continued
 
 
-_RUN_FILES = {
-    "results_*.json": "lm-eval's results",
-    "samples_*.jsonl": "prompts, answers and scores",
-    "turns*.jsonl": "counts, times and tokens of every turn",
-    "report.html": "a page for the browser: charts, and every answer with its copied text",
-    "manifest.json": "hardware, versions, settings and command",
-}
-
 _TokenIds = dict[tuple[str, int, str, str], tuple[int, ...] | None]
 _Logs = dict[str, tuple[str, Path]]
 Scores = dict[str, dict[str, dict[int, float]]]  # `{task: {"metric,filter": {doc_id: value}}}`
@@ -168,12 +160,6 @@ def _arm_name(row: TurnRecord, manifests: Mapping[str, RunManifest]) -> str:
     drafting = manifest.spec.drafting
     names = ("gamma", "num_draft_tokens", "delta")
     return ", ".join([str(row.drafter), *(f"{name}={drafting[name]}" for name in names)])
-
-
-def listing(folder: Path) -> str:
-    newest = {name: max(folder.rglob(name), default=None) for name in _RUN_FILES}
-    places = {path.parent / name: _RUN_FILES[name] for name, path in newest.items() if path}
-    return "".join(f"{place}: {what}\n" for place, what in places.items())
 
 
 def _newest_logs(folder: Path) -> _Logs:
