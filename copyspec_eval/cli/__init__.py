@@ -113,10 +113,19 @@ def _add_models(choices: _Commands) -> None:
         "similarity.",
     ).add_argument
     add("table", metavar="TABLE", help="one of the names below")
-    add("--model", required=True, metavar="NAME", help=_MODEL)
+    what = f"{_MODEL}; several are rows of one table"
+    add("--model", required=True, nargs="+", metavar="NAME", help=what)
     add("--draft-model", metavar="NAME", help="for tables with a draft model")
+    what = "tasks of the table, e.g. mbpp_evalplus_paper (default: the paper's)"
+    add("--tasks", nargs="+", default=[], metavar="TASK", help=what)
     add("--limit", type=int, metavar="N", help="documents per task (default: the paper's)")
     add("--model-args", default="", metavar="K=V,…", help="further --model_args for lm-eval")
+    add("--gen-kwargs", metavar="K=V,…", help="--gen_kwargs for lm-eval, e.g. max_gen_toks=300")
+    add("--system-instruction", metavar="TEXT", help="system message of every conversation")
+    what = "FastChat's template for MT-Bench and MT-Redundant (default: by the model's name)"
+    add("--template", metavar="NAME", help=what)
+    what = "the model has no chat template: prompts are completed"
+    add("--base", action="store_true", dest="is_base", help=what)
     add("--batch-size", default="1", metavar="N", help="default: 1")
     add("--out", default=Path("runs/paper"), **_DIR, help="output folder (default: runs/paper)")
     add("--plan", action="store_true", help="dry run: print commands and estimated time")

@@ -182,17 +182,27 @@ def paper(arguments: argparse.Namespace) -> None:
     from copyspec_eval.paper import plan, tables
 
     model_args, secrets = plan.arguments(arguments.model_args)
-    names = ("model", "out", "limit", "draft_model", "batch_size")
+    names = ("out", "limit", "draft_model", "batch_size", "tasks", "is_base")
     given = {name: getattr(arguments, name) for name in names}
-    request = plan.Request(**given, model_args=model_args, secrets=secrets)
-    table = tables.table_named(arguments.table, request)
+    template = arguments.template and json.dumps({"template": arguments.template})
+    options = {
+        "--gen_kwargs": arguments.gen_kwargs,
+        "--system_instruction": arguments.system_instruction,
+        "--metadata": template,
+    }
+    given["options"] = {name: value for name, value in options.items() if value}
+    requests = [
+        plan.Request(model, **given, model_args=model_args, secrets=secrets)
+        for model in dict.fromkeys(arguments.model)
+    ]
+    table = tables.table_named(arguments.table, requests[0])
     if arguments.plan:
-        _show(tables.planned(table, request, arguments.tokens_per_second))
+        _show(tables.planned(table, requests, arguments.tokens_per_second))
         return
-    plan.make(table.runs(request), request)
-    text = tables.render(table, request)
-    journal.replace(arguments.out / f"{arguments.table}.md", text)
-    _show(text)
+    with journal.alone(arguments.out / "paper"):
+        for request in requests:
+            plan.make(table.runs(request), request)
+        _show(tables.write(table, requests, arguments.out / f"{arguments.table}.md"))
 
 
 def export(arguments: argparse.Namespace) -> None:

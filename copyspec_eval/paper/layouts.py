@@ -1,5 +1,6 @@
 """The cells of the paper's tables, from the runs that a table needs, in the order of its plan."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from copyspec_eval.reports.tables import Column, figure, interval_column, metric
 
 _SOURCE = (
     "The paper (arXiv 2502.08923): Llama-3.1-8B-Instruct in float32 on an A100; speed-ups of its "
-    "abstract are the best of its models and categories."
+    "abstract are the best of its models and categories. Of the 160 answers behind its base speed "
+    "on MT-Redundant, 147 ran to 1,024 tokens, most of them into invented further turns."
 )
 
 # As the authors report it: Llama-3.1-8B, MT-Redundant, both turns; with copying by γ.
@@ -34,6 +36,7 @@ _BEST_SPEEDUPS = {
 _COPYING_OVER_DRAFT_MODEL = 0.49  # on turn 2 of MT-Redundant, over all categories
 
 _SIZE, _EPOCHS = 300, 10  # of word2vec
+_SIMILARITY_GAMMAS = range(2, 30)
 
 _PROMPT_LENGTHS = (0, 128, 256, 512, 1024, 2048, 10**9)
 
@@ -51,9 +54,9 @@ class Answered(NamedTuple):
     def figures(self, line: Any, turn: int | None = None, category: str = "") -> "Series[Any]":
         if turn is None:
             return self.board.lines.loc[line]
-        if category:
-            return self.board.by_category.loc[line, turn, category]
-        return self.board.by_turn.loc[line, turn]
+        place = (line, turn, category) if category else (line, turn)
+        table = self.board.by_category if category else self.board.by_turn
+        return table.loc[place] if place in table.index else Series(math.nan, table.columns)
 
     def cells(self, line: Any, columns: Sequence[Column], category: str = "") -> list[object]:
         """The cells of a line, or of one of its categories, each on its column's turn."""
@@ -82,6 +85,12 @@ _SPEEDUP = metric_column("speedup", ".2f")
 _INTERVAL = interval_column("speedup")
 _COPIED = metric_column("copied_share", ".2%", "% copied")
 _ROUNDED_COPIED = metric_column("copied_share", ".1%", "% copied")
+_ENDED = (
+    interval_column("speedup_ended"),
+    metric_column("cut_share", ".0%"),
+    metric_column("looped_share", ".1%"),
+)
+"""What says how much of a speed-up comes from answers that loop until the budget ends them."""
 _TAU = metric_column("accepted_per_attempt", ".2f", "τ")
 _IDENTICAL = metric_column("identical", ".1%")
 _COPYSPEC = _SPEED._replace(heading="CopySpec")
@@ -97,7 +106,10 @@ def _on_turns(turns: Sequence[int], *columns: Column) -> list[Column]:
     return all_columns
 
 
-_ARM = (_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP), _COPIED, _TAU, _IDENTICAL)
+_ARM = (
+    *(_SPEED, _INTERVAL, *_on_turns((1, 2), _SPEED, _SPEEDUP)),
+    *(_COPIED, _TAU, _IDENTICAL, *_ENDED),
+)
 
 
 def _headers(columns: Sequence[Column]) -> list[str]:
@@ -117,7 +129,7 @@ def _arm_rows(answered: Answered, labels: Mapping[Any, str], columns: Sequence[C
 def main_results(runs: Sequence[Answered]) -> Table:
     """The paper's main table: a column per data set, a row per variant and metric."""
     by_task = {each.run.task: each for each in runs}
-    tasks = [task for task in plan.IN_THE_PAPER if task in by_task]
+    tasks = [task for task in TASKS if task in by_task]
     columns = [_main_column(by_task[task]) for task in tasks]
     keys = dict.fromkeys(key for column in columns for key in column)
     rows: _Rows = [[*key, *(col.get(key, "") for col in columns)] for key in keys]
@@ -141,7 +153,7 @@ def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
         ("both", "score"): score,
         ("base model", "tokens/s"): _BASE.cell(figures),
     }
-    for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL):
+    for each in (_COPIED, _SPEED, _INTERVAL, _TAU, _IDENTICAL, *_ENDED):
         column["CopySpec", each.heading] = each.cell(figures)
     for turn in range(1, TASKS[answered.run.task].num_turns + 1):
         figures = answered.figures(line, turn)
@@ -154,7 +166,7 @@ def _main_column(answered: Answered) -> dict[tuple[str, str], object]:
 def categories(runs: Sequence[Answered]) -> Table:
     """A row per category: on each turn base model, copying, speed-up, copied share and score."""
     score = RATING._replace(heading="score")
-    columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, score)
+    columns = _on_turns((1, 2), _BASE, _COPYSPEC, _SPEEDUP, _ROUNDED_COPIED, *_ENDED, score)
     rows: _Rows = []
     for each in runs:
         name, line = TASKS[each.run.task].name, each.line(drafter="copyspec")
@@ -170,47 +182,57 @@ def gammas(runs: Sequence[Answered]) -> Table:
     plain = _PLAIN_TOKENS_PER_SECOND
     paper = {f"γ = {gamma}": f"{speed} ({speed / plain:.2f})" for gamma, speed in _BY_GAMMA.items()}
     paper["base model"] = f"{plain}"
-    rows = _rows_by(runs, "gamma", "γ = {}")
-    rows = [[*row, paper.get(str(row[0]), "")] for row in rows]
-    return Table(["", *_headers(_ARM), "paper (×)"], rows, [_SOURCE])
+    rows = [
+        [*row, paper.get(str(row[1]), "") if row[0] == TASKS[plan.MT_REDUNDANT].name else ""]
+        for row in _rows_by(runs, "gamma", "γ = {}")
+    ]
+    return Table(["data set", "", *_headers(_ARM), "paper (×)"], rows, [_SOURCE])
 
 
 def numbers_copied(runs: Sequence[Answered]) -> Table:
     """A row per number of copied tokens, under the base model's; 0 is what looking alone costs."""
     rows = _rows_by(runs, "num_draft_tokens", "{}")
-    return Table(["tokens copied", *_headers(_ARM)], rows, [])
+    return Table(["data set", "tokens copied", *_headers(_ARM)], rows, [])
 
 
 def _rows_by(runs: Sequence[Answered], setting: str, label: str) -> _Rows:
-    [answered] = runs
-    values = answered.board.settings[f"drafting.{setting}"].astype(int).sort_values()
-    return _arm_rows(answered, {line: label.format(value) for line, value in values.items()}, _ARM)
+    rows: _Rows = []
+    for each in runs:
+        values = each.board.settings[f"drafting.{setting}"].astype(int).sort_values()
+        labels = {line: label.format(value) for line, value in values.items()}
+        rows += [[TASKS[each.run.task].name, *row] for row in _arm_rows(each, labels, _ARM)]
+    return rows
 
 
 def draft_models(runs: Sequence[Answered]) -> Table:
-    """A row per δ and category: on each turn base model, draft model, and copying before it."""
+    """A row per δ and category: on each turn base model, draft model, and copying before it.
+
+    Speed-ups of ended answers, and shares, are those of copying with γ = 3 before it.
+    """
     headings = [f"copying (γ = {gamma}) + draft model" for gamma in (3, 5)]
     speeds = [_SPEED._replace(heading=heading) for heading in ("draft model", *headings)]
-    columns = _on_turns((1, 2), _BASE, *speeds)
+    columns = _on_turns((1, 2), _BASE, *speeds, *_ENDED)
     rows: _Rows = []
     notes: list[str] = []
     for each in runs:
         alone = each.line(drafter="none")
         copying = [each.line(drafter="copyspec", gamma=gamma) for gamma in (3, 5)]
-        lines = [alone, alone, *copying] * 2
-        delta = each.board.settings.at[alone, "drafting.delta"]
+        lines = [alone, alone, *copying, *copying[:1] * len(_ENDED)] * 2
+        name, delta = TASKS[each.run.task].name, each.board.settings.at[alone, "drafting.delta"]
         for category in each.categories(alone):
             cells = [
                 column.cell(each.figures(line, column.turn, category))
                 for line, column in zip(lines, columns, strict=True)
             ]
-            rows.append([str(delta), category or "average", *cells])
+            rows.append([name, str(delta), category or "average", *cells])
         for turn in (1, 2):
             fast, slow = (each.figures(n, turn)["tokens_per_second"] for n in (copying[0], alone))
             gain = f"{fast / slow - 1:+.0%} over the draft model alone"
-            notes.append(f"δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}")
+            notes.append(
+                f"{name}, δ = {delta}, turn {turn}: copying (γ = 3) + draft model is {gain}"
+            )
     notes.append(f"the paper has {_COPYING_OVER_DRAFT_MODEL:+.0%} on turn 2, on average")
-    return Table(["δ", "category", *_headers(columns)], rows, notes)
+    return Table(["data set", "δ", "category", *_headers(columns)], rows, notes)
 
 
 def self_correction(runs: Sequence[Answered]) -> Table:
@@ -218,7 +240,7 @@ def self_correction(runs: Sequence[Answered]) -> Table:
     [answered] = runs
     tau = _TAU._replace(heading="τ1")
     model_tau = metric_column("model_accepted_per_attempt", ".2f", "τ2")
-    columns = _on_turns((1, 2, 3), _COPIED, _SPEED, _SPEEDUP, tau, model_tau)
+    columns = [*_on_turns((1, 2, 3), _COPIED, _SPEED, _SPEEDUP, tau, model_tau), *_ENDED]
     lines = answered.board.lines
     rows = _arm_rows(answered, lines["drafter"].to_dict(), columns)
     right = [figure(lines.iloc[0], f"score_acc_turn{turn}", ".3f") for turn in (1, 3)]
@@ -230,7 +252,7 @@ def self_correction(runs: Sequence[Answered]) -> Table:
 
 def context_lengths(runs: Sequence[Answered]) -> Table:
     """A row per range of prompt lengths, over both data sets."""
-    columns = (_BASE, _COPYSPEC, _INTERVAL, _ROUNDED_COPIED)
+    columns = (_BASE, _COPYSPEC, _INTERVAL, _ROUNDED_COPIED, *_ENDED)
     turns = concat([each.board.turns for each in runs], ignore_index=True)
     turns["conversation"] = turns.groupby(["task", "doc_id"], sort=False).ngroup()
     turns["length"] = cut(turns["num_prompt_tokens"], [*_PROMPT_LENGTHS], right=False)
@@ -253,7 +275,7 @@ def similarity_table(runs: Sequence[Answered]) -> Table:
             questions = " ".join((answer.doc or {})["turns"])
             by_document.setdefault(answer.doc_id, [questions]).append(answer.text)
         texts = [" ".join(parts).split() for parts in by_document.values()]
-        for gamma in plan.GAMMAS:
+        for gamma in _SIMILARITY_GAMMAS:
             similarity = mean_similarity(texts, gamma)
             rows.append([TASKS[each.run.task].name, str(gamma), f"{similarity:.4f}"])
     notes = [

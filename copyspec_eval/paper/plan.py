@@ -1,9 +1,12 @@
 """The runs that a table of the paper needs: commands of lm-eval, run one after the other."""
 
+import ctypes
+import itertools
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +27,8 @@ GAMMAS = tuple(range(2, 11))
 MT_REDUNDANT, MT_BENCH = "mt_redundant_paper", "mt_bench_paper"
 GSM8K = "gsm8k_self_correction_paper"
 CNN_DAILYMAIL = "cnn_dailymail_extractive_paper"
-HUMANEVAL = "humaneval_evalplus_paper"
+HUMANEVAL, MBPP = "humaneval_evalplus_paper", "mbpp_evalplus_paper"
+_DIE_WITH_PARENT = 1  # <sys/prctl.h>
 
 
 class Task(NamedTuple):
@@ -40,13 +44,13 @@ class Task(NamedTuple):
 
 TASKS = {
     MT_REDUNDANT: Task("MT-Redundant", 2, 80, 410),
-    MT_BENCH: Task("MT-Bench", 2, 80, 430),
-    GSM8K: Task("GSM-8K", 3, 104, 100, "score_acc_turn3", is_whole=False),
     CNN_DAILYMAIL: Task("CNN/DM", 1, 101, 100, "score_rougeL_unstemmed", is_whole=False),
+    GSM8K: Task("GSM-8K", 3, 104, 100, "score_acc_turn3", is_whole=False),
+    MT_BENCH: Task("MT-Bench", 2, 80, 430),
     HUMANEVAL: Task("HumanEval", 1, 164, 300, "score_pass@1_base"),
+    MBPP: Task("MBPP", 1, 378, 200, "score_pass@1_base"),
 }
-IN_THE_PAPER = (MT_REDUNDANT, CNN_DAILYMAIL, GSM8K, MT_BENCH, HUMANEVAL)
-"""In the order of its main table."""
+"""In the order of the paper's main table, which has all but the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class Request:
     draft_model: str | None = None
     model_args: Mapping[str, Any] = field(default_factory=dict)
     batch_size: str = "1"
+    tasks: Sequence[str] = ()  # in place of a table's own
+    is_base: bool = False  # whether prompts are completed, since the model has no chat template
+    options: Mapping[str, str] = field(default_factory=dict)  # further ones of lm-eval
     secrets: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -82,7 +89,7 @@ class PlannedRun:
         return answers * task.tokens_per_answer * (len(self.arms) + 1)
 
     def folder(self, request: Request) -> Path:
-        return request.out / self.name
+        return request.out / f"{Path(request.model).name}-{self.name}"
 
     def command(self, request: Request) -> list[str]:
         """Arguments of lm-eval; as in the reference, every turn is prefilled anew."""
@@ -93,12 +100,15 @@ class PlannedRun:
         arguments += [f"{name}={value}" for name, value in others.items()]
         command = ["run", "--model", "copyspec", "--model_args", ",".join(arguments)]
         command += ["--tasks", self.task, "--confirm_run_unsafe_code"]
-        command += [] if self.task in (MT_REDUNDANT, MT_BENCH) else ["--apply_chat_template"]
+        is_chat = self.task not in (MT_REDUNDANT, MT_BENCH) and not request.is_base
+        command += ["--apply_chat_template"] if is_chat else []
+        command += itertools.chain.from_iterable(request.options.items())
         if request.limit or not TASKS[self.task].is_whole:
             command += ["--limit", str(self.num_documents(request))]
         command += ["--batch_size", request.batch_size, "--log_samples"]
-        command += ["--output_path", str(folder), "--use_cache", str(folder / "answers")]
-        return command
+        # Both names tell the run, so that commands can be copied and run in one folder.
+        cache = folder / f"{folder.name}-answers"
+        return [*command, "--output_path", str(folder), "--use_cache", str(cache)]
 
 
 def in_shell(command: Sequence[str]) -> str:
@@ -157,6 +167,13 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         print(in_shell(command), file=sys.stderr, flush=True)
         # What lm-eval prints is not the table.
         command = [sys.executable, "-m", "copyspec_eval", *command]
-        if code := subprocess.run(command, stdout=2, env=environment).returncode:
+        how: dict[str, Any] = {"stdout": 2, "env": environment, "preexec_fn": _end_with_parent}
+        if code := subprocess.run(command, **how).returncode:
             reason = f"its run failed (exit code {code})"
             raise DataError(f"{folder}: {reason}; the same command goes on")
+
+
+def _end_with_parent() -> None:
+    """Have Linux end this process when its parent is killed, which can then end none itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)

@@ -3,8 +3,15 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from copyspec_eval import journal
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.paper import layouts, plan
 from copyspec_eval.paper.plan import PlannedRun, Request
@@ -29,6 +36,13 @@ def _with_draft_model(delta: int) -> tuple[str, ...]:
 _CORRECTED = (_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))
 
 
+class Lines(NamedTuple):
+    """A figure beside a table, by headings: a line per y and data set, over x."""
+
+    x: str
+    y: tuple[str, ...]
+
+
 class PaperTable(NamedTuple):
     """A table and its runs, one per task and tuple of arms; "{}" is the draft model, if any."""
 
@@ -37,18 +51,19 @@ class PaperTable(NamedTuple):
     tasks: Sequence[str] = (plan.MT_REDUNDANT,)
     arms: Sequence[tuple[str, ...]] = ((_USUAL,),)
     exact: bool = True
+    lines: Lines | None = None
 
     def runs(self, request: Request) -> list[PlannedRun]:
         model = request.draft_model
         runs = []
-        for task, arms in itertools.product(self.tasks, self.arms):
+        for task, arms in itertools.product(request.tasks or self.tasks, self.arms):
             usable = [arm.format(model) for arm in arms if model or "{}" not in arm]
             runs.append(plan.planned_run(task, usable, self.exact))
         return runs
 
 
 TABLES = {
-    "main": PaperTable("Main results, per task and turn", layouts.main_results, tuple(plan.TASKS)),
+    "main": PaperTable("Main results, per task and turn", layouts.main_results, [*plan.TASKS][:-1]),
     "categories": PaperTable("MT-Redundant and MT-Bench by category", layouts.categories, _CHATS),
     "gamma": PaperTable("MT-Redundant by γ", layouts.gammas, arms=[_GAMMAS]),
     "copied-tokens": PaperTable(  # exact steps do not hold a hundred
@@ -64,10 +79,14 @@ TABLES = {
         "GSM8K with self-correction", layouts.self_correction, (plan.GSM8K,), [_CORRECTED]
     ),
     "context-length": PaperTable(
-        "Speed by the length of the prompt", layouts.context_lengths, _CHATS
+        "Speed by the length of the prompt",
+        *(layouts.context_lengths, _CHATS),
+        lines=Lines("tokens of the prompt", ("base tokens/s", "CopySpec")),
     ),
     "similarity": PaperTable(
-        "γ by the cosine similarity of a word and the γ before it", layouts.similarity_table, _CHATS
+        "γ by the cosine similarity of a word and the γ before it",
+        *(layouts.similarity_table, _CHATS),
+        lines=Lines("γ", ("mean cosine similarity",)),
     ),
 }
 
@@ -78,35 +97,75 @@ def table_named(name: str, request: Request) -> PaperTable:
     if name not in TABLES:
         raise unknown_option("table of the paper", name, TABLES)
     table = TABLES[name]
+    for task in request.tasks:
+        if task not in plan.TASKS:
+            raise unknown_option("task of the paper", task, plan.TASKS)
+    if request.tasks and table.layout is layouts.self_correction:
+        raise OptionError(f"the table {name} is of {plan.GSM8K} alone; leave --tasks out")
     if not request.draft_model and any(all("{}" in arm for arm in arms) for arms in table.arms):
         raise OptionError(f"the table {name} needs a draft model; give --draft-model NAME")
     return table
 
 
-def render(table: PaperTable, request: Request) -> str:
-    """The table as Markdown: its cells, what it is to be read with, conditions and commands."""
-    runs = table.runs(request)
-    folders = [run.folder(request) for run in runs]
-    boards = [leaderboard([read_recorded(folder)]) for folder in folders]
-    answered = list(map(layouts.Answered, runs, folders, boards))
-    headers, rows, notes = table.layout(answered)
-    notes += [shareable(note) for board in boards for note in board.notes]
+def write(table: PaperTable, requests: Sequence[Request], path: Path) -> str:
+    """The table as Markdown, written to `path` with its figure beside it; a request per model.
+
+    It has the cells, what they are to be read with, conditions and commands.
+    """
+    answered = {
+        Path(request.model).name: [
+            layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
+            for run in table.runs(request)
+            for folder in [run.folder(request)]
+        ]
+        for request in requests
+    }
+    by_model = {model: table.layout(runs) for model, runs in answered.items()}
+    headers = ["model", *next(iter(by_model.values())).headers]
+    rows = [[model, *row] for model, each in by_model.items() for row in each.rows]
+    all_runs = list(itertools.chain.from_iterable(answered.values()))
+    notes = [note for each in by_model.values() for note in each.notes]
+    notes += [shareable(note) for each in all_runs for note in each.board.notes]
     parts = [f"# {table.title}\n", terminal(headers, rows)]
+    if table.lines and rows:
+        journal.replace(path.with_suffix(".svg"), _drawn(table.lines, headers, rows))
+        parts.append(f"![{table.title}]({path.stem}.svg)\n")
     parts.append("".join(f"* {note}\n" for note in dict.fromkeys(notes)))
-    for each in answered:
+    for each in all_runs:
         conditions = "".join(f"{line}\n" for line in in_words(each.board))
-        parts.append(f"## Conditions of {each.run.name}\n\n{conditions}")
-    commands = "".join(f"{shareable(plan.in_shell(run.command(request)))}\n" for run in runs)
+        parts.append(f"## Conditions of {each.folder.name}\n\n{conditions}")
+    commands = "".join(f"{shareable(command)}\n" for command in _commands(table, requests))
     parts.append(f"## Commands\n\n```\n{commands}```\n")
-    return "\n".join(parts)
+    journal.replace(path, text := "\n".join(parts))
+    return text
 
 
-def planned(table: PaperTable, request: Request, tokens_per_second: float) -> str:
+def _drawn(lines: Lines, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+    """The figure as SVG, the same bytes for the same rows."""
+    frame = DataFrame(rows, columns=headers)
+    series = [name for name in ("model", "data set") if name in headers]
+    with rc_context({"svg.hashsalt": "copyspec", "svg.fonttype": "none"}):
+        figure = Figure(layout="constrained")
+        axes = figure.add_subplot(xlabel=lines.x, ylabel=", ".join(lines.y))
+        for names, part in frame.groupby(series, sort=False):
+            for y in lines.y:
+                axes.plot(part[lines.x], part[y].astype(float), "o-", label=", ".join([*names, y]))
+        axes.legend()
+        figure.savefig(drawn := BytesIO(), format="svg", metadata={"Date": None})
+    return drawn.getvalue()
+
+
+def _commands(table: PaperTable, requests: Sequence[Request]) -> list[str]:
+    return [plan.in_shell(run.command(each)) for each in requests for run in table.runs(each)]
+
+
+def planned(table: PaperTable, requests: Sequence[Request], tokens_per_second: float) -> str:
     """The commands, and how long they take at most at the speed of plain decoding."""
     if not 0 < tokens_per_second < math.inf:
         actual = f"got {tokens_per_second} (default: 35.5)"
         raise OptionError(f"--tokens-per-second must be positive, {actual}")
-    runs = table.runs(request)
-    hours = sum(run.num_tokens(request) for run in runs) / tokens_per_second / 3600
-    lines = [plan.in_shell(run.command(request)) for run in runs]
-    return "\n".join([*lines, f"# about {hours:.1f} hours at {tokens_per_second:g} tokens/s", ""])
+    tokens = sum(run.num_tokens(each) for each in requests for run in table.runs(each))
+    hours = (
+        f"# about {tokens / tokens_per_second / 3600:.1f} hours at {tokens_per_second:g} tokens/s"
+    )
+    return "\n".join([*_commands(table, requests), hours, ""])

@@ -1,5 +1,6 @@
 """The paper's tables: their runs, and their cells computed by hand."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from copyspec_eval.paper import layouts, plan, tables
 from copyspec_eval.paper.plan import Request
 from copyspec_eval.paper.tables import TABLES
 from copyspec_eval.records import TurnRecord
+from copyspec_eval.redaction import shareable
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.types import DraftCounts, DraftOptions, TurnCounts
@@ -83,15 +85,17 @@ def test_the_draft_model_alone_and_behind_copying(tmp_path):
         ]
         arms.append((options, rows))
     headers, rows_, notes = layouts.draft_models([answered(tmp_path, run, arms)])
-    assert headers[:4] == ["δ", "category", "turn 1: base tokens/s", "draft model"]
-    assert rows_ == [
+    assert headers[:5] == ["data set", "δ", "category", "turn 1: base tokens/s", "draft model"]
+    assert headers[7:10] == ["speed-up (ended)", "cut by length", "looped"]
+    assert [[*row[1:7], *row[10:14]] for row in rows_] == [
         ["3", "math", "1.00", "2.50", "3.33", "2.50", "1.00", "2.50", "3.33", "5.00"],
         ["3", "writing", "1.00", "5.00", "5.00", "10.00", "1.00", "2.50", "5.00", "5.00"],
         ["3", "average", "1.00", "3.33", "4.00", "4.00", "1.00", "2.50", "4.00", "5.00"],
     ]
     assert notes[:2] == [
-        "δ = 3, turn 1: copying (γ = 3) + draft model is +20% over the draft model alone",
-        "δ = 3, turn 2: copying (γ = 3) + draft model is +60% over the draft model alone",
+        f"MT-Redundant, δ = 3, turn {turn}: copying (γ = 3) + draft model is +{gain}% over the "
+        "draft model alone"
+        for turn, gain in ((1, 20), (2, 60))
     ]
 
 
@@ -115,6 +119,7 @@ def test_tau_and_copied_share_per_turn(tmp_path):
     assert by_turn["accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
     assert by_turn["context_accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
     headers, cells, _ = layouts.gammas([of_run])
+    assert "looped" in headers
     base, gamma = (dict(zip(headers, line, strict=False)) for line in cells)
     assert (base[""], base["tokens/s"], base["paper (×)"]) == ("base model", "1.00", "35.5")
     assert (gamma[""], gamma["tokens/s"]) == ("γ = 2", "2.00")
@@ -137,19 +142,39 @@ def test_prompt_lengths_share_out_the_turns(tmp_path):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_has_a_plan(name, capsys):
-    command = ["paper", name, "--model", "org/model", "--draft-model", "org/small", "--plan"]
-    assert main([*command, "--limit", "8", "--tokens-per-second", "10"]) == 0
+    command = ["paper", name, "--model", "org/model", "org/other", "--draft-model", "org/small"]
+    assert main([*command, "--plan", "--limit", "8", "--tokens-per-second", "10"]) == 0
     *commands, estimate = capsys.readouterr().out.splitlines()
     runs = TABLES[name].runs(replace(REQUEST, limit=8))
-    assert len(commands) == len(runs)
-    for line, run in zip(commands, runs, strict=True):
-        assert line.startswith(
-            "copyspec-eval run --model copyspec --model_args pretrained=org/model"
-        )
+    models = [(model, run) for model in ("model", "other") for run in runs]
+    for line, (model, run) in zip(commands, models, strict=True):
+        start = f"copyspec-eval run --model copyspec --model_args pretrained=org/{model}"
+        assert line.startswith(start)
         assert f"--tasks {run.task}" in line
         assert "--limit 8" in line
-    tokens = sum(run.num_tokens(replace(REQUEST, limit=8)) for run in runs)
+    tokens = 2 * sum(run.num_tokens(replace(REQUEST, limit=8)) for run in runs)
     assert estimate == f"# about {tokens / 36000:.1f} hours at 10 tokens/s"
+    words = [shareable(line).split() for line in commands]
+    for option in ("--output_path", "--use_cache"):
+        places = {line[line.index(option) + 1] for line in words}
+        assert len(places) == len(commands), "each has its own, wherever it is copied to"
+
+
+def test_options_reach_every_command(capsys):
+    command = ["paper", "gamma", "--model", "M", "--plan", "--gen-kwargs", "max_gen_toks=30"]
+    command += ["--system-instruction", "Be brief.", "--template", "qwen-7b-chat", "--base"]
+    assert main([*command, "--tasks", "mbpp_evalplus_paper", "humaneval_evalplus_paper"]) == 0
+    *commands, _ = map(shlex.split, capsys.readouterr().out.splitlines())
+    tasks = [words[words.index("--tasks") + 1] for words in commands]
+    assert tasks == ["mbpp_evalplus_paper", "humaneval_evalplus_paper"]
+    for words in commands:
+        assert "--apply_chat_template" not in words
+        for name, value in {
+            "--gen_kwargs": "max_gen_toks=30",
+            "--system_instruction": "Be brief.",
+            "--metadata": '{"template": "qwen-7b-chat"}',
+        }.items():
+            assert words[words.index(name) + 1] == value
 
 
 def test_samples_are_the_papers():
@@ -177,7 +202,11 @@ def test_wrong_requests_are_refused():
     with pytest.raises(OptionError, match="--limit 0 is not a number of documents"):
         tables.table_named("gamma", replace(REQUEST, limit=0))
     with pytest.raises(OptionError, match=r"--tokens-per-second must be positive, got 0\.0"):
-        tables.planned(TABLES["gamma"], REQUEST, 0.0)
+        tables.planned(TABLES["gamma"], [REQUEST], 0.0)
+    with pytest.raises(OptionError, match=r"unknown task of the paper 'mbpp'"):
+        tables.table_named("gamma", replace(REQUEST, tasks=["mbpp"]))
+    with pytest.raises(OptionError, match="is of gsm8k_self_correction_paper alone; leave --tas"):
+        tables.table_named("self-correction", replace(REQUEST, tasks=["mt_bench_paper"]))
     with pytest.raises(OptionError, match="needs a draft model; give --draft-model NAME"):
         tables.table_named("draft-model", replace(REQUEST, draft_model=None))
 
@@ -186,7 +215,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path):
     request = replace(REQUEST, out=tmp_path)
     runs = TABLES["gamma"].runs(request)
     folder = runs[0].folder(request)
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "command.json").write_text("[]")
     with pytest.raises(DataError, match=r"has a run of another command .* give another --out"):
         plan.make(runs, request)
