@@ -37,52 +37,49 @@ class JudgeServer(InThread, ThreadingHTTPServer):
         self.authorization: str | None = None
         self.lock = threading.Lock()
 
+    def answer(self, body: dict[str, Any], times: int) -> Reply:
+        return self.judge(body["messages"][-1]["content"], times)
+
 
 class _Handler(Handler):
     server: JudgeServer
 
     def do_POST(self) -> None:
-        body = self.body()
+        body, server = self.body(), self.server
         prompt = body["messages"][-1]["content"]
-        with self.server.lock:
-            self.server.requests.append(body)
-            self.server.asked[prompt] += 1
-            self.server.authorization = self.headers["Authorization"]
-            times = self.server.asked[prompt]
-        reply = self.server.judge(prompt, times)
+        with server.lock:
+            server.requests.append(body)
+            server.asked[prompt] += 1
+            server.authorization = self.headers["Authorization"]
+            times = server.asked[prompt]
+        reply = server.answer(body, times)
         time.sleep(reply.seconds)
         message = {"role": "assistant", "content": reply.text}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         completion = {"id": "j", "object": "chat.completion", "created": 0, "model": "judge"}
-        text = json.dumps({**completion, "choices": [choice]})
+        text = json.dumps({**completion, "choices": choices})
         self.send((text if reply.status == 200 else reply.text).encode(), reply.status)
 
 
 def write_judge_data(folder: Path) -> Path:
     """Made-up prompts and a reference answer, laid out as in `COPYSPEC_DATA_DIR`."""
     single, both = "{question}|{answer}", "{question_1}|{answer_1}|{question_2}|{answer_2}"
-    users = {
-        "single-v1": single,
-        "single-math-v1": f"{single}|ref {{ref_answer_1}}",
-        "single-v1-multi-turn": both,
-        "single-math-v1-multi-turn": f"{both}|ref {{ref_answer_1}}, {{ref_answer_2}}",
-    }
-    prompts: list[dict[str, str]] = [
-        {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user}
-        for name, user in users.items()
-    ]
     pair = "{question}|{answer_a} or {answer_b}"
     pairs = "{question_1}|{question_2}|{answer_a_1}, {answer_a_2} or {answer_b_1}, {answer_b_2}"
-    users = {
-        "pair-v2": pair,
-        "pair-math-v1": f"{pair}|ref {{ref_answer_1}}",
-        "pair-v2-multi-turn": pairs,
-        "pair-math-v1-multi-turn": f"{pairs}|ref {{ref_answer_1}}, {{ref_answer_2}}",
-    }
-    kind = {"type": "pairwise", "output_format": "[[A]]"}
-    prompts += [
-        {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user} | kind
-        for name, user in users.items()
+    pairwise = {"type": "pairwise", "output_format": "[[A]]"}
+    kinds: list[tuple[str, str, str, str, dict[str, str]]] = [
+        ("single-v1", "single-math-v1", single, both, {}),
+        ("pair-v2", "pair-math-v1", pair, pairs, pairwise),
+    ]
+    prompts = [
+        {"name": name, "system_prompt": f"Be {name}.", "prompt_template": template, **more}
+        for plain, math, one, turns, more in kinds
+        for name, template in (
+            (plain, one),
+            (math, f"{one}|ref {{ref_answer_1}}"),
+            (f"{plain}-multi-turn", turns),
+            (f"{math}-multi-turn", f"{turns}|ref {{ref_answer_1}}, {{ref_answer_2}}"),
+        )
     ]
     references = [{"question_id": 2, "choices": [{"index": 0, "turns": ["R1", "R2"]}]}]
     (folder / "mt_bench").mkdir(parents=True)

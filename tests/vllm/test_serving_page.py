@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from timed_models import check_counts
@@ -52,15 +53,10 @@ def environment(real_model: Path, questions: Path) -> dict[str, str]:
 
 
 def start(block: str, folder: Path, environment: dict[str, str], log: str) -> subprocess.Popen[str]:
+    shell: dict[str, Any] = {"cwd": folder, "env": environment, "start_new_session": True}
     with (folder / log).open("w") as file:
         return subprocess.Popen(
-            ["bash", "-euc", block],
-            cwd=folder,
-            env=environment,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+            ["bash", "-euc", block], stdout=file, stderr=subprocess.STDOUT, text=True, **shell
         )
 
 
@@ -111,19 +107,16 @@ def rows(folder: Path) -> list[TurnRecord]:
     return answered
 
 
-def test_a_paired_run_is_complete_and_can_be_compared(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_paired_run_is_complete_and_can_be_compared(environment: dict[str, str], tmp_path: Path):
     run(eager(PAIRED), tmp_path, environment)
     answered = rows(tmp_path / "runs" / "vllm")
     for row in answered:
         assert row.backend == "copyspec-vllm"
-        counts, baseline = row.counts, row.baseline
-        assert baseline is not None
-        assert counts.num_tokens == len(row.token_ids or ())
+        assert row.counts.num_tokens == len(row.token_ids or ())
         check_counts(row)
-        assert baseline.counts.num_forwards == baseline.counts.num_tokens
-        assert (counts.latency_seconds or 0) > 0
+        assert row.baseline is not None
+        assert row.baseline.counts.num_forwards == row.baseline.counts.num_tokens
+        assert (row.counts.latency_seconds or 0) > 0
     assert any(row.spans for row in answered)
     [manifest] = json.loads((tmp_path / "runs" / "vllm" / "manifest.json").read_text())["runs"]
     assert manifest["spec"]["dtype"] == "bfloat16"
