@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,18 +72,14 @@ def damage(source: random.Random, folder: Path, neighbour: Path) -> None:
 
 def snapshot(folder: Path) -> dict[str, tuple[int, object]]:
     """Of everything below `folder` its kind and permissions, and a checksum or a link's target."""
-    actual: dict[str, tuple[int, object]] = {}
-    for place, folders, files in os.walk(folder):
-        for name in folders + files:
-            path = Path(place, name)
-            mode = path.lstat().st_mode
-            content: object = None
-            if stat.S_ISLNK(mode):
-                content = path.readlink()
-            elif stat.S_ISREG(mode):
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-            actual[str(path.relative_to(folder))] = (mode, content)
-    return actual
+
+    def content(path: Path) -> object:
+        if path.is_symlink():
+            return path.readlink()
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+    paths = [*folder.rglob("*")]
+    return {str(path.relative_to(folder)): (path.lstat().st_mode, content(path)) for path in paths}
 
 
 def _flipped(source: random.Random, content: bytes) -> bytes:
@@ -181,24 +176,25 @@ _OF_FILES: tuple[Callable[[Path, Path], Any], ...] = (
 )
 """Of a path and another one, which is the same outside; the last four need that it exists."""
 
+_JUDGED = f"fastchat/{TASK}/model_judgment"
 _OUTPUTS = (
     *("LEADERBOARD.md", "leaderboard.json", "report.html", "report.html.partial", ".partial"),
-    *(".lock", "turns.parquet", "M.jsonl", "fastchat", f"fastchat/{TASK}"),
+    *(".lock", "turns.parquet", "M.jsonl", "fastchat", f"fastchat/{TASK}", _JUDGED),
     *(f"{TASK}/model_answer", f"{TASK}/model_answer/M.jsonl", "leaderboard.csv"),
-    *(f"fastchat/{TASK}/model_judgment", f"fastchat/{TASK}/model_judgment/.lock"),
-    *(f"fastchat/{TASK}/model_judgment/J_single.jsonl", "redundant.jsonl"),
-    *(f"fastchat/{TASK}/model_judgment/.J_single.jsonl.lock", ".redundant.jsonl.lock"),
+    *(f"{_JUDGED}/{name}" for name in (".lock", "J_single.jsonl", ".J_single.jsonl.lock")),
+    *("redundant.jsonl", ".redundant.jsonl.lock"),
 )
 """What commands write to, below the run's folder or a folder that `--out` names."""
 
 
 def _makes_room(path: Path, folder: Path) -> bool:
     """Whether `path` can be made without going through a link or a file."""
-    for parent in reversed(path.relative_to(folder).parents):
-        if (folder / parent).is_symlink() or not (folder / parent).is_dir():
-            if os.path.lexists(folder / parent):
-                return False
-            (folder / parent).mkdir()
+    parents = [folder / parent for parent in reversed(path.relative_to(folder).parents)]
+    for parent in parents:
+        if not os.path.lexists(parent):
+            parent.mkdir()
+        if parent.is_symlink() or not parent.is_dir():
+            return False
     return True
 
 

@@ -63,8 +63,12 @@ def both(model: Any, inputs: dict[str, torch.Tensor], **settings: Any) -> tuple[
     return answers[0], answers[1]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("count", [1, 4])
+ALONE = [pytest.param(1, name, marks=pytest.mark.slow) for name in ("greedy", "processors")]
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"), [*((4, name) for name in SETTINGS), (1, "sampled"), *ALONE]
+)
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_the_sequences_of_generate(model_type: str, count: int, settings: str) -> None:
     skip_if_refused(model_type)
@@ -109,20 +113,16 @@ class Unsure(StoppingCriteria):
 
 @IN_BOTH_WAYS
 def test_stopping_criteria(settings: dict[str, Any]) -> None:
-    model, inputs = tiny_model("llama", torch.float64), padded(1)
+    ask = partial(both, tiny_model("llama", torch.float64), padded(1), **settings)
     for criterion, most in ((Even(), 23), (MaxLengthCriteria(LENGTHS[0] + 9), 9)):
-        [answer, _], _ = both(model, inputs, **settings, stopping_criteria=[criterion])
+        [answer, _], _ = ask(stopping_criteria=[criterion])
         assert answer.shape[1] <= LENGTHS[0] + most
-
-
-@IN_BOTH_WAYS
-def test_a_criterion_that_reads_scores_and_counts_its_calls(settings: dict[str, Any]) -> None:
-    unsure, model = Unsure(), tiny_model("llama", torch.float64)
-    settings = {**settings, "return_dict_in_generate": True, "output_scores": True}
-    theirs, _ = both(model, padded(1), stopping_criteria=[unsure], **settings)
+    unsure = Unsure()
+    with_scores = {"return_dict_in_generate": True, "output_scores": True}
+    theirs, _ = ask(stopping_criteria=[unsure], **with_scores)
     num_tokens = [each.sequences.shape[1] - LENGTHS[0] for each in theirs]
     assert min(num_tokens) < 24
-    assert unsure.calls == 2 * sum(num_tokens)
+    assert unsure.calls == 2 * sum(num_tokens), "a criterion may count its calls"
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32])

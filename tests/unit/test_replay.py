@@ -63,10 +63,11 @@ def test_golden_tokens_per_forward(gamma, total):
 
 
 SLOW = pytest.mark.slow
-TREES = [pytest.param(each, marks=SLOW) for each in AT_LEAST if "tree" in each]
 
 
-@pytest.mark.parametrize("switches", ["", "store=true", *TREES])
+@pytest.mark.parametrize(
+    "switches", [pytest.param(each, marks=SLOW if each else ()) for each in AT_LEAST]
+)
 def test_suffix_is_as_good_as_the_best_rules_known(switches, total):
     actual = [total(name, "suffix", switches, "--token-cost", "0.01") for name in SETS]
     for name, figures, least in zip(SETS, actual, AT_LEAST[switches], strict=True):

@@ -14,7 +14,6 @@ from sizing.formula import (
     cache_bytes,
     devices_needed,
     experts_read,
-    memory,
     operations,
     read_bytes,
     step_seconds,
@@ -95,7 +94,7 @@ def test_experts_that_are_read_are_those_of_random_routing() -> None:
     assert read + QWEN_235B.hidden == pytest.approx(22e9, rel=0.02), "22 billion weights a token"
 
 
-def test_a_step_is_bound_by_reading_and_then_by_computing() -> None:
+def test_a_step_is_bound_by_reading_and_then_by_computing_and_needs_devices() -> None:
     plain = step_seconds(LLAMA_8B, H100, Step())
     assert plain == pytest.approx(2 * (LLAMA_8B.num_weights - 128256 * 4096) / 3.35e12, rel=1e-3)
     wide = Step(width=1024)
@@ -103,10 +102,6 @@ def test_a_step_is_bound_by_reading_and_then_by_computing() -> None:
     assert step_seconds(LLAMA_8B, H100, Step(), at_once=8) == plain / 8
     mixture = [step_seconds(QWEN_235B, H100, Step(width=width)) for width in (1, 16)]
     assert mixture[1] > 5 * mixture[0], "drafts of a mixture of experts are not free"
-
-
-def test_devices_that_are_needed() -> None:
-    assert memory(LLAMA_70B, Step()) == pytest.approx(141.1e9, rel=1e-3)
     steps = Step(), Step(weight_bytes=0.5), Step(rows=32, context=8192)
     assert [devices_needed(LLAMA_70B, H100, step) for step in steps] == [2, 1, 3]
 

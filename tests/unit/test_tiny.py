@@ -38,16 +38,15 @@ def names_and_numbers(text: str) -> tuple[set[str], set[int]]:
 @pytest.fixture(scope="module")
 def training_texts() -> list[str]:
     rng = random.Random(3)
-    turns = (turn for _ in range(2000) for turn in training_conversation(rng))
+    turns = [turn for _ in range(2000) for turn in training_conversation(rng)]
     return [text for turn in turns for text in (turn.user, turn.answer)]
 
 
 def test_training_sees_nothing_that_is_held_out(training_texts):
     names, numbers = names_and_numbers("\n".join(training_texts))
-    assert len(names) > 500
-    assert len(numbers) > 500
+    assert min(len(names), len(numbers)) > 500
     assert not names & HELD_OUT
-    assert not [number for number in numbers if is_number_held_out(number)]
+    assert not any(map(is_number_held_out, numbers))
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -88,8 +87,8 @@ def test_mistakes_are_found_and_corrected_and_not_learned():
     wrong = [turns for turns in drawn if not turns[0].learned]
     assert 10 < len(wrong) < 60
     for turns in drawn:
-        actual = "is wrong." in turns[1].answer
-        assert actual is (turns[0].answer != turns[2].answer) is (turns in wrong)
+        is_noted = "is wrong." in turns[1].answer
+        assert is_noted is (turns[0].answer != turns[2].answer) is (turns in wrong)
         assert turns[1].learned
         assert turns[2].learned
 
@@ -149,16 +148,13 @@ def test_an_interrupted_training_resumes(tokenizer, tmp_path, monkeypatch):
     assert list(uninterrupted.run()) == [1, 2, 3]
 
     file = tmp_path / "checkpoint.pt"
-    first = Trainer(tokenizer, settings, "commit")
-    for done in first.run(file):
+    for done in Trainer(tokenizer, settings, "commit").run(file):
         if done == 2:
             break
     second = Trainer(tokenizer, settings, "a later commit")
     assert list(second.run(file)) == [3]
-    assert second.losses == uninterrupted.losses
-    assert second.commit == "commit"
-    parameters = second.model.parameters(), uninterrupted.model.parameters()
-    assert all(map(torch.equal, *parameters))
+    assert (second.losses, second.commit) == (uninterrupted.losses, "commit")
+    assert all(map(torch.equal, second.model.parameters(), uninterrupted.model.parameters()))
     for other, named in ((Settings(9, seed=1), "seed=0"), (Settings(9, layers=1), "layers=4")):
         with pytest.raises(DataError, match=named):
             next(Trainer(tokenizer, other, "commit").run(file))

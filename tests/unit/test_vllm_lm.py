@@ -11,11 +11,9 @@ from timed_models import CONTEXTS, check_counts, instances, rows
 
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends import counts_by_source, finish_reason_from
-from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.harness.vllm_lm import CopySpecVLLM
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.types import Attempt, DraftCounts
 
 TEXTS = [f"{text}, {text}; {text}." for text in CONTEXTS if text.isascii()]
 WANTED = [(text + text).encode()[:40].decode("utf-8", "replace") for text in TEXTS]
@@ -98,11 +96,11 @@ def test_sampling_drafts_on_a_cpu_is_refused(byte_model: Path, settings: dict[st
 
 def test_sampling_is_vllms_where_it_does_not_draft_or_has_a_gpu(byte_model: Path) -> None:
     sampled = instances({"do_sample": True, "temperature": 0.5}, contexts=TEXTS[:1])
-    lm = make(byte_model)
-    lm.model.llm_engine.vllm_config.device_config.device_type = "cuda"
-    assert lm.generate_until(sampled, disable_tqdm=True)
-    lm = TimedLM.create_from_arg_string(f"base=vllm,pretrained={byte_model},max_length=256")
-    assert lm.generate_until(sampled, disable_tqdm=True)
+    on_gpu = make(byte_model)
+    on_gpu.model.llm_engine.vllm_config.device_config.device_type = "cuda"
+    stock = TimedLM.create_from_arg_string(f"base=vllm,pretrained={byte_model},max_length=256")
+    for lm in (on_gpu, stock):
+        assert lm.generate_until(sampled, disable_tqdm=True)
 
 
 def test_equal_requests_share_out_their_records(byte_model: Path) -> None:
@@ -186,21 +184,6 @@ def test_without_vllm_it_says_what_to_install(
     monkeypatch.setattr("copyspec_eval.harness.vllm_lm.find_spec", lambda name: None)
     with pytest.raises(OptionError, match=r"pip install 'copyspec-eval\[vllm\]'"):
         make(byte_model)
-
-
-@pytest.mark.parametrize(
-    ("num_tokens", "accepted", "last"),
-    [
-        ([1, 3, 4], [2, 3], 3),  # nothing cut
-        ([1, 3, 3], [2, 3], 3),  # the model's own token cut off
-        ([1, 3, 1], [2, 3], 1),  # and two of the draft
-        ([1, 3, 1], [2, 0], 0),
-    ],
-)
-def test_a_last_draft_is_cut_too(num_tokens: list[int], accepted: list[int], last: int) -> None:
-    made = attempts([5, 5], accepted, sum(num_tokens), len(num_tokens), "context")
-    assert made == (Attempt(5, 2), Attempt(5, last))
-    assert counts_by_source(made) == {"context": DraftCounts(2, 10, 2 + last)}
 
 
 def test_a_stop_without_a_string_is_an_eos() -> None:

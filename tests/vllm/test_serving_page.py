@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,9 @@ def serving(block: str, folder: Path, environment: dict[str, str]) -> Iterator[s
 def wait_for(url: str, server: subprocess.Popen[str], log: Path) -> None:
     for _ in range(300):
         assert server.poll() is None, log.read_text()[-3000:]
-        try:
-            with urllib.request.urlopen(url):
-                return
-        except OSError:
-            time.sleep(1)
+        with suppress(OSError), urllib.request.urlopen(url):
+            return
+        time.sleep(1)
     raise TimeoutError(log.read_text()[-3000:])
 
 
@@ -130,13 +128,15 @@ def test_four_clients_of_a_server_have_every_turn(
     """And the gate: what the same server answers without drafts."""
     with serving(eager(SERVE), tmp_path, environment) as port:
         ask = ASK.replace("8000", port)
-        clients = [
-            start(ask.replace("runs/server", f"runs/{name}"), tmp_path, environment, f"{name}.log")
+        clients = {
+            name: start(
+                ask.replace("runs/server", f"runs/{name}"), tmp_path, environment, f"{name}.log"
+            )
             for name in ("server", "b", "c", "d")
-        ]
-        for client in clients:
+        }
+        for client in clients.values():
             assert client.wait(timeout=900) == 0, (tmp_path / "server.log").read_text()[-3000:]
-    for name in ("server", "b", "c", "d"):
+    for name in clients:
         answered = rows(tmp_path / "runs" / name)
         for row in answered:
             assert len(row.token_ids or ()) == row.counts.num_tokens
