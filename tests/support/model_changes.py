@@ -51,11 +51,6 @@ def write_a_row_through_numpy(model: Any, choose: random.Random) -> None:
     weight.detach().numpy()[choose.randrange(len(weight))] *= 30
 
 
-def zero_a_row(model: Any, choose: random.Random) -> None:
-    weight = choose.choice(_linear_layers(model)).weight
-    weight.data[choose.randrange(len(weight))].zero_()
-
-
 def scale_a_column_through_numpy(model: Any, choose: random.Random) -> None:
     weights = [layer.weight for layer in _linear_layers(model)]
     weight = choose.choice([each for each in weights if each.shape[1] > each.shape[0]])

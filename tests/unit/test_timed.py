@@ -8,21 +8,18 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
-import lm_eval
 import pytest
 import torch
+from byte_model import loaded
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import model_registry
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from timed_models import CONTEXTS, instances, make, rows
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
-from copyspec_eval import provenance
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.timed import TimedLM
-from copyspec_eval.paths import tasks_dir
 from copyspec_eval.reports import tables
 
 LOOKUP = {"prompt_lookup_num_tokens": 10}
@@ -121,14 +118,6 @@ def test_repeats_are_samples_of_their_own(byte_model):
     assert [timed.tok_decode(row.token_ids) for row in recorded] == [row.text for row in recorded]
 
 
-def test_a_request_repeated_as_padding_is_answered_once(byte_model):
-    timed = make_hf(byte_model)
-    requests = instances()
-    answers = timed.generate_until([*requests, requests[-1]], disable_tqdm=True)
-    assert answers[-1] is answers[-2]
-    assert len(timed._recorder.rows) == len(requests)
-
-
 def test_prompt_lookup_of_hf_shows_its_tokens_per_forward(byte_model, stock):
     answers = answers_of(make_hf(byte_model), LOOKUP)
     recorded = rows(answers)
@@ -142,10 +131,9 @@ def test_prompt_lookup_of_hf_shows_its_tokens_per_forward(byte_model, stock):
 
 def model_continuing(text: str, folder: Path) -> tuple[Any, list[int]]:
     """A model that continues as `text` does, and how many tokens each of its `generate` gave."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    script = torch.tensor(AutoTokenizer.from_pretrained(folder).encode(text))
+    model, words = loaded(folder)
+    script, lengths = torch.tensor(words.encode(text)), []
     forward, generate = model.forward, model.generate
-    lengths: list[int] = []
 
     @functools.wraps(forward)
     def scripted(*args: Any, **kwargs: Any) -> Any:
@@ -193,30 +181,6 @@ def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path)
     assert {row.counts.finish_reason for row in recorded} == {"eos", "length"}
     ended = [row.token_ids or () for row in recorded if row.counts.finish_reason == "eos"]
     assert {token_ids[-1] for token_ids in ended} == {*eos}
-
-
-def test_answers_from_the_cache_are_not_asked_again(
-    byte_model, our_questions, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
-    timed = make_hf(byte_model)
-
-    def evaluate() -> dict[str, Any]:
-        results: Any = lm_eval.simple_evaluate(
-            timed,
-            tasks=["mt_bench"],
-            task_manager=TaskManager(include_path=[tasks_dir()], include_defaults=False),
-            gen_kwargs={"max_gen_toks": 8},
-            use_cache=str(tmp_path / "cache"),
-        )
-        return dict(results["config"]["copyspec"]["figures"]["mt_bench"])
-
-    before = evaluate()
-    assert before["turn 2"]["tokens_per_second"] > 0
-    assert len(timed._recorder.rows) == 12
-    provenance.process_id.cache_clear()  # as another process would have it
-    assert evaluate() == before
-    assert len(timed._recorder.rows) == 12, "nothing was asked again"
 
 
 @pytest.mark.parametrize(
