@@ -65,18 +65,13 @@ def torchs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("copyspec_eval.decoding.kernels.is_available", lambda: False)
 
 
-@pytest.fixture(params=["ours", "torch's"])
+@pytest.fixture(params=["our_kernels", "torchs_kernels"], ids=["ours", "torch's"])
 def either_kernels(request: pytest.FixtureRequest) -> None:
-    """Attention and linear layers by our kernels, then by torch's."""
-    if request.param == "torch's":
-        request.getfixturevalue("torchs_kernels")
-    else:
-        request.getfixturevalue("our_kernels")
+    request.getfixturevalue(request.param)
 
 
 @pytest.fixture
 def our_kernels() -> None:
-    """Attention and linear layers by our kernels."""
     from copyspec_eval.decoding import kernels
 
     if not kernels.has_compiler():

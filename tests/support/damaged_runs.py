@@ -5,7 +5,6 @@ import json
 import os
 import random
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,10 @@ def sound_run(folder: Path, documents: tuple[int, ...] = (0, 1), run_id: str = "
     rows.append(turn(run_id, documents[0], 1, task=PROGRAMS))
     write_run(folder, rows, manifest(run_id, evaluation=evaluation), cut_short=[run_id])
     date = f"2026-01-01T00-00-0{run_id[-1]}.000001"
+    asked = {"category": "x", "turns": ["p", "q"]}
     samples = [
         sample(doc, ["p", "q"], [["A"], ["B"]], acc=1.0)
-        | {"doc": {"question_id": 9 + doc, "category": "x", "turns": ["p", "q"]}}
+        | {"doc": {"question_id": 9 + doc, **asked}}
         for doc in documents
     ]
     log = write_log(folder, samples, date=date, task=TASK, model_name_sanitized="M")
@@ -46,13 +46,10 @@ def sound_run(folder: Path, documents: tuple[int, ...] = (0, 1), run_id: str = "
     written["results"] |= {TASK: {"name": TASK, "sample_len": len(documents), "acc,none": 1.0}}
     written["n-samples"] = {TASK: {"original": 4, "effective": len(documents)}}
     results.write_text(json.dumps(written))
-    traces = [
-        {"id": doc, "category": "x", "turn": 1, "prompt_ids": [1, 2, 3], "answer_ids": [1, 2]}
-        for doc in documents
-    ]
-    (folder / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in traces))
-    questions = [{"question_id": doc, "category": "x", "turns": ["p", "q"]} for doc in documents]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2, 3], "answer_ids": [1, 2]}
+    for name, key, row in (("traces", "id", trace), ("questions", "question_id", asked)):
+        text = "".join(json.dumps({key: doc, **row}) + "\n" for doc in documents)
+        (folder / f"{name}.jsonl").write_text(text)
     return folder
 
 
@@ -75,18 +72,14 @@ def damage(source: random.Random, folder: Path, neighbour: Path) -> None:
 
 def snapshot(folder: Path) -> dict[str, tuple[int, object]]:
     """Of everything below `folder` its kind and permissions, and a checksum or a link's target."""
-    actual: dict[str, tuple[int, object]] = {}
-    for place, folders, files in os.walk(folder):
-        for name in folders + files:
-            path = Path(place, name)
-            mode = path.lstat().st_mode
-            content: object = None
-            if stat.S_ISLNK(mode):
-                content = path.readlink()
-            elif stat.S_ISREG(mode):
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-            actual[str(path.relative_to(folder))] = (mode, content)
-    return actual
+
+    def content(path: Path) -> object:
+        if path.is_symlink():
+            return path.readlink()
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+    paths = [*folder.rglob("*")]
+    return {str(path.relative_to(folder)): (path.lstat().st_mode, content(path)) for path in paths}
 
 
 def _flipped(source: random.Random, content: bytes) -> bytes:
@@ -148,41 +141,18 @@ _OF_CONTENT: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 )
 
 
-def _linked(path: Path, other: Path) -> None:
-    """A link to what is the same, outside."""
-    _remove(path)
-    path.symlink_to(other)
-
-
-def _dangling(path: Path, other: Path) -> None:
-    _remove(path)
-    path.symlink_to(other.parent / "nowhere")
-
-
-def _loop(path: Path, _: Path) -> None:
-    _remove(path)
-    path.symlink_to(path.name)
+def _cleared(path: Path) -> Path:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return path
 
 
 def _hard_linked(path: Path, other: Path) -> None:
-    _remove(path)
+    _cleared(path)
     if other.is_file():
         path.hardlink_to(other)
-
-
-def _endless(path: Path, _: Path) -> None:
-    _remove(path)
-    path.symlink_to("/dev/zero")
-
-
-def _fifo(path: Path, _: Path) -> None:
-    _remove(path)
-    os.mkfifo(path)
-
-
-def _folder(path: Path, _: Path) -> None:
-    _remove(path)
-    path.mkdir()
 
 
 def _forbidden(path: Path, _: Path) -> None:
@@ -191,66 +161,55 @@ def _forbidden(path: Path, _: Path) -> None:
     path.chmod(0)
 
 
-def _renamed(path: Path, _: Path) -> None:
-    path.rename(path.with_name(f"{path.name[:3]}\n\x1b[1m{path.name[3:]}"))
-
-
-def _undecodable(path: Path, _: Path) -> None:
-    path.rename(path.with_name("turns\udcff.jsonl"))
-
-
-def _long(path: Path, _: Path) -> None:
-    path.rename(path.with_name(f"{path.stem}{'_' * (250 - len(path.name))}{path.suffix}"))
-
-
-_OF_FILES: tuple[Callable[[Path, Path], None], ...] = (
-    *(_linked, _linked, _dangling, _loop, _hard_linked, _endless, _fifo, _folder),
-    *(_forbidden, _renamed, _undecodable, _long),
+_OF_FILES: tuple[Callable[[Path, Path], Any], ...] = (
+    *(2 * [lambda path, other: _cleared(path).symlink_to(other)]),
+    lambda path, other: _cleared(path).symlink_to(other.parent / "nowhere"),
+    lambda path, _: _cleared(path).symlink_to(path.name),
+    _hard_linked,
+    lambda path, _: _cleared(path).symlink_to("/dev/zero"),
+    lambda path, _: os.mkfifo(_cleared(path)),
+    lambda path, _: _cleared(path).mkdir(),
+    _forbidden,
+    lambda path, _: path.rename(path.with_name(f"{path.name[:3]}\n\x1b[1m{path.name[3:]}")),
+    lambda path, _: path.rename(path.with_name("turns\udcff.jsonl")),
+    lambda path, _: path.rename(path.with_stem(path.stem + "_" * (250 - len(path.name)))),
 )
+"""Of a path and another one, which is the same outside; the last four need that it exists."""
 
+_JUDGED = f"fastchat/{TASK}/model_judgment"
 _OUTPUTS = (
     *("LEADERBOARD.md", "leaderboard.json", "report.html", "report.html.partial", ".partial"),
-    *(".lock", "turns.parquet", "M.jsonl", "fastchat", f"fastchat/{TASK}"),
+    *(".lock", "turns.parquet", "M.jsonl", "fastchat", f"fastchat/{TASK}", _JUDGED),
     *(f"{TASK}/model_answer", f"{TASK}/model_answer/M.jsonl", "leaderboard.csv"),
-    *(f"fastchat/{TASK}/model_judgment", f"fastchat/{TASK}/model_judgment/.lock"),
-    *(f"fastchat/{TASK}/model_judgment/J_single.jsonl", "redundant.jsonl"),
-    *(f"fastchat/{TASK}/model_judgment/.J_single.jsonl.lock", ".redundant.jsonl.lock"),
+    *(f"{_JUDGED}/{name}" for name in (".lock", "J_single.jsonl", ".J_single.jsonl.lock")),
+    *("redundant.jsonl", ".redundant.jsonl.lock"),
 )
 """What commands write to, below the run's folder or a folder that `--out` names."""
 
 
 def _makes_room(path: Path, folder: Path) -> bool:
     """Whether `path` can be made without going through a link or a file."""
-    for parent in reversed(path.relative_to(folder).parents):
-        if (folder / parent).is_symlink() or not (folder / parent).is_dir():
-            if os.path.lexists(folder / parent):
-                return False
-            (folder / parent).mkdir()
+    parents = [folder / parent for parent in reversed(path.relative_to(folder).parents)]
+    for parent in parents:
+        if not os.path.lexists(parent):
+            parent.mkdir()
+        if parent.is_symlink() or not parent.is_dir():
+            return False
     return True
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def commands(damaged: Path, sound: Path, shard: Path, out: Path) -> Iterator[list[str]]:
     """Every command that reads a run: beside the same run undamaged, and another shard of it."""
     here = ["--model", "J", "--base-url", "http://127.0.0.1:9"]
-    yield ["report", str(damaged), "--out", str(out)]
-    yield ["report", str(damaged), str(shard), "--format", "json"]
-    yield ["compare", str(damaged), str(sound)]
-    yield ["compare", str(damaged), "--json"]
-    yield ["export", "fastchat", str(damaged), "--out", str(out)]
-    yield ["export", "evalplus", str(damaged), "--out", str(out)]
-    yield ["export", "turns", str(damaged), "--out", str(out)]
-    traces = ["--traces", str(damaged / "traces.jsonl"), "--json"]
-    yield ["replay", "--drafter", "suffix", *traces]
-    store = f"store={damaged}"
-    yield ["replay", "--drafter", "suffix", "--drafter-args", store, *traces]
-    questions = str(damaged / "questions.jsonl")
-    yield ["redundant", questions, "--out", str(out / "redundant.jsonl"), *here]
-    yield ["judge", str(damaged), *here]
-    yield ["judge", str(damaged), "--against", str(sound), *here]
+    run, to = str(damaged), ["--out", str(out)]
+    yield ["report", run, *to]
+    yield ["report", run, str(shard), "--format", "json"]
+    yield ["compare", run, str(sound)]
+    yield ["compare", run, "--json"]
+    yield from (["export", kind, run, *to] for kind in ("fastchat", "evalplus", "turns"))
+    replay = ["replay", "--drafter", "suffix", "--traces", f"{run}/traces.jsonl", "--json"]
+    yield replay
+    yield [*replay, "--drafter-args", f"store={run}"]
+    yield ["redundant", f"{run}/questions.jsonl", "--out", str(out / "redundant.jsonl"), *here]
+    yield ["judge", run, *here]
+    yield ["judge", run, "--against", str(sound), *here]

@@ -17,22 +17,17 @@ class ScriptedDrafter:
     """Knows the model's answer to each prompt, and drafts something made from it."""
 
     def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], vocabulary: int) -> None:
-        self.answers = answers
-        self.vocabulary = vocabulary
+        self.answers, self.vocabulary = answers, vocabulary
         self.answer: Sequence[int] = ()
-        self.num_observed = 0
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         self.answer = self.answers[tuple(prompt_ids)]
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        self.num_observed += len(token_ids)
+        self.answer = self.answer[len(token_ids) :]
 
     def finish(self) -> None:
         """Nothing to keep."""
-
-    def continuation(self, count: int) -> list[int]:
-        return list(self.answer[self.num_observed : self.num_observed + count])
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         raise NotImplementedError
@@ -42,15 +37,14 @@ class OracleDrafter(ScriptedDrafter):
     """Always right, past EOS and stop strings too."""
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        return Draft(tuple(self.continuation(max_tokens)), position=0)
+        return Draft(tuple(self.answer[:max_tokens]), position=0)
 
 
 class AdversarialDrafter(ScriptedDrafter):
     """Always wrong, at the first token."""
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        wrong = [(token + 1) % self.vocabulary for token in self.continuation(max_tokens)]
-        return Draft(tuple(wrong))
+        return Draft(tuple((id + 1) % self.vocabulary for id in self.answer[:max_tokens]))
 
 
 class RandomDrafter(ScriptedDrafter):

@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 
 _NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
+    **{f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"},
+    **{f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
     "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
@@ -32,12 +28,11 @@ def save_gguf_model(folder: Path, path: Path, quantized: bool = False) -> None:
     _add_config(writer, model.config)
     _add_tokenizer(writer, tokenizer)
     for name, weight in model.state_dict().items():
-        values = _permuted(name, weight, model.config).contiguous().numpy()
+        values, kind = _permuted(name, weight, model.config).contiguous().numpy(), None
         if quantized and values.ndim > 1:
             kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(_name(name), values)
+            values = gguf.quants.quantize(values, kind)
+        writer.add_tensor(_name(name), values, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

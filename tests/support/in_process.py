@@ -30,11 +30,10 @@ def evaluate_into(
     autoload.register_model()
     autoload.watch_evaluations()
     tracker = EvaluationTracker(output_path=str(folder))
+    given: Any = {"pretrained": str(model)} | options if isinstance(options, dict) else None
     results = simple_evaluate(
         model=backend,
-        model_args=f"pretrained={model},{options}"
-        if isinstance(options, str)
-        else {"pretrained": str(model)} | options,
+        model_args=given or f"pretrained={model},{options}",
         tasks=list(tasks),
         # Reading all of lm-eval's own tasks would take longer than most evaluations here.
         task_manager=TaskManager(include_path=[tasks_dir(), *include], include_defaults=False),

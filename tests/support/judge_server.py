@@ -37,24 +37,27 @@ class JudgeServer(InThread, ThreadingHTTPServer):
         self.authorization: str | None = None
         self.lock = threading.Lock()
 
+    def answer(self, body: dict[str, Any], times: int) -> Reply:
+        return self.judge(body["messages"][-1]["content"], times)
+
 
 class _Handler(Handler):
     server: JudgeServer
 
     def do_POST(self) -> None:
-        body = self.body()
+        body, server = self.body(), self.server
         prompt = body["messages"][-1]["content"]
-        with self.server.lock:
-            self.server.requests.append(body)
-            self.server.asked[prompt] += 1
-            self.server.authorization = self.headers["Authorization"]
-            times = self.server.asked[prompt]
-        reply = self.server.judge(prompt, times)
+        with server.lock:
+            server.requests.append(body)
+            server.asked[prompt] += 1
+            server.authorization = self.headers["Authorization"]
+            times = server.asked[prompt]
+        reply = server.answer(body, times)
         time.sleep(reply.seconds)
         message = {"role": "assistant", "content": reply.text}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         completion = {"id": "j", "object": "chat.completion", "created": 0, "model": "judge"}
-        text = json.dumps({**completion, "choices": [choice]})
+        text = json.dumps({**completion, "choices": choices})
         self.send((text if reply.status == 200 else reply.text).encode(), reply.status)
 
 

@@ -47,27 +47,30 @@ class Command:
 
     def run(self, *more: str, program: tuple[str, ...] = ("lm_eval",), **named: str) -> str:
         """Run to success; what was printed on standard output."""
-        command = [str(BIN / program[0]), *program[1:], *self.arguments(*more, **named)]
-        result = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        result = self._ended(program, *more, **named)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
     def fail(self, *more: str, **named: str) -> str:
         """Run to an error of one line; that line."""
-        program = [str(BIN / "lm_eval"), *self.arguments(*more, **named)]
-        result = subprocess.run(program, env=self.environment, capture_output=True, text=True)
+        result = self._ended(("lm_eval",), *more, **named)
         assert result.returncode == 1
         assert "Traceback" not in result.stderr
         assert not self.output.exists()
         return result.stderr.splitlines()[-1]
 
+    def _ended(
+        self, program: tuple[str, ...], *more: str, **named: str
+    ) -> subprocess.CompletedProcess[str]:
+        command = [str(BIN / program[0]), *program[1:], *self.arguments(*more, **named)]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True)
+
     def end(self, *more: str, sent: Signals = SIGKILL, answers: int = 1, **named: str) -> int:
         """Run, send a signal once there are so many answers; the exit code."""
         program = [str(BIN / "lm_eval"), *self.arguments(*more, **named)]
         file = records.records_file(self.output, rank=0)
-        with subprocess.Popen(
-            program, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
+        unread: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(program, env=self.environment, **unread) as process:
             deadline = time.monotonic() + 120
             while time.monotonic() < deadline and process.poll() is None:
                 if file.exists() and file.read_bytes().count(b"\n") >= answers:

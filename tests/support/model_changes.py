@@ -51,11 +51,6 @@ def write_a_row_through_numpy(model: Any, choose: random.Random) -> None:
     weight.detach().numpy()[choose.randrange(len(weight))] *= 30
 
 
-def zero_a_row(model: Any, choose: random.Random) -> None:
-    weight = choose.choice(_linear_layers(model)).weight
-    weight.data[choose.randrange(len(weight))].zero_()
-
-
 def scale_a_column_through_numpy(model: Any, choose: random.Random) -> None:
     weights = [layer.weight for layer in _linear_layers(model)]
     weight = choose.choice([each for each in weights if each.shape[1] > each.shape[0]])
@@ -91,12 +86,6 @@ def load_a_state(model: Any, choose: random.Random) -> None:
     model.load_state_dict(state, assign=choose.random() < 0.5)
 
 
-def add_without_grad(model: Any, choose: random.Random) -> None:
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight += _noise(weight, choose, 0.05)
-
-
 def change_a_norm(model: Any, choose: random.Random) -> None:
     norm = choose.choice(_norms(model))
     norm.weight.data *= 1 + _noise(norm.weight, choose, 1.0)
@@ -127,9 +116,8 @@ def train_a_module(model: Any, choose: random.Random) -> None:
 
 
 def change_the_scale_of_attention(model: Any, choose: random.Random) -> None:
-    layers = [module for module in model.modules() if hasattr(module, "scaling")]
-    for layer in layers:
-        if isinstance(layer.scaling, float):
+    for layer in model.modules():
+        if isinstance(getattr(layer, "scaling", None), float):
             layer.scaling = choose.uniform(0.1, 3)
 
 
@@ -213,10 +201,8 @@ def hook_with_a_state(model: Any, choose: random.Random) -> None:
 
 
 def replace_a_forward(model: Any, choose: random.Random) -> None:
-    layer = choose.choice(_linear_layers(model))
-    factor = choose.uniform(-2, 2)
-    forward = type(layer).forward
-    layer.forward = lambda hidden: factor * forward(layer, hidden)
+    layer, factor = choose.choice(_linear_layers(model)), choose.uniform(-2, 2)
+    layer.forward = lambda hidden: factor * type(layer).forward(layer, hidden)
 
 
 def remove_hooks(model: Any, choose: random.Random) -> None:
@@ -232,16 +218,9 @@ def add_an_adapter(model: Any, choose: random.Random) -> None:
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     modules = choose.choice([{"q_proj", "v_proj", "c_attn"}, {"down_proj", "c_fc"}]) & names
     torch.manual_seed(choose.randrange(1 << 30))
-    model.add_adapter(
-        LoraConfig(
-            r=4,
-            lora_alpha=16,
-            target_modules=sorted(modules),
-            init_lora_weights=False,
-            fan_in_fan_out="c_fc" in names,
-        ),
-        name,
-    )
+    options: dict[str, Any] = {"target_modules": sorted(modules), "init_lora_weights": False}
+    config = LoraConfig(r=4, lora_alpha=16, fan_in_fan_out="c_fc" in names, **options)
+    model.add_adapter(config, name)
     model.set_adapter(name)
 
 
@@ -256,27 +235,30 @@ def disable_adapters(model: Any, choose: random.Random) -> None:
         model.disable_adapters()
 
 
+def _adapted(model: Any) -> list[tuple[str, Any]]:
+    layers = [*model.named_modules()]
+    return [each for each in layers if hasattr(each[1], "merge") and hasattr(each[1], "lora_A")]
+
+
 def merge_adapters(model: Any, choose: random.Random) -> None:
     """As PEFT's `merge_adapter`: into the weights, in place."""
-    for module in model.modules():
-        if hasattr(module, "merge") and hasattr(module, "lora_A") and not module.merged:
-            module.merge()
+    for _, layer in _adapted(model):
+        if not layer.merged:
+            layer.merge()
 
 
 def unmerge_adapters(model: Any, choose: random.Random) -> None:
-    for module in model.modules():
-        if hasattr(module, "unmerge") and hasattr(module, "lora_A") and module.merged:
-            module.unmerge()
+    for _, layer in _adapted(model):
+        if layer.merged:
+            layer.unmerge()
 
 
 def merge_and_unload(model: Any, choose: random.Random) -> None:
     """As PEFT's: the layers are plain ones again, with the adapter in their weights."""
-    for name, module in [*model.named_modules()]:
-        if hasattr(module, "merge") and hasattr(module, "lora_A"):
-            if not module.merged:
-                module.merge()
-            parent, _, own_name = name.rpartition(".")
-            setattr(model.get_submodule(parent), own_name, module.base_layer)
+    merge_adapters(model, choose)
+    for path, layer in _adapted(model):
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, layer.base_layer)
     if hasattr(model, "peft_config"):
         model.peft_config.clear()
         model._hf_peft_config_loaded = False

@@ -2,8 +2,7 @@
 
 from collections import abc
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from asking import asked as sequences_of
 from asking import engine, greedy
@@ -19,11 +18,9 @@ BUDGET = 40
 """Tokens of an answer."""
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """What `PairedEngine` gives of one sequence."""
 
-    index: int
     drafted: Generation
     baseline: Generation
     difference: Difference | None
@@ -61,9 +58,10 @@ def pairs_of(
     actual: list[Pair] = []
 
     def finish(index: int, answers: list[PairedAnswer]) -> None:
-        actual.extend(Pair(index, *answer) for answer in answers)
+        assert index == len(actual)
+        actual.extend(Pair(*answer) for answer in answers)
 
     judged = engine_of(model, make_drafter, exact, batch_size)
     PairedEngine(model, [judged]).generate(sequences, finish)
-    assert [pair.index for pair in actual] == list(range(len(sequences)))
+    assert len(actual) == len(sequences)
     return actual

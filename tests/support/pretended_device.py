@@ -11,11 +11,10 @@ accelerator's path.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unittest import mock
 
 import torch
@@ -49,8 +48,7 @@ class DeviceError(RuntimeError):
     """What the device would refuse."""
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """A copy between host and device, or a wait for the device.
 
     An "upload" waits as well, unless its memory is pinned. `layer` is the class of the innermost
@@ -63,42 +61,32 @@ class Event:
     place: str
 
 
-@dataclass
-class PretendedDevice:
+class PretendedDevice(ExitStack):
     """See the module; a context manager, within which the device is there."""
 
-    name: str
-    events: list[Event] = field(default_factory=list)
-    num_forwards: int = 0
-    _labels: dict[int, tuple[Any, torch.device]] = field(default_factory=dict)
-    _running: list[str] = field(default_factory=list)
-    _stack: ExitStack = field(default_factory=ExitStack)
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.device = named(name)
+        self.events: list[Event] = []
+        self.num_forwards = 0
+        self._labels: dict[int, tuple[Any, torch.device]] = {}
+        self._running: list[str] = []
 
     def __enter__(self) -> "PretendedDevice":
-        with ExitStack() as stack:
-            stack.enter_context(self._layers_noted())
-            of_type: Any = torch.get_device_module(self.device.type)
-            for module in (of_type, torch.accelerator):
-                # With the signature that it has there: of MPS it takes no number.
-                stack.enter_context(
-                    mock.patch.object(module, "synchronize", autospec=True, side_effect=self._wait)
-                )
-            for name, value in (("device_count", 1), ("get_device_name", "pretended")):
-                stack.enter_context(
-                    mock.patch.object(of_type, name, return_value=value, create=True)
-                )
-            stack.enter_context(mock.patch.object(torch, "Generator", _Generator))
-            stack.enter_context(_DispatchMode(self))
-            stack.enter_context(_FunctionMode(self))
-            self._stack = stack.pop_all()
+        self.callback(modules.register_module_forward_pre_hook(self._begin).remove)
+        self.callback(modules.register_module_forward_hook(self._end, always_call=True).remove)
+        of_type: Any = torch.get_device_module(self.device.type)
+        patch = mock.patch.object
+        for module in (of_type, torch.accelerator):
+            # With the signature that it has there: of MPS it takes no number.
+            wait = patch(module, "synchronize", autospec=True, side_effect=self._wait)
+            self.enter_context(wait)
+        for name, value in (("device_count", 1), ("get_device_name", "pretended")):
+            self.enter_context(patch(of_type, name, return_value=value, create=True))
+        self.enter_context(patch(torch, "Generator", _Generator))
+        self.enter_context(_DispatchMode(self))
+        self.enter_context(_FunctionMode(self))
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    @property
-    def device(self) -> torch.device:
-        return named(self.name)
 
     def owner_of(self, tensor: torch.Tensor) -> torch.device:
         storage = _storage(tensor)
@@ -138,24 +126,12 @@ class PretendedDevice:
     def _wait(self, *devices: object) -> None:
         self.record("wait", "synchronize")
 
-    @contextmanager
-    def _layers_noted(self) -> Iterator[None]:
-        def begin(layer: torch.nn.Module, given: object) -> None:
-            self.num_forwards += not self._running
-            self._running.append(type(layer).__name__)
+    def _begin(self, layer: torch.nn.Module, given: object) -> None:
+        self.num_forwards += not self._running
+        self._running.append(type(layer).__name__)
 
-        def end(layer: torch.nn.Module, given: object, output: object) -> None:
-            self._running.pop()
-
-        hooks = [
-            modules.register_module_forward_pre_hook(begin),
-            modules.register_module_forward_hook(end, always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def _end(self, layer: torch.nn.Module, given: object, output: object) -> None:
+        self._running.pop()
 
 
 def named(device: Any) -> torch.device:
@@ -168,9 +144,7 @@ def named(device: Any) -> torch.device:
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """None where there is nothing on any device."""
-    if tensor.is_meta or tensor.is_mkldnn:
-        return None
-    return tensor.untyped_storage()
+    return None if tensor.is_meta or tensor.is_mkldnn else tensor.untyped_storage()
 
 
 def _place() -> str:
@@ -268,8 +242,8 @@ class _FunctionMode(TorchFunctionMode):
         self._instead: dict[Any, Callable[..., Any]] = {
             tensor.device.__get__: pretended.owner_of,
             tensor.is_cpu.__get__: lambda it: pretended.owner_of(it) == HOST,
-            tensor.get_device: lambda it: (
-                -1 if pretended.owner_of(it) == HOST else pretended.owner_of(it).index
+            tensor.get_device: lambda it: {HOST: -1}.get(
+                pretended.owner_of(it), pretended.owner_of(it).index
             ),
             tensor.to: self._to,
             tensor.type_as: lambda it, other: self._to(it, other),
@@ -291,9 +265,8 @@ class _FunctionMode(TorchFunctionMode):
         self, func: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        instead = self._instead.get(func)
-        if instead is not None:
-            return instead(*args, **kwargs)
+        if func in self._instead:
+            return self._instead[func](*args, **kwargs)
         device = kwargs.pop("device", None)
         if device is None and func is torch.Tensor.new_tensor:
             device = self._of.owner_of(args[0])
@@ -303,9 +276,7 @@ class _FunctionMode(TorchFunctionMode):
         target = self._named(device)
         if target.type == "meta":
             return func(*args, device=target, **kwargs)
-        return self._placed(func, func(*args, **kwargs), target)
-
-    def _placed(self, func: Any, output: Any, target: torch.device) -> Any:
+        output = func(*args, **kwargs)
         for tensor in _tensors(output):
             if func in _WITH_DATA:
                 self._of.copied(tensor, self._of.owner_of(tensor), target, func.__name__)
@@ -318,14 +289,11 @@ class _FunctionMode(TorchFunctionMode):
         return named(device)
 
     def _check_generator(self, func: Any, device: Any, args: Any, kwargs: Any) -> None:
-        generator = kwargs.get("generator")
-        if generator is None:
+        if kwargs.get("generator") is None:
             return
-        tensors = _tensors(args)
-        wanted = self._named(device or HOST)
-        if tensors and device is None:
-            wanted = self._of.owner_of(tensors[0])
-        has = getattr(generator, "labelled", HOST)
+        tensors = _tensors(args) if device is None else []
+        wanted = self._of.owner_of(tensors[0]) if tensors else self._named(device or HOST)
+        has = getattr(kwargs["generator"], "labelled", HOST)
         if has.type != wanted.type:
             raise DeviceError(f"{func.__name__}: a {has.type} generator, not of {wanted.type}")
 

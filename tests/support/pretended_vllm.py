@@ -20,15 +20,10 @@ NUM_ROWS = 3
 
 
 class Processor:
-    """Hands out the tokens of every step, as vLLM's output processor does."""
-
-    def __init__(self) -> None:
-        self.request_states: dict[str, Any] = {}
-        self.given: dict[str, list[int]] = {}
+    request_states: dict[str, Any]
 
     def process_outputs(self, outputs: Sequence[Any], **_: Any) -> None:
-        for output in outputs:
-            self.given.setdefault(output.request_id, []).extend(output.new_token_ids)
+        """Hands out the tokens of every step; the backend looks at them here."""
 
 
 class LLM:
@@ -51,41 +46,39 @@ class LLM:
             ),
         )
         self._tokenizer: Any = AutoTokenizer.from_pretrained(options["model"])
-        self._worker: Any = None
+        self._workers: list[Any] = []
         self._limits: dict[str, int] = {}
         if speculative and "model" in speculative:
             longest, max_length = speculative["num_speculative_tokens"], options["max_model_len"]
             proposer = _of_name(speculative["model"])(config(longest, max_length))
             self._limits = {"longest": longest, "max_length": max_length}
-            self._worker = _of_name(options["worker_extension_cls"])()
-            self._worker.model_runner = SimpleNamespace(drafter=proposer)
-            self._worker_of_first_stage = _of_name(options["worker_extension_cls"])()
-            self._worker_of_first_stage.model_runner = SimpleNamespace()
+            # Of two pipeline stages, only the last has a proposer.
+            for runner in (SimpleNamespace(), SimpleNamespace(drafter=proposer)):
+                self._workers.append(_of_name(options["worker_extension_cls"])())
+                self._workers[-1].model_runner = runner
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
-        """Of two pipeline stages, as lists, which is how they come from other processes."""
-        workers = self._worker_of_first_stage, self._worker
-        return [_plain(getattr(worker, method)(*args)) for worker in workers]
+        """As lists, which is how they come from other processes."""
+        return [_plain(getattr(worker, method)(*args)) for worker in self._workers]
 
     def generate(self, prompts: Any, sampling_params: Any, **_: Any) -> list[Any]:
         processor = self.llm_engine.output_processor
-        proposer = self._worker and self._worker.model_runner.drafter
+        proposer = self._workers[-1].model_runner.drafter if self._workers else None
         pairs = zip(prompts, sampling_params, strict=True)
         asked = [self._asked(list(prompt), **each) for prompt, each in pairs]
         if self.wrong_after is not None:
             for request in asked:
                 request.answer_ids[self.wrong_after :] = [0]
         names = {id(request): str(number) for number, request in enumerate(asked)}
-        processor.given.clear()
-        states = {name: SimpleNamespace(external_req_id=name) for name in names.values()}
-        processor.request_states = states
+        processor.request_states = {
+            name: SimpleNamespace(external_req_id=name) for name in names.values()
+        }
 
         def on_step(request: Asked, sampled: list[int]) -> None:
-            if sampled:
-                beyond = len(request.output_ids) - (request.stop or MOST_LENGTH)
-                given = sampled[: len(sampled) - max(0, beyond)]
-                output = SimpleNamespace(request_id=names[id(request)], new_token_ids=given)
-                processor.process_outputs([output])
+            beyond = len(request.output_ids) - (request.stop or MOST_LENGTH)
+            given = sampled[: len(sampled) - max(0, beyond)]
+            output = SimpleNamespace(request_id=names[id(request)], new_token_ids=given)
+            processor.process_outputs([output])
 
         serve(proposer, asked, NUM_ROWS, random.Random(0), on_step, **self._limits)
         return [self._output(request, names[id(request)], bool(proposer)) for request in asked]
@@ -143,9 +136,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         module.__spec__ = ModuleSpec(name, None)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    versions = {"vllm": "0.8.0"}
     of_others = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: versions.get(name) or of_others(name))
+    monkeypatch.setattr(
+        metadata, "version", lambda name: "0.8.0" if name == "vllm" else of_others(name)
+    )
     placeholder = "lm_eval.models.vllm_causallms:VLLM"
     monkeypatch.setitem(model_registry._objs, "vllm", placeholder)
     LLM.made.clear()

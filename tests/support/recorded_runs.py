@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sample_rows import PAIRED_ROW, SPEC
+from sample_rows import PAIRED_ROW, SPEC, with_baseline, with_counts
 
 from copyspec_eval import records
 from copyspec_eval.manifest import RunManifest, write_manifest
@@ -40,34 +40,25 @@ def manifest(run_id: str, **changes: Any) -> RunManifest:
 def turn(run_id: str, doc: int, turn: int, seed: int = 0, **changes: Any) -> TurnRecord:
     """A turn that copied its second sentence."""
     source = random.Random(f"{seed} {doc} {turn}")
-    baseline = PAIRED_ROW.baseline
-    assert baseline is not None
-    of_baseline = replace(
-        baseline.counts,
+    row = with_baseline(
+        PAIRED_ROW,
         seconds=2.0 + source.random(),
         decode_seconds=1.5 + source.random(),
         latency_seconds=2.0 + source.random(),
     )
-    prompt = f"Say it again {doc}. It is so."
-    row = replace(
-        PAIRED_ROW,
-        run_id=run_id,
-        doc_id=doc,
-        turn=turn,
-        category=("math", "writing")[doc % 2],
-        counts=replace(
-            PAIRED_ROW.counts,
-            num_prompt_tokens=50 + 10 * doc,
-            seconds=1.0 + source.random(),
-            decode_seconds=0.5 + source.random(),
-        ),
-        prompt=prompt,
-        text="I do: It is so.",
-        answer="I do: It is so.",
-        span_characters=(SpanCharacters(6, 15, len(prompt) - 9, len(prompt)),),
-        baseline=replace(baseline, counts=of_baseline, difference=None),
+    row = with_counts(
+        row,
+        num_prompt_tokens=50 + 10 * doc,
+        seconds=1.0 + source.random(),
+        decode_seconds=0.5 + source.random(),
     )
-    return replace(row, **changes)
+    assert row.baseline is not None
+    prompt, answer = f"Say it again {doc}. It is so.", "I do: It is so."
+    made: dict[str, Any] = {"run_id": run_id, "doc_id": doc, "turn": turn, "prompt": prompt}
+    made |= {"category": ("math", "writing")[doc % 2], "text": answer, "answer": answer}
+    made["span_characters"] = (SpanCharacters(6, 15, len(prompt) - 9, len(prompt)),)
+    made["baseline"] = replace(row.baseline, difference=None)
+    return replace(row, **(made | changes))
 
 
 def turns(run_id: str, docs: int = 4, **changes: Any) -> list[TurnRecord]:
@@ -76,7 +67,6 @@ def turns(run_id: str, docs: int = 4, **changes: Any) -> list[TurnRecord]:
 
 
 def board(*folders: Path) -> Leaderboard:
-    """The leaderboard of these folders."""
     return leaderboard([read_recorded(folder) for folder in folders])
 
 

@@ -47,15 +47,11 @@ class Asked:
     def step(self) -> list[int]:
         """What a step adds: the accepted tokens of the draft, and the next."""
         left = self.answer_ids[len(self.output_ids) :]
-        accepted = 0
-        while accepted < min(len(self.draft), len(left) - 1) and (
-            self.draft[accepted] == left[accepted]
-        ):
-            accepted += 1
+        same = [a == b for a, b in zip(self.draft, left[:-1], strict=False)]
+        accepted = [*same, False].index(False)
         if self.draft:
             self.verified.append((len(self.draft), accepted))
-            if self.is_asked:
-                self.ours.append((len(self.draft), accepted))
+            self.ours += self.verified[-1:] if self.is_asked else []
         sampled = left[: accepted + 1]
         self.output_ids += sampled
         return sampled

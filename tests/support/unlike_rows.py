@@ -13,10 +13,8 @@ TREE = [-1, 0, 0, 1, 2, 2]
 
 
 def tokens(row: int, start: int, count: int) -> list[int]:
-    return [
-        (7 * row + 5 * position + position**2) % VOCABULARY
-        for position in range(start, start + count)
-    ]
+    places = range(start, start + count)
+    return [(7 * row + 5 * place + place**2) % VOCABULARY for place in places]
 
 
 def filled(model: Any) -> RowCache:

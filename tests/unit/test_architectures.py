@@ -9,23 +9,22 @@ from matrix.outcomes import outcome
 from matrix.shapes import architectures
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "results" / "ARCHITECTURES.md"
+TEXT = (ROOT / "results" / "ARCHITECTURES.md").read_text()
 
 
-def committed() -> str:
-    text = TABLE.read_text()
-    if f"transformers {table.versions()['transformers']}," not in text:
+def rows_of_installed() -> list[str]:
+    if f"transformers {table.versions()['transformers']}," not in TEXT:
         pytest.skip("NOT TESTED: results/ARCHITECTURES.md is of another version of transformers")
-    return text
+    return table.rows(TEXT)
 
 
 def test_the_table_is_of_the_pinned_transformers() -> None:
     pin = (ROOT / "constraints.txt").read_text().partition("\ntransformers==")[2].split(";")[0]
-    assert f"with transformers {pin.strip()}," in TABLE.read_text(), "run scripts/architectures"
+    assert f"with transformers {pin.strip()}," in TEXT, "run scripts/architectures"
 
 
 def test_the_table_has_every_architecture() -> None:
-    shown = [table.architecture(row) for row in table.rows(committed())]
+    shown = [table.architecture(row) for row in rows_of_installed()]
     assert shown == architectures(), "run scripts/architectures"
 
 
@@ -38,6 +37,5 @@ def test_every_architecture_is_served_or_refused() -> None:
     finally:
         torch.set_num_threads(threads)
     assert [item for item in outcomes if item.kind in ("wrong", "crashed")] == []
-    assert table.rows(table.render(outcomes)) == table.rows(committed()), (
-        "run scripts/architectures"
-    )
+    actual = table.rows(table.render(outcomes))
+    assert actual == rows_of_installed(), "run scripts/architectures"

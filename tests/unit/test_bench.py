@@ -1,67 +1,121 @@
-"""The bench on a small model: every way gives the recorded answer, and the figures add up."""
+"""The scripts that measure speed, on small models: their figures add up and make their pages."""
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from benchmarks import report, side_by_side
-from benchmarks.side_by_side import ENGINE_ARMS, Bench, answer_all, figures, peak_memory, prepare
+from benchmarks import decoders, one_token_step, report, side_by_side
+from benchmarks.side_by_side import ENGINE_ARMS, answer_all, figures, peak_memory, prepare
 from recorded_runs import MADE
 from tiny_models import tiny_model
 
 from copyspec_eval.errors import CopySpecError
 from copyspec_eval.reports.earlier_runs import Trace
 
-
-@pytest.fixture(scope="module")
-def traces() -> list[Trace]:
-    prompts = [tuple(range(2 + start, 22 + start)) for start in (0, 30)]
-    return [Trace("x", 2, prompt, (*prompt[:15], 99, 98, *prompt[:10])) for prompt in prompts]
+PROMPTS = [tuple(range(2 + start, 22 + start)) for start in (0, 30)]
+TRACES = [Trace("x", 2, prompt, (*prompt[:15], 99, 98, *prompt[:10])) for prompt in PROMPTS]
 
 
-@pytest.fixture
-def model() -> Any:
-    return copy.deepcopy(tiny_model("llama"))  # forcing changes it for good
-
-
-@pytest.fixture
-def bench(model: Any, traces: list[Trace], monkeypatch: pytest.MonkeyPatch) -> Bench:
+def test_all_ways_give_the_recorded_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "_CONTEXT", 256)
-    return prepare(model, traces)
-
-
-def test_all_ways_give_the_recorded_answer(model: Any, bench: Bench, traces: list[Trace]) -> None:
+    model = copy.deepcopy(tiny_model("llama"))  # forcing changes it for good
+    bench = prepare(model, TRACES)
     answers: dict[str, list[Any]] = {}
-    for name, answer in answer_all(bench, traces):
+    for name, answer in answer_all(bench, TRACES):
         answers.setdefault(name, []).append(answer)
     assert len(answers) == len(ENGINE_ARMS) + 3
-    assert {len(of_arm) for of_arm in answers.values()} == {len(traces)}
-    arms = {name: figures(of_arm, answers["hf greedy"]) for name, of_arm in answers.items()}
-    for name in ("hf greedy", "none"):
-        assert arms[name]["tokens_per_forward"] == 1
+    assert {len(by_arm) for by_arm in answers.values()} == {len(TRACES)}
+    arms = {name: figures(by_arm, answers["hf greedy"]) for name, by_arm in answers.items()}
+    assert {arms[name]["tokens_per_forward"] for name in ("hf greedy", "none")} == {1}
     assert arms["hf greedy"]["decode_speedup_over_hf_greedy"] == 1
     assert arms["suffix"]["tokens_per_forward"] > 2
-    assert all(0 <= of_arm["outside_forward"] < 1 for of_arm in arms.values())
+    assert all(0 <= by_arm["outside_forward"] < 1 for by_arm in arms.values())
 
-    peaks = peak_memory(model, bench, traces)
+    peaks = peak_memory(model, bench, TRACES)
     assert all(size > 10**8 for size in peaks.values())
+    config = {"dtype": "bfloat16", "device": "cpu", "threads": 2}
     result = {
         "arms": {name: arms[name] | {"peak_bytes": peaks[name]} for name in arms},
         "traces": {"file": "F", "turn": 2, "count": 2},
-        "manifest": {
-            "command": "bench --traces F",
-            "config": {"dtype": "bfloat16", "device": "cpu", "threads": 2},
-            **MADE,
-        },
+        "manifest": {"command": "bench --traces F", "config": config, **MADE},
     }
     text = report.render(result)
     assert "2 answers of turn 2 in F, 54 tokens" in text
     assert "bfloat16, batch 1; P, 2 threads; torch 2; 2026-01-02" in text
     assert text.count("\n|") == 2 + len(arms)
 
-
-def test_another_answer_stops_the_bench(bench: Bench, traces: list[Trace]) -> None:
-    other = replace(traces[0], answer_ids=(*traces[0].answer_ids[:-1], 50))
+    other = replace(TRACES[0], answer_ids=(*TRACES[0].answer_ids[:-1], 50))
     with pytest.raises(CopySpecError, match="another answer than trace 0"):
         list(answer_all(bench, [other]))
+
+
+def test_steps_copies_and_choices_of_a_model_are_measured(our_kernels: None) -> None:
+    model = copy.deepcopy(tiny_model("llama"))
+    result = one_token_step.measure(model, rounds=2)
+    assert result["weight_bytes"] == sum(weight.nbytes for weight in model.parameters())
+    assert all(value > 0 for value in result["figures"].values())
+    assert len(result["figures"]) == 2 + 3 + 1 + 3
+    assert "sampling, temperature 0.7 of the step" in one_token_step.table(result)
+
+
+def test_the_page_has_times_and_shares() -> None:
+    figures = {"step": 40.0, "copy": 40.0, "reading of the step": 0.5}
+    made = {"command": "one_token_step", "threads": 2, **MADE}
+    text = one_token_step.render(
+        {"weight_bytes": 1_500_000_000, "figures": figures, "manifest": made}
+    )
+    assert "1.500 GB of weights" in text
+    assert "P, 2 threads; torch 2; 2026-01-02" in text
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    assert cells[-2:] == [["copy, ms", "40.00"], ["reading of the step", "50.0%"]]
+
+
+def row(decoder: str, rates: list[float], batch_size: int = 1, **options: Any) -> dict[str, Any]:
+    command = f"conversations --model /tmp/x/M {decoder}"
+    shown = {"tokens_per_second": rates, "version": "1.2", "command": command}
+    return {"decoder": decoder, "options": options, "batch_size": batch_size, **shown}
+
+
+def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
+    rows = [
+        row("hf", [30.0, 31.0]),
+        *(row("vllm", [60.0 + n, 61.0 + n]) for n in (5, 0, 1)),
+        row("copyspec", [100.0, 200.4], drafter="suffix"),
+        row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix"),
+    ]
+    table = decoders.table(rows)
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert cells[0] == ["tokens/s on turn 1, turn 2", "runs", "batch 1", "batch 8"]
+    assert cells[2:] == [
+        ["`generate`", "1", "30, 31", ""],
+        ["vLLM", "3", "61, 62", ""],
+        ["ours, `suffix`", "1", "100, 200", "500, 600"],
+    ]
+    text = decoders.render({"model": "M", "manifest": {"threads": 2, **MADE}}, rows)
+    assert "M in bfloat16" in text
+    assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text
+    assert table in text
+    assert text.count("scripts/conversations") == 3
+
+
+def test_every_command_gives_a_row_of_the_table() -> None:
+    """Arms in turn, those that are enough once in the first pass alone."""
+    commands = list(decoders.commands([1, 8], passes=2, with_vllm=True))
+    assert len(commands) == len({tuple(command) for command in commands}) + 10 + 3
+    for decoder, text, _, batch_size in commands:
+        options = dict(pair.split("=") for pair in text.split(",") if pair)
+        values = {
+            name: json.loads(value) if value in ("true", "false") or value.isdecimal() else value
+            for name, value in options.items()
+        }
+        printed = row(decoder, [1.0, 2.0], int(batch_size), **values)
+        assert len(decoders.table([printed]).splitlines()) == 3, text
+    without = decoders.commands([1, 8], passes=1, with_vllm=False)
+    assert not [command for command in without if "vllm" in command[0]]
+
+
+def test_what_is_written_down_names_no_folder() -> None:
+    line = json.dumps(row("hf", [1.0, 2.0]))
+    assert json.loads(decoders.shared(line))["command"] == "conversations --model M hf"

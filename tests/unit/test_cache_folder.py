@@ -9,9 +9,8 @@ from typing import Any
 
 import pooch
 import pytest
-from byte_model import save_byte_model
+from byte_model import loaded, save_byte_model
 from lm_eval.api.instance import Instance
-from transformers import AutoModelForCausalLM
 
 from copyspec_eval import generate
 from copyspec_eval.harness.lm import CopySpecLM
@@ -49,14 +48,10 @@ def no_permission(folder: Path) -> None:
 
 def answers(model: Path) -> list[str]:
     """Through lm-eval's model, and from Python."""
-    settings = {"until": [], "max_gen_toks": 12}
-    request = Instance("generate_until", {}, (PROMPT, settings), 0, ("task", 0, 1))
-    loaded = CopySpecLM(str(model), device="cpu", dtype="float32")
-    auto: Any = AutoModelForCausalLM
-    [answer] = generate(
-        auto.from_pretrained(model).eval(), loaded.tokenizer, PROMPT, max_new_tokens=12
-    )
-    return [*map(str, loaded.generate_until([request], disable_tqdm=True)), answer.text]
+    request = Instance("generate_until", {}, (PROMPT, {"max_gen_toks": 12}), 0, ("task", 0, 1))
+    lm = CopySpecLM(str(model), device="cpu", dtype="float32")
+    [answer] = generate(loaded(model)[0], lm.tokenizer, PROMPT, max_new_tokens=12)
+    return [*map(str, lm.generate_until([request], disable_tqdm=True)), answer.text]
 
 
 def written(folder: Path) -> list[Any]:
@@ -81,10 +76,9 @@ def test_a_load_and_runs_beside_any_cache_folder(fill, is_new_process, tmp_path,
     if is_new_process:  # it loads its kernels anew
         code = "import sys, pathlib, json, test_cache_folder as test\n"
         code += "print(json.dumps(test.answers(pathlib.Path(sys.argv[1]))))"
-        paths = [str(Path(__file__).parent), *sys.path]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-c", code, str(model)]
-        output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout
+        paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        command = ["env", f"PYTHONPATH={paths}", sys.executable, "-c", code, str(model)]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
         assert json.loads(output.splitlines()[-1]) == wanted
     else:
         assert answers(model) == wanted

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +15,15 @@ from transformers import BloomConfig, DynamicCache, MaxLengthCriteria, StoppingC
 import copyspec_eval
 from copyspec_eval.errors import ModelError, OptionError, RequestError
 
-SAMPLED = {"do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.95}
+SAMPLED: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.95}
 SAMPLED |= {"repetition_penalty": 1.1}
+GREEDY: dict[str, Any] = {"do_sample": False}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "greedy": {"do_sample": False},
-    "processors": {"do_sample": False, "repetition_penalty": 1.2, "no_repeat_ngram_size": 4},
+    "greedy": GREEDY,
+    "processors": GREEDY | {"repetition_penalty": 1.2, "no_repeat_ngram_size": 4},
     "sampled": SAMPLED,
 }
+IN_BOTH_WAYS = pytest.mark.parametrize("settings", [GREEDY, SAMPLED])
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +63,12 @@ def both(model: Any, inputs: dict[str, torch.Tensor], **settings: Any) -> tuple[
     return answers[0], answers[1]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("count", [1, 4])
+ALONE = [pytest.param(1, name, marks=pytest.mark.slow) for name in ("greedy", "processors")]
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"), [*((4, name) for name in SETTINGS), (1, "sampled"), *ALONE]
+)
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_the_sequences_of_generate(model_type: str, count: int, settings: str) -> None:
     skip_if_refused(model_type)
@@ -69,13 +76,13 @@ def test_the_sequences_of_generate(model_type: str, count: int, settings: str) -
     both(tiny_model(model_type, dtype), padded(count), **SETTINGS[settings])
 
 
-@pytest.mark.parametrize("settings", [{"do_sample": False}, SAMPLED])
+@IN_BOTH_WAYS
 @pytest.mark.parametrize("count", [1, 4])
 def test_rows_that_end_alone(count: int, settings: dict[str, Any]) -> None:
     eos = {"eos_token_id": list(range(3, VOCABULARY, 5))}
     [answer, _], _ = both(tiny_model("llama", torch.float64), padded(count), **settings, **eos)
     lengths = (answer != 0).sum(-1)
-    assert answer.shape[1] < padded(count)["input_ids"].shape[1] + 24 or len(set(lengths)) > 1
+    assert answer.shape[1] < LENGTHS[0] + 24 or len(set(lengths)) > 1
 
 
 def test_scores_and_logits() -> None:
@@ -95,34 +102,27 @@ class Even(StoppingCriteria):
 class Unsure(StoppingCriteria):
     """Ends at the third step whose best score is low; it has a state, and reads all scores."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    calls = 0
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         self.calls += 1
         best = torch.stack([step.softmax(-1).amax(-1) for step in scores])
-        assert len(best) == input_ids.shape[1] - padded(1)["input_ids"].shape[1]
+        assert len(best) == input_ids.shape[1] - LENGTHS[0]
         return (best < 0.5).sum(0) >= 3
 
 
-@pytest.mark.parametrize("settings", [{"do_sample": False}, SAMPLED])
+@IN_BOTH_WAYS
 def test_stopping_criteria(settings: dict[str, Any]) -> None:
-    model, inputs = tiny_model("llama", torch.float64), padded(1)
-    length = inputs["input_ids"].shape[1]
-    for criterion, most in ((Even(), length + 23), (MaxLengthCriteria(length + 9), length + 9)):
-        [answer, _], _ = both(model, inputs, **settings, stopping_criteria=[criterion])
-        assert answer.shape[1] <= most
-
-
-@pytest.mark.parametrize("settings", [{"do_sample": False}, SAMPLED])
-def test_a_criterion_that_reads_scores_and_counts_its_calls(settings: dict[str, Any]) -> None:
-    inputs, unsure = padded(1), Unsure()
-    settings = {**settings, "return_dict_in_generate": True, "output_scores": True}
-    model = tiny_model("llama", torch.float64)
-    theirs, _ = both(model, inputs, stopping_criteria=[unsure], **settings)
-    num_tokens = [each.sequences.shape[1] - inputs["input_ids"].shape[1] for each in theirs]
+    ask = partial(both, tiny_model("llama", torch.float64), padded(1), **settings)
+    for criterion, most in ((Even(), 23), (MaxLengthCriteria(LENGTHS[0] + 9), 9)):
+        [answer, _], _ = ask(stopping_criteria=[criterion])
+        assert answer.shape[1] <= LENGTHS[0] + most
+    unsure = Unsure()
+    with_scores = {"return_dict_in_generate": True, "output_scores": True}
+    theirs, _ = ask(stopping_criteria=[unsure], **with_scores)
+    num_tokens = [each.sequences.shape[1] - LENGTHS[0] for each in theirs]
     assert min(num_tokens) < 24
-    assert unsure.calls == 2 * sum(num_tokens)
+    assert unsure.calls == 2 * sum(num_tokens), "a criterion may count its calls"
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32])
@@ -134,30 +134,25 @@ def test_positions_and_masks_as_transformers_prepares_them(dtype: torch.dtype) -
     both(model, inputs, do_sample=False)
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.puts: list[list[int] | None] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.puts.append(value.flatten().tolist())
-
-    def end(self) -> None:
-        self.puts.append(None)
+def streamer_into(puts: list[list[int]]) -> Any:
+    return SimpleNamespace(
+        put=lambda value: puts.append(value.flatten().tolist()), end=lambda: puts.append([])
+    )
 
 
 @pytest.mark.parametrize("is_bound", [False, True])
 def test_a_streamer(is_bound: bool) -> None:
-    received, inputs = Heard(), padded(1)
-    given: dict[str, Any] = {**OURS, "streamer": received}
+    puts: list[list[int]] = []
+    streamer, inputs = streamer_into(puts), padded(1)
+    given: dict[str, Any] = {**OURS, "streamer": streamer}
     if is_bound:
-        received.put(inputs["input_ids"])
-        given = {"custom_generate": partial(copyspec_eval.custom_generate, streamer=received)}
+        streamer.put(inputs["input_ids"])
+        given = {"custom_generate": partial(copyspec_eval.custom_generate, streamer=streamer)}
     model = tiny_model("llama", torch.float64)
-    output = model.generate(**inputs, do_sample=False, **USUAL, **given)
-    *puts, end = received.puts
-    assert [token for put in puts for token in put or ()] == output[0].tolist()
-    assert end is None
-    assert len(puts) > 2
+    output = model.generate(**inputs, **GREEDY, **USUAL, **given)
+    assert [token for put in puts for token in put] == output[0].tolist()
+    assert puts[-1] == []
+    assert len(puts) > 3
 
 
 def test_options_of_drafting() -> None:
@@ -203,7 +198,7 @@ def test_inputs_that_are_refused() -> None:
         ("position_ids", {"position_ids": mask.cumsum(-1)}),
         ("position_ids", {"position_ids": torch.arange(18)[None]}),
         (r"\(Even\) are for one prompt; input_ids have 2", {"stopping_criteria": [Even()]}),
-        ("streamer is for one prompt", {"streamer": Heard()}),
+        ("streamer is for one prompt", {"streamer": streamer_into([])}),
         ("past_key_values holds tokens", {"past_key_values": cache}),
     ]
     for message, given in refused:

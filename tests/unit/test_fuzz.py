@@ -9,9 +9,9 @@ import torch
 from doubles import one_wrong_in
 from fuzzing import models
 from fuzzing.campaign import Totals, findings
-from fuzzing.cases import Range, draw, text_of
+from fuzzing.cases import Range, draw
 from fuzzing.checking import Finding, check
-from fuzzing.models import LIKENESSES, ModelName, draft_model_of, model_of
+from fuzzing.models import LIKENESSES, ModelName, model_of
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.model_cache import ModelCacheRunner
@@ -80,29 +80,6 @@ def test_a_defect_is_found(
     assert re.search(matches, f"{actual.mode} {actual}")
 
 
-def test_a_case_comes_again_by_its_number_alone() -> None:
-    number = 17
-    case = draw(SEED, number, FEW)
-    assert case == draw(SEED, number, FEW)
-    assert str(case) == str(draw(SEED, number, FEW))
-    assert case.source("x", 1).random() == draw(SEED, number, FEW).source("x", 1).random()
-    assert len({str(draw(seed, n)) for seed in range(2) for n in range(50)}) == 100
-    once, again = check(case), check(case)
-    assert (once.num_tokens, once.num_drafted) == (again.num_tokens, again.num_drafted)
-
-
-def test_cases_reach_every_choice() -> None:
-    cases = [draw(SEED, number) for number in range(400)]
-    assert {case.options.drafter for case in cases} == set(DRAFTERS)
-    assert {case.options.draft_model for case in cases} == {None, *LIKENESSES}
-    assert {case.model for case in cases} == set(models.ALL_MODELS)
-    assert {case.batch_size for case in cases} == {1, 2, 3, 4, 5}
-    trees = [case for case in cases if case.options.tree or case.double == "tree"]
-    assert {case.exact for case in trees} == {None}
-    lengths = {len(request.prompt_ids) for case in cases for request in case.requests}
-    assert 1 == min(lengths) < 512 < max(lengths)
-
-
 def other_bits(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
     if logits.shape[1] > 4:
         logits = logits.clone()
@@ -121,6 +98,26 @@ def test_other_bits_in_a_row_of_some_steps_are_found() -> None:
     assert "other logits" in str(actual) or "tokens" in str(actual)
 
 
+def test_a_case_comes_again_by_its_number_alone() -> None:
+    case, again = draw(SEED, 17, FEW), draw(SEED, 17, FEW)
+    assert (case, str(case)) == (again, str(again))
+    assert case.source("x", 1).random() == again.source("x", 1).random()
+    assert len({str(draw(seed, n)) for seed in range(2) for n in range(50)}) == 100
+    first, second = check(case), check(again)
+    assert (first.num_tokens, first.num_drafted) == (second.num_tokens, second.num_drafted)
+
+
+def test_cases_reach_every_choice() -> None:
+    cases = [draw(SEED, number) for number in range(400)]
+    assert {case.options.drafter for case in cases} == set(DRAFTERS)
+    assert {case.options.draft_model for case in cases} == {None, *LIKENESSES}
+    assert {case.model for case in cases} == set(models.ALL_MODELS)
+    assert {case.batch_size for case in cases} == {1, 2, 3, 4, 5}
+    assert {case.exact for case in cases if case.options.tree or case.double == "tree"} == {None}
+    lengths = {len(request.prompt_ids) for case in cases for request in case.requests}
+    assert 1 == min(lengths) < 512 < max(lengths)
+
+
 def test_an_error_is_a_failure_of_its_case(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,10 +125,3 @@ def test_an_error_is_a_failure_of_its_case(
     [actual] = findings(SEED, range(1))
     assert actual.failures == ["raised ZeroDivisionError: integer division or modulo by zero"]
     assert "Traceback" in capsys.readouterr().err
-
-
-def test_texts_and_draft_models() -> None:
-    assert text_of([0, 5, 6, 13]) == "afaab"
-    target = ModelName("llama", "float32", True)
-    sizes = [draft_model_of(target, likeness).config.vocab_size for likeness in LIKENESSES]
-    assert sizes == [models.VOCABULARY + more for more in LIKENESSES.values()]

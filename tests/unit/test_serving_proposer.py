@@ -27,44 +27,36 @@ def asked(seed: int, number: int) -> list[Asked]:
     return made
 
 
-def recording(vllm_config: Any) -> CopySpecProposer:
-    proposer = CopySpecProposer(vllm_config)
+ROWS = given(st.integers(0, 10**6), st.integers(1, 5))
+
+
+def attempts(requests: list[Asked], seed: int, num_rows: int, max_length: int) -> list[Any]:
+    """Each of `requests`, served by a proposer, with the attempts that this reports of it."""
+    proposer = CopySpecProposer(config(max_length=max_length))
     proposer.restart(is_recording=True)
-    return proposer
+    serve(proposer, requests, num_rows, random.Random(seed), max_length=max_length)
+    drafted = proposer.requests.take_drafted([(one.prompt_ids, one.output_ids) for one in requests])
+    return [(one, each.attempts) for one, each in zip(requests, drafted, strict=True)]
 
 
-def drafted(proposer: CopySpecProposer, requests: list[Asked]) -> list[list[tuple[int, int]]]:
-    """Tokens drafted and accepted of each attempt that the proposer reports of each request."""
-    answers = [(one.prompt_ids, one.output_ids) for one in requests]
-    return [
-        [(attempt.num_drafted, attempt.num_accepted) for attempt in each.attempts]
-        for each in proposer.requests.take_drafted(answers)
-    ]
-
-
-@given(st.integers(0, 10**6), st.integers(1, 5))
+@ROWS
 def test_answers_are_taken_up_whole_and_in_their_own_request(seed: int, num_rows: int) -> None:
     """Rows change places or are left out, requests preempted, drafts cut, prompts read in parts."""
-    proposer = recording(config())
-    requests = asked(seed, 8)
-    serve(proposer, requests, num_rows, random.Random(seed))
-    for attempts, one in zip(drafted(proposer, requests), requests, strict=True):
-        assert sum(accepted for _, accepted in attempts) == sum(each for _, each in one.verified)
+    for one, made in attempts(asked(seed, 8), seed, num_rows, MOST_LENGTH):
+        accepted = sum(each for _, each in one.verified)
+        assert sum(attempt.num_accepted for attempt in made) == accepted
 
 
-@given(st.integers(0, 10**6), st.integers(1, 5))
+@ROWS
 def test_close_to_the_longest_length_it_counts_what_it_was_asked(seed: int, num_rows: int) -> None:
     """vLLM gives all rows zeros then; those that go on are the same requests afterwards."""
-    limit = 60
-    proposer = recording(config(longest=10, max_length=limit))
-    requests = asked(seed, 8)
+    limit, requests = 60, asked(seed, 8)
     for one in requests:
         one.answer_ids = one.answer_ids[: limit - len(one.prompt_ids)]
-    serve(proposer, requests, num_rows, random.Random(seed), longest=10, max_length=limit)
-    for attempts, one in zip(drafted(proposer, requests), requests, strict=True):
-        assert sum(accepted for _, accepted in attempts) == sum(each for _, each in one.ours)
+    for one, made in attempts(requests, seed, num_rows, limit):
+        assert sum(attempt.num_accepted for attempt in made) == sum(each for _, each in one.ours)
         # Where the last token is the next of the draft, the draft may not have been verified.
-        assert len(one.ours) - len(attempts) in (0, 1)
+        assert len(one.ours) - len(made) in (0, 1)
 
 
 def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +67,6 @@ def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -
         requests = asked(seed, 6)
         serve(CopySpecProposer(config()), requests, 3, random.Random(seed))
         for request in requests:
-            assert len(request.drafts) == len(request.lengths)
             for draft, length in zip(request.drafts, request.lengths, strict=True):
                 alone = CopySpecDrafter(gamma=2, num_draft_tokens=6)
                 alone.start(request.prompt_ids)
@@ -98,10 +89,9 @@ def test_an_answer_can_be_copied_by_the_next_request(monkeypatch: pytest.MonkeyP
 
 def test_a_server_remembers_no_request_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "drafter=none")
-    length = 20_000
+    length, used = 20_000, []
     proposer = CopySpecProposer(config(max_length=2 * length))
     text = numpy.arange(1000, 1000 + length, dtype=numpy.int32)
-    used = []
     tracemalloc.start()
     for number in range(40):
         text[0] = number
@@ -117,29 +107,20 @@ def test_a_row_that_is_full_is_left_alone() -> None:
     serve(proposer, [request], 1, random.Random(0))
     assert request.drafts[-1] == []
     assert all(len(draft) < 20 - 16 for draft in request.drafts)
-    assert MOST_LENGTH > 20
 
 
-def test_an_unknown_option_or_a_tree_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, message in (
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         ("drafter=sufix", "unknown drafter 'sufix'"),
         ("gama=3", "unknown drafter argument 'gama'"),
         ("drafter=suffix,tree=true", "only chains"),
-    ):
-        monkeypatch.setenv(VARIABLE, text)
-        with pytest.raises(OptionError, match=message):
-            CopySpecProposer(config())
-
-
-def test_tokens_cost_what_steps_have_shown() -> None:
-    clock = StepClock()
-    assert len(clock.thresholds(num_rows=1, longest=5)) == 5, "before any step"
-    for number in range(200):
-        tokens = 4 + number % 20
-        clock.add(tokens, seconds=0.02 + 0.0001 * tokens)
-    alone, among_many = (clock.thresholds(rows, longest=3)[0] for rows in (1, 16))
-    assert alone == pytest.approx(1.5 * 0.0001 / 0.0201, rel=0.01)
-    assert among_many == pytest.approx(1.5 * 16 * 0.0001 / (0.02 + 0.0016), rel=0.01)
+    ],
+)
+def test_what_is_refused(options: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, options)
+    with pytest.raises(OptionError, match=message):
+        CopySpecProposer(config())
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 10)), max_size=60), st.integers(1, 64))
@@ -147,4 +128,6 @@ def test_thresholds_are_probabilities(steps: list[tuple[int, float]], num_rows: 
     clock = StepClock()
     for tokens, seconds in steps:
         clock.add(tokens, seconds)
-    assert all(0 < least <= 1 for least in clock.thresholds(num_rows, longest=4))
+    thresholds = clock.thresholds(num_rows, longest=4)
+    assert len(thresholds) == 4
+    assert all(0 < least <= 1 for least in thresholds)

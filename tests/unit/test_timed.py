@@ -2,27 +2,24 @@
 
 import functools
 import shutil
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
-import lm_eval
 import pytest
 import torch
+from byte_model import loaded
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import model_registry
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from timed_models import CONTEXTS, instances, make, rows
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
-from copyspec_eval import provenance
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.timed import TimedLM
-from copyspec_eval.paths import tasks_dir
-from copyspec_eval.records import record_of
 from copyspec_eval.reports import tables
 
 LOOKUP = {"prompt_lookup_num_tokens": 10}
@@ -37,8 +34,8 @@ def stock(byte_model: Path) -> Any:
     return HFLM.create_from_arg_string(f"pretrained={byte_model},dtype=float64", {"device": "cpu"})
 
 
-def answers_of(stock: Any, settings: dict[str, Any] | None = None) -> list[str]:
-    return list(stock.generate_until(instances(settings), disable_tqdm=True))
+def answers_of(lm: Any, settings: dict[str, Any] | None = None, **more: Any) -> list[str]:
+    return list(lm.generate_until(instances(settings, **more), disable_tqdm=True))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -49,11 +46,10 @@ def test_hf_answers_as_ever_and_its_tokens_are_counted(byte_model, stock, batch_
     stops = [wanted[0][7:9], wanted[2][12:13]]
     reasons = set()
     for settings in ({}, {"until": stops}, {"max_gen_toks": 9}):
-        answers = timed.generate_until(instances(settings), disable_tqdm=True)
+        answers = answers_of(timed, settings)
         assert answers == answers_of(stock, settings)
         for row, answer in zip(rows(answers), answers, strict=True):
-            assert row.token_ids is not None
-            assert row.counts.num_tokens == len(row.token_ids)
+            assert row.counts.num_tokens == len(row.token_ids or ())
             assert row.counts.num_forwards == (row.counts.num_tokens if batch_size == 1 else None)
             assert row.counts.num_prompt_tokens == len(timed.tok_encode(CONTEXTS[row.doc_id]))
             assert timed.tok_decode(row.token_ids).startswith(answer)
@@ -66,23 +62,16 @@ def test_hf_answers_as_ever_and_its_tokens_are_counted(byte_model, stock, batch_
 def test_records_of_hf_add_up(byte_model, batch_size):
     timed = make_hf(byte_model, batch_size=batch_size)
     started = perf_counter()
-    recorded = rows(timed.generate_until(instances(), disable_tqdm=True))
+    recorded = rows(answers_of(timed))
     seconds = perf_counter() - started
-    total = 0.0
-    for row in recorded:
-        counts = row.counts
-        assert counts.seconds is not None
-        assert counts.prefill_seconds is not None
-        assert counts.decode_seconds is not None
-        assert counts.latency_seconds is not None
-        assert 0 < counts.prefill_seconds < counts.seconds
+    every: list[Any] = [row.counts for row in recorded]
+    for counts in every:
+        assert 0 < counts.prefill_seconds < counts.seconds <= counts.latency_seconds <= seconds
         assert counts.prefill_seconds + counts.decode_seconds == pytest.approx(counts.seconds)
-        assert counts.seconds <= counts.latency_seconds <= seconds
         assert counts.num_prefill_tokens == 1
-        total += counts.seconds
-    assert total <= seconds
-    by_latency = {row.counts.latency_seconds for row in recorded}
-    assert len(by_latency) == -(-len(CONTEXTS) // batch_size), "a batch has one latency"
+    assert sum(counts.seconds for counts in every) <= seconds
+    latencies = {counts.latency_seconds for counts in every}
+    assert len(latencies) == -(-len(CONTEXTS) // batch_size), "a batch has one latency"
     figures = timed.get_model_info()["copyspec"]["figures"]["task"]["turn 1"]
     assert figures["turns"] == len(CONTEXTS), "the warm-up is not counted"
     assert figures["tokens_per_second"] > 0
@@ -95,9 +84,8 @@ def test_records_of_hf_add_up(byte_model, batch_size):
 def test_other_requests_are_left_to_the_base(byte_model, stock):
     pair = [Instance("loglikelihood", {}, ("To be", " or not"), 0, ("task", 0, 1))]
     timed = make_hf(byte_model)
-    assert timed.loglikelihood(pair, disable_tqdm=True) == stock.loglikelihood(
-        pair, disable_tqdm=True
-    )
+    ours, theirs = (lm.loglikelihood(pair, disable_tqdm=True) for lm in (timed, stock))
+    assert ours == theirs
     assert timed.chat_template(True) == stock.chat_template(True)
 
 
@@ -112,51 +100,40 @@ SAMPLING = {"do_sample": True, "temperature": 1.0}
 
 
 def test_the_same_seed_samples_as_hf(byte_model, stock):
-    timed = make_hf(byte_model)
-    torch.manual_seed(1)
-    wanted = answers_of(stock, SAMPLING)
-    torch.manual_seed(1)
-    assert timed.generate_until(instances(SAMPLING), disable_tqdm=True) == wanted
-    assert wanted != answers_of(stock)
+    timed, answers = make_hf(byte_model), []
+    for lm in (timed, stock):
+        torch.manual_seed(1)
+        answers.append(answers_of(lm, SAMPLING))
+    assert answers[0] == answers[1] != answers_of(stock)
 
 
 def test_repeats_are_samples_of_their_own(byte_model):
     timed = make_hf(byte_model, batch_size=3)
-    answers = timed.generate_until(instances(SAMPLING, repeats=2), disable_tqdm=True)
+    answers = answers_of(timed, SAMPLING, repeats=2)
     recorded = rows(answers)
-    assert [(row.doc_id, row.repeat) for row in recorded] == [
-        (doc, repeat) for doc in range(len(CONTEXTS)) for repeat in range(2)
-    ]
+    docs = range(len(CONTEXTS))
+    assert [(row.doc_id, row.repeat) for row in recorded] == [*product(docs, range(2))]
     assert answers[0] != answers[1]
     assert len(timed._recorder.rows) == 2 * len(CONTEXTS)
-    for row in recorded:
-        assert timed.tok_decode(row.token_ids) == row.text
-
-
-def test_a_request_repeated_as_padding_is_answered_once(byte_model):
-    timed = make_hf(byte_model)
-    requests = instances()
-    answers = timed.generate_until([*requests, requests[-1]], disable_tqdm=True)
-    assert answers[-1] is answers[-2]
-    assert len(timed._recorder.rows) == len(requests)
+    assert [timed.tok_decode(row.token_ids) for row in recorded] == [row.text for row in recorded]
 
 
 def test_prompt_lookup_of_hf_shows_its_tokens_per_forward(byte_model, stock):
-    answers = make_hf(byte_model).generate_until(instances(LOOKUP), disable_tqdm=True)
-    counts = [record.counts for record in map(record_of, answers) if record]
-    assert {each.num_prefill_tokens for each in counts} == {None}, "its prefill verifies a draft"
+    answers = answers_of(make_hf(byte_model), LOOKUP)
+    recorded = rows(answers)
+    prefills = {row.counts.num_prefill_tokens for row in recorded}
+    assert prefills == {None}, "its prefill verifies a draft"
     assert answers == answers_of(stock)
-    figures = tables.run_figures(rows(answers))["task"]["turn 1"]
+    figures = tables.run_figures(recorded)["task"]["turn 1"]
     assert figures["tokens_per_forward"] > 1.5
     assert figures["accepted_per_attempt"] is None
 
 
 def model_continuing(text: str, folder: Path) -> tuple[Any, list[int]]:
     """A model that continues as `text` does, and how many tokens each of its `generate` gave."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    script = torch.tensor(AutoTokenizer.from_pretrained(folder).encode(text))
+    model, words = loaded(folder)
+    script, lengths = torch.tensor(words.encode(text)), []
     forward, generate = model.forward, model.generate
-    lengths: list[int] = []
 
     @functools.wraps(forward)
     def scripted(*args: Any, **kwargs: Any) -> Any:
@@ -182,17 +159,14 @@ def test_prompt_lookup_of_hf_runs_past_a_stop_string(byte_model):
     timed: Any = TimedLM.create_from_arg_obj(
         {"base": "hf", "pretrained": model, "tokenizer": str(byte_model)}
     )
-    forwards = {}
-    for name, settings in (("greedy", {}), ("lookup", LOOKUP)):
-        request = instances({"until": ["END"], **settings}, contexts=[prompt])
-        [row] = rows(timed.generate_until(request, disable_tqdm=True))
+    for settings in ({}, LOOKUP):
+        [row] = rows(answers_of(timed, {"until": ["END"], **settings}, contexts=[prompt]))
         counts = row.counts
         assert (row.text, counts.finish_reason) == ("xy", "stop")
         assert timed.tok_decode(row.token_ids) == "xyEND"
         assert (counts.num_tokens, counts.num_prompt_tokens) == (5, len(prompt))
-        forwards[name] = counts.num_forwards
+        assert counts.num_forwards == 5
     assert lengths == [4, 5, 40], "the warm-up, up to the stop, and past it to the budget"
-    assert forwards == {"greedy": 5, "lookup": 5}
 
 
 def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path):
@@ -203,35 +177,10 @@ def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path)
     timed = make_hf(folder)
     for settings in (LOOKUP, {"until": ["x"]}):
         assert timed.processors(settings) == ["RepetitionPenaltyLogitsProcessor"]
-    recorded = rows(timed.generate_until(instances(), disable_tqdm=True))
+    recorded = rows(answers_of(timed))
     assert {row.counts.finish_reason for row in recorded} == {"eos", "length"}
-    assert {
-        row.token_ids[-1] for row in recorded if row.counts.finish_reason == "eos" and row.token_ids
-    } == set(eos)
-
-
-def test_answers_from_the_cache_are_not_asked_again(
-    byte_model, our_questions, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
-    timed = make_hf(byte_model)
-
-    def evaluate() -> dict[str, Any]:
-        results: Any = lm_eval.simple_evaluate(
-            timed,
-            tasks=["mt_bench"],
-            task_manager=TaskManager(include_path=[tasks_dir()], include_defaults=False),
-            gen_kwargs={"max_gen_toks": 8},
-            use_cache=str(tmp_path / "cache"),
-        )
-        return dict(results["config"]["copyspec"]["figures"]["mt_bench"])
-
-    before = evaluate()
-    assert before["turn 2"]["tokens_per_second"] > 0
-    assert len(timed._recorder.rows) == 12
-    provenance.process_id.cache_clear()  # as another process would have it
-    assert evaluate() == before
-    assert len(timed._recorder.rows) == 12, "nothing was asked again"
+    ended = [row.token_ids or () for row in recorded if row.counts.finish_reason == "eos"]
+    assert {token_ids[-1] for token_ids in ended} == {*eos}
 
 
 @pytest.mark.parametrize(
@@ -256,9 +205,7 @@ def test_refusals(monkeypatch, options, message):
 
 
 def test_the_spec_names_the_model_as_it_was_given():
-    timed: Any = TimedLM.create_from_arg_obj(
-        {"base": "hf", "pretrained": "copyspec-tiny", "device": "cpu"}
-    )
+    timed: Any = make("base=hf,pretrained=copyspec-tiny", device="cpu")
     spec = timed._spec([])
     assert (spec.backend, spec.model, spec.drafting) == ("hf", "copyspec-tiny", {})
     assert spec.model_args["max_length"] == 2048

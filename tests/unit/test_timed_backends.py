@@ -29,10 +29,7 @@ class SlowLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
         time.sleep(0.01)
         return [f"to {request.args[0]}" for request in requests]
 
-    def loglikelihood(self, requests):
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
+    loglikelihood = loglikelihood_rolling = None
 
 
 def test_any_other_backend_has_seconds_and_no_rates(monkeypatch):
@@ -40,17 +37,14 @@ def test_any_other_backend_has_seconds_and_no_rates(monkeypatch):
     timed: Any = make("base=slow,model=m", batch_size=2)
     answers = timed.generate_until(instances())
     assert answers == [f"to {text}" for text in CONTEXTS]
-    longest_first = sorted(CONTEXTS, key=lambda text: (-len(text), text))
-    warm_up = longest_first[:1]
-    assert timed.asked == [warm_up, longest_first[:2], longest_first[2:4], longest_first[4:]]
+    longest = sorted(CONTEXTS, key=lambda text: (-len(text), text))
+    assert timed.asked == [longest[:1], longest[:2], longest[2:4], longest[4:]], "a warm-up first"
     recorded = rows(answers)
     assert {row.backend for row in recorded} == {"slow"}
-    assert {
-        each for row in recorded for each in (row.counts.num_tokens, row.counts.num_forwards)
-    } == {None}
-    full = [row for row in recorded if row.doc_id != CONTEXTS.index(longest_first[4])]
-    for row in full:
-        assert row.counts.seconds == (row.counts.latency_seconds or 0) / 2 >= 0.005
+    assert {(row.counts.num_tokens, row.counts.num_forwards) for row in recorded} == {(None, None)}
+    for row in recorded:
+        if row.doc_id != CONTEXTS.index(longest[4]):
+            assert row.counts.seconds == (row.counts.latency_seconds or 0) / 2 >= 0.005
     figures = tables.run_figures(recorded)["task"]["turn 1"]
     assert figures["tokens_per_second"] is None
     assert figures["latency_seconds"] >= 0.01
@@ -60,13 +54,12 @@ def test_any_other_backend_has_seconds_and_no_rates(monkeypatch):
 class Server(InThread, ThreadingHTTPServer):
     """Answers chat and text completions, with `usage` unless that is switched off."""
 
+    usage, failures, seconds = True, 0, 0.0
+
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.usage = True
         self.more: dict[str, Any] = {}
-        self.failures = 0
-        self.seconds = 0.0
-        self.under_way: list[int] = [0]
+        self.under_way = [0]
         self.bodies: list[dict[str, Any]] = []
 
 
@@ -74,25 +67,24 @@ class _Handler(Handler):
     server: Server
 
     def do_POST(self) -> None:
-        body = self.body()
-        self.server.bodies.append(body)
-        self.server.under_way.append(self.server.under_way[-1] + 1)
-        time.sleep(self.server.seconds)
-        self.server.under_way.append(self.server.under_way[-1] - 1)
-        if self.server.failures:
-            self.server.failures -= 1
-            self.send_error(503)
-            return
+        body, server = self.body(), self.server
+        server.bodies.append(body)
+        server.under_way.append(server.under_way[-1] + 1)
+        time.sleep(server.seconds)
+        server.under_way.append(server.under_way[-1] - 1)
+        if server.failures:
+            server.failures -= 1
+            return self.send_error(503)
+        size = 7
         if "messages" in body:
             question = body["messages"][-1]["content"]
             choices = [{"index": 0, "message": {"role": "assistant", "content": f"to {question}"}}]
+            size = len(question) if server.seconds else size
         else:
             prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
             choices = [{"index": i, "text": f"to {text}"} for i, text in enumerate(prompts)]
-        reply: dict[str, Any] = {"choices": choices} | self.server.more
-        if self.server.usage:
-            size = len(question) if self.server.seconds else 7
-            reply["usage"] = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": 12}
+        usage = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": 12}
+        reply = {"choices": choices} | server.more | ({"usage": usage} if server.usage else {})
         self.send(json.dumps(reply).encode())
 
 
@@ -103,23 +95,26 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield running
 
 
-def chats(timed: Any, texts: Sequence[str] = CONTEXTS) -> list[Any]:
-    """Conversations in which so much was said."""
-    return [timed.apply_chat_template([{"role": "user", "content": text}]) for text in texts]
+def chatting(server: Server, options: str = "", **configured: Any) -> Any:
+    url = f"{server.url}/chat/completions{options}"
+    return make(f"base=local-chat-completions,model=m,base_url={url}", **configured)
+
+
+def answers_of(timed: Any, texts: Sequence[str] = CONTEXTS) -> list[str]:
+    """Those to conversations in which so much was asked."""
+    chats = [timed.apply_chat_template([{"role": "user", "content": text}]) for text in texts]
+    return list(timed.generate_until(instances(contexts=chats), disable_tqdm=True))
 
 
 @pytest.mark.parametrize("usage", [True, False])
 def test_a_chat_server_reports_its_counts_or_not(server, usage, capsys):
     server.usage = usage
-    timed: Any = make(
-        f"base=local-chat-completions,model=m,base_url={server.url}/chat/completions", batch_size=4
-    )
-    answers = timed.generate_until(instances(contexts=chats(timed)), disable_tqdm=True)
+    answers = answers_of(chatting(server, batch_size=4))
     assert answers == [f"to {text}" for text in CONTEXTS]
     recorded = rows(answers)
     assert {row.batch_size for row in recorded} == {1}, "lm-eval asks a chat server one by one"
-    assert {row.counts.num_tokens for row in recorded} == {5 if usage else None}
-    assert {row.counts.num_prompt_tokens for row in recorded} == {7 if usage else None}
+    counted = {(row.counts.num_tokens, row.counts.num_prompt_tokens) for row in recorded}
+    assert counted == {(5, 7) if usage else (None, None)}
     assert {row.counts.num_forwards for row in recorded} == {None}
     assert len({row.prompt_sha256 for row in recorded}) == len(CONTEXTS)
     assert [body["max_tokens"] for body in server.bodies] == [4] + [40] * len(CONTEXTS)
@@ -130,24 +125,12 @@ def test_a_chat_server_reports_its_counts_or_not(server, usage, capsys):
 
 
 def test_a_server_says_what_it_drafted(server):
-    server.more = {
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "yes"},
-                "token_ids": [3, 4, 5, 6, 2],
-                "finish_reason": "stop",
-                "stop_reason": None,
-            }
-        ],
-        "metrics": {
-            "time_to_first_token_ms": 0.5,
-            "speculative_decoding": {"per_step_drafted": [4, 5], "per_step_accepted": [1, 5]},
-        },
-    }
-    url = f"{server.url}/chat/completions"
-    timed: Any = make(f"base=local-chat-completions,model=m,base_url={url}")
-    [row] = rows(timed.generate_until(instances(contexts=chats(timed)[:1]), disable_tqdm=True))
+    choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}}
+    choice |= {"token_ids": [3, 4, 5, 6, 2], "finish_reason": "stop", "stop_reason": None}
+    drafts = {"per_step_drafted": [4, 5], "per_step_accepted": [1, 5]}
+    metrics = {"time_to_first_token_ms": 0.5, "speculative_decoding": drafts}
+    server.more = {"choices": [choice], "metrics": metrics}
+    [row] = rows(answers_of(chatting(server), CONTEXTS[:1]))
     assert row.token_ids == (3, 4, 5, 6, 2)
     assert row.counts.finish_reason == "eos"
     assert row.counts.prefill_seconds == 0.0005
@@ -162,11 +145,10 @@ def test_a_server_says_what_it_drafted(server):
 
 def test_requests_under_way_together_have_times_and_counts_of_their_own(server, capsys):
     server.seconds, server.failures = 0.05, 1
-    url = f"{server.url}/chat/completions"
-    timed: Any = make(f"base=local-chat-completions,model=m,base_url={url},num_concurrent=3")
+    timed = chatting(server, ",num_concurrent=3")
     twice = [*CONTEXTS, CONTEXTS[0]]
     started = time.perf_counter()
-    answers = timed.generate_until(instances(contexts=chats(timed, twice)), disable_tqdm=True)
+    answers = answers_of(timed, twice)
     seconds = time.perf_counter() - started
     assert answers == [f"to {text}" for text in twice]
     recorded = rows(answers)
@@ -185,11 +167,8 @@ def test_requests_under_way_together_have_times_and_counts_of_their_own(server, 
 
 @pytest.mark.parametrize(("batch_size", "tokens"), [(1, 5), (3, None)])
 def test_a_server_counts_a_batch_as_one(server, batch_size, tokens):
-    url = f"{server.url}/completions"
-    timed: Any = make(
-        f"base=local-completions,model=m,base_url={url},tokenizer_backend=none",
-        batch_size=batch_size,
-    )
+    options = f"base_url={server.url}/completions,tokenizer_backend=none"
+    timed: Any = make(f"base=local-completions,model=m,{options}", batch_size=batch_size)
     answers = timed.generate_until(instances()[:3], disable_tqdm=True)
     assert answers == [f"to {text}" for text in CONTEXTS[:3]]
     assert [row.counts.num_tokens for row in rows(answers)] == [tokens] * 3

@@ -38,84 +38,35 @@ def names_and_numbers(text: str) -> tuple[set[str], set[int]]:
 @pytest.fixture(scope="module")
 def training_texts() -> list[str]:
     rng = random.Random(3)
-    turns = (turn for _ in range(2000) for turn in training_conversation(rng))
+    turns = [turn for _ in range(2000) for turn in training_conversation(rng)]
     return [text for turn in turns for text in (turn.user, turn.answer)]
 
 
 def test_training_sees_nothing_that_is_held_out(training_texts):
     names, numbers = names_and_numbers("\n".join(training_texts))
-    assert len(names) > 500
-    assert len(numbers) > 500
+    assert min(len(names), len(numbers)) > 500
     assert not names & HELD_OUT
-    assert not [number for number in numbers if is_number_held_out(number)]
+    assert not any(map(is_number_held_out, numbers))
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_use_only_what_is_held_out(name, training_texts):
+    """After a change of the generator: run scripts/quickstart_documents, and train again."""
     drawn = documents(name)
-    assert len(drawn) >= 40
+    lines = (tasks_dir() / QUICKSTART / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == drawn
+    assert len({document["turns"][0] for document in drawn}) == len(drawn) >= 40
     for document in drawn:
         names, numbers = names_and_numbers("\n".join(document["turns"] + document["answers"]))
         assert names <= HELD_OUT
         assert all(map(is_number_held_out, numbers))
         assert not set(document["answers"][:1]) & set(training_texts)
-    assert len({document["turns"][0] for document in drawn}) == len(drawn)
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_are_those_of_the_task(name):
-    """After a change of the generator: run scripts/quickstart_documents, and train again."""
-    lines = (tasks_dir() / QUICKSTART / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == documents(name)
-
-
-LIST = texts.Text(
-    request="Make a list.",
-    render=texts._list,
-    values={"name": "Anna Berg", "event": "race"},
-    others={"event": "trip"},
-    new_item="3 hats",
-    items=("12 eggs", "4 maps", "5 pens"),
-    changed_item=("4 maps", "8 maps"),
-)
-
-
-@pytest.mark.parametrize(
-    ("change", "lines"),
-    [
-        ("number", ["List of Anna Berg for the race:", "- 12 eggs", "- 8 maps", "- 5 pens"]),
-        ("lower_case", ["list of anna berg for the race:", "- 12 eggs", "- 4 maps", "- 5 pens"]),
-        (
-            "add",
-            ["List of Anna Berg for the race:", "- 12 eggs", "- 4 maps", "- 5 pens", "- 3 hats"],
-        ),
-        ("fix", ["List of Anna Berg for the trip:", "- 12 eggs", "- 4 maps", "- 5 pens"]),
-    ],
-)
-def test_a_change(change, lines):
-    wish, changed = texts.CHANGES[change].make(Draw(random.Random(0), held_out=False), LIST)
-    assert str(changed).splitlines() == lines
-    if change == "fix":
-        assert "the event is trip" in wish.lower()
-
-
-def test_changes_of_name_and_order():
-    draw = Draw(random.Random(0), held_out=False)
-    wish, changed = texts.another_name(draw, LIST)
-    new = changed.values["name"]
-    assert new in wish
-    assert str(changed) == str(LIST).replace("Anna Berg", new)
-    wish, changed = texts.other_order(draw, LIST)
-    assert changed.items[0] in wish
-    assert changed.items[0] != "12 eggs"
-    assert sorted(changed.items) == sorted(LIST.items)
 
 
 @pytest.mark.parametrize("change", texts.CHANGES)
-@pytest.mark.parametrize("held_out", [False, True])
-def test_every_change_changes_something(change, held_out):
-    draw = Draw(random.Random(1), held_out)
-    for _ in range(100):
+def test_every_change_changes_something(change):
+    for number in range(100):
+        draw = Draw(random.Random(number), held_out=number % 2 == 0)
         request, wish = texts.changed_text(draw, change)
         assert request.answer != wish.answer
         assert request.learned
@@ -126,9 +77,7 @@ def test_every_change_changes_something(change, held_out):
 def test_solutions_are_what_the_programs_print(problem, capsys):
     draw = Draw(random.Random(2), held_out=True)
     numbers = {name: draw.number(*limits) for name, limits in problem.given.items()}
-    source = extract_program(programs.program(problem, numbers))
-    assert source is not None
-    exec(source, {})
+    exec(extract_program(programs.program(problem, numbers)) or "", {})
     assert capsys.readouterr().out == f"{programs.solution(problem, numbers)}\n"
 
 
@@ -138,8 +87,8 @@ def test_mistakes_are_found_and_corrected_and_not_learned():
     wrong = [turns for turns in drawn if not turns[0].learned]
     assert 10 < len(wrong) < 60
     for turns in drawn:
-        actual = "is wrong." in turns[1].answer
-        assert actual is (turns[0].answer != turns[2].answer) is (turns in wrong)
+        is_noted = "is wrong." in turns[1].answer
+        assert is_noted is (turns[0].answer != turns[2].answer) is (turns in wrong)
         assert turns[1].learned
         assert turns[2].learned
 
@@ -184,9 +133,9 @@ def test_batches_repeat_and_label_the_next_token(tokenizer):
     settings = Settings(steps=1, conversations=5)
     parts, again = (list(batches(tokenizer, settings, 7)) for _ in range(2))
     assert len(parts) == 2
-    for (tokens, labels), (same_tokens, same_labels) in zip(parts, again, strict=True):
-        assert torch.equal(tokens, same_tokens)
-        assert torch.equal(labels, same_labels)
+    for both, same in zip(parts, again, strict=True):
+        assert all(map(torch.equal, both, same))
+        tokens, labels = both
         learned = (labels[:, :-1] != -100) & (tokens[:, 1:] != tokenizer.pad_token_id)
         assert torch.equal(labels[:, :-1][learned], tokens[:, 1:][learned])
         assert learned.any()
@@ -199,16 +148,13 @@ def test_an_interrupted_training_resumes(tokenizer, tmp_path, monkeypatch):
     assert list(uninterrupted.run()) == [1, 2, 3]
 
     file = tmp_path / "checkpoint.pt"
-    first = Trainer(tokenizer, settings, "commit")
-    for done in first.run(file):
+    for done in Trainer(tokenizer, settings, "commit").run(file):
         if done == 2:
             break
     second = Trainer(tokenizer, settings, "a later commit")
     assert list(second.run(file)) == [3]
-    assert second.losses == uninterrupted.losses
-    assert second.commit == "commit"
-    parameters = second.model.parameters(), uninterrupted.model.parameters()
-    assert all(map(torch.equal, *parameters))
+    assert (second.losses, second.commit) == (uninterrupted.losses, "commit")
+    assert all(map(torch.equal, second.model.parameters(), uninterrupted.model.parameters()))
     for other, named in ((Settings(9, seed=1), "seed=0"), (Settings(9, layers=1), "layers=4")):
         with pytest.raises(DataError, match=named):
             next(Trainer(tokenizer, other, "commit").run(file))

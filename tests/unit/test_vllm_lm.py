@@ -11,11 +11,9 @@ from timed_models import CONTEXTS, check_counts, instances, rows
 
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends import counts_by_source, finish_reason_from
-from copyspec_eval.harness.backends.vllm import attempts
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.harness.vllm_lm import CopySpecVLLM
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.types import Attempt, DraftCounts
 
 TEXTS = [f"{text}, {text}; {text}." for text in CONTEXTS if text.isascii()]
 WANTED = [(text + text).encode()[:40].decode("utf-8", "replace") for text in TEXTS]
@@ -37,6 +35,13 @@ def answered(lm: Any, texts: Sequence[str] = TEXTS, **settings: Any) -> list[Tur
     return rows(lm.generate_until(instances(settings, contexts=texts), disable_tqdm=True))
 
 
+def check(recorded: list[TurnRecord]) -> None:
+    """Every token is of the model's own or of a draft of ours, and every copy has its place."""
+    for row in recorded:
+        check_counts(row)
+        assert row.counts.drafts == counts_by_source(row.attempts)
+
+
 @pytest.mark.parametrize("drafter", ["drafter=suffix,store=true", "gamma=2", "drafter=none"])
 def test_counts_and_copies_of_every_answer(byte_model: Path, drafter: str) -> None:
     lm = make(byte_model, drafter)
@@ -56,18 +61,9 @@ def test_counts_and_copies_of_every_answer(byte_model: Path, drafter: str) -> No
     assert (accepted > 100) == (drafter != "drafter=none")
 
 
-def check(recorded: list[TurnRecord]) -> None:
-    """Every token is of the model's own or of a draft of ours, and every copy has its place."""
-    for row in recorded:
-        check_counts(row)
-        assert row.counts.drafts == counts_by_source(row.attempts)
-
-
 def test_an_answer_that_ends_at_a_stop_string_keeps_its_drafts(byte_model: Path) -> None:
     """vLLM's counts come with the end that its engine sees, and this end it does not see."""
-    lm = make(byte_model)
-    stop = TEXTS[0][-9:-1]
-    recorded = answered(lm, [TEXTS[0] * 2], until=[stop])
+    recorded = answered(make(byte_model), [TEXTS[0] * 2], until=[TEXTS[0][-9:-1]])
     assert {row.counts.finish_reason for row in recorded} == {"stop"}
     check(recorded)
     assert all(row.spans for row in recorded)
@@ -75,9 +71,7 @@ def test_an_answer_that_ends_at_a_stop_string_keeps_its_drafts(byte_model: Path)
 
 def test_close_to_the_longest_length_only_drafts_of_ours_are_counted(byte_model: Path) -> None:
     """vLLM asks for none then, and gives the whole batch zeros; the longest row was not seen."""
-    longest = max(map(len, TEXTS)) + 40
-    lm = make(byte_model, max_length=longest)
-    recorded = answered(lm)
+    recorded = answered(make(byte_model, max_length=max(map(len, TEXTS)) + 40))
     check(recorded)
     attempts = [attempt for row in recorded for attempt in row.attempts]
     assert sum(attempt.num_accepted for attempt in attempts) > 20
@@ -88,12 +82,12 @@ def test_close_to_the_longest_length_only_drafts_of_ours_are_counted(byte_model:
 def test_sampling_drafts_on_a_cpu_is_refused(byte_model: Path, settings: dict[str, Any]) -> None:
     """Of a batch in which one request samples vLLM garbles the greedy answers, too."""
     requests = [*instances(contexts=TEXTS[1:]), *instances(settings, contexts=TEXTS[:1])]
-    remedy = r"temperature=(1\.0|0\.5): .* --gen_kwargs do_sample=false"
-    ngram = {"method": "ngram", "num_speculative_tokens": 5}
-    arguments = {"base": "vllm", "pretrained": str(byte_model), "max_length": 256}
-    stock = TimedLM.create_from_arg_obj(arguments | {"speculative_config": ngram})
+    ngram = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 5}}
+    stock = TimedLM.create_from_arg_obj(
+        {"base": "vllm", "pretrained": str(byte_model), "max_length": 256, **ngram}
+    )
     for lm in (make(byte_model), stock):
-        with pytest.raises(OptionError, match=remedy):
+        with pytest.raises(OptionError, match=r"=(1\.0|0\.5): .* --gen_kwargs do_sample=false"):
             lm.generate_until(requests, disable_tqdm=True)
     [row] = answered(stock, TEXTS[:1])
     assert row.counts.num_forwards
@@ -102,18 +96,18 @@ def test_sampling_drafts_on_a_cpu_is_refused(byte_model: Path, settings: dict[st
 
 def test_sampling_is_vllms_where_it_does_not_draft_or_has_a_gpu(byte_model: Path) -> None:
     sampled = instances({"do_sample": True, "temperature": 0.5}, contexts=TEXTS[:1])
-    lm = make(byte_model)
-    lm.model.llm_engine.vllm_config.device_config.device_type = "cuda"
-    assert lm.generate_until(sampled, disable_tqdm=True)
-    lm = TimedLM.create_from_arg_string(f"base=vllm,pretrained={byte_model},max_length=256")
-    assert lm.generate_until(sampled, disable_tqdm=True)
+    on_gpu = make(byte_model)
+    on_gpu.model.llm_engine.vllm_config.device_config.device_type = "cuda"
+    stock = TimedLM.create_from_arg_string(f"base=vllm,pretrained={byte_model},max_length=256")
+    for lm in (on_gpu, stock):
+        assert lm.generate_until(sampled, disable_tqdm=True)
 
 
 def test_equal_requests_share_out_their_records(byte_model: Path) -> None:
     """With a store later ones copy the answer of the first, and so more of it."""
     lm = make(byte_model, "drafter=suffix,store=true", batch_size="auto")
-    answers = lm.generate_until(instances(repeats=8, contexts=TEXTS[:1]), disable_tqdm=True)
-    recorded = rows(answers)
+    requests = instances(repeats=8, contexts=TEXTS[:1])
+    recorded = rows(lm.generate_until(requests, disable_tqdm=True))
     assert len({row.token_ids for row in recorded}) == 1
     assert len({row.spans for row in recorded}) > 1, "not one record for all"
 
@@ -132,8 +126,7 @@ def test_vllm_fills_up_its_own_batch(byte_model: Path) -> None:
 def test_the_manifest_has_what_vllm_has_loaded(byte_model: Path) -> None:
     spec = make(byte_model, "gamma=3")._spec([])
     assert (spec.device, spec.dtype, spec.quantization) == ("cpu", "bfloat16", None)
-    assert spec.drafting["drafter"] == "copyspec"
-    assert spec.drafting["gamma"] == 3
+    assert spec.drafting.items() >= {"drafter": "copyspec", "gamma": 3}.items()
 
 
 def test_a_paired_run_has_both_answers(byte_model: Path) -> None:
@@ -143,10 +136,9 @@ def test_a_paired_run_has_both_answers(byte_model: Path) -> None:
     assert {one.options["gpu_memory_utilization"] for one in (drafting, plain)} == {0.45}
     recorded = answered(lm)
     for row in recorded:
-        assert row.baseline is not None
-        assert row.baseline.agreement == "identical"
-        assert row.baseline.counts.num_forwards == row.counts.num_tokens
-        assert row.baseline.token_ids == row.token_ids
+        baseline: Any = row.baseline
+        assert (baseline.agreement, baseline.token_ids) == ("identical", row.token_ids)
+        assert baseline.counts.num_forwards == row.counts.num_tokens
     assert any(row.attempts for row in recorded)
 
 
@@ -156,10 +148,9 @@ def test_answers_that_differ_are_said_to_and_the_baselines_are_handed_on(byte_mo
     answers = lm.generate_until(instances(contexts=TEXTS), disable_tqdm=True)
     assert answers == WANTED == [row.text for row in rows(answers)]
     for row in rows(answers):
-        assert row.baseline is not None
-        assert row.baseline.difference is not None
-        assert row.baseline.difference.position == 7
-        assert row.baseline.agreement == "diverged", "nothing says that it is a near-tie"
+        baseline: Any = row.baseline
+        assert baseline.difference.position == 7
+        assert baseline.agreement == "diverged", "nothing says that it is a near-tie"
 
 
 def test_the_warm_up_is_not_copied_from(byte_model: Path) -> None:
@@ -193,22 +184,6 @@ def test_without_vllm_it_says_what_to_install(
     monkeypatch.setattr("copyspec_eval.harness.vllm_lm.find_spec", lambda name: None)
     with pytest.raises(OptionError, match=r"pip install 'copyspec-eval\[vllm\]'"):
         make(byte_model)
-
-
-@pytest.mark.parametrize(
-    ("num_tokens", "accepted", "last"),
-    [
-        ([1, 3, 4], [2, 3], 3),  # nothing cut
-        ([1, 3, 3], [2, 3], 3),  # the model's own token cut off
-        ([1, 3, 2], [2, 3], 2),  # and one of the draft
-        ([1, 3, 1], [2, 3], 1),
-        ([1, 3, 1], [2, 0], 0),
-    ],
-)
-def test_a_last_draft_is_cut_too(num_tokens: list[int], accepted: list[int], last: int) -> None:
-    made = attempts([5, 5], accepted, sum(num_tokens), len(num_tokens), "context")
-    assert made == (Attempt(5, 2), Attempt(5, last))
-    assert counts_by_source(made) == {"context": DraftCounts(2, 10, 2 + last)}
 
 
 def test_a_stop_without_a_string_is_an_eos() -> None:

@@ -5,6 +5,7 @@ FOLDER/bin/pytest --runslow tests/vllm
 """
 
 import gc
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,9 @@ def make(real_model: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         gc.collect()
         if drafts:
             options["per_request_spec_decode_metrics"] = "detailed"
-            options["worker_extension_cls"] = "copyspec_eval.serving.proposer.CopySpecWorker"
-            options["speculative_config"] = {
-                "method": "custom_class",
-                "model": proposer.NAME,
-                "num_speculative_tokens": proposer.NUM_DRAFT_TOKENS,
-            }
+            options["worker_extension_cls"] = proposer.WORKER
+            ours = {"method": "custom_class", "num_speculative_tokens": proposer.NUM_DRAFT_TOKENS}
+            options["speculative_config"] = {"model": proposer.NAME, **ours}
         usual = {"dtype": "bfloat16", "max_model_len": 2048, "enforce_eager": True, "seed": 0}
         return vllm.LLM(model=str(real_model), **(usual | options))
 
@@ -56,35 +54,31 @@ def answers(
     llm: Any, prompts: Sequence[str] = PROMPTS, lengths: Sequence[int] = (MAX_TOKENS,)
 ) -> Any:
     """Greedy; `lengths` are the budgets, one after the other."""
-    params = [
-        vllm.SamplingParams(temperature=0, max_tokens=lengths[n % len(lengths)])
-        for n in range(len(prompts))
-    ]
+    budgets = itertools.islice(itertools.cycle(lengths), len(prompts))
+    params = [vllm.SamplingParams(temperature=0, max_tokens=budget) for budget in budgets]
     return llm.generate(list(prompts), params, use_tqdm=False)
 
 
-class Judge:
-    def __init__(self, folder: Path) -> None:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        engines = (engine(model, num_draft_tokens=count) for count in (0, 15))
-        self._rescorer = Rescorer(model, *engines)
-
-    def check(self, drafted: Any, plain: Any) -> int:
-        """How many answers are identical; all others are near-ties."""
-        identical = 0
-        for ours, theirs in zip(drafted, plain, strict=True):
-            sequence = Decoded(ours.prompt_token_ids, StopRule(512), greedy())
-            difference = self._rescorer.explain(
-                sequence, ours.outputs[0].token_ids, theirs.outputs[0].token_ids
-            )
-            assert difference is None or difference.agreement == "near_tie", difference
-            identical += difference is None
-        return identical
+Judge = Callable[[Any, Any], int]
 
 
 @pytest.fixture(scope="module")
 def judge(real_model: Path) -> Judge:
-    return Judge(real_model)
+    """How many answers are identical; all others are near-ties."""
+    model: Any = AutoModelForCausalLM.from_pretrained(real_model, dtype=torch.bfloat16)
+    rescorer = Rescorer(model, *(engine(model, num_draft_tokens=count) for count in (0, 15)))
+
+    def num_identical(drafted: Any, plain: Any) -> int:
+        identical = 0
+        for ours, theirs in zip(drafted, plain, strict=True):
+            sequence = Decoded(ours.prompt_token_ids, StopRule(512), greedy())
+            both = (each.outputs[0].token_ids for each in (ours, theirs))
+            difference = rescorer.explain(sequence, *both)
+            assert difference is None or difference.agreement == "near_tie", difference
+            identical += difference is None
+        return identical
+
+    return num_identical
 
 
 @pytest.mark.parametrize(
@@ -106,24 +100,24 @@ def test_answers_and_counts_are_vllms(make: Make, judge: Judge, options: dict[st
     llm.collective_rpc("copyspec_restart")
     with watched(llm.llm_engine) as forwards:
         drafted = answers(llm, prompts, ragged)
-    assert judge.check(drafted, plain) >= 24, "which near-ties turn depends on the processor"
+    assert judge(drafted, plain) >= 24, "which near-ties turn depends on the processor"
     texts = [(list(each.prompt_token_ids), list(each.outputs[0].token_ids)) for each in drafted]
     [of_proposer] = llm.collective_rpc("copyspec_drafted", args=(texts,))
     num_attempts = 0
-    for each, (prompt_ids, output_ids), (made, spans) in zip(
-        drafted, texts, of_proposer, strict=True
-    ):
+    for each, ids, (made, spans) in zip(drafted, texts, of_proposer, strict=True):
+        prompt_ids, output_ids = ids
         metrics = each.outputs[0].spec_decode_metrics
         counted = metrics.per_step_drafted, metrics.per_step_accepted
         of_vllm = attempts(*counted, len(output_ids), len(forwards[each.request_id]), "context")
+        theirs = [attempt.num_accepted for attempt in of_vllm]
         accepted = [attempt.num_accepted for attempt in made]
         num_attempts += len(of_vllm)
         if "num_gpu_blocks_override" in options:
             # Of a preempted request vLLM drops the draft, which a proposer cannot see.
-            assert sum(accepted) == sum(attempt.num_accepted for attempt in of_vllm)
+            assert sum(accepted) == sum(theirs)
             assert len(made) >= len(of_vllm)
         else:
-            assert accepted == [attempt.num_accepted for attempt in of_vllm]
+            assert accepted == theirs
         assert sum(span.length for span in spans) == sum(accepted)
         text = [*prompt_ids, *output_ids]
         for start, length, source in spans:
@@ -140,24 +134,23 @@ def test_an_aborted_request_leaves_the_others_alone(make: Make, judge: Judge) ->
     for number, prompt in enumerate(PROMPTS):
         running.add_request(str(number), prompt, params)
     done: dict[str, Any] = {}
-    for step in range(10_000):
+    for step in itertools.count():
         if not running.has_unfinished_requests():
             break
         if step == 12:
             running.abort_request(["0"])
         done |= {output.request_id: output for output in running.step() if output.finished}
     drafted = [done[str(number)] for number in range(1, len(PROMPTS))]
-    assert judge.check(drafted, plain) >= 13
+    assert judge(drafted, plain) >= 13
 
 
 def test_memory_does_not_grow_with_the_requests(make: Make) -> None:
     llm = make(num_gpu_blocks_override=64)  # else the memory of the KV cache is filled meanwhile
-    process = psutil.Process()
     sizes = []
     for _ in range(5):
         for start in range(0, 100, 20):
             answers(llm, [f"{start + n}: {PROMPTS[n % 16]}" for n in range(20)], (8,))
-        sizes.append(process.memory_info().rss)
+        sizes.append(psutil.Process().memory_info().rss)
     # A megabyte per request would be 300 MB. By these lowest points one run grew by 55 MB, another
     # one of twelve rounds by none.
     assert min(sizes[3:]) - min(sizes[:2]) < 100_000_000, sizes

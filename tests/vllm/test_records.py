@@ -9,7 +9,6 @@ import pytest
 from real_vllm import list_prompts
 from timed_models import check_counts, instances, rows
 
-from copyspec_eval.errors import OptionError
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.serving.proposer import NUM_DRAFT_TOKENS
 
@@ -25,12 +24,12 @@ Make = Callable[..., Any]
 def make(real_model: Path) -> Make:
     """Makes a model; the earlier one of a test ends then, since all are in this process."""
 
-    def made(**options: Any) -> Any:
+    def made(max_model_len: int = 2048) -> Any:
         from copyspec_eval.harness.vllm_lm import CopySpecVLLM
 
         gc.collect()
-        usual = {"dtype": "bfloat16", "max_model_len": 2048, "enforce_eager": True}
-        arguments = {"pretrained": str(real_model), **usual, **options}
+        arguments = {"pretrained": str(real_model), "max_model_len": max_model_len}
+        arguments |= {"dtype": "bfloat16", "enforce_eager": True}
         return CopySpecVLLM.create_from_arg_obj(arguments, {"batch_size": "auto"})
 
     return made
@@ -63,15 +62,6 @@ def test_close_to_the_longest_length_only_our_drafts_are_counted(make: Make, roo
         check(answered)
         drafted = sum(attempt.num_drafted for attempt in attempts)
         assert drafted < 2 * sum(attempt.num_accepted for attempt in attempts)
-
-
-def test_sampling_is_refused_since_vllm_garbles_the_whole_batch(make: Make) -> None:
-    lm = make()
-    sampled = instances({"do_sample": True, "temperature": 0.7}, contexts=PROMPTS[:1])
-    with pytest.raises(OptionError, match=r"temperature=0\.7.*--gen_kwargs do_sample=false"):
-        lm.generate_until([*instances(contexts=PROMPTS[1:]), *sampled])
-    with pytest.raises(OptionError, match=r"temperature=1\.0"):
-        lm.generate_until(instances({"do_sample": None}, contexts=PROMPTS[:1]))
 
 
 def expand(

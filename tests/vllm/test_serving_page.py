@@ -10,8 +10,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from timed_models import check_counts
@@ -52,15 +53,10 @@ def environment(real_model: Path, questions: Path) -> dict[str, str]:
 
 
 def start(block: str, folder: Path, environment: dict[str, str], log: str) -> subprocess.Popen[str]:
+    shell: dict[str, Any] = {"cwd": folder, "env": environment, "start_new_session": True}
     with (folder / log).open("w") as file:
         return subprocess.Popen(
-            ["bash", "-euc", block],
-            cwd=folder,
-            env=environment,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+            ["bash", "-euc", block], stdout=file, stderr=subprocess.STDOUT, text=True, **shell
         )
 
 
@@ -88,11 +84,9 @@ def serving(block: str, folder: Path, environment: dict[str, str]) -> Iterator[s
 def wait_for(url: str, server: subprocess.Popen[str], log: Path) -> None:
     for _ in range(300):
         assert server.poll() is None, log.read_text()[-3000:]
-        try:
-            with urllib.request.urlopen(url):
-                return
-        except OSError:
-            time.sleep(1)
+        with suppress(OSError), urllib.request.urlopen(url):
+            return
+        time.sleep(1)
     raise TimeoutError(log.read_text()[-3000:])
 
 
@@ -111,19 +105,16 @@ def rows(folder: Path) -> list[TurnRecord]:
     return answered
 
 
-def test_a_paired_run_is_complete_and_can_be_compared(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_paired_run_is_complete_and_can_be_compared(environment: dict[str, str], tmp_path: Path):
     run(eager(PAIRED), tmp_path, environment)
     answered = rows(tmp_path / "runs" / "vllm")
     for row in answered:
         assert row.backend == "copyspec-vllm"
-        counts, baseline = row.counts, row.baseline
-        assert baseline is not None
-        assert counts.num_tokens == len(row.token_ids or ())
+        assert row.counts.num_tokens == len(row.token_ids or ())
         check_counts(row)
-        assert baseline.counts.num_forwards == baseline.counts.num_tokens
-        assert (counts.latency_seconds or 0) > 0
+        assert row.baseline is not None
+        assert row.baseline.counts.num_forwards == row.baseline.counts.num_tokens
+        assert (row.counts.latency_seconds or 0) > 0
     assert any(row.spans for row in answered)
     [manifest] = json.loads((tmp_path / "runs" / "vllm" / "manifest.json").read_text())["runs"]
     assert manifest["spec"]["dtype"] == "bfloat16"
@@ -137,13 +128,15 @@ def test_four_clients_of_a_server_have_every_turn(
     """And the gate: what the same server answers without drafts."""
     with serving(eager(SERVE), tmp_path, environment) as port:
         ask = ASK.replace("8000", port)
-        clients = [
-            start(ask.replace("runs/server", f"runs/{name}"), tmp_path, environment, f"{name}.log")
+        clients = {
+            name: start(
+                ask.replace("runs/server", f"runs/{name}"), tmp_path, environment, f"{name}.log"
+            )
             for name in ("server", "b", "c", "d")
-        ]
-        for client in clients:
+        }
+        for client in clients.values():
             assert client.wait(timeout=900) == 0, (tmp_path / "server.log").read_text()[-3000:]
-    for name in ("server", "b", "c", "d"):
+    for name in clients:
         answered = rows(tmp_path / "runs" / name)
         for row in answered:
             assert len(row.token_ids or ()) == row.counts.num_tokens
