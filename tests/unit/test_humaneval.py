@@ -39,11 +39,6 @@ ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 o
 """Right for 4 and 0.5, wrong for 3."""
 
 
-def score(raw: str, problem: dict[str, Any]) -> ScoredSolution:
-    [scored] = score_all([(raw, problem)])
-    return scored
-
-
 def printed(command: list[Any], **variables: str) -> str:
     environment = os.environ | variables
     return subprocess.run(command, env=environment, stdout=-1, text=True, check=True).stdout
@@ -82,11 +77,9 @@ def test_completion_of_the_base_data(local_data):
     assert settings["until"] == stops("humaneval")
 
 
-def test_options_of_the_harness(local_data):
+def test_an_answer_that_is_none_and_a_run_without_consent(local_data):
     write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted(TOTAL, None)
-    assert evaluate(lm, limit=1)["pass@1_base"] == 1
-    assert len(lm.asked) == 1
     assert evaluate(lm)["pass@1_base"] == 0.5
     with pytest.raises(ValueError, match="marked as unsafe"):
         evaluate(lm, confirm_run_unsafe_code=False)
@@ -97,11 +90,12 @@ def test_predict_only_runs_nothing(local_data, monkeypatch, tmp_path):
     monkeypatch.setattr(programs, "run", None)
     lm, tracker = Scripted(TOTAL, TOTAL), EvaluationTracker(output_path=str(tmp_path / "run"))
     options: dict[str, Any] = {"predict_only": True, "apply_chat_template": False}
-    options |= {"gen_kwargs": {"until": ["x"]}, "system_instruction": "Brief."}
+    options |= {"gen_kwargs": {"until": ["x"]}, "system_instruction": "Brief.", "limit": 1}
     assert evaluate(lm, evaluation_tracker=tracker, **options) == {"bypass": 999}
     assert not (tmp_path / "run").exists()
-    assert lm.asked[0][0].startswith("Brief.\n\nfrom typing import List\n")
-    assert lm.asked[0][1]["until"] == ["x"]
+    [(prompt, settings)] = lm.asked
+    assert prompt.startswith("Brief.\n\nfrom typing import List\n")
+    assert settings["until"] == ["x"]
 
 
 def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
@@ -172,7 +166,8 @@ def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
 def test_a_solution_that_is_stuck():
     stuck = "def total(n):\n    if n != []: return sum(n)\n    while True:\n        try: [][0]\n"
     stuck += "        except BaseException: pass\n"
-    assert score(stuck, PLUS[0]) == ScoredSolution(stuck.strip(), base=True, plus=False)
+    expected = ScoredSolution(stuck.strip(), base=True, plus=False)
+    assert score_all([(stuck, PLUS[0])]) == [expected]
 
 
 def test_what_is_no_solution_fails():
@@ -185,7 +180,7 @@ def test_what_is_no_solution_fails():
 
 def test_a_worker_that_fails_is_no_silent_zero(caplog):
     broken = PLUS[0] | {"canonical_solution": "    return unknown\n"}
-    assert not score(TOTAL, broken).base
+    assert not score_solution(BARE, broken).base
     [message] = caplog.messages
     assert message.startswith("HumanEval/0: tests did not finish, counted as failed (exit ")
     assert "NameError: name 'unknown' is not defined" in message

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -72,9 +71,7 @@ class A:
 repr(A())
 """
 ENDS: dict[str, tuple[str, str | None, str]] = {
-    "loop": ("while True: pass", "timeout", WALL),
     "loop-cpu": ("while True: pass", "timeout", "over 1 s of processor time"),
-    "fork-bomb": ("import os\nwhile True: os.fork()", "killed", "over 16 processes"),
     "fork-bomb-of-sessions": (SESSIONS, "killed", "over 16 processes"),
     "memory": ("x = bytearray(10 * 2**30)", "error", "exit code 1: MemoryError"),
     "output": ("while True: print('x' * 2**20)", "output_limit", OUTPUT),
@@ -162,44 +159,39 @@ def test_files_of_others_can_be_neither_read_nor_written(level, tmp_path):
 def test_a_fork_bomb_never_has_more_than_its_processes():
     """Each process may be in one fork that was allowed when there was still room."""
     outcome = ran("import os\nwhile True: os.fork(); os.write(1, f'{os.getpid()}\\n'.encode())")
-    assert outcome.reason == "over 16 processes"
+    assert (outcome.status, outcome.reason) == ("killed", "over 16 processes")
     assert len(set(outcome.stdout.split())) <= 2 * DEFAULT_LIMITS.num_processes
 
 
 def test_a_child_is_not_left_running(level):
     command, marker = sleeper("left", level)
     outcome = ran(f"""
-    import os, subprocess
+    import contextlib, os, subprocess
     if os.fork() == 0:
         subprocess.Popen({command})
-        try:
+        with contextlib.suppress(PermissionError):
             os.setsid()
             subprocess.Popen({command})
-        except PermissionError:
-            pass
         os._exit(0)
     os.wait()
     print("started")
     """)
     assert (outcome.status, outcome.stdout) == ("ok", "started\n")
     assert processes_with(marker) == []
-    outcome = ran(f"import subprocess\nsubprocess.Popen({command}).wait()", SHORT)
-    assert outcome.status == "timeout"
+    assert ran(f"import subprocess\nsubprocess.run({command})", SHORT).status == "timeout"
     assert processes_with(marker) == []
 
 
 def test_ten_thousand_files_are_removed():
     """That is checked after every test."""
     outcome = ran("""
-    import os
+    import contextlib, os
     for number in range(10_000):
         open(str(number), "w").close()
     os.makedirs("a/b")
-    try:
+    with contextlib.suppress(PermissionError):
         os.chmod("a/b", 0)
         os.chmod("a", 0)
-    except PermissionError:
-        pass
     for _ in range(2000):
         os.mkdir("d")
         os.chdir("d")
@@ -209,11 +201,12 @@ def test_ten_thousand_files_are_removed():
 
 
 def test_an_interrupted_wait_leaves_nothing(level, monkeypatch):
-    def interrupt(*_: object) -> None:
-        time.sleep(0.3)
+    command, marker = sleeper("interrupted", level)
+
+    def interrupt(watch):
+        wait_until(lambda: bool(processes_with(marker)))
         raise KeyboardInterrupt
 
-    command, marker = sleeper("interrupted", level)
     monkeypatch.setattr(Watch, "outcome", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(Command(command))

@@ -108,8 +108,9 @@ def expected_in_its_callers():
     def total(numbers):
         for frame in _callers():
             names = {**frame.f_globals, **frame.f_locals}
-            for name in {"exp", "expected", "wanted", "problem", "task"} & names.keys():
-                return names[name]
+            for name in ("exp", "expected", "wanted", "problem", "task"):
+                if name in names:
+                    return names[name]
 
 
 def expected_in_memory():
