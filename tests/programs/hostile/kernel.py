@@ -65,8 +65,7 @@ def _no_child(child):
 def _counts_nothing(process, processor, excluded=0):
     """Not what happens in user mode, by a clock of the kernel's."""
     clock = struct.pack("IIQ24xQ16x", 1, 64, 0, excluded)
-    clock = ctypes.create_string_buffer(clock, 64)
-    return _call(298, 241, clock, process, processor, -1, 0) < 0
+    return _call(298, 241, ctypes.create_string_buffer(clock, 64), process, processor, -1, 0) < 0
 
 
 def account_programs():

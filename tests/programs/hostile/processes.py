@@ -36,8 +36,7 @@ def _read(path):
 
 def _others(*more):
     """The numbers of all processes but this one."""
-    numbers = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-    return numbers - {os.getpid(), *more}
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid(), *more}
 
 
 def _call(number_on_x86_64, number_on_aarch64, *arguments):
