@@ -1,7 +1,8 @@
 """Solutions that are wrong and try to be taken for right, and right ones that are hard to judge."""
 
-import ast
+import re
 import socket
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,8 @@ import pytest
 from sandbox_levels import EVERY_LEVEL
 
 from copyspec_eval.sandbox.programs import VARIABLE
-from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_solution
+from copyspec_eval.scoring.humaneval.scores import score_solution
 from copyspec_eval.scoring.humaneval.verdict import SolutionError, solution_function
-
-TESTS = Path(__file__).parents[1]
-FORGED = sorted((TESTS / "programs" / "forged").glob("*.py"))
-AWKWARD = sorted((TESTS / "programs" / "awkward").glob("*.py"))
 
 # By function: its parameter, what it returns, and inputs of HumanEval's tests and of EvalPlus's.
 FUNCTIONS: dict[str, tuple[str, str, list[Any], list[Any]]] = {
@@ -28,29 +25,64 @@ FUNCTIONS: dict[str, tuple[str, str, list[Any], list[Any]]] = {
     "parts": ("text", "{frozenset(word) for word in text.split()}", ["ab ba c"], ["", "x"]),
     "find_zero": ("xs", "-xs[0] / xs[1]", [[1.0, 2.0]], [[-6.0, 3.0]]),
 }
-CHECKS = {
-    "total": "candidate([1, 2]) == 3 and candidate([]) == 0",
-    "half": "candidate(4) == 2 and candidate(3) == 1.5",
-    "words": "candidate('a b a') == {'a': 2, 'b': 1} and candidate('x') == {'x': 1}",
-    "halves": "candidate([3]) == [1.5] and candidate([5.0]) == [2.5]",
-    "parts": "candidate('ab ba c') == {frozenset('ab'), frozenset('c')}",
-    "find_zero": "abs(1 + 2 * candidate([1.0, 2.0])) < 1e-4",
+# By what is special about it: a function, and how it ends.
+FORGED_ENDINGS = {
+    "array-without-elements": ("half", "import numpy; return numpy.array([])"),
+    "empty-row-for-a-number": ("halves", "return [[]]"),
+    "column-of-repeats": ("halves", "return [[numbers[0] / 2] * 3]"),
+    "masked-value": ("half", "import numpy; return numpy.ma.masked"),
+    "no-number": ("find_zero", "return float('nan')"),
+    "equals-anything": ("total", "from unittest.mock import ANY; return ANY"),
+    "interrupt": ("total", "raise KeyboardInterrupt"),
+    "end-of-the-test": ("total", "raise SystemExit(0)"),
+    "lists-in-lists": (
+        "words",
+        "deep = []\n    for _ in range(200_000): deep = [deep]\n    return deep",
+    ),
+    "arguments-changed": ("find_zero", "xs[:] = [0.0] * len(xs); return 5.0"),
 }
+AWKWARD_ENDINGS = {
+    "names-of-what-runs-it": (
+        "total",
+        "return sum(numbers)\n"
+        "import sys; json = encode = decode = solution = values = None\n"
+        "sys.modules['json'] = sys.modules['solution'] = None\n"
+        "def main(): raise RuntimeError",
+    ),
+    "slow-to-load": ("total", "return sum(numbers)\nimport time; time.sleep(3)"),
+    "empties-its-argument": ("total", "return sum(numbers.pop() for _ in [*numbers])"),
+    "big-numbers": ("total", "return sum([10**100_000, *numbers]) - 10**100_000"),
+    "integer-enum": ("total", "import enum; return enum.IntEnum('A', {'B': sum(numbers)}).B"),
+    "numpy-integer": ("total", "import numpy; return numpy.sum(numpy.array(numbers, int))"),
+    "numpy-float": ("half", "import numpy; return numpy.float64(number) / 2"),
+    "fraction": ("half", "import fractions; return fractions.Fraction(number) / 2"),
+    "decimal-number": ("half", "import decimal; return decimal.Decimal(number) / 2"),
+    "counter": ("words", "import collections; return collections.Counter(text.split())"),
+    "frozen-sets": ("parts", "return {frozenset(word) for word in text.split()}"),
+    "low-recursion-limit": (
+        "total",
+        "import sys; result = sum(numbers); sys.setrecursionlimit(12); return result",
+    ),
+}
+
+
+def solutions(kind: str, endings: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """The sources of what is in their file, and of functions that end like this."""
+    text = (Path(__file__).parents[1] / "programs" / kind / "solutions.py").read_text()
+    head, *parts = re.split(r"^def (?!_)(\w+)\(\):\n", text, flags=re.MULTILINE)
+    bodies = zip(parts[::2], parts[1::2], strict=True)
+    sources = {name: head + textwrap.dedent(body) for name, body in bodies}
+    for name, (function, ending) in endings.items():
+        sources[name] = f"def {function}({FUNCTIONS[function][0]}):\n    {ending}\n"
+    return sources
+
+
+FORGED, AWKWARD = solutions("forged", FORGED_ENDINGS), solutions("awkward", AWKWARD_ENDINGS)
 FORMS = ("EvalPlus's", pytest.param("OpenAI's", marks=pytest.mark.slow))
 
 
-def problem_of(program: Path, form: str) -> dict[str, Any]:
-    """The problem whose function the program has, with tests in this form."""
-    names = {
-        name
-        for node in ast.parse(program.read_text()).body
-        for name in ([node.name] if isinstance(node, ast.FunctionDef) else _assigned(node))
-    }
-    [entry_point] = names & FUNCTIONS.keys()
-    return problem(entry_point, form)
-
-
 def problem(entry_point: str, form: str) -> dict[str, Any]:
+    """With tests in this form."""
     parameter, returned, base, plus = FUNCTIONS[entry_point]
     row: dict[str, Any] = {
         "task_id": "HumanEval/32" if entry_point == "find_zero" else "HumanEval/0",
@@ -59,32 +91,33 @@ def problem(entry_point: str, form: str) -> dict[str, Any]:
         "entry_point": entry_point,
     }
     if form == "OpenAI's":
-        return row | {"test": f"def check(candidate):\n    assert {CHECKS[entry_point]}\n"}
+        function = eval(f"lambda {parameter}: {returned}")
+        tests = [f"candidate({each!r}) == {function(each)!r}" for each in base + plus]
+        if entry_point == "find_zero":
+            tests = ["abs(1 + 2 * candidate([1.0, 2.0])) < 1e-4"]
+        return row | {"test": f"def check(candidate):\n    assert {' and '.join(tests)}\n"}
     atol = {"half": 1e-6, "find_zero": 1e-4}.get(entry_point, 0)
     inputs = {"base_input": [[each] for each in base], "plus_input": [[each] for each in plus]}
     return row | inputs | {"contract": "", "atol": atol}
 
 
-def _assigned(node: ast.stmt) -> list[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def scores(programs: list[Path], form: str) -> dict[str, ScoredSolution]:
+def verdicts(sources: dict[str, str], form: str) -> dict[str, tuple[bool, bool | None]]:
     """Of whole programs: EvalPlus's sanitiser leaves out what runs at the top level."""
+
+    def verdict(source: str) -> tuple[bool, bool | None]:
+        names = re.findall(rf"^(?:def )?({'|'.join(FUNCTIONS)})\b", source, re.MULTILINE)
+        scored = score_solution(source, problem(names[0], form))
+        return scored.base, scored.plus
+
     with ThreadPoolExecutor(2) as pool:
-        scored = pool.map(
-            lambda program: score_solution(program.read_text(), problem_of(program, form)), programs
-        )
-        return dict(zip((program.stem for program in programs), scored, strict=True))
+        return dict(zip(sources, pool.map(verdict, sources.values()), strict=True))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_forgery_is_taken_for_right_and_no_right_solution_for_wrong(form):
-    forged, awkward = scores(FORGED, form), scores(AWKWARD, form)
-    assert [name for name, scored in forged.items() if scored.base or scored.plus] == []
-    failed = (not scored.base or scored.plus is False for scored in awkward.values())
-    assert [name for name, wrong in zip(awkward, failed, strict=True) if wrong] == []
+    forged, awkward = verdicts(FORGED, form), verdicts(AWKWARD, form)
+    assert [name for name, verdict in forged.items() if True in verdict] == []
+    assert [name for name, verdict in awkward.items() if False in verdict] == []
     assert min(len(FORGED), len(AWKWARD)) >= 20
 
 
@@ -114,8 +147,7 @@ def total(numbers):
 @pytest.mark.parametrize("form", ["EvalPlus's", "OpenAI's"])
 def test_a_solution_that_drips_is_given_up_like_one_that_is_silent(form):
     started = time.monotonic()
-    scored = score_solution(DRIPS, problem("total", form))
-    assert not scored.base
+    assert not score_solution(DRIPS, problem("total", form)).base
     assert time.monotonic() - started < 60
 
 
@@ -136,11 +168,3 @@ def test_a_solution_has_a_limit_for_its_first_answer():
     finally:
         done.set()
         dripping.join()
-
-
-@pytest.mark.parametrize("program", [*FORGED, *AWKWARD], ids=lambda program: program.stem)
-def test_each_says_what_it_does(program):
-    described = ast.get_docstring(ast.parse(program.read_text()))
-    assert described
-    assert described.endswith(".")
-    assert "\n" not in described

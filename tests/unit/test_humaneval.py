@@ -1,7 +1,9 @@
 """The programming task: its two kinds of prompts, and scores by EvalPlus."""
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,17 +33,13 @@ from copyspec_eval.scoring.humaneval.scores import (
     score_solution,
 )
 
-TOTAL = "Of course:\n```python\ndef total(numbers):\n    return sum(numbers)\n```\nIt adds."
+BARE = "def total(numbers):\n    return sum(numbers)"
+TOTAL = f"Of course:\n```python\n{BARE}\n```\nIt adds."
 ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
 """Right for 4 and 0.5, wrong for 3."""
 
 
-def score(raw: str, problem: dict[str, Any]) -> ScoredSolution:
-    [scored] = score_all([(raw, problem)])
-    return scored
-
-
-def printed(command: list[Any], variables: dict[str, str]) -> str:
+def printed(command: list[Any], **variables: str) -> str:
     environment = os.environ | variables
     return subprocess.run(command, env=environment, stdout=-1, text=True, check=True).stdout
 
@@ -57,17 +55,15 @@ def test_chat_scored_by_evalplus(local_data, tmp_path):
     scores = evaluate(lm, evaluation_tracker=tracker)
     assert scores == {"answered": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
     prompt, settings = lm.asked[1]
-    code = '```python\ndef half(number: float) -> float:\n    """ Half of it. """\n```<assistant>'
     assert prompt.startswith("<user>Write a self-contained Python script")
-    assert prompt.endswith(code)
+    assert prompt.endswith(f"```python\n{PLUS[1]['prompt']}```<assistant>")
     assert settings == {"until": [], "do_sample": False, "max_gen_toks": 1024}
     sanitised, raw = (
         [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]
         for name in ("samples.jsonl", "samples_raw.jsonl")
     )
     assert [row["solution"] for row in raw] == [TOTAL, ROUNDED]
-    solution = "def total(numbers):\n    return sum(numbers)"
-    assert sanitised[0] == {"task_id": "HumanEval/0", "solution": solution}
+    assert sanitised[0] == {"task_id": "HumanEval/0", "solution": BARE}
 
 
 def test_completion_of_the_base_data(local_data):
@@ -77,21 +73,14 @@ def test_completion_of_the_base_data(local_data):
     scores = evaluate(lm, apply_chat_template=False)
     assert scores == {"answered": 1, "pass@1_base": 0.5}
     prompt, settings = lm.asked[1]
-    assert prompt == 'def half(number: float) -> float:\n    """ Half of it. """\n'
+    assert prompt == PLUS[1]["prompt"]
     assert settings["until"] == stops("humaneval")
 
 
-def test_options_of_the_harness(local_data):
+def test_an_answer_that_is_none_and_a_run_without_consent(local_data):
     write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted(TOTAL, None)
-    assert evaluate(lm, limit=1)["pass@1_base"] == 1
-    assert len(lm.asked) == 1
     assert evaluate(lm)["pass@1_base"] == 0.5
-    lm = Scripted(TOTAL)
-    options = {"gen_kwargs": {"until": ["x"]}, "system_instruction": "Brief."}
-    evaluate(lm, limit=1, apply_chat_template=False, **options)
-    assert lm.asked[0][0].startswith("Brief.\n\nfrom typing import List\n")
-    assert lm.asked[0][1]["until"] == ["x"]
     with pytest.raises(ValueError, match="marked as unsafe"):
         evaluate(lm, confirm_run_unsafe_code=False)
 
@@ -99,10 +88,14 @@ def test_options_of_the_harness(local_data):
 def test_predict_only_runs_nothing(local_data, monkeypatch, tmp_path):
     write(local_data, PLUS)
     monkeypatch.setattr(programs, "run", None)
-    tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
-    scores = evaluate(Scripted(TOTAL, TOTAL), predict_only=True, evaluation_tracker=tracker)
-    assert scores == {"bypass": 999}
+    lm, tracker = Scripted(TOTAL, TOTAL), EvaluationTracker(output_path=str(tmp_path / "run"))
+    options: dict[str, Any] = {"predict_only": True, "apply_chat_template": False}
+    options |= {"gen_kwargs": {"until": ["x"]}, "system_instruction": "Brief.", "limit": 1}
+    assert evaluate(lm, evaluation_tracker=tracker, **options) == {"bypass": 999}
     assert not (tmp_path / "run").exists()
+    [(prompt, settings)] = lm.asked
+    assert prompt.startswith("Brief.\n\nfrom typing import List\n")
+    assert settings["until"] == ["x"]
 
 
 def test_without_a_sandbox_nothing_is_answered(local_data, monkeypatch):
@@ -134,13 +127,14 @@ def test_a_sandbox_that_does_not_start_is_no_wrong_answer(local_data, monkeypatc
     write(local_data, PLUS)
     monkeypatch.setenv(programs.VARIABLE, LIMITS.name)
 
-    class Filling(Scripted):
-        def generate_until(self, requests, disable_tqdm=False):
-            monkeypatch.setattr("tempfile.tempdir", "/nowhere")
-            return super().generate_until(requests)
+    def fill(requests, **options):
+        monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+        return [TOTAL, TOTAL]
 
+    lm = Scripted()
+    monkeypatch.setattr(lm, "generate_until", fill)
     with pytest.raises(SandboxError, match=r"cannot start the sandbox \(.*/nowhere"):
-        evaluate(Filling(TOTAL, TOTAL))
+        evaluate(lm)
 
 
 def test_the_sandbox_runs_the_package_that_runs_here(tmp_path):
@@ -151,8 +145,8 @@ def test_the_sandbox_runs_the_package_that_runs_here(tmp_path):
         "from copyspec_eval.scoring.humaneval.scores import score_solution\n"
         f"print(score_solution({PLUS[0]['prompt'] + PLUS[0]['canonical_solution']!r}, {PLUS[0]!r}))"
     )
-    command = [sys.executable, "-c", program]
-    assert "base=True, plus=True" in printed(command, {"PYTHONPATH": str(tmp_path)})
+    output = printed([sys.executable, "-c", program], PYTHONPATH=str(tmp_path))
+    assert "base=True, plus=True" in output
 
 
 def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
@@ -160,43 +154,33 @@ def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
     task = HumanEvalTask(CONFIG)
     task.build_all_requests(rank=1, world_size=2)
     task.instances[0].resps.append("x")
-    scored = [ScoredSolution("x", True, None)]
-    monkeypatch.setattr("copyspec_eval.harness.humaneval.output_folder", lambda: tmp_path)
-    monkeypatch.setattr("copyspec_eval.harness.humaneval.score_all", lambda answers: scored)
+    module = "copyspec_eval.harness.humaneval"
+    monkeypatch.setattr(f"{module}.output_folder", lambda: tmp_path)
+    monkeypatch.setattr(f"{module}.score_all", lambda _: [ScoredSolution("x", True, None)])
     task.apply_filters()
     row = {"task_id": "HumanEval/1", "solution": "x"}
     assert json.loads((tmp_path / "samples.rank1.jsonl").read_text()) == row
     assert not (tmp_path / "samples.jsonl").exists()
 
 
-def test_a_right_solution_and_one_that_is_stuck():
-    """At every level of containment: see `test_hostile_solutions`."""
-    assert score(TOTAL, PLUS[0]) == ScoredSolution(
-        "def total(numbers):\n    return sum(numbers)", base=True, plus=True
-    )
+def test_a_solution_that_is_stuck():
     stuck = "def total(n):\n    if n != []: return sum(n)\n    while True:\n        try: [][0]\n"
     stuck += "        except BaseException: pass\n"
-    assert score(stuck, PLUS[0]) == ScoredSolution(stuck.strip(), base=True, plus=False)
+    expected = ScoredSolution(stuck.strip(), base=True, plus=False)
+    assert score_all([(stuck, PLUS[0])]) == [expected]
 
 
-@pytest.mark.parametrize(
-    "solution",
-    [
-        *("", "a\0b", "\ud800", "(" * 5000, "import os\nos._exit(0)", "raise SystemExit"),
-        'print(\'{"base": true, "plus": true}\')',
-        "def total(numbers):\n    pass",
-        "def other(numbers):\n    return sum(numbers)",
-    ],
-)
-def test_what_is_no_solution_fails(solution):
-    assert not score_solution(solution, BASE[0]).base
-    scored = score(solution, PLUS[0])
-    assert (scored.base, scored.plus) == (False, False)
+def test_what_is_no_solution_fails():
+    solutions = ["", "a\0b", "\ud800", "(" * 5000, "import os\nos._exit(0)", "raise SystemExit"]
+    solutions.append("def other(numbers):\n    return sum(numbers)")
+    assert [each for each in solutions if score_solution(each, BASE[0]).base] == []
+    scored = score_all([(each, PLUS[0]) for each in solutions])
+    assert {(each.base, each.plus) for each in scored} == {(False, False)}
 
 
 def test_a_worker_that_fails_is_no_silent_zero(caplog):
     broken = PLUS[0] | {"canonical_solution": "    return unknown\n"}
-    assert not score(TOTAL, broken).base
+    assert not score_solution(BARE, broken).base
     [message] = caplog.messages
     assert message.startswith("HumanEval/0: tests did not finish, counted as failed (exit ")
     assert "NameError: name 'unknown' is not defined" in message
@@ -215,13 +199,12 @@ def test_helpers_of_the_prompt_are_there_for_the_test():
 
 def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
     """The time of all before it is not held against an answer."""
-    given = []
+    starts = []
 
     def run(command):
         rest = [raw for raw, _ in json.loads(command.stdin)]
-        given.append(rest)
-        done = rest[: 0 if rest[0] == "bad" else 2]
-        done = done[: done.index("bad")] if "bad" in done else done
+        starts.append(rest[0])
+        done = itertools.takewhile(lambda raw: raw != "bad", rest[:2])
         lines = "".join(json.dumps(raw.upper()) + "\n" for raw in done)
         return Outcome("timeout", None, lines + '"cut', "over 60 s of wall time")
 
@@ -229,7 +212,7 @@ def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
     monkeypatch.setattr(programs, "run", run)
     answers = [(raw, "f") for raw in ("a", "b", "c", "bad", "d")]
     assert sanitised(answers) == ["A", "B", "C", "bad", "D"]
-    assert [rest[0] for rest in given] == ["a", "c", "bad", "d"]
+    assert starts == ["a", "c", "bad", "d"]
 
 
 @given(st.lists(st.tuples(st.text(), st.text())))
@@ -258,7 +241,9 @@ def test_evalplus_itself_reads_the_samples(local_data, tmp_path):
     evaluate(Scripted(TOTAL, ROUNDED), evaluation_tracker=tracker)
     samples = tmp_path / "run" / "samples.jsonl"
     program = Path(sys.executable).with_name("evalplus.evaluate")
-    command = [program, "--dataset", "humaneval", "--samples", samples]
-    cache = {"HUMANEVAL_OVERRIDE_PATH": str(path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    scores = [line for line in printed(command, cache).splitlines() if line.startswith("pass@1:")]
-    assert [line.split()[-1] for line in scores] == ["1.000", "0.500"]
+    output = printed(
+        [program, "--dataset", "humaneval", "--samples", samples],
+        HUMANEVAL_OVERRIDE_PATH=str(path),
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )
+    assert re.findall(r"^pass@1:\s*(\S+)", output, re.MULTILINE) == ["1.000", "0.500"]

@@ -10,6 +10,8 @@ from humaneval_data import CONFIG, PLUS, write
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
 
+NO_OBJECT = r"not a JSON object \(.*\); copy the file again"
+
 
 def test_the_better_file_is_taken(local_data):
     for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
@@ -39,23 +41,18 @@ def test_bad_rows_are_named(local_data, row, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("HumanEvalPlus.jsonl", b"", r"the file is empty; copy it again"),
-        ("HumanEvalPlus.jsonl", b"{}\n[1]\n", r"1: task_id is None; give a str"),
-        ("HumanEvalPlus.jsonl", b"[1]\n", r"1: not a JSON object \(.*\); copy the file again"),
-        ("HumanEvalPlus.jsonl", b'{"a": \n', r"1: not a JSON object \(.*\); copy the file again"),
-        ("HumanEvalPlus.jsonl", b"\xff\n", r"0: not a JSON object \(.*\); copy the file again"),
-        ("HumanEval.jsonl.gz", b"{}", r"0: not a JSON object \(.*\); copy the file again"),
-        (
-            "HumanEval.jsonl.gz",
-            gzip.compress(b"{}" * 99, mtime=0)[:-9],
-            r"\d: not .*; copy the file again",
-        ),
-        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), r"1: task_id is None; give a str"),
+        ("HumanEvalPlus.jsonl", b"", "the file is empty; copy it again"),
+        ("HumanEvalPlus.jsonl", b"{}\n[1]\n", "1: task_id is None; give a str"),
+        ("HumanEvalPlus.jsonl", b"[1]\n", f"1: {NO_OBJECT}"),
+        ("HumanEvalPlus.jsonl", b'{"a": \n', f"1: {NO_OBJECT}"),
+        ("HumanEvalPlus.jsonl", b"\xff\n", f"0: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", b"{}", f"0: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], rf"\d: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), "1: task_id is None; give a str"),
     ],
 )
 def test_bad_files_are_named(local_data, name, content, message):
-    path = write(local_data, [], name)
-    path.write_bytes(content)
+    write(local_data, [], name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name}:{message}|{name}: {message}") as caught:
         HumanEvalTask(CONFIG)
     assert "\n" not in str(caught.value)

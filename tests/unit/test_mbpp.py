@@ -28,9 +28,7 @@ ROWS: list[dict[str, Any]] = [
     | {
         "task_id": "Mbpp/252",
         "prompt": '"""\nWrite a function to convert complex numbers to polar ones.\n"""\n',
-        "canonical_solution": (
-            "\nimport cmath\n\ndef convert(number):\n    return cmath.polar(number)\n"
-        ),
+        "canonical_solution": "\nimport cmath\ndef convert(z):\n    return cmath.polar(z)\n",
         "entry_point": "convert",
         "base_input": [["(1+0j)"]],
         "plus_input": [["(3+4j)"]],
@@ -50,28 +48,24 @@ def problems(local_data: Path) -> None:
     (local_data / "mbpp" / "MbppPlus.jsonl.gz").write_bytes(gzip.compress(text.encode()))
 
 
-def scores(lm: Scripted, **options: Any) -> tuple[float, float]:
-    """On the base tests and on those that EvalPlus adds."""
-    reached = figures(lm, "mbpp_evalplus", **({"apply_chat_template": True} | options))
-    return reached["pass@1_base"], reached["pass@1_plus"]
-
-
-def test_right_programs_pass_and_wrong_ones_do_not():
+@pytest.mark.parametrize(
+    ("answers", "base", "plus"), [((SHARED, POLAR), 1, 1), ((LIST, REAL), 0.5, 0)]
+)
+def test_right_programs_pass_and_wrong_ones_do_not(answers, base, plus):
     """The order of what two tuples share is free, and inputs are tuples and complex numbers."""
-    assert scores(Scripted(SHARED, POLAR)) == (1, 1)
-    assert scores(Scripted(LIST, REAL)) == (0.5, 0)
+    lm = Scripted(*answers)
+    scores = figures(lm, "mbpp_evalplus", apply_chat_template=True)
+    assert (scores["pass@1_base"], scores["pass@1_plus"]) == (base, plus)
+    assert lm.asked[0][0].startswith("<user>Write a self-contained Python script")
 
 
 def test_prompts():
-    lm = Scripted(SHARED, POLAR)
-    scores(lm)
-    assert lm.asked[0][0].startswith("<user>Write a self-contained Python script")
     lm = Scripted("def similar_elements(a, b):\n    return tuple(set(a) & set(b))", "")
-    assert scores(lm, apply_chat_template=False)[0] == 0.5
+    assert figures(lm, "mbpp_evalplus")["pass@1_base"] == 0.5
     assert lm.asked[0][0] == ROWS[0]["prompt"]
     assert lm.asked[0][1]["until"] == stops("mbpp")
     lm = Scripted(SHARED, POLAR)
-    figures(lm, "mbpp_evalplus_paper", apply_chat_template=True)
+    figures(lm, "mbpp_evalplus_paper", apply_chat_template=True, predict_only=True)
     assert lm.asked[0][0].endswith("```python\n")
 
 

@@ -5,37 +5,29 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
-from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from processes import processes_with, wait_until
 from sandbox_levels import WORKING
 
 from copyspec_eval.sandbox import programs
-from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, Command, Level, Limits, Outcome
+from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, LANDLOCK, Command, Level, Limits, Outcome
 from copyspec_eval.sandbox.process import PYTHON, Watch
 from copyspec_eval.sandbox.programs import function, run, run_all, run_program
 
 SHORT = Limits(wall_seconds=1)
-ONE_SECOND_OF_CPU = Limits(wall_seconds=5, cpu_seconds=1)
-WORKING_NAMES = [level.name for level in WORKING]
 
 # What runs at `limits` is run at `landlock` as well.
-NAMES = (
-    "bubblewrap",
-    "landlock",
-    pytest.param("limits", marks=[pytest.mark.slow] if "landlock" in WORKING_NAMES else []),
-)
+SLOW = [pytest.mark.slow] if LANDLOCK in WORKING else []
+NAMES = ("bubblewrap", "landlock", pytest.param("limits", marks=SLOW))
 
 
 @pytest.fixture(params=NAMES, autouse=True)
-def level(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Level]:
+def level(request, monkeypatch, tmp_path):
     """One level after the other, with a folder for temporary files that is empty afterwards."""
-    working = dict(zip(WORKING_NAMES, WORKING, strict=True))
+    working = {level.name: level for level in WORKING}
     if request.param not in working:
         pytest.skip(f"NOT TESTED: containment by {request.param} does not work on this machine")
     monkeypatch.setenv(programs.VARIABLE, request.param)
@@ -79,9 +71,7 @@ class A:
 repr(A())
 """
 ENDS: dict[str, tuple[str, str | None, str]] = {
-    "loop": ("while True: pass", "timeout", WALL),
     "loop-cpu": ("while True: pass", "timeout", "over 1 s of processor time"),
-    "fork-bomb": ("import os\nwhile True: os.fork()", "killed", "over 16 processes"),
     "fork-bomb-of-sessions": (SESSIONS, "killed", "over 16 processes"),
     "memory": ("x = bytearray(10 * 2**30)", "error", "exit code 1: MemoryError"),
     "output": ("while True: print('x' * 2**20)", "output_limit", OUTPUT),
@@ -89,11 +79,7 @@ ENDS: dict[str, tuple[str, str | None, str]] = {
     "huge-line": ("import sys\nsys.stdout.write('7' * 2**20)", "output_limit", OUTPUT),
     "closes-stdout": ("import os, time\nos.close(1)\ntime.sleep(60)", "timeout", WALL),
     "waits-for-ever": ("import threading\nthreading.Event().wait()", "timeout", WALL),
-    "recursion": (
-        "def f(n): return f(n + 1)\nf(0)",
-        "error",
-        "exit code 1: RecursionError: maximum",
-    ),
+    "recursion": ("def f(): f()\nf()", "error", "exit code 1: RecursionError: maximum"),
     "recursion-in-C": (IN_C, None, ""),
     "ignores-signals": (DEAF, "timeout", WALL),
     "input": ("input('how many? ')", "error", "exit code 1: EOFError: EOF when reading a line"),
@@ -108,14 +94,12 @@ ENDS: dict[str, tuple[str, str | None, str]] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_program_ends_with_status_and_reason(name: str) -> None:
+def test_a_program_ends_with_status_and_reason(name):
     source, status, reason = ENDS[name]
-    limits = (
-        ONE_SECOND_OF_CPU if name == "loop-cpu" else SHORT if reason == WALL else DEFAULT_LIMITS
-    )
-    started = time.monotonic()
+    limits = SHORT if reason == WALL else DEFAULT_LIMITS
+    if name == "loop-cpu":
+        limits = Limits(wall_seconds=5, cpu_seconds=1)
     outcome = ran(source, limits)
-    assert time.monotonic() - started < limits.wall_seconds + 2
     assert outcome.status == (status or outcome.status) != "ok"
     assert outcome.reason.startswith(reason)
     assert "\n" not in outcome.reason
@@ -139,13 +123,13 @@ def test_a_program_ends_with_status_and_reason(name: str) -> None:
     ],
     ids=str,
 )
-def test_a_program_that_ends_well(source: str, stdout: str) -> None:
+def test_a_program_that_ends_well(source, stdout):
     outcome = ran(source)
     assert (outcome.status, outcome.exit_code, outcome.reason) == ("ok", 0, "")
     assert outcome.stdout.startswith(stdout)
 
 
-def test_the_environment_is_not_ours() -> None:
+def test_the_environment_is_not_ours():
     outcome = ran("import os\nprint(dict(os.environ))")
     assert "SECRET" not in outcome.stdout
     assert set(eval(outcome.stdout)) <= {"PATH", "HOME", "LANG", "OMP_NUM_THREADS", "PWD", "TMPDIR"}
@@ -158,7 +142,7 @@ for path in {}:
 """
 
 
-def test_files_of_others_can_be_neither_read_nor_written(level: Level, tmp_path: Path) -> None:
+def test_files_of_others_can_be_neither_read_nor_written(level, tmp_path):
     """More is tried by the programs of `test_hostile_programs`."""
     if level.name == "limits":
         pytest.skip("this level does not contain files, and reports it")
@@ -172,49 +156,42 @@ def test_files_of_others_can_be_neither_read_nor_written(level: Level, tmp_path:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_fork_bomb_never_has_more_than_its_processes() -> None:
+def test_a_fork_bomb_never_has_more_than_its_processes():
     """Each process may be in one fork that was allowed when there was still room."""
-    outcome = ran(
-        "import os\nwhile True:\n  os.fork()\n  os.write(1, f'{os.getpid()}\\n'.encode())"
-    )
-    assert outcome.reason == "over 16 processes"
+    outcome = ran("import os\nwhile True: os.fork(); os.write(1, f'{os.getpid()}\\n'.encode())")
+    assert (outcome.status, outcome.reason) == ("killed", "over 16 processes")
     assert len(set(outcome.stdout.split())) <= 2 * DEFAULT_LIMITS.num_processes
 
 
-def test_a_child_is_not_left_running(level: Level) -> None:
+def test_a_child_is_not_left_running(level):
     command, marker = sleeper("left", level)
     outcome = ran(f"""
-    import os, subprocess
+    import contextlib, os, subprocess
     if os.fork() == 0:
         subprocess.Popen({command})
-        try:
+        with contextlib.suppress(PermissionError):
             os.setsid()
             subprocess.Popen({command})
-        except PermissionError:
-            pass
         os._exit(0)
     os.wait()
     print("started")
     """)
     assert (outcome.status, outcome.stdout) == ("ok", "started\n")
     assert processes_with(marker) == []
-    outcome = ran(f"import subprocess\nsubprocess.Popen({command}).wait()", SHORT)
-    assert outcome.status == "timeout"
+    assert ran(f"import subprocess\nsubprocess.run({command})", SHORT).status == "timeout"
     assert processes_with(marker) == []
 
 
-def test_ten_thousand_files_are_removed() -> None:
+def test_ten_thousand_files_are_removed():
     """That is checked after every test."""
     outcome = ran("""
-    import os
+    import contextlib, os
     for number in range(10_000):
         open(str(number), "w").close()
     os.makedirs("a/b")
-    try:
+    with contextlib.suppress(PermissionError):
         os.chmod("a/b", 0)
         os.chmod("a", 0)
-    except PermissionError:
-        pass
     for _ in range(2000):
         os.mkdir("d")
         os.chdir("d")
@@ -223,27 +200,24 @@ def test_ten_thousand_files_are_removed() -> None:
     assert outcome.stdout == "done\n"
 
 
-def test_an_interrupted_wait_leaves_nothing(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        time.sleep(0.3)
+def test_an_interrupted_wait_leaves_nothing(level, monkeypatch):
+    command, marker = sleeper("interrupted", level)
+
+    def interrupt(watch):
+        wait_until(lambda: bool(processes_with(marker)))
         raise KeyboardInterrupt
 
-    command, marker = sleeper("interrupted", level)
     monkeypatch.setattr(Watch, "outcome", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(Command(command))
     assert processes_with(marker) == []
 
 
-def test_nothing_outlives_this_process(level: Level) -> None:
+def test_nothing_outlives_this_process(level):
     """Even if it is killed and cannot clean up."""
     command, marker = sleeper("orphan", level)
-    source = f"""
-    from copyspec_eval.sandbox.commands import Command
-    from copyspec_eval.sandbox.programs import run
-    run(Command({command}))
-    """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(source)]) as ours:
+    source = f"from copyspec_eval.sandbox import programs as p; p.run(p.Command({command}))"
+    with subprocess.Popen([sys.executable, "-c", source]) as ours:
         wait_until(lambda: len(processes_with(f"time.sleep(60)\0{marker}")) > 1)
         ours.kill()
     wait_until(lambda: not processes_with(f"time.sleep(60)\0{marker}"))
@@ -251,7 +225,7 @@ def test_nothing_outlives_this_process(level: Level) -> None:
         folder.rmdir()
 
 
-def test_a_command_with_input_and_what_it_may_read(level: Level, tmp_path: Path) -> None:
+def test_a_command_with_input_and_what_it_may_read(level, tmp_path):
     (tmp_path / "program.py").write_text("import sys\nprint(sys.stdin.read()[::-1], sys.argv[1])")
     command = [PYTHON, "-I", "-S", str(tmp_path / "program.py"), "x"]
     assert run(Command(command, b"abc", readable=[tmp_path])).stdout == "cba x\n"
@@ -260,37 +234,30 @@ def test_a_command_with_input_and_what_it_may_read(level: Level, tmp_path: Path)
         assert "No such file" in reason or "Permission denied" in reason
 
 
-def test_what_is_installed_can_be_read() -> None:
+def test_what_is_installed_can_be_read():
     """This package and EvalPlus, which is installed beside it."""
     command = function("scoring.humaneval.verdict:sanitise", stdin=b'[["x = 1", "x"]]')
     assert run(command).stdout == '"x = 1"\n'
 
 
-def test_a_program_that_does_not_exist() -> None:
+def test_a_program_that_does_not_exist():
     outcome = run(Command(["/nowhere/program"]))
     assert (outcome.status, outcome.exit_code) == ("error", 126)
     assert "cannot start /nowhere/program: [Errno 2] No such file" in outcome.reason
 
 
-def test_many_side_by_side_and_equal_ones_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_many_side_by_side_and_equal_ones_once(monkeypatch, capfd):
     outcomes = run_all([f"print({number})" for number in range(8)])
     assert [outcome.stdout for outcome in outcomes] == [f"{number}\n" for number in range(8)]
     assert "Running programs" in capfd.readouterr().err
-    started: list[str] = []
-
-    def run_one(source: str) -> Outcome:
-        started.append(source)
-        return Outcome("ok", 0, source, "")
-
+    run_one = Mock(side_effect=lambda source: Outcome("ok", 0, source, ""))
     monkeypatch.setattr(programs, "run_program", run_one)
     assert [outcome.stdout for outcome in run_all(["a", "b", "a"])] == ["a", "b", "a"]
-    assert sorted(started) == ["a", "b"]
+    assert run_one.call_count == 2
     assert run_all([]) == []
 
 
-def test_containment_is_logged_once(level: Level, caplog: pytest.LogCaptureFixture) -> None:
+def test_containment_is_logged_once(level, caplog):
     programs.announce.cache_clear()
     with caplog.at_level("INFO", "lm_eval.copyspec"):
         programs.announce(level)

@@ -16,29 +16,19 @@ from hypothesis import strategies as st
 
 from copyspec_eval.scoring.humaneval.values import UNKNOWN, decode, encode
 
-ATOMS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(allow_nan=False),
-    st.text(),
-    st.complex_numbers(allow_nan=False),
-    st.binary(),
-    st.fractions(),
-    st.decimals(allow_nan=False),
-)
+SIMPLE = st.none() | st.booleans() | st.integers() | st.text()
+FLOATS = st.floats(allow_nan=False)
+COMPLEX = st.complex_numbers(allow_nan=False)
+DECIMALS = st.decimals(allow_nan=False)
+ATOMS = st.one_of(SIMPLE, FLOATS, COMPLEX, DECIMALS, st.binary(), st.fractions())
 HASHABLE = st.recursive(ATOMS, lambda inner: st.lists(inner).map(tuple), max_leaves=5)
 VALUES = st.recursive(
     HASHABLE,
-    lambda inner: st.one_of(
-        st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(HASHABLE, inner)
-    ),
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(HASHABLE, inner),
 )
+KEYS = st.sampled_from(["int", "set", "numpy", "x"])
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(["int", "set", "numpy", "x"]), inner)
-    ),
+    SIMPLE | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)
 )
 
 
@@ -63,13 +53,6 @@ def test_what_is_no_value_raises_nothing_else(data):
 class Pair(NamedTuple):
     first: int
     second: int
-
-
-class Liar(float):
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = float.__hash__
 
 
 @pytest.mark.parametrize(
@@ -97,10 +80,12 @@ def test_instances_of_a_subclass_arrive_as_what_they_contain(value, arrives):
     assert type(sent(value)) is type(arrives)
 
 
-def test_a_value_that_lies_is_compared_by_its_content():
-    assert Liar(1.0) == 2.0
-    assert sent(Liar(1.0)) != 2.0
-    assert type(sent([Liar(1.0)])[0]) is float
+@pytest.mark.parametrize("kind", [float, int, str, list])
+def test_a_value_that_lies_is_compared_by_its_content(kind):
+    liar = type("Liar", (kind,), {"__eq__": lambda *_: True, "__hash__": lambda _: 0})()
+    assert liar == 2
+    assert sent(liar) == kind() != 2
+    assert type(sent([liar])[0]) is kind
 
 
 def test_numbers_and_arrays_of_numpy_keep_their_type():
@@ -113,15 +98,13 @@ def test_numbers_and_arrays_of_numpy_keep_their_type():
         assert numpy.array_equal(sent(array), array)
 
 
-def endless() -> list[Any]:
-    endless: list[Any] = []
-    endless.append(endless)
-    return endless
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
 
 
 @pytest.mark.parametrize(
     "value",
-    [object(), deque([1]), range(3), print, type, endless(), numpy.array([object()]), iter([1])],
+    [object(), deque([1]), range(3), print, type, ENDLESS, numpy.array([object()]), iter([1])],
 )
 def test_all_others_are_unknown_and_equal_nothing(value):
     assert sent(value) is UNKNOWN

@@ -11,7 +11,6 @@ from sandbox_levels import EVERY_LEVEL
 
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.child.filter import MACHINES, numbers, rules
-from copyspec_eval.sandbox.commands import Level
 from copyspec_eval.sandbox.programs import run_program
 
 # <linux/seccomp.h> and <linux/filter.h>
@@ -42,9 +41,7 @@ def kernel_table(machine: str) -> dict[str, int]:
     return {"newfstatat": table.get("fstatat", -1)} | table | LATER
 
 
-def answer(
-    machine: str, number: int, *arguments: int, shared: bool = True, audit: int | None = None
-) -> int:
+def answer(machine, number, *arguments, shared=True, audit=None):
     """What the kernel is told of a call, by running the filter on its `struct seccomp_data`."""
     words = {0: number, 4: audit or MACHINES[machine][0]}
     for index, argument in enumerate((*arguments, *[0] * 6)[:6]):
@@ -67,7 +64,7 @@ def answer(
 
 @EVERY_MACHINE
 @pytest.mark.parametrize("shared", [True, False])
-def test_every_number_that_is_not_listed_is_refused(machine: str, shared: bool) -> None:
+def test_every_number_that_is_not_listed_is_refused(machine, shared):
     assert answer(machine, 1, audit=0x40000003) == KILL  # AUDIT_ARCH_I386
     listed = set(numbers(machine, shared).values())
     upper = range(0x40000000, 0x40000000 + 600)  # the x32 ABI
@@ -89,7 +86,7 @@ REFUSED = """
 
 
 @EVERY_MACHINE
-def test_the_numbers_are_the_kernels_and_what_reaches_others_is_refused(machine: str) -> None:
+def test_the_numbers_are_the_kernels_and_what_reaches_others_is_refused(machine):
     table = kernel_table(machine)
     allowed = numbers(machine, shared=False)
     assert allowed == {name: table[name] for name in allowed}
@@ -97,48 +94,39 @@ def test_the_numbers_are_the_kernels_and_what_reaches_others_is_refused(machine:
         assert answer(machine, table[name]) in (REFUSE, MISSING), name
 
 
+# By call, what its arguments may be and what not; one such list in a row.
+ARGUMENTS = [
+    ("fcntl", ALLOW, [(3, 4)]),  # F_SETFL
+    ("fcntl", REFUSE, [(3, 6), (3, 7), (3, 37)]),  # F_SETLK, F_SETLKW, F_OFD_SETLK
+    ("fcntl", REFUSE, [(3, 1024), (3, 1036), (3, 1 << 32 | 6)]),  # F_SETLEASE, F_SET_RW_HINT
+    ("ioctl", ALLOW, [(3, 0x5421)]),  # FIONBIO
+    ("ioctl", REFUSE, [(3, 0x5412), (3, 0xAA00)]),  # TIOCSTI, USERFAULTFD_IOC_NEW
+    ("ioctl", REFUSE, [(3, 0x40086602)]),  # FS_IOC_SETFLAGS
+    ("madvise", ALLOW, [(0, 4096, 4)]),  # MADV_DONTNEED
+    ("madvise", REFUSE, [(0, 4096, 12)]),  # MADV_MERGEABLE
+    ("prctl", ALLOW, [(15,)]),  # PR_SET_NAME
+    ("prctl", REFUSE, [(35,)]),  # PR_SET_MM
+    ("prlimit64", ALLOW, [(0, 7)]),
+    ("prlimit64", REFUSE, [(1, 7)]),
+    ("socketpair", ALLOW, [(1, 1 | 0o2004000)]),  # SOCK_CLOEXEC and SOCK_NONBLOCK
+    ("socketpair", REFUSE, [(1, 2), (1, 5), (30, 1)]),  # SOCK_DGRAM, SOCK_SEQPACKET, AF_TIPC
+    ("clone", ASK, [(0x3D0F00,), (17,)]),  # a thread, a process
+    ("clone", REFUSE, [(0x10000000 | 17,), (0x20000 | 17,)]),  # CLONE_NEWUSER, CLONE_NEWNS
+    ("openat", ALLOW, [(3, 0, 0o2000000), (3, 0, 0o1001)]),
+    ("openat", REFUSE, [(3, 0, 0o1000)]),  # O_RDONLY and O_TRUNC
+]
+
+
 @EVERY_MACHINE
-@pytest.mark.parametrize(
-    ("name", "arguments", "expected"),
-    [
-        ("fcntl", (3, 4), ALLOW),  # F_SETFL
-        ("fcntl", (3, 6), REFUSE),  # F_SETLK
-        ("fcntl", (3, 7), REFUSE),  # F_SETLKW
-        ("fcntl", (3, 37), REFUSE),  # F_OFD_SETLK
-        ("fcntl", (3, 1024), REFUSE),  # F_SETLEASE
-        ("fcntl", (3, 1036), REFUSE),  # F_SET_RW_HINT
-        ("fcntl", (3, 1 << 32 | 6), REFUSE),
-        ("ioctl", (3, 0x5421), ALLOW),  # FIONBIO
-        ("ioctl", (3, 0x5412), REFUSE),  # TIOCSTI
-        ("ioctl", (3, 0xAA00), REFUSE),  # USERFAULTFD_IOC_NEW
-        ("ioctl", (3, 0x40086602), REFUSE),  # FS_IOC_SETFLAGS
-        ("madvise", (0, 4096, 4), ALLOW),  # MADV_DONTNEED
-        ("madvise", (0, 4096, 12), REFUSE),  # MADV_MERGEABLE
-        ("prctl", (15,), ALLOW),  # PR_SET_NAME
-        ("prctl", (35,), REFUSE),  # PR_SET_MM
-        ("prlimit64", (0, 7), ALLOW),
-        ("prlimit64", (1, 7), REFUSE),
-        ("socketpair", (1, 1 | 0o2004000), ALLOW),  # SOCK_CLOEXEC and SOCK_NONBLOCK
-        ("socketpair", (1, 2), REFUSE),  # SOCK_DGRAM
-        ("socketpair", (1, 5), REFUSE),  # SOCK_SEQPACKET
-        ("socketpair", (30, 1), REFUSE),  # AF_TIPC
-        ("clone", (0x3D0F00,), ASK),  # a thread
-        ("clone", (17,), ASK),
-        ("clone", (0x10000000 | 17,), REFUSE),  # CLONE_NEWUSER
-        ("clone", (0x20000 | 17,), REFUSE),  # CLONE_NEWNS
-        ("openat", (3, 0, 0o2000000), ALLOW),
-        ("openat", (3, 0, 0o1001), ALLOW),
-        ("openat", (3, 0, 0o1000), REFUSE),  # O_RDONLY and O_TRUNC
-    ],
-)
-def test_arguments_are_tested(
-    machine: str, name: str, arguments: tuple[int, ...], expected: int
-) -> None:
-    assert answer(machine, numbers(machine, shared=True)[name], *arguments) == expected
+@pytest.mark.parametrize(("name", "expected", "calls"), ARGUMENTS)
+def test_arguments_are_tested(machine, name, expected, calls):
+    number = numbers(machine, shared=True)[name]
+    answers = {arguments: answer(machine, number, *arguments) for arguments in calls}
+    assert answers == dict.fromkeys(calls, expected)
 
 
 @EVERY_LEVEL
-def test_the_kernel_answers_no_other_call(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_answers_no_other_call(level, monkeypatch):
     if platform.machine() not in MACHINES:
         pytest.skip("NOT TESTED: no filter for this machine, and no level works")
     monkeypatch.setenv(programs.VARIABLE, level.name)

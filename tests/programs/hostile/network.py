@@ -8,29 +8,29 @@ import socket
 import subprocess
 
 
+def _none(attempt, cases):
+    """Whether it raised OSError or returned False for all of them."""
+    succeeded = 0
+    for case in cases:
+        with contextlib.suppress(OSError):
+            succeeded += attempt(case) is not False
+    return not succeeded
+
+
 def addresses_of_machine():
     """Asks for the hardware addresses of the machine's network, by a pair of sockets."""
     ours, _ = socket.socketpair()
-    names = []
+    names = {"eth0"}
     with contextlib.suppress(OSError):
-        names = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
-    asked = 0
-    for name in {*names, "eth0"} - {"lo"}:
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(ours, 0x8927, name.encode().ljust(40, b"\0"))
-            asked += 1
-    return not asked
+        names |= {line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line}
+    names.discard("lo")
+    return _none(lambda name: fcntl.ioctl(ours, 0x8927, name.encode().ljust(40, b"\0")), names)
 
 
 def connections_of_machine():
     """Lists the machine's open connections, and with whom."""
-    listed = 0
-    for name in ("tcp", "tcp6", "udp", "udp6", "unix", "arp", "route"):
-        try:
-            listed += len(open(f"/proc/net/{name}").readlines()) > 1
-        except OSError:
-            continue
-    return not listed
+    names = ("tcp", "tcp6", "udp", "udp6", "unix", "arp", "route")
+    return _none(lambda name: len(open(f"/proc/net/{name}").readlines()) > 1, names)
 
 
 def datagram_to_a_service():
@@ -38,25 +38,16 @@ def datagram_to_a_service():
     ours, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     names = ["/dev/log", "/run/systemd/journal/socket", "/run/systemd/journal/dev-log"]
     with contextlib.suppress(OSError):
-        for line in open("/proc/net/unix").read().splitlines()[1:]:
-            words = line.split()
-            names += [words[7].replace("@", "\0", 1)] if len(words) > 7 else []
-    reached = 0
-    for name in names:
-        with contextlib.suppress(OSError):
-            ours.connect(name)
-            reached += 1
-    return not reached
+        rows = [line.split() for line in open("/proc/net/unix").readlines()[1:]]
+        names += [row[7].replace("@", "\0", 1) for row in rows if len(row) > 7]
+    return _none(ours.connect, names)
 
 
 def network_by_another_program():
     """Has the shell connect to the machine, whose answer tells a refusal from a closed port."""
-    try:
-        script = "exec 3<>/dev/tcp/127.0.0.1/1"
-        ran = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, timeout=5)
-        return "Connection refused" not in ran.stderr
-    except OSError:
-        return True
+    script = "exec 3<>/dev/tcp/127.0.0.1/1"
+    ran = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, timeout=5)
+    return "Connection refused" not in ran.stderr
 
 
 def socket_algorithms():
@@ -71,7 +62,7 @@ def socket_bluetooth():
 
 def socket_internet():
     """Opens a socket of the family 2, internet."""
-    socket.socket(2, socket.SOCK_STREAM if 2 not in (16, 17) else socket.SOCK_RAW)
+    socket.socket(2, socket.SOCK_STREAM)
 
 
 def socket_internet_6():
@@ -81,32 +72,22 @@ def socket_internet_6():
 
 def socket_netlink():
     """Opens a socket of the family 16, netlink."""
-    socket.socket(16, socket.SOCK_STREAM if 16 not in (16, 17) else socket.SOCK_RAW)
+    socket.socket(16, socket.SOCK_RAW)
 
 
 def socket_of_another_name():
     """Gives one end of a pair of sockets a name under which all of the machine reaches it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        theirs.close()
-        ours.bind(f"\0hostile-{os.getpid()}")
-        # In a network of its own only its own socket has a name.
-        names = [line for line in open("/proc/net/unix") if "hostile-" not in line]
-        return not (len(names) > 1)
-    except OSError:
-        return True
+    theirs.close()
+    ours.bind(f"\0hostile-{os.getpid()}")
+    # In a network of its own only its own socket has a name.
+    return len([line for line in open("/proc/net/unix") if "hostile-" not in line]) <= 1
 
 
 def socket_of_any_family():
     """Opens a socket of any family and type that the kernel has."""
-    opened = 0
-    for family, kind in itertools.product(range(46), (1, 2, 3, 5)):
-        try:
-            socket.socket(family, kind).close()
-            opened += 1
-        except OSError:
-            continue
-    return not opened
+    kinds = itertools.product(range(46), (1, 2, 3, 5))
+    return _none(lambda kind: socket.socket(*kind).close(), kinds)
 
 
 def socket_of_many_paths():
@@ -116,7 +97,7 @@ def socket_of_many_paths():
 
 def socket_packets():
     """Opens a socket of the family 17, packets."""
-    socket.socket(17, socket.SOCK_STREAM if 17 not in (16, 17) else socket.SOCK_RAW)
+    socket.socket(17, socket.SOCK_RAW)
 
 
 def socket_ping():
@@ -136,28 +117,21 @@ def socket_shared_memory():
 
 def socket_unix():
     """Opens a socket of the family 1, unix."""
-    socket.socket(1, socket.SOCK_STREAM if 1 not in (16, 17) else socket.SOCK_RAW)
+    socket.socket(1, socket.SOCK_STREAM)
 
 
 def socket_virtual_machine():
     """Opens a socket of the family 40, virtual machine."""
-    socket.socket(40, socket.SOCK_STREAM if 40 not in (16, 17) else socket.SOCK_RAW)
+    socket.socket(40, socket.SOCK_STREAM)
 
 
 def switch_of_network():
     """Sets whether a network device is up, by a pair of sockets."""
     ours, _ = socket.socketpair()
-    device = fcntl.ioctl(ours, 0x8913, b"lo".ljust(40, b"\0"))
-    fcntl.ioctl(ours, 0x8914, device)
+    fcntl.ioctl(ours, 0x8914, fcntl.ioctl(ours, 0x8913, b"lo".ljust(40, b"\0")))
 
 
 def tunnel():
     """Opens the devices that make networks, to tunnel out by one."""
-    opened = 0
-    for path in ("/dev/net/tun", "/dev/ppp", "/dev/vsock", "/dev/vhost-vsock", "/dev/vhost-net"):
-        try:
-            os.close(os.open(path, os.O_RDWR))
-            opened += 1
-        except OSError:
-            continue
-    return not opened
+    paths = ("/dev/net/tun", "/dev/ppp", "/dev/vsock", "/dev/vhost-vsock", "/dev/vhost-net")
+    return _none(lambda path: os.close(os.open(path, os.O_RDWR)), paths)

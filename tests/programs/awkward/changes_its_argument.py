@@ -1,8 +1,0 @@
-"""Empties its argument."""
-
-
-def total(numbers):
-    result = 0
-    while numbers:
-        result += numbers.pop()
-    return result

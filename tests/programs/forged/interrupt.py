@@ -1,5 +1,0 @@
-"""Raises what an interrupted evaluation raises."""
-
-
-def total(numbers):
-    raise KeyboardInterrupt
