@@ -82,15 +82,6 @@ def running_in(folder: Path, source: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
 
 
-def test_groups_of_killed_processes_are_removed(groups, tmp_path):
-    left, used = (groups / f"copyspec-{pid}-0x" for pid in (ended(), os.getpid()))
-    left.mkdir()
-    used.mkdir()
-    assert running_in(tmp_path, "print(1)").communicate()[0] == "ok\n"
-    assert not left.exists()
-    used.rmdir()
-
-
 @pytest.mark.parametrize("user", [list, as_nobody], ids=["this-user", "nobody"])
 @EVERY_LEVEL
 @LINUX
