@@ -37,10 +37,11 @@ _CORRECTED = (_USUAL, "copyspec+gamma=5", *_with_draft_model(delta=3))
 
 
 class Lines(NamedTuple):
-    """A figure beside a table, by headings: a line per y and data set, over x."""
+    """A figure beside a table, by headings: a line per model, data set and y, over x."""
 
     x: str
     y: tuple[str, ...]
+    unit: str
 
 
 class PaperTable(NamedTuple):
@@ -81,12 +82,12 @@ TABLES = {
     "context-length": PaperTable(
         "Speed by the length of the prompt",
         *(layouts.context_lengths, _CHATS),
-        lines=Lines("tokens of the prompt", ("base tokens/s", "CopySpec")),
+        lines=Lines("tokens of the prompt", ("base tokens/s", "CopySpec"), "tokens/s"),
     ),
     "similarity": PaperTable(
         "γ by the cosine similarity of a word and the γ before it",
         *(layouts.similarity_table, _CHATS),
-        lines=Lines("γ", ("mean cosine similarity",)),
+        lines=Lines("γ", ("mean cosine similarity",), "cosine similarity"),
     ),
 }
 
@@ -146,10 +147,11 @@ def _drawn(lines: Lines, headers: Sequence[str], rows: Sequence[Sequence[Any]]) 
     series = [name for name in ("model", "data set") if name in headers]
     with rc_context({"svg.hashsalt": "copyspec", "svg.fonttype": "none"}):
         figure = Figure(layout="constrained")
-        axes = figure.add_subplot(xlabel=lines.x, ylabel=", ".join(lines.y))
+        axes = figure.add_subplot(xlabel=lines.x, ylabel=lines.unit)
         for names, part in frame.groupby(series, sort=False):
             for y in lines.y:
                 axes.plot(part[lines.x], part[y].astype(float), "o-", label=", ".join([*names, y]))
+        axes.set_ylim(bottom=0)
         axes.legend()
         figure.savefig(drawn := BytesIO(), format="svg", metadata={"Date": None})
     return drawn.getvalue()
