@@ -46,6 +46,7 @@ class BaselineTurn:
     counts: TurnCounts
     token_ids: tuple[int, ...]
     difference: Difference | None
+    tokens_sha256: str = ""  # in place of `token_ids`, where rows are shared without texts
 
     @property
     def agreement(self) -> Agreement:
@@ -77,6 +78,7 @@ class TurnRecord:
     spans: tuple[Span, ...] = ()
     span_characters: tuple[SpanCharacters, ...] = ()
     baseline: BaselineTurn | None = None
+    tokens_sha256: str = ""  # as the baseline's
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -151,7 +151,7 @@ def _drawn(lines: Lines, headers: Sequence[str], rows: Sequence[Sequence[Any]]) 
         for names, part in frame.groupby(series, sort=False):
             for y in lines.y:
                 axes.plot(part[lines.x], part[y].astype(float), "o-", label=", ".join([*names, y]))
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.legend()
         figure.savefig(drawn := BytesIO(), format="svg", metadata={"Date": None})
     return drawn.getvalue()

@@ -77,6 +77,19 @@ def test_nothing_names_a_machine():
             assert str(REPOSITORY) not in text, path
 
 
+def test_what_is_identical_can_be_recomputed():
+    """From token ids, or where these are not shared from their hashes."""
+    compared = 0
+    for path in sorted(RESULTS.glob("*/turns.jsonl")):
+        for row in records.read(path, []):
+            answer = row.token_ids or row.tokens_sha256
+            if row.baseline and answer:
+                baseline = row.baseline.token_ids or row.baseline.tokens_sha256
+                assert (answer == baseline) is (row.baseline.agreement == "identical")
+                compared += 1
+    assert compared > 500
+
+
 def test_every_copied_piece_is_the_text_of_its_source():
     copied = 0
     for path in sorted(RESULTS.glob("*/turns.jsonl")):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.sharing import share_rows
+from benchmarks.sharing import share_rows, tokens_sha256
 from sample_rows import PAIRED_ROW, ROW
 
 from copyspec_eval import records
@@ -14,6 +14,8 @@ from copyspec_eval.reports import turns
 from copyspec_eval.reports.summary import summarise
 
 SECRET = "words of others"
+assert PAIRED_ROW.baseline
+BASELINE = PAIRED_ROW.baseline
 THEIRS = replace(
     PAIRED_ROW, task="mt_bench", prompt=SECRET, text=f"as {SECRET} say", answer=f"as {SECRET} say"
 )
@@ -39,6 +41,8 @@ def test_figures_stay_and_texts_of_others_go(tmp_path):
     for row in map(json.loads, shared.splitlines()[:1]):
         assert row["token_ids"] is None
         assert row["baseline"]["token_ids"] == []
+        assert row["tokens_sha256"] == tokens_sha256(THEIRS.token_ids or ())
+        assert row["baseline"]["tokens_sha256"] == tokens_sha256(BASELINE.token_ids)
     share_rows(path)
     assert path.read_bytes() == shared, "a second time changes nothing"
 
