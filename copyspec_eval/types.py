@@ -1,7 +1,7 @@
 """The vocabulary: plain values that the layers above exchange. Standard library only."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -14,10 +14,9 @@ Agreement = Literal["identical", "near_tie", "diverged"]
 """How an answer compares with the baseline's: the same tokens, a first difference that rounding
 explains, or one that it does not."""
 
-DraftSource = Literal["context", "store", "earlier", "recycled", "model", "unknown"]
+DraftSource = Literal["context", "store", "earlier", "model", "unknown"]
 """Where draft tokens come from: copied from prompt and output, from an earlier answer of the run,
-or from an answer of an earlier run; runners-up of the model; proposed by a draft model; or by a
-server that does not say."""
+or from an answer of an earlier run; proposed by a draft model; or by a server that does not say."""
 
 COPIED: tuple[DraftSource, ...] = ("context", "store", "earlier")  # those that are copies
 
@@ -27,7 +26,6 @@ class CopyOrigin(IntEnum):
 
     STORE = -1
     EARLIER = -2
-    RECYCLED = -3
 
 
 CacheKind = Literal["copyspec", "model"]
@@ -79,7 +77,6 @@ class DraftOptions:
     # Whether to copy from the run's earlier answers; or folders and files of earlier runs, too.
     store: bool | tuple[str, ...] = False
     tree: bool = False  # several continuations at once
-    recycle: bool = False  # fill a tree with the runners-up of the model's logits
     draft_model: str | None = None  # name or folder; drafts where the drafter does not
     delta: int = PAPER_DELTA  # the paper's δ: how many tokens the draft model proposes at a time
 
@@ -97,7 +94,6 @@ class DraftOptions:
             "drafter": (str, "the name of a drafter"),
             "draft_model": (str | None, "the name of a model"),
             "tree": (bool, "true or false"),
-            "recycle": (bool, "true or false"),
             "store": (bool | tuple, "true, false or the folder of an earlier run"),
         }
         for name, (kind, wanted) in kinds.items():
@@ -113,12 +109,7 @@ class DraftOptions:
         """The drafter and its switches: "suffix", "suffix + store + tree", …."""
         store = "=".join(filter(None, ("store", ":".join(map(_run_name, self.store_paths)))))
         drafting = f"draft_model={_run_name(self.draft_model or '')} + delta={self.delta}"
-        switches = {
-            store: self.store,
-            "tree": self.tree,
-            "recycle": self.recycle,
-            drafting: self.draft_model,
-        }
+        switches = {store: self.store, "tree": self.tree, drafting: self.draft_model}
         return " + ".join([self.drafter, *(name for name in switches if switches[name])])
 
 
@@ -183,9 +174,6 @@ class Verdict:
     num_accepted: int  # tokens that the model would have chosen, up to the first it would not
     next_token: int  # the model's token after those; a step emits `num_accepted + 1` tokens
     path: tuple[int, ...] | None = None  # indices of the accepted tokens; None for a chain
-    # For the token before the draft and each of its tokens, the model's likeliest next tokens,
-    # likeliest first; empty if no drafter asks for them.
-    likeliest: Sequence[Sequence[int]] = field(default=(), repr=False)
 
 
 class Attempt(NamedTuple):

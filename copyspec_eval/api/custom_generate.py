@@ -42,7 +42,6 @@ def custom_generate(
     num_draft_tokens: int | None = None,
     store: bool = False,
     tree: bool = False,
-    recycle: bool = False,
     **model_kwargs: Any,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     """Decode as `model.generate` does, greedily or by sampling, with drafts: its decoding loop.
@@ -57,7 +56,7 @@ def custom_generate(
         input_ids: `[rows, tokens]`, padded on the left.
         stopping_criteria: transformers'; other than of lengths and EOS for a single row only.
         streamer: gets a single row's tokens as they come.
-        drafter, gamma, num_draft_tokens, store, tree, recycle: as in `copyspec_eval.generate`.
+        drafter, gamma, num_draft_tokens, store, tree: as in `copyspec_eval.generate`.
         **model_kwargs: what transformers prepared for the model's forward.
 
     Returns:
@@ -80,7 +79,7 @@ def custom_generate(
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
         raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
-    switches = {"store": store, "tree": tree, "recycle": recycle}
+    switches = {"store": store, "tree": tree}
     options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
     is_sampling = generation_config.do_sample
     replay = MultinomialReplay(len(prompts), input_ids.device) if is_sampling else None

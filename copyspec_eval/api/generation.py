@@ -118,7 +118,6 @@ def generate(
     num_draft_tokens: int | None = None,
     store: bool = False,
     tree: bool = False,
-    recycle: bool = False,
     draft_model: PreTrainedModel | None = None,
     delta: int = types.PAPER_DELTA,
     exact: bool = True,
@@ -147,7 +146,6 @@ def generate(
         num_draft_tokens: the most tokens of a draft; by default the drafter's own number.
         store: also copy from the call's earlier answers.
         tree: draft several continuations at once; needs `exact=False`.
-        recycle: fill such trees with the runners-up of the model's own logits.
         draft_model: a smaller loaded model of the same tokenizer, which drafts where the drafter
             does not.
         delta: how many tokens the draft model proposes at a time.
@@ -168,7 +166,7 @@ def generate(
             served, or a prompt is empty or leaves no room for an answer. Each is one line.
     """
     chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "delta": delta}
-    chosen |= {"store": store, "tree": tree, "recycle": recycle}
+    chosen |= {"store": store, "tree": tree}
     chosen["draft_model"] = None if draft_model is None else type(draft_model).__name__
     options = python_options(drafter, gamma, exact, **chosen)
     if not isinstance(model, torch.nn.Module):

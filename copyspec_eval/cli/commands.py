@@ -41,8 +41,6 @@ def replay(arguments: argparse.Namespace) -> None:
             f"--token-cost must be at least 0, got {arguments.token_cost} (default: 0.01)"
         )
     options = parse_draft_options(arguments.drafter_args, arguments.drafter)
-    if options.recycle:
-        raise OptionError("recycle=true needs a model's logits, which no trace has; leave it out")
     drafter_factory(options)  # refuses a drafter without a store before one is read
     earlier, notes = earlier_runs.EarlierAnswers(), list[str]()
     if options.store_paths:

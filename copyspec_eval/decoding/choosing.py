@@ -191,31 +191,3 @@ class StepLogits(NamedTuple):
 
     logits: torch.Tensor
     parts: Sequence[slice]
-
-
-class TopTokens(NamedTuple):
-    """The argmax of each position, and its likeliest tokens, if asked for, the likeliest first."""
-
-    argmax: list[int]
-    likeliest: list[list[int]]
-
-
-def top_tokens(logits: torch.Tensor, parts: Sequence[slice], num_likeliest: int) -> list[TopTokens]:
-    """As `argmax_tokens`, with the likeliest tokens in the same copy to the host.
-
-    >>> top_tokens(torch.tensor([[0.1, 0.5, 0.3], [0.9, 0.1, 0.2]]), [slice(2)], num_likeliest=2)
-    [TopTokens(argmax=[1, 0], likeliest=[[1, 2], [0, 2]])]
-    """
-    if not num_likeliest:
-        return [TopTokens(argmax, []) for argmax in argmax_tokens(logits, parts)]
-    count = min(num_likeliest, logits.shape[-1])
-    if logits.device.type == "cpu":  # padding need not be looked at
-        likeliest = [logits[part].topk(count).indices.tolist() for part in parts]
-        return list(map(TopTokens, argmax_tokens(logits, parts), likeliest))
-    # topk gives any of equals first, so that the argmax is taken for itself.
-    best = logits.float() if logits.dtype == torch.float64 else logits
-    columns = best.argmax(-1, keepdim=True), logits.topk(count).indices
-    rows: list[list[int]] = torch.cat(columns, -1).tolist()
-    return [
-        TopTokens([row[0] for row in rows[part]], [row[1:] for row in rows[part]]) for part in parts
-    ]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import torch
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.choosing import StepLogits, TopTokens, top_tokens
+from copyspec_eval.decoding.choosing import StepLogits, argmax_tokens
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_cache import ModelCacheRunner
 from copyspec_eval.decoding.model_support import check_length
@@ -232,14 +232,11 @@ class Engine:
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], step: StepLogits
     ) -> None:
         greedy = any(sequence.chooser.is_argmax for sequence in rows if sequence)
-        num_likeliest = max(sequence.num_likeliest for sequence in rows if sequence)
-        top = [TopTokens([], [])] * len(rows)
-        if greedy or num_likeliest:
-            top = top_tokens(step.logits, step.parts, num_likeliest)
+        argmax = argmax_tokens(step.logits, step.parts) if greedy else [[]] * len(rows)
         for index, (sequence, draft) in enumerate(zip(rows, drafts, strict=True)):
             if sequence is None:
                 continue
             start = sequence.length
-            choose = sequence.choices(draft, top[index].argmax, step.logits[step.parts[index]])
-            verdict = sequence.commit(draft, choose, top[index].likeliest)
+            choose = sequence.choices(draft, argmax[index], step.logits[step.parts[index]])
+            verdict = sequence.commit(draft, choose)
             self._runner.accept(sequence, start, draft, verdict)

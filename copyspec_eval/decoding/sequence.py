@@ -42,7 +42,6 @@ class Sequence:
         on_commit: called with the tokens of every step as soon as they are committed.
 
     Attributes:
-        num_likeliest: how many likeliest tokens after each verified one its drafter asks for.
         row, extent: the cache row that it occupies, and the positions that it may need there.
         started: time on the engine's stopwatch when its prefill began.
     """
@@ -63,7 +62,6 @@ class Sequence:
         self.output_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.drafter: Drafter = NoDrafter()
-        self.num_likeliest = 0
         self.num_forwards = 0
         self.num_prefill_tokens = 0
         self.num_reused_tokens = 0
@@ -115,7 +113,6 @@ class Sequence:
         """Begin with `drafter`, in a row of the cache, at a time on the engine's stopwatch."""
         assert not self.num_forwards, "begun before; use restarted()"
         self.drafter, self.row, self.started = drafter, row, time
-        self.num_likeliest = int(getattr(drafter, "num_likeliest", 0))
         if self._chooser is not None:
             self._chooser.restart()
         drafter.start(self.prompt_ids, self.earlier)
@@ -141,16 +138,9 @@ class Sequence:
 
         return choose
 
-    def commit(
-        self,
-        draft: Draft,
-        choose: Callable[[int], int],
-        likeliest: abc.Sequence[abc.Sequence[int]] = (),
-    ) -> Verdict:
+    def commit(self, draft: Draft, choose: Callable[[int], int]) -> Verdict:
         """Verify `draft` by `choose`; append the accepted tokens and the next, up to an end."""
         verdict = verify(draft, choose)
-        if likeliest:
-            verdict = replace(verdict, likeliest=likeliest)
         start = len(self.output_ids)
         path = range(verdict.num_accepted) if verdict.path is None else verdict.path
         accepted_ids = [draft.token_ids[node] for node in path]

@@ -11,8 +11,7 @@ class Drafter(Protocol):
 
     A drafter lives for one request: `start`, then `propose` and `observe` in turns, then `finish`.
     The first `propose` is for the prefill; in exact mode, where a prefill carries no draft, it is
-    left out. A drafter that reads `Verdict.likeliest` has an attribute `num_likeliest`: how many
-    likeliest tokens after each verified one it asks for.
+    left out.
     """
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:

@@ -8,16 +8,10 @@ _IMAGINED = 10.0
 _MOST_DIGITS = 7  # matches of 64 tokens and more are not told apart
 # Over the match's length, how many more occurrences with another continuation are imagined.
 _PRIORS = {"context": 2.5, "store": 8.0}
-# How often what a model held for likely follows, by its rank: of SmolLM2-135M on MT-Redundant.
-_BY_RANK = {
-    "successor": (0.43, 0.1, 0.04, 0.025, 0.017, 0.015, 0.013, 0.011),
-    "runner-up": (0.05, 0.03, 0.028, 0.023, 0.02, 0.015, 0.013, 0.01),
-}
 
-Cell = tuple[Literal["context", "store", "resumed", "successor", "runner-up"], int, int]
+Cell = tuple[Literal["context", "store", "resumed"], int, int]
 """What tokens that are accepted about as often have in common: where they are copied from, the
-binary digits of the length of the match before them, and how often they followed it, of all. Of
-tokens that are recycled: how, and their rank."""
+binary digits of the length of the match before them, and how often they followed it, of all."""
 
 
 class Guess(NamedTuple):
@@ -50,19 +44,6 @@ def guess_counted(
 def guess_resumed(run: int, estimate: float) -> Guess:
     """That a copy goes on behind a token that was substituted after `run` copied ones."""
     return Guess(("resumed", min(run.bit_length(), _MOST_DIGITS), 0), estimate)
-
-
-def guess_recycled(kind: Literal["successor", "runner-up"], rank: int, uncopied: float) -> Guess:
-    """That the token of this rank, from 0, among those held for likely follows.
-
-    `uncopied` is the probability that nothing copied does.
-
-    >>> guess_recycled("successor", rank=1, uncopied=0.5)
-    Guess(cell=('successor', 1, 0), estimate=0.05)
-    """
-    by_rank = _BY_RANK[kind]
-    rank = min(rank, len(by_rank) - 1)
-    return Guess((kind, rank, 0), uncopied * by_rank[rank])
 
 
 class Outcomes:

@@ -12,7 +12,6 @@ from copyspec_eval.drafters.automaton import AnswerStore
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.outcomes import Outcomes
-from copyspec_eval.drafters.recycling import Successors
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
@@ -28,7 +27,7 @@ class DrafterKind(NamedTuple):
     make: Callable[[DraftOptions, Iterable[Sequence[int]]], DrafterFactory]  # as `drafter_factory`
     # Of the longest draft, if the user names no length; None if it goes by what a step costs here.
     num_draft_tokens: int | None
-    switches: frozenset[str] = frozenset()  # which of `store`, `tree` and `recycle` it has
+    switches: frozenset[str] = frozenset()  # which of `store` and `tree` it has
 
 
 def _copyspec(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
@@ -37,16 +36,16 @@ def _copyspec(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> Drafte
 
 
 def _suffix(options: DraftOptions, earlier: Iterable[Sequence[int]]) -> DrafterFactory:
-    """The drafters of a run share what they count, store and recycle."""
+    """The drafters of a run share what they count and store."""
     store = AnswerStore(earlier=earlier) if options.store else None
-    outcomes, successors = Outcomes(), Successors() if options.recycle else None
-    return lambda: SuffixDrafter(store, options.tree, outcomes, successors)
+    outcomes = Outcomes()
+    return lambda: SuffixDrafter(store, options.tree, outcomes)
 
 
 DRAFTERS: dict[str, DrafterKind] = {
     "none": DrafterKind(lambda options, earlier: NoDrafter, PAPER_DRAFT_TOKENS),
     "copyspec": DrafterKind(_copyspec, PAPER_DRAFT_TOKENS),
-    "suffix": DrafterKind(_suffix, None, frozenset({"store", "tree", "recycle"})),
+    "suffix": DrafterKind(_suffix, None, frozenset({"store", "tree"})),
 }
 
 
@@ -60,10 +59,10 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
     """A factory of the drafter that `options` names, one drafter per request.
 
     A store begins with `earlier`, answers of earlier runs. `OptionError` if the drafter has no such
-    switch, or there is no tree to fill.
+    switch.
     """
     kind = drafter_kind(options.drafter)
-    for name in ("store", "tree", "recycle"):
+    for name in ("store", "tree"):
         if getattr(options, name) and name not in kind.switches:
             drafters = sorted(other for other in DRAFTERS if name in DRAFTERS[other].switches)
             paths = options.store_paths if name == "store" else ()
@@ -71,8 +70,6 @@ def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()
                 f"{name}={':'.join(paths) or 'true'} is not for drafter={options.drafter}; "
                 f"pass drafter={' or '.join(drafters)}"
             )
-    if options.recycle and not options.tree:
-        raise OptionError("recycle=true fills trees; pass tree=true,exact=false with it")
     return kind.make(options, earlier)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch, SuffixAutomaton
 from copyspec_eval.drafters.base import Drafter
 from copyspec_eval.drafters.outcomes import Limits, Outcomes
-from copyspec_eval.drafters.recycling import NUM_LIKELIEST, Recycler, Successors
 from copyspec_eval.drafters.thresholds import marginal_values
 from copyspec_eval.drafters.tree import Copied, Matched, Node, Resumed, chain, grow
 from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
@@ -32,8 +31,7 @@ class SuffixDrafter(Drafter):
     prompt's last tokens, and count like it.
 
     With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
-    together as a tree. With `successors`, tokens that the model itself held for likely compete with
-    them for its places.
+    together as a tree.
 
     This request adds its answer to `store`, and its drafts to `outcomes`; without, it counts alone.
 
@@ -45,16 +43,10 @@ class SuffixDrafter(Drafter):
     """
 
     def __init__(
-        self,
-        store: AnswerStore | None = None,
-        tree: bool = False,
-        outcomes: Outcomes | None = None,
-        successors: Successors | None = None,
+        self, store: AnswerStore | None = None, tree: bool = False, outcomes: Outcomes | None = None
     ) -> None:
         self._store, self._tree = store, tree
         self._outcomes = outcomes or Outcomes()
-        self._recycler = None if successors is None else Recycler(successors)
-        self.num_likeliest = NUM_LIKELIEST if self._recycler else 0
         self._stored = [StoreMatch(automaton) for automaton in store.automata] if store else []
         self._context = SuffixAutomaton()
         self._num_prompt_tokens = 0
@@ -71,8 +63,6 @@ class SuffixDrafter(Drafter):
         self._context.num_earlier = len(self._context.token_ids)
         self._num_prompt_tokens = len(prompt_ids)
         self._append(prompt_ids)
-        if self._recycler is not None:
-            self._recycler.start(prompt_ids)
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         """The candidate from which the most tokens are expected to be accepted, or a tree."""
@@ -80,7 +70,7 @@ class SuffixDrafter(Drafter):
             self._thresholds, self._values = thresholds, marginal_values(tuple(thresholds))
         limits = Limits(thresholds[:max_tokens], self._values, self._outcomes)
         if self._tree:
-            nodes = grow(self._roots(), limits, self._recycler)
+            nodes = grow(self._roots(), limits)
         else:
             chains = (chain(root, limits) for root in self._roots())
             nodes = max(chains, key=lambda nodes: sum(n.probability for n in nodes), default=[])
@@ -100,9 +90,6 @@ class SuffixDrafter(Drafter):
         self._rejected = None if self._tree and is_chain else self._rejected_copy(verdict)
         self._count(token_ids)
         self._append(token_ids)
-        if self._recycler is not None:
-            tree_ids = [node.token_id for node in self._nodes]
-            self._recycler.observe(token_ids[:-1] if is_chain else tree_ids, verdict)
 
     def finish(self) -> None:
         if self._store is not None:
@@ -126,9 +113,7 @@ class SuffixDrafter(Drafter):
             for stored in self._stored:
                 stored.advance(token)
 
-    def _position(self, copied: Copied | None) -> int:
-        if copied is None:
-            return CopyOrigin.RECYCLED
+    def _position(self, copied: Copied) -> int:
         if (position := copied.position - copied.automaton.num_earlier) < 0:
             return CopyOrigin.EARLIER
         return position if copied.automaton is self._context else CopyOrigin.STORE
@@ -157,7 +142,7 @@ class SuffixDrafter(Drafter):
         last = path[-1] if path else -1
         for node in self._nodes:
             copied = node.copied
-            if node.parent != last or copied is None:
+            if node.parent != last:
                 continue
             gives_up = isinstance(copied, Resumed) and not path
             if gives_up or node.token_id == verdict.next_token:

@@ -7,11 +7,9 @@ from typing import Literal
 
 from copyspec_eval.drafters.automaton import SuffixAutomaton
 from copyspec_eval.drafters.outcomes import Guess, Limits, guess_counted, guess_resumed
-from copyspec_eval.drafters.recycling import Recycler
 
 # By how much the probability that a resumed copy continues grows with every token, and its cap.
 _MORE_LIKELY, _MOST_LIKELY = 0.02, 0.97
-_LEAST_UNCOPIED = 0.05  # the least probability that a token follows which no source has there
 
 
 @dataclass(slots=True)
@@ -93,7 +91,6 @@ Copied = Matched | Resumed
 where `path` are the draft's tokens up to here."""
 
 Follower = tuple[Guess, int, Copied]  # a guess, its token, and the place after it
-Offered = Follower | tuple[Guess, int, None]
 
 
 @dataclass(slots=True)
@@ -102,7 +99,7 @@ class Node:
 
     token_id: int
     parent: int  # its index; -1 for none
-    copied: Copied | None  # the place that it led to; None if it was recycled
+    copied: Copied  # the place that it leads to
     guess: Guess  # that it follows its parent
     probability: float
 
@@ -129,16 +126,16 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
     return nodes
 
 
-def grow(roots: Iterable[Copied], limits: Limits, recycler: Recycler | None = None) -> list[Node]:
+def grow(roots: Iterable[Copied], limits: Limits) -> list[Node]:
     """The tree of the likeliest tokens that are worth their time.
 
     The token with the highest probability of being reached and accepted is taken next, unless it is
     out of limits, whose thresholds count in this order; a parent comes before its children. Where
-    two places propose the same token, one node stands for both. A recycler continues every branch
-    with uncopied tokens.
+    two places propose the same token, one node stands for both.
     """
-    tree = _Growing(limits, recycler)
-    tree.reach(1.0, -1, roots)
+    tree = _Growing(limits)
+    for place in roots:
+        tree.offer(1.0, -1, place)
     while tree.heap and len(tree.nodes) < len(limits.thresholds):
         tree.take()
     return tree.nodes
@@ -147,49 +144,35 @@ def grow(roots: Iterable[Copied], limits: Limits, recycler: Recycler | None = No
 class _Growing:
     """A tree, and what may be taken into it next; see `grow`."""
 
-    def __init__(self, limits: Limits, recycler: Recycler | None) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.nodes: list[Node] = []
         # The count breaks ties by age, and keeps the heap from comparing places.
-        self.heap: list[tuple[float, int, float, int, int, Guess, Copied | None]] = []
+        self.heap: list[tuple[float, int, float, int, int, Guess, Copied]] = []
         self._num_pushed = 0
-        self._limits, self._recycler = limits, recycler
+        self._limits = limits
         # The tokens of the branch up to each node; -1 has none.
         self._paths: dict[int, tuple[int, ...]] = {-1: ()}
         self._taken: dict[tuple[int, int], int] = {}
 
-    def reach(self, probability: float, node: int, places: Iterable[Copied]) -> None:
-        """Offer what follows at places, and in the room that they leave, what is recycled."""
-        path = self._paths[node]
-        covered = [self._push(probability, node, place.followers(path)) for place in places]
-        if self._recycler is not None:
-            uncopied = max(_LEAST_UNCOPIED, 1 - max(covered, default=0.0) / probability)
-            for ranked in self._recycler.after(path, uncopied):
-                self._push(probability, node, ranked)
-
-    def _push(self, reached: float, parent: int, followers: Iterable[Offered]) -> float:
-        """Offer the children of a node, and add up the probabilities of what is offered."""
-        thresholds, covered = self._limits.thresholds, 0.0
+    def offer(self, reached: float, parent: int, place: Copied) -> None:
+        """Offer what follows at a place as children of a node."""
+        thresholds = self._limits.thresholds
         threshold = thresholds[len(self.nodes)] if len(self.nodes) < len(thresholds) else 1.0
-        for guess, token, after in followers:
+        for guess, token, after in place.followers(self._paths[parent]):
             probability, value = self._limits.score(reached, guess)
             if value < threshold:
                 break
             self._num_pushed += 1
             offered = (-probability, self._num_pushed, value, parent, token, guess, after)
             heapq.heappush(self.heap, offered)
-            covered += probability
-        return covered
 
     def take(self) -> None:
         """Take the likeliest of what was offered, unless it is not worth its time any more."""
         negative, _, value, parent, token, guess, copied = heapq.heappop(self.heap)
         if value < self._limits.thresholds[len(self.nodes)]:
             return
-        if (node := self._taken.get((parent, token))) is not None:
-            if copied is not None:
-                self._push(-negative, node, copied.followers(self._paths[node]))
-            return
-        node = self._taken[parent, token] = len(self.nodes)
-        self.nodes.append(Node(token, parent, copied, guess, -negative))
-        self._paths[node] = (*self._paths[parent], token)
-        self.reach(-negative, node, () if copied is None else (copied,))
+        if (node := self._taken.get((parent, token))) is None:
+            node = self._taken[parent, token] = len(self.nodes)
+            self.nodes.append(Node(token, parent, copied, guess, -negative))
+            self._paths[node] = (*self._paths[parent], token)
+        self.offer(-negative, node, copied)

@@ -42,7 +42,7 @@ class CopySpecLM(HFLM):
     Args:
         pretrained: as for `hf`: a Hub name, a folder, or a loaded model; by default
             `copyspec-tiny`, the embedded model.
-        drafter, gamma, num_draft_tokens, tree, recycle, delta, exact: as for `generate` in Python.
+        drafter, gamma, num_draft_tokens, tree, delta, exact: as for `generate` in Python.
         store: also copy from earlier answers of the run; or the folder of an earlier run, several
             as a list or with `:` between them, to copy from its answers too.
         draft_model: the name of a smaller model that drafts where the drafter does not.

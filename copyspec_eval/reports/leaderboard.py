@@ -23,7 +23,7 @@ _MUCH_LOOPED = 0.2  # of the tokens of a line; its speed-up then says little
 # Settings that the label of a line names where they set it apart from others of its drafter.
 _LABELLED = ("dtype", "batch_size", "drafting.", "model_args.", "evaluation.", "task.")
 # Settings that the label has already.
-_IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "recycle", "draft_model")}
+_IN_LABEL = {f"drafting.{name}" for name in ("drafter", "store", "tree", "draft_model")}
 
 
 @dataclass(frozen=True, slots=True)

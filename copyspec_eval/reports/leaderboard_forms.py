@@ -58,7 +58,7 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
         _RUNS,
         metric_column("tokens_per_second", ".0f"),
         *_SPEEDUPS,
-        *metric_columns(".0%", "earlier_share", "recycled_share", "identical"),
+        *metric_columns(".0%", "earlier_share", "identical"),
         *(wide if is_wide else []),
     ]
     notes = "".join(f"note: {printable(note)}\n" for note in board.notes)
@@ -110,7 +110,7 @@ def line_cells(board: Leaderboard) -> Cells:
         metric_column("baseline_tokens_per_second", ".4g"),
         *_SPEEDUPS,
         interval_column("speedup_median"),
-        *metric_columns(".0%", "copied_share", "earlier_share", "recycled_share"),
+        *metric_columns(".0%", "copied_share", "earlier_share"),
         *metric_columns(".2f", "accepted_per_attempt", "model_accepted_per_attempt"),
         metric_column("tokens_per_forward", ".2f"),
         metric_column("cut_share", ".0%"),
@@ -126,7 +126,7 @@ _TURN_COLUMNS = [
     Column("turn", lambda row: str(row.name[1])),
     _SPEED,
     _SPEEDUPS[0],
-    *metric_columns(".1%", "copied_share", "recycled_share"),
+    metric_column("copied_share", ".1%"),
     *metric_columns(".2f", *(f"{source}_accepted_per_attempt" for source in COPIED)),
     metric_column("model_accepted_per_attempt", ".2f", "τ (draft model)"),
     metric_column("tokens_per_forward", ".2f"),

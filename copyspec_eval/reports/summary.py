@@ -200,7 +200,6 @@ METRICS: tuple[Metric, ...] = (
     # the paper's "% copied", and the part of it that was copied from answers of earlier runs
     _ratio("copied_share", "copied", "copied_tokens / num_tokens"),
     _share("earlier", "from earlier runs"),
-    _share("recycled", "recycled"),
     # what the drafting asks of the target
     _ratio("drafted_per_token", "drafted/token", "drafted_tokens / num_tokens"),
     _accepted("", "accepted/attempt", "copied_tokens", "copy_attempts"),

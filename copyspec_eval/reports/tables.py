@@ -103,7 +103,7 @@ _RUN_COLUMNS = [
     Column("answers", lambda row: row["turns"]),
     metric_column("tokens_per_second", ".0f"),
     *map(interval_column, ("speedup_ended", "speedup")),
-    *metric_columns(".0%", "earlier_share", "recycled_share", "identical"),
+    *metric_columns(".0%", "earlier_share", "identical"),
 ]
 
 

@@ -97,8 +97,8 @@ class CopySpecProposer:
 
 def drafters(options: DraftOptions) -> registry.DrafterFactory:
     """As `drafter_factory`; raises if vLLM cannot verify such drafts, or for an earlier run."""
-    if options.tree or options.recycle:
-        raise OptionError("vLLM verifies only chains; leave tree=true and recycle=true out")
+    if options.tree:
+        raise OptionError("vLLM verifies only chains; leave tree=true out")
     if options.draft_model is not None:
         raise OptionError(
             "draft_model=… does not work inside vLLM, which has its own; leave it out"

@@ -141,7 +141,7 @@ def _within_model_cache(case: Case) -> Case:
         batch_size=1,
         exact=None,
         double="junk" if case.double == TREE else case.double,
-        options=replace(case.options, tree=False, recycle=False, draft_model=likeness),
+        options=replace(case.options, tree=False, draft_model=likeness),
         prefix_cache=0,
     )
 
@@ -150,7 +150,7 @@ def _draw_options(
     source: random.Random, among: Range, is_exact: bool, is_double: bool
 ) -> DraftOptions:
     name = "none" if is_double else source.choice(sorted(DRAFTERS))
-    switches = sorted(DRAFTERS[name].switches - ({"tree", "recycle"} if is_exact else set()))
+    switches = sorted(DRAFTERS[name].switches - ({"tree"} if is_exact else set()))
     length: int | None = source.randint(1, source.choice((4, 12, LONGEST)))
     if not is_double and source.random() < 0.2:
         length = None
@@ -162,14 +162,8 @@ def _draw_options(
         num_draft_tokens=length,
         draft_model=source.choice(among.draft_models) if has_draft_model else None,
         delta=source.choice((1, 2, 5, 8)),
-        **_draw_switches(source, switches),
+        **{name: source.random() < 0.6 for name in switches},
     )
-
-
-def _draw_switches(source: random.Random, names: list[str]) -> dict[str, bool]:
-    drawn = {name: source.random() < 0.6 for name in names}
-    # What is recycled fills a tree.
-    return {name: on and (name != "recycle" or drawn["tree"]) for name, on in drawn.items()}
 
 
 def _draw_settings(source: random.Random, eos_ids: tuple[int, ...]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ _CARDS = [
     *metric_columns(".2f", "speedup_ended", "speedup"),
     metric_column("tokens_per_second", ".4g", "tokens/s"),
     metric_column("baseline_tokens_per_second", ".4g", "baseline tokens/s"),
-    *metric_columns(".0%", "copied_share", "earlier_share", "recycled_share"),
+    *metric_columns(".0%", "copied_share", "earlier_share"),
     metric_column("tokens_per_forward", ".2f", "tokens per forward"),
     metric_column("identical", ".1%", "identical to the baseline"),
 ]

@@ -25,7 +25,6 @@
   const sources = {
     "-1": "from an earlier answer of the run",
     "-2": "from an answer of an earlier run",
-    "-3": "recycled from the model's own runners-up",
   };
   const share = (turn) => (turn.tokens ? (turn.copied || 0) / turn.tokens : 0);
 
