@@ -85,7 +85,7 @@ def test_paired_figures_of_batches(byte_model, tmp_path):
     for turn in (1, 2):
         # Too few of the answers end for an interval.
         names = {each.name for each in METRICS if not each.name.startswith("speedup_ended")}
-        names -= {"model_accepted_per_attempt", "earlier_share", "recycled_share"}
+        names -= {"model_accepted_per_attempt", "earlier_share"}
         values = {name: figures[f"turn {turn}"][name] for name in names}
         rates = values["tokens_per_second"], values["baseline_tokens_per_second"]
         assert values["speedup"] == pytest.approx(rates[0] / rates[1])

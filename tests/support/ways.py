@@ -6,13 +6,10 @@ from copyspec_eval.drafters.registry import DRAFTERS
 from copyspec_eval.types import DraftOptions
 
 WAYS: dict[str, DraftOptions] = {
-    "+".join((name, *on)): DraftOptions(
-        name, gamma=1, store="store" in on, tree="tree" in on, recycle="recycle" in on
-    )
+    "+".join((name, *on)): DraftOptions(name, gamma=1, store="store" in on, tree="tree" in on)
     for name, kind in DRAFTERS.items()
     for count in range(1 + len(kind.switches))
     for on in itertools.combinations(sorted(kind.switches), count)
-    if "tree" in on or "recycle" not in on
 }
 """By name; the paper's rule matches a single token, so that it copies often."""
 

@@ -160,7 +160,7 @@ def test_options_of_drafting() -> None:
         tiny_model("llama", torch.float64).generate, **padded(1), do_sample=False, **USUAL
     )
     expected = ask().tolist()
-    for options in ({"gamma": 2}, {"drafter": "none"}, {"tree": True, "recycle": True}):
+    for options in ({"gamma": 2}, {"drafter": "none"}, {"tree": True}):
         assert ask(**OURS, **options).tolist() == expected
 
 

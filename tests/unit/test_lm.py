@@ -208,11 +208,6 @@ def test_requests_that_cannot_be_served(byte_model, settings, message):
         ("tree=true", r"tree=True .* pass exact=False"),
         ("drafter=copyspec,store=true", r"store=true is not for drafter=copyspec; .*suffix"),
         ("drafter=none,tree=true,exact=false", r"tree=true is not for drafter=none"),
-        ("recycle=true", r"recycle=true fills trees; pass tree=true,exact=false"),
-        ("recycle=true,exact=false", r"recycle=true fills trees; pass tree=true,exact=false"),
-        ("recycle=true,tree=true", r"tree=True .* pass exact=False"),
-        ("recycle=1,tree=true,exact=false", r"recycle must be true or false, got 1"),
-        ("drafter=copyspec,recycle=true", r"recycle=true is not for drafter=copyspec; .*suffix"),
         ("draft_model=x,delta=0", r"delta must be an integer .*got 0"),
     ],
 )

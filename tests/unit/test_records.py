@@ -42,7 +42,7 @@ counts = st.builds(
     num_forwards=numbers,
     drafts=st.none()
     | st.dictionaries(
-        st.sampled_from(("context", "store", "earlier", "recycled", "model")),
+        st.sampled_from(("context", "store", "earlier", "model")),
         st.builds(DraftCounts, st.integers(0, 9), drafted, accepted),
     ),
     seconds=seconds,

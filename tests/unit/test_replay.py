@@ -184,7 +184,6 @@ def test_table_for_people(tmp_path, capsys):
         (["--drafter", "copyspec", "--drafter-args", "gamma=0"], "gamma must be an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gamma=x"], "gamma must be an integer"),
         (["--drafter", "copyspec", "--drafter-args", "gama=3"], "did you mean 'gamma'"),
-        (["--drafter", "suffix", "--drafter-args", "tree=true,recycle=true"], "which no trace has"),
         (["--drafter", "copyspec"], "No such file"),
         *(
             (["--drafter", "copyspec", f"--token-cost={cost}"], "--token-cost must be at least 0")

@@ -44,7 +44,7 @@ def test_every_metric_by_hand():
         *("speedup_low", "speedup_high"),
         *("speedup_ended", "speedup_ended_low", "speedup_ended_high"),
         *("speedup_median", "speedup_median_low", "speedup_median_high"),
-        *("model_accepted_per_attempt", "earlier_share", "recycled_share", "looped_share"),
+        *("model_accepted_per_attempt", "earlier_share", "looped_share"),
         *("store_accepted_per_attempt", "earlier_accepted_per_attempt"),
     }
     assert {name: value for name, value in values.items() if name not in without} == pytest.approx(
@@ -97,18 +97,6 @@ def test_copies_from_earlier_runs_count_as_copies_and_have_a_share_of_their_own(
     assert "from earlier runs" in header
     assert "40%" in line
     assert "from earlier runs" not in run_table([ROW])
-
-
-def test_recycled_tokens_are_no_copies_and_have_a_share_of_their_own():
-    drafts = {"context": DraftCounts(2, 20, 3), "recycled": DraftCounts(1, 9, 4)}
-    row = with_counts(ROW, drafts=drafts)
-    values = figures(row)
-    assert values["recycled_share"] == pytest.approx(4 / 10)
-    assert values["copied_share"] == pytest.approx(3 / 10)
-    assert values["accepted_per_attempt"] == pytest.approx(3 / 2)
-    assert values["drafted_per_token"] == pytest.approx(29 / 10)
-    assert "recycled" in run_table([row]).splitlines()[0]
-    assert "recycled" not in run_table([ROW])
 
 
 def test_every_metric_of_pairs_by_hand():
