@@ -1,6 +1,8 @@
 """Verification, stopping and bookkeeping, without a model."""
 
 from collections.abc import Sequence as Tokens
+from typing import Any
+from unittest import mock
 
 import pytest
 from doubles import ScriptedDrafter
@@ -18,18 +20,14 @@ token_lists = st.lists(st.integers(0, 3), max_size=12)
 
 @given(draft=token_lists, wanted=st.lists(st.integers(0, 3), min_size=13, max_size=13))
 def test_verify_keeps_the_longest_agreeing_prefix(draft: list[int], wanted: list[int]) -> None:
-    asked = []
-
-    def choose(index: int) -> int:
-        asked.append(index)
-        return wanted[index]
-
+    choose = mock.Mock(side_effect=wanted.__getitem__)
     verdict = verify(Draft(tuple(draft)), choose)
     remaining = verdict.num_accepted
     assert draft[:remaining] == wanted[:remaining]
     assert remaining == len(draft) or draft[remaining] != wanted[remaining]
     assert verdict.next_token == wanted[remaining]
-    assert asked == list(range(remaining + 1)), "a choice may depend on those before it"
+    in_order = [mock.call(index) for index in range(remaining + 1)]
+    assert choose.mock_calls == in_order, "a choice may depend on those before it"
 
 
 class DraftList(ScriptedDrafter):
@@ -48,9 +46,9 @@ class DraftList(ScriptedDrafter):
 
 
 def begun(
-    prompt_ids: Tokens[int], drafts: Tokens[Tokens[int]], rule: StopRule
+    prompt_ids: Tokens[int], drafts: Tokens[Tokens[int]], rule: StopRule, **options: Any
 ) -> tuple[Sequence, DraftList]:
-    sequence, drafter = Sequence(prompt_ids, rule), DraftList(drafts)
+    sequence, drafter = Sequence(prompt_ids, rule, **options), DraftList(drafts)
     sequence.start(drafter)
     return sequence, drafter
 
@@ -91,8 +89,7 @@ def test_bookkeeping_by_hand() -> None:
     assert sequence.num_forwards == 4
     assert sequence.attempts == [Attempt(3, 2), Attempt(2, 2)]
     assert sequence.spans == [Span(1, 2, 0), Span(5, 2, 0)]
-    assert sequence.length == 9
-    assert sequence.token_ids == [1, 2, 4, 5, 6, 7, 3, 8, 9]
+    assert (sequence.length, sequence.token_ids) == (9, [1, 2, *sequence.output_ids])
     assert sequence.counts() == TurnCounts(
         num_prompt_tokens=2,
         num_reused_tokens=0,
@@ -117,66 +114,61 @@ def test_drafts_are_cut_to_the_width_and_the_budget() -> None:
     assert [len(sequence.propose([0.0] * width).token_ids) for width in (4, 40)] == [4, 6]
 
 
-def committed(*steps: tuple[Draft, list[int]]) -> tuple[Sequence, Verdict]:
-    """After a prefill that gave 5, and the first step's verdict."""
+EARLIER, STORE, RECYCLED = CopyOrigin.EARLIER, CopyOrigin.STORE, CopyOrigin.RECYCLED
+
+
+@pytest.mark.parametrize(
+    ("tree", "native", "attempt", "spans", "counts"),
+    [
+        (  # 6 from the context; 7 after it from the context, or 8 from the store.
+            Draft((6, 7, 8), 0, "context", parents=(-1, 0, 0), positions=(0, 1, STORE)),
+            [6, 8, 0, 9],
+            Attempt(3, 2),
+            [Span(1, 1, 0), Span(2, 1, STORE)],
+            {"context": DraftCounts(1, 2, 1), "store": DraftCounts(0, 1, 1)},
+        ),
+        (
+            Draft((6, 7, 8), EARLIER, "earlier", (-1, 0, 1), (EARLIER, EARLIER, STORE)),
+            [6, 7, 8, 9],
+            Attempt(3, 3, "earlier"),
+            [Span(1, 2, EARLIER), Span(3, 1, STORE)],
+            {"earlier": DraftCounts(1, 2, 2), "store": DraftCounts(0, 1, 1)},
+        ),
+        (
+            Draft((6, 7, 8), RECYCLED, "recycled", (-1, 0, 1), (RECYCLED, 1, RECYCLED)),
+            [6, 7, 8, 9],
+            Attempt(3, 3, "context"),  # a copy is in it
+            [Span(1, 1, RECYCLED), Span(2, 1, 1), Span(3, 1, RECYCLED)],
+            {"recycled": DraftCounts(0, 2, 2), "context": DraftCounts(1, 1, 1)},
+        ),
+    ],
+    ids=["context", "earlier", "recycled"],
+)
+def test_a_tree_counts_its_tokens_by_their_sources(
+    tree: Draft, native: list[int], attempt: Attempt, spans: list[Span], counts: Any
+) -> None:
+    """Before it a token, and after it a draft of a model."""
     sequence, _ = begun([1, 2], [], StopRule(10))
     sequence.commit(Draft(), lambda index: 5)
-    verdict, *_ = [sequence.commit(draft, native.__getitem__) for draft, native in steps]
-    return sequence, verdict
-
-
-def test_a_tree_counts_its_tokens_by_their_sources() -> None:
-    # 6 from the context; 7 after it from the context, or 8 from the store.
-    tree = Draft((6, 7, 8), 0, "context", parents=(-1, 0, 0), positions=(0, 1, -1))
-    model = Draft((4, 4), source="model")
-    sequence, verdict = committed((tree, [6, 8, 0, 9]), (model, [4, 3]))
-    assert verdict == Verdict(2, 9, (0, 2))
-    assert sequence.output_ids == [5, 6, 8, 9, 4, 3]
-    assert sequence.attempts == [Attempt(3, 2), Attempt(2, 1, "model")]
-    assert sequence.spans == [Span(1, 1, 0), Span(2, 1, -1)]
-    assert sequence.counts().drafts == {
-        "context": DraftCounts(1, 2, 1),
-        "store": DraftCounts(0, 1, 1),
-        "model": DraftCounts(1, 2, 1),
-    }
-
-
-def test_earlier_runs_are_told_from_the_run_itself() -> None:
-    earlier, store = CopyOrigin.EARLIER, CopyOrigin.STORE
-    tree = Draft((6, 7, 8), earlier, "earlier", (-1, 0, 1), (earlier, earlier, store))
-    chain = Draft((4, 3), earlier, "earlier")
-    sequence, _ = committed((tree, [6, 7, 8, 9]), (chain, [4, 3, 5]))
-    assert sequence.attempts == [Attempt(3, 3, "earlier"), Attempt(2, 2, "earlier")]
-    assert sequence.spans == [Span(1, 2, earlier), Span(3, 1, store), Span(5, 2, earlier)]
-    counts = {"earlier": DraftCounts(2, 4, 4), "store": DraftCounts(0, 1, 1)}
-    assert sequence.counts().drafts == counts
-
-
-def test_recycled_tokens_have_a_source_of_their_own() -> None:
-    recycled = CopyOrigin.RECYCLED
-    tree = Draft((6, 7, 8), recycled, "recycled", (-1, 0, 1), (recycled, 1, recycled))
-    sequence, _ = committed((tree, [6, 7, 8, 9]))
-    assert sequence.attempts == [Attempt(3, 3, "context")], "a copy is in it"
-    assert sequence.spans == [Span(1, 1, recycled), Span(2, 1, 1), Span(3, 1, recycled)]
-    counts = {"recycled": DraftCounts(0, 2, 2), "context": DraftCounts(1, 1, 1)}
-    assert sequence.counts().drafts == counts
-
-
-def test_earlier_answers_go_with_the_request_into_both_arms() -> None:
-    request = Sequence([1, 2], StopRule(5), earlier=[[5, 6], [7]])
-    for sequence in (request, request.restarted()):
-        drafter = DraftList([])
-        sequence.start(drafter)
-        assert drafter.earlier == [[5, 6], [7]]
+    accepted = attempt.num_accepted
+    verdict = sequence.commit(tree, native.__getitem__)
+    assert (verdict.num_accepted, verdict.next_token) == (accepted, 9)
+    sequence.commit(Draft((4, 4), source="model"), [4, 3].__getitem__)
+    assert sequence.output_ids == [5, *native[:accepted], 9, 4, 3]
+    assert sequence.attempts == [attempt, Attempt(2, 1, "model")]
+    assert sequence.spans == spans
+    assert sequence.counts().drafts == counts | {"model": DraftCounts(1, 2, 1)}
 
 
 def test_a_restarted_sequence_is_the_request_alone() -> None:
-    sequence, _ = begun([1, 2], [], StopRule(2))
+    sequence, drafter = begun([1, 2], [], StopRule(2), earlier=[[5, 6], [7]])
     run(sequence, [4, 5])
     assert isinstance(sequence.drafter, NoDrafter), "the finished sequence keeps no index"
     again = sequence.restarted()
     assert (again.prompt_ids, again.stop_rule) == ((1, 2), sequence.stop_rule)
     assert (again.output_ids, again.finish_reason, again.counts().num_forwards) == ([], None, 0)
+    again.start(other := DraftList([]))
+    assert drafter.earlier == other.earlier == [[5, 6], [7]]
     with pytest.raises(AssertionError, match="restarted"):
         sequence.start(NoDrafter())
 
@@ -217,8 +209,3 @@ def test_stop_strings_end_where_the_text_has_one(token_ids: list[int], stops: li
         assert (rule.reason(token_ids[:count]) == "stop") == contained
         if contained:
             break
-
-
-def test_stop_strings_need_a_decoder() -> None:
-    with pytest.raises(ValueError, match="decoder"):
-        StopRule(3, stop_strings=["x"])
