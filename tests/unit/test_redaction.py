@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
@@ -28,12 +27,10 @@ SECRET = "aB3dE6gH9jK2mN5pQ8"
 
 
 @pytest.fixture(autouse=True)
-def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test hides is not masked in the next."""
     monkeypatch.setattr(redaction, "_hidden", set())
     monkeypatch.setattr(redaction, "_named", set())
-    yield
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
@@ -58,13 +55,12 @@ def test_what_decides_a_run_is_recorded(settings):
 )
 @pytest.mark.parametrize("value", ["7", "a", SECRET, 1234, 0.5, {"a": SECRET}, [SECRET]])
 def test_anything_else_is_recorded_by_name_alone(name, value):
-    assert recorded({name: value}) == {name: "not-recorded"}
+    hidden = {name: "not-recorded"}
+    assert recorded({name: value}) == hidden
     # Inside of what is recorded, too.
-    assert recorded({"chat_template_args": {name: value}}) == {
-        "chat_template_args": {name: "not-recorded"}
-    }
-    printed = f"{Arguments({'gamma': 3, name: value})}"
-    assert printed == str({"gamma": 3, name: "not-recorded"})
+    given = {"chat_template_args": {name: value}}
+    assert recorded(given) == {"chat_template_args": hidden}
+    assert f"{Arguments({'gamma': 3, name: value})}" == str({"gamma": 3, **hidden})
 
 
 @pytest.mark.parametrize(
@@ -136,10 +132,7 @@ def test_log_records_are_masked(caplog):
     redaction.mask_logs()
     logger = logging.getLogger("somebody.elses")
     logger.warning("%s of %s", 3, {"token": SECRET})
-    try:
-        raise ValueError(SECRET)
-    except ValueError:
-        logger.exception("failed")
+    logger.error("failed", exc_info=ValueError(SECRET))
     assert "3 of {'token': 'not-recorded'}" in caplog.text
     assert "ValueError: not-recorded" in caplog.text
     assert SECRET not in caplog.text
@@ -147,22 +140,17 @@ def test_log_records_are_masked(caplog):
 
 def test_a_command_is_recorded_as_it_was_parsed():
     autoload.watch_command()
-    EvaluatorConfig(
-        model="copyspec",
-        model_args={"pretrained": "M", "token": SECRET, "gamma": 3},
-        tasks=["mt_bench", "mt_redundant"],
-        limit=2.0,
-        gen_kwargs={"until": ["a b"], "key": SECRET},
-        log_samples=True,
-        hf_hub_log_args={"token": SECRET},
-    )
-    assert recording.command() == (
+    given = {"pretrained": "M", "token": SECRET, "gamma": 3}
+    settings = {"gen_kwargs": {"until": ["a b"], "key": SECRET}, "log_samples": True, "limit": 2.0}
+    settings |= {"tasks": ["mt_bench", "mt_redundant"], "hf_hub_log_args": {"token": SECRET}}
+    EvaluatorConfig(model="copyspec", model_args=given, **settings)
+    before = recording.command()
+    assert before == (
         "lm_eval --model copyspec --model_args pretrained=M,token=not-recorded,gamma=3 "
         "--tasks mt_bench,mt_redundant --limit 2 --log_samples "
         """--gen_kwargs '{"until": ["a b"], "key": "not-recorded"}' """
         "--hf_hub_log_args token=not-recorded"
     )
-    before = recording.command()
     stock = EvaluatorConfig(model="hf", model_args={"pretrained": "M", "token": SECRET})
     assert SECRET in repr(stock), "other models are left alone"
     assert recording.command() == before
@@ -170,12 +158,8 @@ def test_a_command_is_recorded_as_it_was_parsed():
 
 def test_secrets_come_by_the_environment(monkeypatch):
     shown, secrets = paper_arguments(f"dtype=float64,token={SECRET},exact=false,store=[1]")
-    assert shown == {
-        "dtype": "float64",
-        "token": "not-recorded",
-        "exact": False,
-        "store": "not-recorded",
-    }
+    hidden = dict.fromkeys(("token", "store"), "not-recorded")
+    assert shown == {"dtype": "float64", "exact": False, **hidden}
     assert secrets == {"token": SECRET, "store": [1]}
     with pytest.raises(OptionError, match=r"token=not-recorded .* set COPYSPEC_MODEL_ARGS="):
         with_environment(shown)

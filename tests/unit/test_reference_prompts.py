@@ -5,14 +5,12 @@ import inspect
 import json
 from collections import defaultdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lm_eval.tasks import TaskManager
 from transformers import AutoTokenizer
 
-from copyspec_eval import sources
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
@@ -29,12 +27,14 @@ def tokenizer(data_dir: Path) -> Any:
 @pytest.fixture
 def fresh() -> Any:
     """What was read of other files is forgotten, before and after."""
-    caches = (reference_prompts.gsm8k_prompts, reference_prompts.summary_prompt)
-    for cache in caches:
-        cache.cache_clear()
+
+    def forget() -> None:
+        reference_prompts.gsm8k_prompts.cache_clear()
+        reference_prompts.summary_prompt.cache_clear()
+
+    forget()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    forget()
 
 
 def task_named(name: str, metadata: Any = None) -> MultiTurnTask:
@@ -46,14 +46,10 @@ def task_named(name: str, metadata: Any = None) -> MultiTurnTask:
 def prompts_of(task: MultiTurnTask, tokenizer: Any, answers: Any) -> list[list[str]]:
     """The rendered prompts of each document, its earlier turns answered as `answers` says."""
 
-    def template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        text: str = tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-        )
-        return text
+    def template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> Any:
+        options = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
+        options["continue_final_message"] = not add_generation_prompt
+        return tokenizer.apply_chat_template(messages, **options)
 
     task.build_all_requests(limit=DOCUMENTS, apply_chat_template=True, chat_template=template)
     by_document: dict[int, list[str]] = defaultdict(list)
@@ -63,22 +59,15 @@ def prompts_of(task: MultiTurnTask, tokenizer: Any, answers: Any) -> list[list[s
     return [by_document[number] for number in range(DOCUMENTS)]
 
 
-def traces_of(path: Path, tokenizer: Any) -> list[list[tuple[str, str]]]:
-    """Prompt and answer of each turn, of as many documents, from recorded token ids."""
-    by_document: dict[Any, list[tuple[str, str]]] = defaultdict(list)
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        prompt, answer = (tokenizer.decode(row[name]) for name in ("prompt_ids", "answer_ids"))
-        by_document[row["id"]].append((prompt, answer.removesuffix("<|im_end|>")))
-    return list(by_document.values())[:DOCUMENTS]
-
-
 def test_prompts_are_those_of_recorded_answers(data_dir, tokenizer):
+    prompts, answers = defaultdict(list), defaultdict(list)
     traces = data_dir / "traces" / "gsm8k_self_correction__qwen2.5-7b.jsonl"
-    recorded = traces_of(traces, tokenizer)
-    task = task_named("gsm8k_self_correction_paper")
-    asked = prompts_of(task, tokenizer, lambda doc, turn: recorded[doc][turn - 1][1])
-    assert asked == [[prompt for prompt, _ in turns] for turns in recorded]
+    for row in map(json.loads, traces.read_text().splitlines()):
+        prompts[row["id"]].append(tokenizer.decode(row["prompt_ids"]))
+        answers[row["id"]].append(tokenizer.decode(row["answer_ids"]).removesuffix("<|im_end|>"))
+    task, recorded = task_named("gsm8k_self_correction_paper"), [*answers.values()]
+    asked = prompts_of(task, tokenizer, lambda doc, turn: recorded[doc][turn - 1])
+    assert asked == [*prompts.values()][:DOCUMENTS]
 
 
 ANSWERS = (" An answer.\n", "It stops. ### Human: and goes on", "### at the beginning", "")
@@ -99,23 +88,20 @@ def as_the_reference(template: str, questions: list[str], answers: list[str]) ->
     return prompts
 
 
+QWEN = {"pretrained": "Qwen/Qwen2.5-7B-Instruct"}
+# The name in the reference's own command for Llama, whose FastChat knows no such model.
+LLAMA = {"model": "llama3-8B-experiments-redundant-copy"}
+VICUNA = {"pretrained": "some/model", "template": "vicuna_v1.1"}
+
+
 @pytest.mark.parametrize("name", ["mt_bench_paper", "mt_redundant_paper"])
 @pytest.mark.parametrize(
     ("metadata", "template", "begins"),
     [
-        (
-            {"pretrained": "Qwen/Qwen2.5-7B-Instruct"},
-            "qwen-7b-chat",
-            "<|im_start|>system\nYou are a",
-        ),
-        # The name in the reference's own command for Llama, whose FastChat knows no such model.
-        (
-            {"model": "llama3-8B-experiments-redundant-copy"},
-            "zero_shot",
-            "A chat between a curious",
-        ),
+        (QWEN, "qwen-7b-chat", "<|im_start|>system\nYou are a"),
+        (LLAMA, "zero_shot", "A chat between a curious"),
         ({"pretrained": "some/model"}, "zero_shot", "A chat between a curious human"),
-        ({"pretrained": "some/model", "template": "vicuna_v1.1"}, "vicuna_v1.1", "A chat between"),
+        (VICUNA, "vicuna_v1.1", "A chat between"),
     ],
 )
 def test_conversations_are_those_of_fastchat(data_dir, tokenizer, name, metadata, template, begins):
@@ -134,50 +120,14 @@ def test_a_template_that_fastchat_lacks_is_refused(data_dir):
         task_named("mt_bench_paper", {"template": "llama-4"})
 
 
-def function_of(data_dir: Path, file: str, name: str, names: dict[str, Any]) -> Any:
-    """A function of the reference's, on its own, with `names` for what it finds around it."""
-    tree = ast.parse((data_dir / file).read_text())
-    [actual] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
-    exec(compile(ast.Module([actual], []), file, "exec"), names)
-    return names[name]
-
-
-def test_rounds_are_those_of_the_references_own_function(data_dir):
-    """Its function is run with a decoder that answers by a fixed text."""
-    asked: list[list[dict[str, str]]] = []
-
-    def template(messages: list[dict[str, str]], **_: Any) -> str:
-        asked.append([dict(message) for message in messages])
-        return "PROMPT"
-
-    tokenizer = SimpleNamespace(
-        bos_token=None, apply_chat_template=template, encode=lambda text: list(text)
-    )
-    decoder = SimpleNamespace(
-        tokenizer=tokenizer,
-        target_generate_greedy=lambda prompt, **_: f"{prompt}ANSWER",
-        **dict.fromkeys(("turn_tau", "dec_tau", "dec_attempted", "turn_attempted"), 0),
-    )
-    names: dict[str, Any] = {
-        "use_copy": False,
-        "time": SimpleNamespace(time=lambda: 0.0),
-        "execute_python_code": lambda code: (None, None),
-    }
-    rounds = function_of(data_dir, reference_prompts.GSM8K_FILE, "multi_round_program", names)
-    task = task_named("gsm8k_self_correction_paper")
-    for doc in list(task.task_docs)[:DOCUMENTS]:
-        asked.clear()
-        rounds(doc["question"], decoder)
-        users = [[m["content"] for m in messages if m["role"] == "user"] for messages in asked]
-        assert users[2] == task.user_turns(doc)
-        assert users[:2] == [task.user_turns(doc)[:1], task.user_turns(doc)[:2]]
-
-
 def test_summaries_are_asked_as_the_references_own_function_does(data_dir):
-    prompt = function_of(data_dir, reference_prompts.CNN_DAILYMAIL_FILE, "extractive_prompt", {})
+    file, names = reference_prompts.CNN_DAILYMAIL_FILE, {}
+    functions = ast.walk(ast.parse((data_dir / file).read_text()))
+    [prompt] = [node for node in functions if getattr(node, "name", "") == "extractive_prompt"]
+    exec(compile(ast.Module([prompt], []), file, "exec"), names)
     task = task_named("cnn_dailymail_extractive_paper")
     for doc in list(task.task_docs)[:DOCUMENTS]:
-        assert task.user_turns(doc) == [prompt(doc["article"])]
+        assert task.user_turns(doc) == [names["extractive_prompt"](doc["article"])]
     assert task.config.generation_kwargs["max_gen_toks"] == 1024
 
 
@@ -205,6 +155,10 @@ def test_problems_are_asked_as_evalplus_does(data_dir, tokenizer):
         assert instance.raw_solution == "    return 1"
 
 
+def as_messages(messages: Any, **_: Any) -> Any:
+    return list(messages)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -214,8 +168,7 @@ def test_problems_are_asked_as_evalplus_does(data_dir, tokenizer):
 )
 def test_a_server_that_takes_messages_is_refused(data_dir, name, message):
     task = task_named(name)
-    messages: Any = lambda messages, **_: list(messages)  # noqa: E731
-    task.build_all_requests(limit=1, apply_chat_template=True, chat_template=messages)
+    task.build_all_requests(limit=1, apply_chat_template=True, chat_template=as_messages)
     with pytest.raises(OptionError, match=message):
         _ = task.instances[0].args
 
@@ -249,10 +202,3 @@ def test_other_wordings_are_refused():
     assert not reference_prompts.is_reference({})
     with pytest.raises(OptionError, match=r"unknown value of prompts 'referense'.*'reference'"):
         reference_prompts.is_reference({"prompts": "referense"})
-
-
-def test_published_files_are_pinned(data_dir):
-    for path in sources.FILES:
-        if path.startswith("reference/"):
-            assert "RazvanDu/CopySpec/8797be8" in sources.FILES[path].url
-            assert sources.read_as_published(path)
