@@ -2,8 +2,6 @@
 
 import copy
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -62,14 +60,7 @@ def test_norms_of_known_formulas_are_replaced(kind: Any, dtype: torch.dtype) -> 
     assert torch.equal(torch.cat(alone), output.flatten(0, 1))
 
 
-@DTYPES
-def test_norms_of_other_formulas_stay(dtype: torch.dtype) -> None:
-    assert elementwise.norm_forward(initialised(CentredRMSNorm(64), dtype)) is None
-    assert elementwise.norm_forward(initialised(torch.nn.LayerNorm(64), dtype)) is None
-    assert elementwise.norm_forward(torch.nn.Linear(4, 4)) is None
-
-
-def mlp(kind: Any, dtype: torch.dtype, activation: str = "silu") -> Any:
+def mlp(kind: Any, dtype: torch.dtype, activation: str) -> Any:
     config = copy.deepcopy(tiny_model("llama").config)
     config.hidden_act = activation
     return initialised(kind(config), dtype)
@@ -92,12 +83,12 @@ def test_gated_mlps_are_replaced_and_hooks_called(activation: str, dtype: torch.
 
 
 @DTYPES
-@pytest.mark.parametrize(
-    ("kind", "activation"), [(GemmaMLP, "silu"), (LlamaMLP, "gelu"), (LlamaMLP, "relu")]
-)
-def test_other_mlps_stay(kind: Any, activation: str, dtype: torch.dtype) -> None:
-    module = mlp(kind, dtype, activation)
-    assert elementwise.gated_forward(module, linear_layers(module)) is None
+def test_norms_and_mlps_of_other_formulas_stay(dtype: torch.dtype) -> None:
+    for norm in (CentredRMSNorm(64), torch.nn.LayerNorm(64), torch.nn.Linear(4, 4)):
+        assert elementwise.norm_forward(initialised(norm, dtype)) is None
+    for kind, activation in ((GemmaMLP, "silu"), (LlamaMLP, "gelu"), (LlamaMLP, "relu")):
+        module = mlp(kind, dtype, activation)
+        assert elementwise.gated_forward(module, linear_layers(module)) is None
 
 
 @DTYPES
@@ -106,21 +97,19 @@ def test_only_the_rotation_of_halves_is_ours(dtype: torch.dtype) -> None:
     assert elementwise._rotates_halves(apply_rotary_pos_emb, dtype)
     assert not elementwise._rotates_halves(interleaved, dtype)
     query, key = (normal(2, 5, heads, 32, dtype=dtype).transpose(1, 2) for heads in (3, 1))
-    cosines = normal(2, 5, 32, dtype=dtype)
-    sines = cosines.flip(0)
-    for rows in (slice(2), slice(1)):
-        wanted = apply_rotary_pos_emb(query, key, cosines[rows], sines[rows])
-        ours = kernels.rotate((query, key), cosines[rows], sines[rows])
-        assert all(map(torch.equal, ours, wanted))
+    angles = normal(2, 5, 32, dtype=dtype)
+    for given in ((angles, angles.flip(0)), (angles[:1], angles[1:])):
+        wanted = apply_rotary_pos_emb(query, key, *given)
+        assert all(map(torch.equal, kernels.rotate((query, key), *given), wanted))
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2"])
 @torch.inference_mode()
 def test_a_model_has_its_own_forwards_before_and_after(model_type: str) -> None:
     model = tiny_model(model_type)
-    code = type(model.model.layers[0].self_attn).forward
+    layer = model.model.layers[0]
+    code = type(layer.self_attn).forward
     with engine_kernels(model, exact=True):
-        layer = model.model.layers[0]
         for module in (layer.input_layernorm, layer.mlp, layer.self_attn, layer.self_attn.q_proj):
             assert "forward" in vars(module), module
         assert type(layer.self_attn).forward is code
@@ -146,16 +135,15 @@ def test_rotary_embeddings_of_any_form_are_read_by_position(is_complex: bool) ->
     torch.testing.assert_close(ours, wanted)
 
 
-@contextmanager
-def packed(model: torch.nn.Module) -> Iterator[dict[torch.nn.Module, Any]]:
-    forwards = linear_layers(model)
-    for layer, forward in forwards.items():
-        vars(layer)["forward"] = forward
-    try:
-        yield {**forwards}
-    finally:
-        for layer in forwards:
-            del vars(layer)["forward"]
+@DTYPES
+def test_the_layers_of_gpt2_are_packed_too(dtype: torch.dtype) -> None:
+    """Their weights stand the other way round; a row has the same bits alone and beside others."""
+    layer, rows = initialised(Conv1D(48, 64), dtype), normal(500, 64, dtype=dtype)
+    forward = linear_layers(torch.nn.Sequential(layer))[layer]
+    with torch.inference_mode():
+        together, wanted = forward(rows), layer(rows).double()
+        assert torch.equal(torch.cat([forward(row) for row in rows.split(1)]), together)
+    assert (together.double() - wanted).abs().max() < 0.05 * wanted.std()
 
 
 class Doubled(torch.nn.Linear):
@@ -163,45 +151,27 @@ class Doubled(torch.nn.Linear):
         return 2 * super().forward(hidden)
 
 
-def layers(dtype: torch.dtype) -> torch.nn.Sequential:
-    torch.manual_seed(0)
-    last = torch.nn.Linear(96, 32, bias=False)
-    return torch.nn.Sequential(torch.nn.Linear(64, 96), Doubled(96, 96), last).to(dtype)
+class Coded(torch.Tensor):
+    """As torchao's quantized ones, which only look like a tensor of their dtype."""
 
 
 @DTYPES
-def test_the_layers_of_gpt2_are_packed_too(dtype: torch.dtype) -> None:
-    """Their weights stand the other way round; a row has the same bits alone and beside others."""
-    torch.manual_seed(0)
-    layer = Conv1D(48, 64).to(dtype)
-    torch.nn.init.normal_(layer.bias)
-    model, rows = torch.nn.Sequential(layer), torch.randn(500, 64).to(dtype)
-    wanted = model(rows).double()
-    with torch.inference_mode(), packed(model):
-        assert "forward" in vars(layer)
-        together = model(rows)
-        alone = torch.cat([model(row) for row in rows.split(1)])
-    assert torch.equal(alone, together)
-    assert (together.double() - wanted).abs().max() < 0.05 * wanted.std()
+def test_only_plain_layers_are_packed(dtype: torch.dtype) -> None:
+    def are_packed() -> list[bool]:
+        forwards = linear_layers(model)
+        return [layer in forwards for layer in model]
 
-
-@DTYPES
-def test_only_plain_layers_are_packed_and_all_are_given_back(dtype: torch.dtype) -> None:
-    model = layers(dtype)
-    hooked: Any = model[2]
-    theirs = hooked.forward = functools.partial(torch.nn.Linear.forward, hooked)
-    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
-    with packed(model):
-        assert [("forward" in vars(layer)) for layer in model] == [True, False, True]
-        assert hooked.forward is theirs
-    assert "forward" not in vars(model[0])
-    assert hooked.forward is theirs
-    assert all(torch.equal(weights[name], now) for name, now in model.state_dict().items())
-    with torch.autocast("cpu", torch.bfloat16), packed(model):
-        assert not any("forward" in vars(layer) for layer in (model[0], model[1]))
-    plain = layers(torch.float64)
-    with packed(plain):
-        assert not any("forward" in vars(layer) for layer in plain)
+    model: Any = torch.nn.Sequential(*(kind(8, 8) for kind in (torch.nn.Linear, Doubled) * 2))
+    model.to(dtype)
+    assert are_packed() == [True, False, True, False]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not any(are_packed())
+    model[0].forward = functools.partial(torch.nn.Linear.forward, model[0])
+    assert are_packed() == [False, False, True, False]
+    model[2].weight = torch.nn.Parameter(model[2].weight.detach().as_subclass(Coded))
+    assert not any(are_packed())
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8).double())
+    assert not any(are_packed())
 
 
 def test_weights_are_packed_once_and_anew_when_they_change() -> None:
@@ -219,60 +189,21 @@ def test_weights_are_packed_once_and_anew_when_they_change() -> None:
         assert torch.equal(head(hidden), 2 * before)
 
 
-class Siblings(torch.nn.Module):
-    """Two layers that read one input, and one between them that reads another."""
-
-    def __init__(self, bias: bool, dtype: torch.dtype) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.gate_proj = torch.nn.Linear(64, 48, bias=bias, dtype=dtype)
-        self.other = torch.nn.Linear(64, 64, bias=bias, dtype=dtype)
-        self.up_proj = torch.nn.Linear(64, 33, bias=bias, dtype=dtype)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        gate = self.gate_proj(hidden)
-        other = self.other(hidden + 1)
-        return torch.cat([gate, other, self.up_proj(hidden)], -1)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("width", [1, 2, 17])
+@torch.inference_mode()
 def test_layers_of_one_input_are_multiplied_as_one(width: int, bias: bool) -> None:
-    model: Any = Siblings(bias, torch.float32)
-    inputs = [torch.randn(1, width, 64) for _ in range(2)]
-    with torch.inference_mode():
-        wanted = [model(hidden) for hidden in inputs]
-        with packed(model):
-            assert model.gate_proj.forward.group is model.up_proj.forward.group
-            assert model.other.forward.group.num_layers == 1
-            for hidden, right in zip(inputs, wanted, strict=True):
-                torch.testing.assert_close(model(hidden), right)
-                # Alone, in any order, and more than once.
-                for layer in (model.up_proj, model.up_proj, model.gate_proj, model.up_proj):
-                    output = layer(hidden)
-                    assert output.is_contiguous()
-                    native = torch.nn.functional.linear(hidden, layer.weight, layer.bias)
-                    torch.testing.assert_close(output, native)
-
-
-def test_siblings_that_gain_nothing_stay_as_they_are() -> None:
-    model = Siblings(True, torch.float64)
-    with packed(model):
-        assert not any("forward" in vars(layer) for layer in model.children())
-    mixed: Any = Siblings(True, torch.float32)
-    mixed.up_proj.double()
-    with packed(mixed):
-        assert mixed.gate_proj.forward.group.num_layers == 1
-
-
-def test_weights_of_a_class_of_their_own_are_left_alone() -> None:
-    """As torchao's quantized ones, which only look like a tensor of their dtype."""
-
-    class Coded(torch.Tensor):
-        pass
-
-    model: Any = layers(torch.float32)
-    model[0].weight = torch.nn.Parameter(model[0].weight.detach().as_subclass(Coded))
-    assert isinstance(model[0].weight, Coded)
-    with packed(model):
-        assert ["forward" in vars(layer) for layer in model] == [False, False, True]
+    gate, other, up = (torch.nn.Linear(64, size, bias=bias) for size in (48, 64, 33))
+    model = torch.nn.ModuleDict({"gate_proj": gate, "other": other, "up_proj": up})
+    forwards = linear_layers(model)
+    assert forwards[gate].group is forwards[up].group
+    assert forwards[other].group.num_layers == 1
+    for hidden in torch.randn(2, 1, width, 64):
+        # As a model does; then alone, in any order, and more than once.
+        for layer in (gate, other, up, up, up, gate, up):
+            given = hidden + 1 if layer is other else hidden
+            output = forwards[layer](given)
+            assert output.is_contiguous()
+            torch.testing.assert_close(output, layer(given))
+    up.double()
+    assert linear_layers(model)[gate].group.num_layers == 1

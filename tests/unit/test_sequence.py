@@ -1,4 +1,4 @@
-"""Verification, stopping and bookkeeping, without a model."""
+"""Verification, stopping and bookkeeping, without a model; loops and copies in an answer."""
 
 from collections.abc import Sequence as Tokens
 from typing import Any
@@ -8,11 +8,17 @@ import pytest
 from doubles import ScriptedDrafter
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_rows import ROW, with_counts
 
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.loops import looped_tokens
+from copyspec_eval.records import segments
+from copyspec_eval.reports.summary import METRICS
+from copyspec_eval.reports.turns import frame
+from copyspec_eval.session.span_characters import span_characters, text_and_offsets
 from copyspec_eval.types import Attempt, CopyOrigin, Draft, DraftCounts, Span, TurnCounts, Verdict
 
 token_lists = st.lists(st.integers(0, 3), max_size=12)
@@ -209,3 +215,95 @@ def test_stop_strings_end_where_the_text_has_one(token_ids: list[int], stops: li
         assert (rule.reason(token_ids[:count]) == "stop") == contained
         if contained:
             break
+
+
+def looped_by_hand(tokens: list[int]) -> int:
+    """The same by trying every period."""
+    best = 0
+    for period in range(1, len(tokens) // 3 + 1):
+        count = 0
+        while count + period < len(tokens) and tokens[-1 - count] == tokens[-1 - count - period]:
+            count += 1
+        if count >= max(32, 2 * period):
+            best = max(best, count)
+    return best
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=30),
+    st.lists(st.integers(0, 2), min_size=1, max_size=20),
+    st.integers(0, 12),
+    st.integers(0, 19),
+)
+def test_every_period_of_a_loop_is_tried(
+    start: list[int], loop: list[int], times: int, more: int
+) -> None:
+    tokens = start + loop * times + loop[:more]
+    assert looped_tokens(tokens) == looped_by_hand(tokens)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[], [*range(500)], [1, 2] * 3, [*[1] * 100, 2], [*range(100)] * 2],
+    ids=["nothing", "no repetition", "too short", "it went on", "only twice"],
+)
+def test_what_is_no_loop(tokens: list[int]) -> None:
+    assert looped_tokens(tokens) == 0
+
+
+def test_shares_are_of_all_tokens() -> None:
+    cut = with_counts(ROW, num_tokens=100, num_looped_tokens=60, finish_reason="length")
+    whole = with_counts(ROW, num_tokens=100, num_looped_tokens=0, finish_reason="eos")
+    unknown = with_counts(ROW, num_tokens=100, num_looped_tokens=None, finish_reason=None)
+    turns = frame([cut, whole, whole, unknown])
+    figures = {metric.name: metric.figure(turns) for metric in METRICS}
+    assert (figures["looped_share"], figures["cut_share"]) == (60 / 300, 1 / 3)
+
+
+def bytes_decoded(token_ids: Tokens[int]) -> str:
+    return bytes(token_ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "span", "pieces"),
+    [
+        ("abc def", "abc, xyz", Span(0, 3, 0), [("abc", 0, 3), (", xyz",)]),
+        ("abc def", "abc, déf", Span(5, 4, STORE), [("abc, ",), ("déf", STORE, STORE)]),
+        ("abc def", "abc, xyz", Span(5, 3, EARLIER), [("abc, ",), ("xyz", EARLIER, EARLIER)]),
+        ("x", "ab ab", Span(3, 2, 1), [("ab ",), ("ab", 1, 3)]),  # from the answer itself
+    ],
+)
+def test_copies_are_pieces_of_the_answer(
+    prompt: str, output: str, span: Span, pieces: list[Any]
+) -> None:
+    ids = [*prompt.encode()], [*output.encode()]
+    prompt_text, answer, places = span_characters(bytes_decoded, *ids, [span])
+    assert (prompt_text, answer, segments(answer, places)) == (prompt, output, pieces)
+
+
+@given(st.text(max_size=30), st.data())
+def test_offsets_are_those_of_whole_characters(text: str, data: st.DataObject) -> None:
+    token_ids = list(text.encode("utf-8", "replace"))
+    places = data.draw(st.lists(st.integers(0, len(token_ids))))
+    decoded, offsets = text_and_offsets(bytes_decoded, token_ids, places)
+    assert decoded == bytes_decoded(token_ids)
+    wanted = {0, *places, len(token_ids)}
+    before = {place: bytes(token_ids[:place]).decode("utf-8", "ignore") for place in wanted}
+    assert offsets == {place: len(text) for place, text in before.items()}
+
+
+@given(
+    st.text(min_size=1, max_size=20),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(-1, 10)), max_size=4),
+)
+def test_pieces_are_the_answer(text: str, gaps: list[tuple[int, int, int]]) -> None:
+    output = text.encode("utf-8", "replace")
+    spans, place = [], 0
+    for gap, length, source in gaps:
+        if place + gap + length <= len(output):
+            spans.append(Span(place + gap, length, min(source, place)))
+            place += gap + length
+    _, answer, places = span_characters(bytes_decoded, [*b"0123456789"], [*output], spans)
+    pieces = [piece[0] for piece in segments(answer, places)]
+    assert "".join(pieces) == answer == bytes_decoded(output)
+    assert all(pieces)

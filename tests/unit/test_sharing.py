@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from benchmarks.sharing import share_rows
@@ -14,20 +13,14 @@ from copyspec_eval.reports import turns
 from copyspec_eval.reports.summary import summarise
 
 SECRET = "words of others"
-THEIRS = replace(
-    PAIRED_ROW, task="mt_bench", prompt=SECRET, text=f"as {SECRET} say", answer=f"as {SECRET} say"
-)
+THEIRS = replace(PAIRED_ROW, task="mt_bench", prompt=SECRET, text=f"a {SECRET}", answer=SECRET)
 OURS = replace(ROW, task="quickstart_extractive", prompt="words of ours")
 
 
-def written(path: Path, *rows: records.TurnRecord) -> Path:
-    for row in rows:
-        records.append(path, row)
-    return path
-
-
 def test_figures_stay_and_texts_of_others_go(tmp_path):
-    path = written(tmp_path / "turns.jsonl", THEIRS, OURS)
+    path = tmp_path / "turns.jsonl"
+    for row in (THEIRS, OURS):
+        records.append(path, row)
     before = records.read(path, [])
     share_rows(path)
     shared = path.read_bytes()
@@ -36,17 +29,12 @@ def test_figures_stay_and_texts_of_others_go(tmp_path):
     assert after[1] == before[1]
     assert after[0].prompt_sha256 == THEIRS.prompt_sha256
     assert summarise(turns.frame(after)) == summarise(turns.frame(before))
-    for row in map(json.loads, shared.splitlines()[:1]):
-        assert row["token_ids"] is None
-        assert row["baseline"]["token_ids"] == []
+    row = json.loads(shared.splitlines()[0])
+    assert (row["token_ids"], row["baseline"]["token_ids"]) == (None, [])
     share_rows(path)
     assert path.read_bytes() == shared, "a second time changes nothing"
-
-
-def test_a_row_that_cannot_be_read_is_not_dropped(tmp_path):
-    path = written(tmp_path / "turns.jsonl", THEIRS)
-    torn = path.read_bytes() + b'{"run_id": "x'
-    path.write_bytes(torn)
+    # A row that cannot be read is not dropped.
+    path.write_bytes(torn := shared + b'{"run_id": "x')
     with pytest.raises(DataError, match="unreadable rows"):
         share_rows(path)
     assert path.read_bytes() == torn
