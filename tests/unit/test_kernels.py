@@ -61,20 +61,16 @@ def test_many_tokens_of_many_inputs(dtype: torch.dtype, num_inputs: int) -> None
 
 def test_a_sum_is_rounded_as_torch_rounds_it() -> None:
     halves = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 3.3e38, 1e-39])
-    ones = torch.eye(5)
     # Twice the half, so that the sum has more digits than an output holds.
-    hidden = torch.cat([halves / 2, halves / 2])[None].float()
-    weight = torch.cat([ones, ones], dim=1)
-    exact = linear(hidden, weight, None)
-    assert torch.equal(exact[0], halves)
+    weight = torch.eye(5).repeat(1, 2)
+    assert torch.equal(linear((halves / 2).repeat(1, 2), weight, None)[0], halves)
     high = halves.bfloat16()
     low = (halves - high.float()).bfloat16()
-    split = torch.cat([high, low])[None]
-    rounded = linear(split, weight.bfloat16(), None)
+    rounded = linear(torch.cat([high, low])[None], weight.bfloat16(), None)
     assert torch.equal(rounded[0, :4], (high.float() + low.float()).bfloat16()[:4])
     odd = torch.tensor([[torch.inf, torch.nan, -torch.inf, 0.0]])
     for dtype in (torch.bfloat16, torch.float32):
-        output = linear(odd.to(dtype), torch.eye(4, dtype=dtype) + 0, None)
+        output = linear(odd.to(dtype), torch.eye(4, dtype=dtype), None)
         assert output.isnan().all(), "0 * inf is no number"
 
 
@@ -130,13 +126,9 @@ def test_attention_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None
     for token in range(rows * tokens):
         observed = mask_together[:, :, token : token + 1]
         end = 1 + int(observed.flatten().nonzero().max()) if observed.any() else 1
-        alone = attend(
-            together[:, token : token + 1].transpose(1, 2),
-            key[..., :end, :],
-            value[..., :end, :],
-            observed[..., :end],
-            rows=key_rows[token : token + 1],
-        )
+        given = key[..., :end, :], value[..., :end, :], observed[..., :end]
+        one = together[:, token : token + 1].transpose(1, 2)
+        alone = attend(one, *given, rows=key_rows[token : token + 1])
         assert torch.equal(alone[0, 0], output[0, token]), "whatever is beside, or masked"
 
 
@@ -192,13 +184,11 @@ def test_what_a_token_does_not_see_may_hold_anything(dtype: torch.dtype, dim: in
 def test_without_kernels_it_is_said_once(
     name: str, function: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kernels.is_available.cache_clear()
-    try:
-        with mock.patch.object(kernels, name, function), caplog.at_level(logging.WARNING):
-            assert not kernels.is_available()
-            assert not kernels.packs(torch.ones(2, 2))
-    finally:
+    with mock.patch.object(kernels, name, function), caplog.at_level(logging.WARNING):
         kernels.is_available.cache_clear()
+        assert not kernels.is_available()
+        assert not kernels.packs(torch.ones(2, 2))
+    kernels.is_available.cache_clear()
     [record] = caplog.records
     assert message in record.getMessage()
     assert "\n" not in record.getMessage()

@@ -164,7 +164,9 @@ def test_token_ids_go_where_a_model_computes_that_is_kept_on_disk(tmp_path: Path
 
 
 @pytest.mark.usefixtures("torchs_kernels")
-def test_exact_mode_refuses_experts_that_cannot_be_switched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_mode_refuses_experts_that_cannot_be_switched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("mixtral")
     model_support.check_exact(model)
     monkeypatch.setattr(type(model), "_can_set_experts_implementation", lambda *_: False)
