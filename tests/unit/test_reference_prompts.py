@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,6 @@ DOCUMENTS = 20
 @pytest.fixture(scope="module")
 def tokenizer(data_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(data_dir / "tokenizers" / "qwen2.5")
-
-
-@pytest.fixture
-def fresh() -> Any:
-    """What was read of other files is forgotten, before and after."""
-
-    def forget() -> None:
-        reference_prompts.gsm8k_prompts.cache_clear()
-        reference_prompts.summary_prompt.cache_clear()
-
-    forget()
-    yield
-    forget()
 
 
 def task_named(name: str, metadata: Any = None) -> MultiTurnTask:
@@ -137,12 +125,8 @@ def test_problems_are_asked_as_evalplus_does(data_dir, tokenizer):
     task = task_named("humaneval_evalplus_paper")
     asked = prompts_of(task, tokenizer, lambda doc, turn: "")
     source = inspect.getsource(__import__("evalplus.codegen", fromlist=["run_codegen"]))
-    prefixes = [
-        ast.literal_eval(line.split(" = ", 1)[1])
-        for name in ("instruction_prefix", "response_prefix")
-        for line in source.splitlines()
-        if line.startswith(f"    {name} = ")
-    ]
+    texts = re.findall("^    (?:instruction|response)_prefix = (.*)", source, re.MULTILINE)
+    prefixes = [ast.literal_eval(text) for text in texts]
     for doc, [prompt] in zip(task.task_docs, asked, strict=False):
         problem = doc["prompt"].strip() + "\n"
         assert prompt == make_raw_chat_prompt(problem, *prefixes, tokenizer)
@@ -173,29 +157,14 @@ def test_a_server_that_takes_messages_is_refused(data_dir, name, message):
         _ = task.instances[0].args
 
 
-@pytest.mark.usefixtures("fresh")
 def test_another_file_is_refused(local_data):
-    file = local_data / reference_prompts.GSM8K_FILE
+    read, file = reference_prompts.gsm8k_prompts.__wrapped__, local_data / "reference/cp_gsm.py"
     with pytest.raises(DataError, match=r"cp_gsm\.py: no such file"):
-        reference_prompts.gsm8k_prompts()
+        read()
     file.parent.mkdir()
     file.write_text("def multi_round_program(): pass\n")
     with pytest.raises(DataError, match=r"its SHA-256 is \w{12}…, not the published dd6630b7a961…"):
-        reference_prompts.gsm8k_prompts()
-
-
-@pytest.mark.usefixtures("fresh")
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("def other(): pass", "no function extractive_prompt; copy the published file again"),
-        ("def extractive_prompt(a): return a + 'x'", "a prompt of the reference is a BinOp"),
-    ],
-)
-def test_what_is_no_prompt_is_named(monkeypatch, source, message):
-    monkeypatch.setattr(reference_prompts, "read_as_published", lambda path: source)
-    with pytest.raises(DataError, match=message):
-        reference_prompts.summary_prompt()
+        read()
 
 
 def test_other_wordings_are_refused():

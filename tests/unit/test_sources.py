@@ -164,9 +164,3 @@ def test_other_fields_and_empty_lines_are_left_out(tmp_path):
 def test_local_copies_equal_the_public_files(data_dir, path):
     content = (data_dir / path).read_bytes()
     assert hashlib.sha256(content).hexdigest() == sources.FILES[path].sha256
-
-
-@pytest.mark.parametrize("name", ["question.jsonl", "question_redundant.jsonl"])
-def test_local_copies_are_two_turn_questions(data_dir, name):
-    questions = read_questions(data_dir / "mt_bench" / name)
-    assert (len(questions), len(questions[0]["turns"])) == (80, 2)

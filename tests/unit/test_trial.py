@@ -77,15 +77,6 @@ def test_a_scale_per_tensor(dtype: torch.dtype, over: tuple[int, ...]) -> None:
     assert is_sound != bool(first_mismatch(model, range(1, 60), ExactMode(16), 15, 1))
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("exact", [True, False])
-def test_dynamic_quantization(exact: bool) -> None:
-    quantize: Any = torch.ao.quantization.quantize_dynamic
-    quantized = quantize(tiny_model("qwen2"), {torch.nn.Linear}, dtype=torch.qint8)
-    with pytest.raises(ModelError, match=f"{FROM_THE_STEP}|{OTHER_LOGITS}"):
-        check(quantized, exact=exact)
-
-
 def unrestricted(**given: Any) -> Any:
     return attention.make_mask(**given | {"mask_function": causal_mask_function})
 
