@@ -5,14 +5,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from doubles import ScriptedDrafter
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sample_rows import ROW, with_counts
 
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.loops import looped_tokens
 from copyspec_eval.records import segments
@@ -24,37 +22,13 @@ from copyspec_eval.types import Attempt, CopyOrigin, Draft, DraftCounts, Span, T
 token_lists = st.lists(st.integers(0, 3), max_size=12)
 
 
-@given(draft=token_lists, wanted=st.lists(st.integers(0, 3), min_size=13, max_size=13))
-def test_verify_keeps_the_longest_agreeing_prefix(draft: list[int], wanted: list[int]) -> None:
-    choose = mock.Mock(side_effect=wanted.__getitem__)
-    verdict = verify(Draft(tuple(draft)), choose)
-    remaining = verdict.num_accepted
-    assert draft[:remaining] == wanted[:remaining]
-    assert remaining == len(draft) or draft[remaining] != wanted[remaining]
-    assert verdict.next_token == wanted[remaining]
-    in_order = [mock.call(index) for index in range(remaining + 1)]
-    assert choose.mock_calls == in_order, "a choice may depend on those before it"
-
-
-class DraftList(ScriptedDrafter):
-    def __init__(self, drafts: Tokens[Tokens[int]]) -> None:
-        self.drafts = list(drafts)
-        self.observed: list[tuple[list[int], Verdict]] = []
-
-    def start(self, prompt_ids: Tokens[int], earlier: Tokens[Tokens[int]] = ()) -> None:
-        self.earlier = [list(answer) for answer in earlier]
-
-    def propose(self, max_tokens: int, thresholds: Tokens[float]) -> Draft:
-        return Draft(tuple(self.drafts.pop(0) if self.drafts else ()), position=0)
-
-    def observe(self, token_ids: Tokens[int], verdict: Verdict) -> None:
-        self.observed.append((list(token_ids), verdict))
-
-
 def begun(
     prompt_ids: Tokens[int], drafts: Tokens[Tokens[int]], rule: StopRule, **options: Any
-) -> tuple[Sequence, DraftList]:
-    sequence, drafter = Sequence(prompt_ids, rule, **options), DraftList(drafts)
+) -> tuple[Sequence, mock.Mock]:
+    """A sequence whose drafter proposes each of `drafts`, then nothing."""
+    rest = [Draft(tuple(ids), position=0) for ids in drafts]
+    drafter, sequence = mock.Mock(num_likeliest=0), Sequence(prompt_ids, rule, **options)
+    drafter.propose = lambda *_: rest.pop(0) if rest else Draft()
     sequence.start(drafter)
     return sequence, drafter
 
@@ -96,22 +70,13 @@ def test_bookkeeping_by_hand() -> None:
     assert sequence.attempts == [Attempt(3, 2), Attempt(2, 2)]
     assert sequence.spans == [Span(1, 2, 0), Span(5, 2, 0)]
     assert (sequence.length, sequence.token_ids) == (9, [1, 2, *sequence.output_ids])
-    assert sequence.counts() == TurnCounts(
-        num_prompt_tokens=2,
-        num_reused_tokens=0,
-        num_tokens=7,
-        num_looped_tokens=0,
-        num_forwards=4,
-        num_prefill_tokens=1,
-        drafts={"context": DraftCounts(2, 5, 4)},
-        finish_reason="eos",
-    )
-    assert drafter.observed == [
-        ([4], Verdict(0, 4)),
-        ([5, 6, 7], Verdict(2, 7)),
-        ([3], Verdict(0, 3)),
-        ([8, 9], Verdict(2, 9)),
-    ]
+    numbers = {"num_prompt_tokens": 2, "num_reused_tokens": 0, "num_prefill_tokens": 1}
+    numbers |= {"num_tokens": 7, "num_looped_tokens": 0, "num_forwards": 4}
+    drafts = {"context": DraftCounts(2, 5, 4)}
+    assert sequence.counts() == TurnCounts(**numbers, drafts=drafts, finish_reason="eos")
+    steps = [([4], (0, 4)), ([5, 6, 7], (2, 7)), ([3], (0, 3)), ([8, 9], (2, 9))]
+    observed = [mock.call(token_ids, Verdict(*numbers)) for token_ids, numbers in steps]
+    assert drafter.observe.mock_calls == observed
 
 
 def test_drafts_are_cut_to_the_width_and_the_budget() -> None:
@@ -166,15 +131,20 @@ def test_a_tree_counts_its_tokens_by_their_sources(
     assert sequence.counts().drafts == counts | {"model": DraftCounts(1, 2, 1)}
 
 
+EARLIER_ANSWERS = ((5, 6), (7,))
+
+
 def test_a_restarted_sequence_is_the_request_alone() -> None:
-    sequence, drafter = begun([1, 2], [], StopRule(2), earlier=[[5, 6], [7]])
+    sequence, drafter = begun([1, 2], [], StopRule(2), earlier=EARLIER_ANSWERS)
     run(sequence, [4, 5])
     assert isinstance(sequence.drafter, NoDrafter), "the finished sequence keeps no index"
     again = sequence.restarted()
     assert (again.prompt_ids, again.stop_rule) == ((1, 2), sequence.stop_rule)
     assert (again.output_ids, again.finish_reason, again.counts().num_forwards) == ([], None, 0)
-    again.start(other := DraftList([]))
-    assert drafter.earlier == other.earlier == [[5, 6], [7]]
+    again.start(other := mock.Mock(num_likeliest=0))
+    assert (
+        drafter.start.mock_calls == other.start.mock_calls == [mock.call((1, 2), EARLIER_ANSWERS)]
+    )
     with pytest.raises(AssertionError, match="restarted"):
         sequence.start(NoDrafter())
 
