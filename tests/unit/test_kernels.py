@@ -147,7 +147,7 @@ def test_what_is_no_number_is_in_the_outputs_that_see_it_alone(
     dtype: torch.dtype, dim: int
 ) -> None:
     query = normal(1, 9, 40, dim, dtype=dtype, seed=0)
-    states = [normal(1, 3, 100, dim, dtype=dtype, seed=seed) for seed in (1, 2)]
+    states: Any = [normal(1, 3, 100, dim, dtype=dtype, seed=seed) for seed in (1, 2)]
     mask = torch.rand(1, 1, 40, 100, generator=torch.Generator().manual_seed(3)) < 0.7
     wanted = attend(query, *states, mask)
     for odd in (torch.nan, torch.inf):
@@ -160,7 +160,7 @@ def test_what_is_no_number_is_in_the_outputs_that_see_it_alone(
     # A key's number is in all of an output, a value's in one place.
     for which, columns in enumerate([slice(None), slice(dim - 1, dim)]):
         for place, odd in ((31, torch.nan), (64, torch.inf), (97, -torch.inf)):
-            others = [each.clone() for each in states]
+            others: Any = [each.clone() for each in states]
             others[which][0, 1, place, columns] = odd
             output = attend(query, *others, mask)
             sees = mask[0, 0, :, place]

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -35,7 +36,6 @@ ARCHITECTURES = (
     *("bloom", "falcon", "mpt", "lfm2, with convolutions", "deepseek_v4", "minimax", "rwkv"),
     *("olmo_hybrid", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)),
 )
-TWO = pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
 RECURRENT = ("qwen3_next", "rwkv", "minimax")
 STEP = r"through its own cache \(in a step off by .*model hf"
 
@@ -72,33 +72,21 @@ def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
 def test_every_drafter_leaves_the_tokens_of_generate(architecture: str) -> None:
     model = model_of(architecture)
     assert choose_cache(model, exact=False, batch_size=1).kind == "model"
-    tokens = wanted(model)
-    factories = [NoDrafter, drafter_factory(DraftOptions("copyspec", gamma=1))]
-    factories += [doubles(name, tokens) for name in ("right", "junk", "partly right")]
-    for factory in factories:
-        answers = answers_of(model, factory)
+    tokens, lengths = wanted(model), {len(prompt) for prompt in prompts()}
+    factories = {"none": NoDrafter, "copyspec": drafter_factory(DraftOptions("copyspec", gamma=1))}
+    factories |= {name: doubles(name, tokens) for name in ("right", "junk", "partly right")}
+    for name, factory in factories.items():
+        with mock.patch.object(model, "forward", wraps=model.forward) as forward:
+            answers = answers_of(model, factory)
         assert [answer.token_ids for answer in answers] == tokens
+        assert forward.call_count == sum(answer.counts.num_forwards or 0 for answer in answers)
+        assert name != "right" or forward.call_count < len(tokens) * BUDGET / 2
+        # A draft, the last token, and before it those that rejected drafts left unread.
+        widths = {call.kwargs["input_ids"].shape[1] for call in forward.call_args_list}
+        assert max(widths - lengths) <= 10 + 1 + 8
     # Of the last ones some drafts were accepted, some rejected, and some accepted in part.
     attempts = [attempt for answer in answers for attempt in answer.attempts]
     assert any(0 < attempt.num_accepted < attempt.num_drafted for attempt in attempts)
-
-
-@TWO
-@pytest.mark.parametrize("double", ["right", "junk", "partly right"])
-def test_every_forward_is_counted_and_reads_again_little(architecture: str, double: str) -> None:
-    model = model_of(architecture)
-    tokens, widths = wanted(model), []
-
-    def noted(_: Any, args: Any, given: Any) -> None:
-        widths.append(given["input_ids"].shape[1])
-
-    with model.register_forward_pre_hook(noted, with_kwargs=True):
-        answers = answers_of(model, doubles(double, tokens))
-    assert len(widths) == sum(answer.counts.num_forwards or 0 for answer in answers)
-    assert double != "right" or len(widths) < len(tokens) * BUDGET / 2
-    # A draft, the last token, and before it those that rejected drafts left unread.
-    prompt_lengths = {len(prompt) for prompt in prompts()}
-    assert max(width for width in widths if width not in prompt_lengths) <= 10 + 1 + 8
 
 
 def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Verdict) -> None:
@@ -157,7 +145,7 @@ def test_half_precision_passes(architecture: str, dtype: torch.dtype) -> None:
     check_cache(tiny_model(tiny_config(architecture), dtype), "model")
 
 
-@TWO
+@pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
 def test_all_that_an_engine_does_works_with_it(architecture: str) -> None:
     """Both arms of a pair, a draft model, reading an answer again, the costs of steps."""
     model, drafting = model_of(architecture), tiny_model(tiny_config("llama"))
