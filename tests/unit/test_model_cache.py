@@ -14,7 +14,7 @@ from fuzzing.doubles import ScriptedDrafter
 from lm_eval.models.huggingface import HFLM
 from matrix.shapes import VOCABULARY, tiny_config, tiny_model
 from timed_models import instances, rows
-from tiny_models import prompts as ragged_prompts
+from tiny_models import prompts
 
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.given import read_again
@@ -30,7 +30,7 @@ from copyspec_eval.harness.recorder import Answers
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import Draft, DraftOptions, Generation, Verdict
 
-BUDGET = 16
+BUDGET, PROMPTS = 16, prompts()[:3]
 SLOW = ("qwen3_next", "inkling_text")  # the latter has windows
 ARCHITECTURES = (
     *("bloom", "falcon", "mpt", "lfm2, with convolutions", "deepseek_v4", "minimax", "rwkv"),
@@ -47,17 +47,13 @@ def model_of(architecture: str) -> Any:
     return model
 
 
-def prompts() -> list[tuple[int, ...]]:
-    return ragged_prompts()[:3]
-
-
 def wanted(model: Any) -> list[tuple[int, ...]]:
-    return [tuple(generated(model, prompt, BUDGET)) for prompt in prompts()]
+    return [tuple(generated(model, prompt, BUDGET)) for prompt in PROMPTS]
 
 
 def answers_of(model: Any, factory: DrafterFactory, **options: Any) -> list[Generation]:
     made = engine(model, factory, cache="model", **options)
-    return made.generate(asked(prompts(), BUDGET))
+    return made.generate(asked(PROMPTS, BUDGET))
 
 
 def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
@@ -72,7 +68,7 @@ def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
 def test_every_drafter_leaves_the_tokens_of_generate(architecture: str) -> None:
     model = model_of(architecture)
     assert choose_cache(model, exact=False, batch_size=1).kind == "model"
-    tokens, lengths = wanted(model), {len(prompt) for prompt in prompts()}
+    tokens, lengths = wanted(model), {len(prompt) for prompt in PROMPTS}
     factories = {"none": NoDrafter, "copyspec": drafter_factory(DraftOptions("copyspec", gamma=1))}
     factories |= {name: doubles(name, tokens) for name in ("right", "junk", "partly right")}
     for name, factory in factories.items():
@@ -151,7 +147,7 @@ def test_all_that_an_engine_does_works_with_it(architecture: str) -> None:
     model, drafting = model_of(architecture), tiny_model(tiny_config("llama"))
     tokens, answered = wanted(model), list[PairedAnswer]()
     pair = PairedEngine(model, [engine(model, DraftOptions("copyspec", gamma=1), cache="model")])
-    pair.generate(asked(prompts(), BUDGET), lambda index, answers: answered.extend(answers))
+    pair.generate(asked(PROMPTS, BUDGET), lambda index, answers: answered.extend(answers))
     assert [answer.baseline.token_ids for answer in answered] == tokens
     assert all(answer.difference is None for answer in answered)
 
@@ -159,7 +155,7 @@ def test_all_that_an_engine_does_works_with_it(architecture: str) -> None:
     assert [answer.token_ids for answer in drafted] == tokens
     assert all(answer.counts.drafts for answer in drafted)
 
-    [request] = asked(prompts()[1:2], BUDGET)
+    [request] = asked(PROMPTS[1:2], BUDGET)
     read = read_again(engine(model, cache="model"), request, tokens[1], num_logits=6)
     whole = ModelCache(model).read_without([*request.prompt_ids, *tokens[1]], keep=6).float()
     torch.testing.assert_close(read, whole, rtol=1e-4, atol=1e-4)
@@ -175,7 +171,6 @@ def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
     for batch_size in (1, "1", "auto", "auto:4"):
         check_model_cache("it is so", **able | {"batch_size": batch_size})
     for given, remedy in (
-        ({"exact": True}, "pass exact=False"),
         ({"arms": [chain, tree]}, "pass tree=False"),
         ({"batch_size": "8"}, "pass a batch size of 1"),
         ({"exact": True, "batch_size": 8}, "pass exact=False and a batch size of 1"),

@@ -112,20 +112,16 @@ def conversation(made: Engine, num_rows: int) -> list[tuple[Generation, Any]]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        *(("invariant", dtype) for dtype in (torch.float32, torch.bfloat16)),
-        *(("fixed width", dtype) for dtype in (torch.float32, torch.bfloat16)),
-        ("inexact", torch.float32),  # else near-ties are possible
-    ],
-)
+@pytest.mark.parametrize("kind", ["invariant", "fixed width", "inexact"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_every_drafter_gives_what_it_gives_without(
     dtype: torch.dtype, kind: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In exact mode every logit is the same bits; else, in float32, the tokens are the same."""
     monkeypatch.setattr("copyspec_eval.decoding.row_runner.PREFILL_CHUNK", 32)
     model = larger_model(dtype)
+    if kind == "inexact" and dtype != torch.float32:
+        return  # near-ties are possible
     exact = None if kind == "inexact" else ExactMode(16)
     exact = exact_mode_of(model, batch_size) if kind == "invariant" else exact
     is_fixed = exact is not None and exact.width is not None

@@ -76,20 +76,15 @@ def as_the_reference(template: str, questions: list[str], answers: list[str]) ->
     return prompts
 
 
-QWEN = {"pretrained": "Qwen/Qwen2.5-7B-Instruct"}
-# The name in the reference's own command for Llama, whose FastChat knows no such model.
-LLAMA = {"model": "llama3-8B-experiments-redundant-copy"}
-VICUNA = {"pretrained": "some/model", "template": "vicuna_v1.1"}
-
-
 @pytest.mark.parametrize("name", ["mt_bench_paper", "mt_redundant_paper"])
 @pytest.mark.parametrize(
     ("metadata", "template", "begins"),
     [
-        (QWEN, "qwen-7b-chat", "<|im_start|>system\nYou are a"),
-        (LLAMA, "zero_shot", "A chat between a curious"),
+        ({"pretrained": "Qwen/Qwen2.5-7B-Instruct"}, "qwen-7b-chat", "<|im_start|>system\nYou"),
+        # The name in the reference's own command for Llama, whose FastChat knows no such model.
+        ({"model": "llama3-8B-experiments-redundant-copy"}, "zero_shot", "A chat between a"),
         ({"pretrained": "some/model"}, "zero_shot", "A chat between a curious human"),
-        (VICUNA, "vicuna_v1.1", "A chat between"),
+        ({"pretrained": "m", "template": "vicuna_v1.1"}, "vicuna_v1.1", "A chat between"),
     ],
 )
 def test_conversations_are_those_of_fastchat(data_dir, tokenizer, name, metadata, template, begins):
