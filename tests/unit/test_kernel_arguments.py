@@ -40,13 +40,10 @@ def right_arguments(dtype: torch.dtype) -> dict[Callable[..., Any], Arguments]:
     written["states"] = [make(1, 3, 4, 8), make(1, 3, 4, 6)]
     written["caches"] = [make(5, 3, 20, 8), make(5, 3, 20, 6)]
     normed: Arguments = {"hidden": make(4, 33), "weight": normal(33, dtype=torch.float32)}
+    linear = {"hidden": make(2, 3, 64), "weights": kernels.pack(weights), "bias": make(47)}
     rotated = [make(2, 3, 5, 16), make(2, 1, 5, 16)]
     return {
-        kernels.linear: {
-            "hidden": make(2, 3, 64),
-            "weights": kernels.pack(weights),
-            "bias": make(47),
-        },
+        kernels.linear: linear,
         kernels.pack: {"weights": weights},
         kernels.attend: attended,
         kernels.write_states: written,

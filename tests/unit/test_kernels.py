@@ -147,22 +147,22 @@ def test_what_is_no_number_is_in_the_outputs_that_see_it_alone(
     dtype: torch.dtype, dim: int
 ) -> None:
     query = normal(1, 9, 40, dim, dtype=dtype, seed=0)
-    states: Any = [normal(1, 3, 100, dim, dtype=dtype, seed=seed) for seed in (1, 2)]
+    states = [normal(1, 3, 100, dim, dtype=dtype, seed=seed) for seed in (1, 2)]
     mask = torch.rand(1, 1, 40, 100, generator=torch.Generator().manual_seed(3)) < 0.7
-    wanted = attend(query, *states, mask)
+    wanted = attend(query, states[0], states[1], mask)
     for odd in (torch.nan, torch.inf):
         changed = query.clone()
         changed[0, 4, 5] = odd
-        output = attend(changed, *states, mask)
+        output = attend(changed, states[0], states[1], mask)
         assert not output[0, 5, 4].isfinite().any()
         output[0, 5, 4] = wanted[0, 5, 4]
         assert torch.equal(output, wanted)
     # A key's number is in all of an output, a value's in one place.
     for which, columns in enumerate([slice(None), slice(dim - 1, dim)]):
         for place, odd in ((31, torch.nan), (64, torch.inf), (97, -torch.inf)):
-            others: Any = [each.clone() for each in states]
+            others = [each.clone() for each in states]
             others[which][0, 1, place, columns] = odd
-            output = attend(query, *others, mask)
+            output = attend(query, others[0], others[1], mask)
             sees = mask[0, 0, :, place]
             assert not output[0, sees, 3:6, columns].isfinite().any()
             output[0, sees, 3:6, columns] = wanted[0, sees, 3:6, columns]

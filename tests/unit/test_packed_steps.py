@@ -25,7 +25,7 @@ from copyspec_eval.types import Draft
 
 VARIED = ["qwen2", "gemma2", "gpt2", "mixtral", "gpt_oss"]
 Packed = list[list[int]]
-ROUNDING = {"rtol": 0, "atol": 1e-9}
+ROUNDING: dict[str, Any] = {"rtol": 0, "atol": 1e-9}
 OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
 
 

@@ -104,9 +104,10 @@ def test_a_template_that_fastchat_lacks_is_refused(data_dir):
 
 
 def test_summaries_are_asked_as_the_references_own_function_does(data_dir):
-    file, names = reference_prompts.CNN_DAILYMAIL_FILE, {}
-    functions = ast.walk(ast.parse((data_dir / file).read_text()))
-    [prompt] = [node for node in functions if getattr(node, "name", "") == "extractive_prompt"]
+    names: dict[str, Any] = {}
+    file = reference_prompts.CNN_DAILYMAIL_FILE
+    nodes: Any = ast.walk(ast.parse((data_dir / file).read_text()))
+    prompt = next(node for node in nodes if getattr(node, "name", "") == "extractive_prompt")
     exec(compile(ast.Module([prompt], []), file, "exec"), names)
     task = task_named("cnn_dailymail_extractive_paper")
     for doc in list(task.task_docs)[:DOCUMENTS]:

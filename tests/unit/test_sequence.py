@@ -70,10 +70,14 @@ def test_bookkeeping_by_hand() -> None:
     assert sequence.attempts == [Attempt(3, 2), Attempt(2, 2)]
     assert sequence.spans == [Span(1, 2, 0), Span(5, 2, 0)]
     assert (sequence.length, sequence.token_ids) == (9, [1, 2, *sequence.output_ids])
-    numbers = {"num_prompt_tokens": 2, "num_reused_tokens": 0, "num_prefill_tokens": 1}
+    numbers: dict[str, Any] = {
+        "num_prompt_tokens": 2,
+        "num_reused_tokens": 0,
+        "num_prefill_tokens": 1,
+    }
     numbers |= {"num_tokens": 7, "num_looped_tokens": 0, "num_forwards": 4}
-    drafts = {"context": DraftCounts(2, 5, 4)}
-    assert sequence.counts() == TurnCounts(**numbers, drafts=drafts, finish_reason="eos")
+    numbers |= {"drafts": {"context": DraftCounts(2, 5, 4)}, "finish_reason": "eos"}
+    assert sequence.counts() == TurnCounts(**numbers)
     steps = [([4], (0, 4)), ([5, 6, 7], (2, 7)), ([3], (0, 3)), ([8, 9], (2, 9))]
     observed = [mock.call(token_ids, Verdict(*numbers)) for token_ids, numbers in steps]
     assert drafter.observe.mock_calls == observed
