@@ -91,8 +91,8 @@ def test_the_budget_is_kept_soundly(texts: list[tuple[list[int], bool]], budget:
 
 
 def test_what_was_used_least_recently_goes_first() -> None:
-    prefix_cache = cache_of(3 * 32, 2, [1, 1, 5, 5], [2, 2])
-    assert check_loaded(prefix_cache, [1, 1]) == 2
+    prefix_cache = cache_of(3 * 32, 2, [2, 2], [1, 1, 5, 5])
+    assert check_loaded(prefix_cache, [2, 2]) == 2
     prefix_cache.keep([3, 3], filled([3, 3]), row=0)
     texts = ([1, 1], [1, 1, 5, 5], [2, 2], [3, 3])
     left = [text for text in texts if check_loaded(prefix_cache, text) == len(text)]
