@@ -163,6 +163,19 @@ def test_another_file_is_refused(local_data):
         read()
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def other(): pass", "no function extractive_prompt; copy the published file again"),
+        ("def extractive_prompt(a): return a + 'x'", "a prompt of the reference is a BinOp"),
+    ],
+)
+def test_what_is_no_prompt_is_named(monkeypatch, source, message):
+    monkeypatch.setattr(reference_prompts, "read_as_published", lambda path: source)
+    with pytest.raises(DataError, match=message):
+        reference_prompts.summary_prompt.__wrapped__()
+
+
 def test_other_wordings_are_refused():
     assert not reference_prompts.is_reference({})
     with pytest.raises(OptionError, match=r"unknown value of prompts 'referense'.*'reference'"):
