@@ -22,15 +22,20 @@ def normal(*shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def check_close(actual: torch.Tensor, wanted: torch.Tensor, size: float = 1) -> None:
-    """Equal but for rounding, of the result and of sums of the size of `size`."""
-    assert actual.shape == wanted.shape
-    difference = (actual.double() - wanted).abs()
-    assert (difference <= ROUNDING[actual.dtype] * wanted.abs() + 2**-20 * size).all()
-
-
 def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
     return kernels.linear(hidden, kernels.pack([weight]), bias)[0]
+
+
+def check_linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Right but for rounding, of the result and of its sums; and the same bits of each alone."""
+    output = linear(hidden, weight, bias)
+    wanted = hidden.double() @ weight.double().T + (0 if bias is None else bias.double())
+    assert output.shape == wanted.shape
+    size = hidden.shape[1] / 2
+    bound = ROUNDING[output.dtype] * wanted.abs() + 2**-20 * size
+    assert ((output.double() - wanted).abs() <= bound).all()
+    alone = [linear(token, weight, bias) for token in hidden.split(1)]
+    assert torch.equal(torch.cat(alone), output), "the same bits beside others"
 
 
 @DTYPES
@@ -39,16 +44,10 @@ def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 @given(st.data())
 def test_linear_layers_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None:
     num_tokens, num_outputs, half, seed = (data.draw(st.integers(1, n)) for n in (40, 70, 40, 99))
-    has_bias = data.draw(st.booleans())
     hidden = normal(num_tokens, 2 * half, dtype=dtype, seed=seed)
     weight = normal(num_outputs, 2 * half, dtype=dtype, seed=seed + 1)
-    bias = normal(num_outputs, dtype=dtype, seed=seed + 2) if has_bias else None
-    output = linear(hidden, weight, bias)
-    wanted = hidden.double() @ weight.double().T + (0 if bias is None else bias.double())
-    check_close(output, wanted, size=half)
-    for token in range(num_tokens):
-        alone = linear(hidden[token : token + 1], weight, bias)
-        assert torch.equal(alone, output[token : token + 1]), "the same bits beside others"
+    has_bias = data.draw(st.booleans())
+    check_linear(hidden, weight, normal(num_outputs, dtype=dtype, seed=2) if has_bias else None)
 
 
 @DTYPES
@@ -57,39 +56,21 @@ def test_linear_layers_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> 
 def test_many_tokens_of_many_inputs(dtype: torch.dtype, num_inputs: int) -> None:
     """Tiles take the inputs in several parts then."""
     hidden = normal(97, num_inputs, dtype=dtype, seed=0)
-    weight = normal(40, num_inputs, dtype=dtype, seed=1)
-    output = linear(hidden, weight, None)
-    check_close(output, hidden.double() @ weight.double().T, size=num_inputs)
-    alone = [linear(token, weight, None) for token in hidden.split(1)]
-    assert torch.equal(torch.cat(alone), output)
-
-
-def test_layers_of_one_input_have_outputs_of_their_own() -> None:
-    hidden = normal(2, 3, 64, dtype=torch.bfloat16, seed=0)
-    weights = [normal(size, 64, dtype=torch.bfloat16, seed=size) for size in (48, 33, 5)]
-    bias = normal(86, dtype=torch.bfloat16, seed=1)
-    outputs = kernels.linear(hidden, kernels.pack(weights), bias)
-    for output, weight, part in zip(outputs, weights, bias.split([48, 33, 5]), strict=True):
-        assert output.is_contiguous()
-        assert torch.equal(output, linear(hidden, weight, part))
+    check_linear(hidden, normal(40, num_inputs, dtype=dtype, seed=1), None)
 
 
 def test_a_sum_is_rounded_as_torch_rounds_it() -> None:
     halves = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), 3.3e38, 1e-39])
-    ones = torch.eye(5)
     # Twice the half, so that the sum has more digits than an output holds.
-    hidden = torch.cat([halves / 2, halves / 2])[None].float()
-    weight = torch.cat([ones, ones], dim=1)
-    exact = linear(hidden, weight, None)
-    assert torch.equal(exact[0], halves)
+    weight = torch.eye(5).repeat(1, 2)
+    assert torch.equal(linear((halves / 2).repeat(1, 2), weight, None)[0], halves)
     high = halves.bfloat16()
     low = (halves - high.float()).bfloat16()
-    split = torch.cat([high, low])[None]
-    rounded = linear(split, weight.bfloat16(), None)
+    rounded = linear(torch.cat([high, low])[None], weight.bfloat16(), None)
     assert torch.equal(rounded[0, :4], (high.float() + low.float()).bfloat16()[:4])
     odd = torch.tensor([[torch.inf, torch.nan, -torch.inf, 0.0]])
     for dtype in (torch.bfloat16, torch.float32):
-        output = linear(odd.to(dtype), torch.eye(4, dtype=dtype) + 0, None)
+        output = linear(odd.to(dtype), torch.eye(4, dtype=dtype), None)
         assert output.isnan().all(), "0 * inf is no number"
 
 
@@ -113,11 +94,10 @@ def by_definition(
     return (weights @ value).transpose(1, 2)
 
 
-def check_attention(
-    actual: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
-) -> None:
+def check_attention(actual: torch.Tensor, *given: torch.Tensor) -> None:
     """As by definition, but for rounding of the weights (by AMX), of sums and of the result."""
-    difference = (actual.double() - by_definition(query, key, value, mask)).abs()
+    query, key, value, mask = given
+    difference = (actual.double() - by_definition(*given)).abs()
     most = by_definition(query, key, value.abs(), mask)
     assert (difference <= 2 * ROUNDING[actual.dtype] * most + 2**-17).all()
 
@@ -142,18 +122,13 @@ def test_attention_of_all_sizes(dtype: torch.dtype, data: st.DataObject) -> None
     mask_together = mask.reshape(1, 1, rows * tokens, extent)
     key_rows = torch.arange(rows).repeat_interleave(tokens)
     output = attend(together.transpose(1, 2), key, value, mask_together, rows=key_rows)
-    by_row = output.unflatten(1, (rows, tokens))[0]
-    check_attention(by_row, query.transpose(1, 2), key, value, mask)
+    check_attention(output.unflatten(1, (rows, tokens))[0], query.transpose(1, 2), key, value, mask)
     for token in range(rows * tokens):
         observed = mask_together[:, :, token : token + 1]
         end = 1 + int(observed.flatten().nonzero().max()) if observed.any() else 1
-        alone = attend(
-            together[:, token : token + 1].transpose(1, 2),
-            key[..., :end, :],
-            value[..., :end, :],
-            observed[..., :end],
-            rows=key_rows[token : token + 1],
-        )
+        given = key[..., :end, :], value[..., :end, :], observed[..., :end]
+        one = together[:, token : token + 1].transpose(1, 2)
+        alone = attend(one, *given, rows=key_rows[token : token + 1])
         assert torch.equal(alone[0, 0], output[0, token]), "whatever is beside, or masked"
 
 
@@ -167,47 +142,31 @@ def test_scores_that_differ_by_much(dtype: torch.dtype) -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize("place", range(3), ids=["query", "key", "value"])
-@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
-def test_what_is_no_number_is_not_hidden(dtype: torch.dtype, place: int, odd: float) -> None:
-    states = [normal(1, 2, tokens, 8, dtype=dtype, seed=tokens) for tokens in (3, 9, 9)]
-    states[place][0, 1, 2, 5] = odd
-    query, key, value = states
-    output = attend(query, key, value, torch.ones(1, 1, 3, 9, dtype=torch.bool))
-    # Torch's own attention gives zeros for a query that is no number, on some processors.
-    query, key, value = (tensor.double() for tensor in states)
-    wanted = (query @ key.transpose(-1, -2) * 0.3).softmax(-1) @ value
-    assert torch.equal(output.isfinite(), wanted.transpose(1, 2).isfinite())
-
-
-@DTYPES
-@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
-def test_a_key_that_a_token_does_not_see_may_hold_anything(dtype: torch.dtype, odd: float) -> None:
-    query, key, value = (normal(1, 2, 9, 8, dtype=dtype, seed=seed) for seed in range(3))
-    mask = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
-    wanted = attend(query, key, value, mask)
-    key[0, :, 5:], value[0, :, 5:] = odd, odd
-    output = attend(query, key, value, mask)
-    assert torch.equal(output[:, :5], wanted[:, :5])
-    assert not output[:, 5:].isfinite().any()
-
-
-@DTYPES
 @pytest.mark.parametrize("dim", [64, 50])
-def test_values_that_only_some_tokens_see_may_hold_anything(dtype: torch.dtype, dim: int) -> None:
+def test_what_is_no_number_is_in_the_outputs_that_see_it_alone(
+    dtype: torch.dtype, dim: int
+) -> None:
     query = normal(1, 9, 40, dim, dtype=dtype, seed=0)
-    key, value = (normal(1, 3, 100, dim, dtype=dtype, seed=seed) for seed in (1, 2))
+    states = [normal(1, 3, 100, dim, dtype=dtype, seed=seed) for seed in (1, 2)]
     mask = torch.rand(1, 1, 40, 100, generator=torch.Generator().manual_seed(3)) < 0.7
-    wanted = attend(query, key, value, mask)
-    for number, odd in enumerate([torch.nan, torch.inf, -torch.inf]):
-        place = 31 + 33 * number
-        changed = value.clone()
-        changed[0, 1, place, dim - 1] = odd
-        output = attend(query, key, changed, mask)
-        sees = mask[0, 0, :, place]
-        assert not output[0, sees, 3:6, dim - 1].isfinite().any()
-        output[0, sees, 3:6, dim - 1] = wanted[0, sees, 3:6, dim - 1]
-        assert torch.equal(output, wanted), "the same bits elsewhere"
+    wanted = attend(query, states[0], states[1], mask)
+    for odd in (torch.nan, torch.inf):
+        changed = query.clone()
+        changed[0, 4, 5] = odd
+        output = attend(changed, states[0], states[1], mask)
+        assert not output[0, 5, 4].isfinite().any()
+        output[0, 5, 4] = wanted[0, 5, 4]
+        assert torch.equal(output, wanted)
+    # A key's number is in all of an output, a value's in one place.
+    for which, columns in enumerate([slice(None), slice(dim - 1, dim)]):
+        for place, odd in ((31, torch.nan), (64, torch.inf), (97, -torch.inf)):
+            others = [each.clone() for each in states]
+            others[which][0, 1, place, columns] = odd
+            output = attend(query, others[0], others[1], mask)
+            sees = mask[0, 0, :, place]
+            assert not output[0, sees, 3:6, columns].isfinite().any()
+            output[0, sees, 3:6, columns] = wanted[0, sees, 3:6, columns]
+            assert torch.equal(output, wanted), "the same bits elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -220,13 +179,11 @@ def test_values_that_only_some_tokens_see_may_hold_anything(dtype: torch.dtype, 
 def test_without_kernels_it_is_said_once(
     name: str, function: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kernels.is_available.cache_clear()
-    try:
-        with mock.patch.object(kernels, name, function), caplog.at_level(logging.WARNING):
-            assert not kernels.is_available()
-            assert not kernels.packs(torch.ones(2, 2))
-    finally:
+    with mock.patch.object(kernels, name, function), caplog.at_level(logging.WARNING):
         kernels.is_available.cache_clear()
+        assert not kernels.is_available()
+        assert not kernels.packs(torch.ones(2, 2))
+    kernels.is_available.cache_clear()
     [record] = caplog.records
     assert message in record.getMessage()
     assert "\n" not in record.getMessage()

@@ -4,18 +4,19 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from asking import asked, engine, generated, model_from
 from byte_model import loaded
+from doubles import AdversarialDrafter
 from fuzzing.doubles import ScriptedDrafter
 from lm_eval.models.huggingface import HFLM
 from matrix.shapes import VOCABULARY, tiny_config, tiny_model
 from timed_models import instances, rows
-from tiny_models import prompts as ragged_prompts
+from tiny_models import prompts
 
-from copyspec_eval.decoding import model_cache
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.model_cache import ModelCache, ModelCacheRunner
@@ -30,26 +31,14 @@ from copyspec_eval.harness.recorder import Answers
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import Draft, DraftOptions, Generation, Verdict
 
-BUDGET = 16
+BUDGET, PROMPTS = 16, prompts()[:3]
+SLOW = ("qwen3_next", "inkling_text")  # the latter has windows
 ARCHITECTURES = (
-    "bloom",
-    "falcon",
-    "mpt",
-    "lfm2, with convolutions",
-    "inkling_text",  # windows
-    "deepseek_v4",
-    "minimax",
-    "rwkv",
-    "olmo_hybrid",
-    "qwen3_next",
+    *("bloom", "falcon", "mpt", "lfm2, with convolutions", "deepseek_v4", "minimax", "rwkv"),
+    *("olmo_hybrid", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)),
 )
-
 RECURRENT = ("qwen3_next", "rwkv", "minimax")
 STEP = r"through its own cache \(in a step off by .*model hf"
-SLOW = {"qwen3_next", "inkling_text"}
-QUICK_AND_SLOW = [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ARCHITECTURES
-]
 
 
 def model_of(architecture: str) -> Any:
@@ -59,17 +48,13 @@ def model_of(architecture: str) -> Any:
     return model
 
 
-def prompts() -> list[tuple[int, ...]]:
-    return ragged_prompts()[:3]
-
-
 def wanted(model: Any) -> list[tuple[int, ...]]:
-    return [tuple(generated(model, prompt, BUDGET)) for prompt in prompts()]
+    return [tuple(generated(model, prompt, BUDGET)) for prompt in PROMPTS]
 
 
 def answers_of(model: Any, factory: DrafterFactory, **options: Any) -> list[Generation]:
     made = engine(model, factory, cache="model", **options)
-    return made.generate(asked(prompts(), BUDGET))
+    return made.generate(asked(PROMPTS, BUDGET))
 
 
 def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
@@ -80,47 +65,32 @@ def doubles(double: str, answers: list[tuple[int, ...]]) -> DrafterFactory:
     return made.__next__
 
 
-@pytest.mark.parametrize("architecture", QUICK_AND_SLOW)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_drafter_leaves_the_tokens_of_generate(architecture: str) -> None:
     model = model_of(architecture)
     assert choose_cache(model, exact=False, batch_size=1).kind == "model"
     tokens = wanted(model)
-    factories = [NoDrafter, drafter_factory(DraftOptions("copyspec", gamma=1))]
-    factories += [doubles(name, tokens) for name in ("right", "junk", "partly right")]
-    for factory in factories:
-        answers = answers_of(model, factory)
+    factories = {"none": NoDrafter, "copyspec": drafter_factory(DraftOptions("copyspec", gamma=1))}
+    factories |= {name: doubles(name, tokens) for name in ("right", "junk", "partly right")}
+    for name, factory in factories.items():
+        with mock.patch.object(model, "forward", wraps=model.forward) as forward:
+            answers = answers_of(model, factory)
         assert [answer.token_ids for answer in answers] == tokens
+        assert forward.call_count == sum(answer.counts.num_forwards or 0 for answer in answers)
+        assert name != "right" or forward.call_count < len(tokens) * BUDGET / 2
     # Of the last ones some drafts were accepted, some rejected, and some accepted in part.
     attempts = [attempt for answer in answers for attempt in answer.attempts]
     assert any(0 < attempt.num_accepted < attempt.num_drafted for attempt in attempts)
 
 
-@pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
-@pytest.mark.parametrize("double", ["right", "junk", "partly right"])
-def test_every_forward_is_counted(architecture: str, double: str) -> None:
-    model = model_of(architecture)
-    tokens, forwards = wanted(model), []
-    hook = model.register_forward_hook(lambda *given: forwards.append(given))
-    try:
-        answers = answers_of(model, doubles(double, tokens))
-    finally:
-        hook.remove()
-    assert len(forwards) == sum(answer.counts.num_forwards or 0 for answer in answers)
-    assert double != "right" or len(forwards) < len(tokens) * BUDGET / 2
-
-
-def test_what_is_read_again_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    unread, step = [], ModelCacheRunner.step
-
-    def noted(self: ModelCacheRunner, rows: Any, drafts: Any) -> Any:
-        if self._cache.num_read:  # behind the prompt
-            unread.append(rows[0].length - self._cache.num_read)
-        return step(self, rows, drafts)
-
-    monkeypatch.setattr(ModelCacheRunner, "step", noted)
-    answers_of(model_of("olmo_hybrid"), doubles("junk", [()] * len(prompts())))
-    # The last token is new, and before it come those that rejected drafts left unread.
-    assert max(unread) == model_cache._MOST_UNREAD + 2
+def test_what_is_read_again_after_rejected_drafts_is_bounded() -> None:
+    model = model_of("olmo_hybrid")
+    tokens = dict(zip(PROMPTS, wanted(model), strict=True))
+    with mock.patch.object(model, "forward", wraps=model.forward) as forward:
+        answers_of(model, lambda: AdversarialDrafter(tokens, VOCABULARY), num_draft_tokens=1)
+    widths = {call.kwargs["input_ids"].shape[1] for call in forward.call_args_list}
+    # Eight that were left unread, the last token, a draft token.
+    assert max(widths - {len(prompt) for prompt in PROMPTS}) == 8 + 1 + 1
 
 
 def forget(self: ModelCacheRunner, _: Any, start: int, draft: Draft, verdict: Verdict) -> None:
@@ -179,39 +149,27 @@ def test_half_precision_passes(architecture: str, dtype: torch.dtype) -> None:
     check_cache(tiny_model(tiny_config(architecture), dtype), "model")
 
 
-def test_a_draft_model_drafts_for_it() -> None:
-    target, drafting = model_of("bloom"), tiny_model(tiny_config("llama"))
-    assert target.config.vocab_size == drafting.config.vocab_size
-    answers = answers_of(target, NoDrafter, draft_model=DraftModel(drafting, delta=3))
-    assert [answer.token_ids for answer in answers] == wanted(target)
-    assert all(answer.counts.drafts for answer in answers)
-
-
-@pytest.mark.parametrize("architecture", ["falcon", "olmo_hybrid"])
-def test_both_arms_of_a_pair_have_it(architecture: str) -> None:
-    model = model_of(architecture)
-    made = engine(model, DraftOptions("copyspec", gamma=1), cache="model")
-    answered: list[PairedAnswer] = []
-    PairedEngine(model, [made]).generate(
-        asked(prompts(), BUDGET), lambda index, answers: answered.extend(answers)
-    )
-    assert [answer.baseline.token_ids for answer in answered] == wanted(model)
+@pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
+def test_all_that_an_engine_does_works_with_it(architecture: str) -> None:
+    """Both arms of a pair, a draft model, reading an answer again, the costs of steps."""
+    model, drafting = model_of(architecture), tiny_model(tiny_config("llama"))
+    tokens, answered = wanted(model), list[PairedAnswer]()
+    pair = PairedEngine(model, [engine(model, DraftOptions("copyspec", gamma=1), cache="model")])
+    pair.generate(asked(PROMPTS, BUDGET), lambda index, answers: answered.extend(answers))
+    assert [answer.baseline.token_ids for answer in answered] == tokens
     assert all(answer.difference is None for answer in answered)
 
+    drafted = answers_of(model, NoDrafter, draft_model=DraftModel(drafting, delta=3))
+    assert [answer.token_ids for answer in drafted] == tokens
+    assert all(answer.counts.drafts for answer in drafted)
 
-@pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
-def test_an_answer_is_read_again_as_it_was_given(architecture: str) -> None:
-    model = model_of(architecture)
-    [request], answer = asked(prompts()[1:2], BUDGET), wanted(model)[1]
-    read = read_again(engine(model, cache="model"), request, answer, num_logits=6)
-    whole = ModelCache(model).read_without([*request.prompt_ids, *answer], keep=6).float()
+    [request] = asked(PROMPTS[1:2], BUDGET)
+    read = read_again(engine(model, cache="model"), request, tokens[1], num_logits=6)
+    whole = ModelCache(model).read_without([*request.prompt_ids, *tokens[1]], keep=6).float()
     torch.testing.assert_close(read, whole, rtol=1e-4, atol=1e-4)
 
-
-@pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
-def test_costs_are_measured_up_to_the_longest_draft(architecture: str) -> None:
-    costs = step_costs(model_of(architecture), 1, 20, None, "model")
-    assert list(costs) == [0, 1, 3, 7, 15, 20]
+    costs = step_costs(model, 1, 20, None, "model")
+    assert [*costs] == [0, 1, 3, 7, 15, 20]
     assert min(costs.values()) > 0
 
 
@@ -221,7 +179,6 @@ def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
     for batch_size in (1, "1", "auto", "auto:4"):
         check_model_cache("it is so", **able | {"batch_size": batch_size})
     for given, remedy in (
-        ({"exact": True}, "pass exact=False"),
         ({"arms": [chain, tree]}, "pass tree=False"),
         ({"batch_size": "8"}, "pass a batch size of 1"),
         ({"exact": True, "batch_size": 8}, "pass exact=False and a batch size of 1"),
@@ -242,9 +199,9 @@ def folder(request: pytest.FixtureRequest, byte_model: Path, tmp_path_factory: A
     return path
 
 
-def make(kind: Any, folder: Path, options: str = "", batch_size: int = 1) -> Any:
+def make(kind: Any, folder: Path, options: str = "") -> Any:
     arguments = f"pretrained={folder},dtype=float32,{options}"
-    return kind.create_from_arg_string(arguments, {"device": "cpu", "batch_size": batch_size})
+    return kind.create_from_arg_string(arguments, {"device": "cpu", "batch_size": 1})
 
 
 def test_the_harness_gives_answers_of_hf(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -260,5 +217,3 @@ def test_the_harness_gives_answers_of_hf(folder: Path, caplog: pytest.LogCapture
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=False$"):
         make(CopySpecLM, folder)
-    with pytest.raises(OptionError, match=r"pass a batch size of 1$"):
-        make(CopySpecLM, folder, "exact=false", batch_size=8)

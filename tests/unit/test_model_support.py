@@ -1,7 +1,8 @@
-"""Which models are served, and what cache and attention do."""
+"""Which models are served: what cache and attention do, and which defects the trial finds."""
 
 import copy
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,26 +15,29 @@ from asking import asked, engine, generated, model_from
 from matrix.outcomes import Outcome, outcome
 from matrix.shapes import tiny_config as tiny_shape
 from matrix.shapes import tiny_model as tiny_architecture
-from tiny_models import prompts, tiny_config, tiny_model
-from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+from steps import first_mismatch
+from tiny_models import prompts, skip_if_refused, tiny_config, tiny_model
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    causal_mask_function,
+    sliding_window_causal_mask_function,
+)
 
-from copyspec_eval.decoding import attention, model_support
+from copyspec_eval.decoding import attention, model_support, row_runner
 from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part
+from copyspec_eval.decoding.modules import experts
 from copyspec_eval.decoding.row_runner import PREFILL_CHUNK
 from copyspec_eval.decoding.trial import check_cache
 from copyspec_eval.errors import ModelError, RequestError
 from copyspec_eval.types import DraftOptions, ExactMode
 
-Patch = pytest.MonkeyPatch
-
 
 def test_rejected_positions_are_simply_written_over() -> None:
     cache = RowCache(num_rows=2, capacity=8)
-    states = torch.arange(2 * 3, dtype=torch.float32).reshape(1, 1, 6, 1)
-    rows, positions = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 1, 2, 4, 5, 6])
-    cache.place(rows, positions, extent=7)
+    states = torch.arange(6.0).reshape(1, 1, 6, 1)
+    cache.place(torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 1, 2, 4, 5, 6]), extent=7)
     keys, _ = cache.update(states, states + 10, 0)
     assert keys[:, 0, :, 0].tolist() == [[0, 1, 2, 0, 0, 0, 0], [0, 0, 0, 0, 3, 4, 5]]
     cache.place(torch.tensor([1]), torch.tensor([5]), extent=6)
@@ -65,22 +69,18 @@ def test_attention_by_definition(window: int | None, softcap: float | None) -> N
             for more in (floats, floats.expand(3, -1, -1, -1)):
                 torch.testing.assert_close(output, attend(more, softcap=softcap)[0])
         for number, (row, position) in enumerate(places):
+            observed = slice(max(0, position + 1 - (window or 9)), position + 1)
             for head in range(4):
-                first = 0 if window is None else max(0, position - window + 1)
-                observed = slice(first, position + 1)
                 scores = key[row, head // 2, observed] @ query[0, head, number] * 8**-0.5
-                if softcap is not None:
-                    scores = softcap * torch.tanh(scores / softcap)
+                scores = softcap * torch.tanh(scores / softcap) if softcap else scores
                 wanted = torch.softmax(scores, -1) @ value[row, head // 2, observed]
                 torch.testing.assert_close(output[0, number, head], wanted)
 
 
 def test_a_window_in_a_tree_goes_by_positions_in_the_context() -> None:
     """Each token sees its last three, those on other branches left out."""
-    slots = torch.arange(4, 9)
-    part = Part(0, 4, [0] * 5, [-1, 0, 0, 1, 2])
-    step = forward_module._step([part], torch.zeros_like(slots), slots, 12)
-    with attention.masked_as(step):
+    slots, part = torch.arange(4, 9), Part(0, 4, [0] * 5, [-1, 0, 0, 1, 2])
+    with attention.masked_as(forward_module._step([part], torch.zeros_like(slots), slots, 12)):
         rule = sliding_window_causal_mask_function(3)
         mask = attention.make_mask(mask_function=rule, device=slots.device)
     observed = [row.nonzero().flatten().tolist() for row in mask[0, 0]]
@@ -116,7 +116,7 @@ def test_answers_may_end_at_the_last_position_of_the_model() -> None:
     assert answer(model, prompt, 16) == generated(model, prompt, 16)
 
 
-GRANITE: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
+GRANITE = partial(hf.GraniteMoeHybridConfig, hidden_size=64, mamba_n_heads=8, mamba_d_head=16)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ GRANITE: dict[str, Any] = {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head"
         (hf.BloomConfig(), "does not use transformers' attention interface"),
         (hf.Qwen3NextConfig(num_hidden_layers=4), "layers of type linear_attention"),
         (hf.RwkvConfig(), "a recurrent state"),
-        (hf.GraniteMoeHybridConfig(**GRANITE), "layers of type linear_attention"),
-        (hf.GraniteMoeHybridConfig(**GRANITE, layer_types=["full_attention"] * 32), ""),
+        (GRANITE(), "layers of type linear_attention"),
+        (GRANITE(layer_types=["full_attention"] * 32), ""),
     ],
 )
 def test_architectures_that_need_their_model_cache(config: Any, reason: str) -> None:
@@ -138,13 +138,13 @@ def test_architectures_that_need_their_model_cache(config: Any, reason: str) -> 
 
 def test_int8_with_outliers_and_encoder_decoders_are_refused() -> None:
     config = tiny_config("llama")
-    for threshold in (0.0, 6.0):
-        quantization = hf.BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=threshold)
-        for given in (quantization, quantization.to_dict()):
-            config.quantization_config = given
-            message = r"llm_int8_threshold=6.0 .* set it to 0.0"
-            with pytest.raises(ModelError, match=message) if threshold else nullcontext():
-                model_support.check_config(config)
+    make = partial(hf.BitsAndBytesConfig, load_in_8bit=True)
+    config.quantization_config = make(llm_int8_threshold=0.0)
+    model_support.check_config(config)
+    for given in (make(llm_int8_threshold=6.0), make(llm_int8_threshold=6.0).to_dict()):
+        config.quantization_config = given
+        with pytest.raises(ModelError, match=r"llm_int8_threshold=6.0 .* set it to 0.0"):
+            model_support.check_config(config)
     with pytest.raises(ModelError, match=r"an encoder-decoder.*use --model hf"):
         model_support.check_config(hf.BartConfig())
 
@@ -155,41 +155,167 @@ def test_what_a_model_keeps_in_its_own_mask(architecture: str) -> None:
 
 
 def test_experts_are_found_in_the_modules() -> None:
-    for names, has in (
-        (["mixtral", "aria_text", "dbrx", "doge, with experts"], True),
-        (["qwen2", "doge", "gemma3n_text", "granitemoehybrid, attention only"], False),
-    ):
-        models = [tiny_architecture(tiny_shape(name)) for name in names]
-        assert [model_support.has_experts(model) for model in models] == [has] * 4
+    names = ["mixtral", "aria_text", "dbrx", "doge, with experts"]
+    names += ["qwen2", "doge", "gemma3n_text", "granitemoehybrid, attention only"]
+    models = [tiny_architecture(tiny_shape(name)) for name in names]
+    assert [*map(model_support.has_experts, models)] == [True] * 4 + [False] * 4
 
 
 def test_token_ids_go_where_a_model_computes_that_is_kept_on_disk(tmp_path: Path) -> None:
     model = copy.deepcopy(tiny_model("llama"))
-    assert model_support.input_device(model) == torch.device("cpu")
-    wanted = model(input_ids=torch.tensor([prompts()[0]])).logits
     disk_offload(model, tmp_path, execution_device=torch.device("cpu"))
     assert model.device == torch.device("meta")
     assert model_support.input_device(model) == torch.device("cpu")
-    ids = torch.tensor([prompts()[0]], device=model_support.input_device(model))
-    assert torch.equal(model(input_ids=ids).logits, wanted)
     check_cache(model, "copyspec", exact=True)
 
 
 @pytest.mark.usefixtures("torchs_kernels")
-def test_exact_mode_refuses_experts_that_cannot_be_switched(monkeypatch: Patch) -> None:
+def test_exact_mode_refuses_experts_that_cannot_be_switched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("mixtral")
     model_support.check_exact(model)
-    never = classmethod(lambda _: False)
-    monkeypatch.setattr(type(model), "_can_set_experts_implementation", never)
+    monkeypatch.setattr(type(model), "_can_set_experts_implementation", lambda *_: False)
     with pytest.raises(ModelError, match=r"routes tokens to experts.*exact=false"):
         model_support.check_exact(model)
 
 
 def test_a_rotary_embedding_that_changes_with_length_is_kept_below_its_limit() -> None:
-    config = tiny_config("phi3", original_max_position_embeddings=64)
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64}
-    config.rope_parameters = rope | {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    most = {"original_max_position_embeddings": 64}
+    config = tiny_config("phi3", **most)
+    config.rope_parameters = {"rope_type": "longrope", "rope_theta": 1e4, **most}
+    config.rope_parameters |= {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     model = model_from(config, std=None)
     assert len(answer(model, prompts()[0], 64 - 5 - 15)) == 44
     with pytest.raises(RequestError, match=r"up to 65 positions, but past 64 .*longrope"):
         answer(model, prompts()[0], 64 - 5 - 14)
+
+
+OTHER_LOGITS = "gives other logits through the engine's cache"
+FROM_THE_STEP = "computes a token's logits from what else is in the step"
+HALVES = (torch.float16, torch.bfloat16)
+check = partial(check_cache, cache="copyspec")
+
+
+def windowed(window: int) -> Any:
+    return model_from(tiny_config("mistral", sliding_window=window), std=None)
+
+
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES])
+@pytest.mark.parametrize("model_type", ["qwen2", "gemma2", "mixtral", "gpt_oss"])
+def test_sound_models_pass(model_type: str, dtype: torch.dtype, batch_size: int) -> None:
+    skip_if_refused(model_type)
+    if dtype == torch.float64 and model_support.has_experts(tiny_model(model_type)):
+        return  # torch itself has no experts in float64
+    for exact in (True, False):
+        check(tiny_model(model_type, dtype), exact=exact, batch_size=batch_size)
+
+
+def test_the_model_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = windowed(4096)
+    states = [vars(model.config).copy(), [vars(module).copy() for module in model.modules()]]
+    check(model, exact=False)
+    monkeypatch.setattr(row_runner, "forward", lambda *_, **__: 1 / 0)
+    with pytest.raises(ModelError):
+        check(model, exact=False)
+    assert states == [vars(model.config), [vars(module) for module in model.modules()]]
+
+
+def scaled(over: tuple[int, ...], _: Any, given: tuple[torch.Tensor]) -> torch.Tensor:
+    scale = given[0].abs().amax(over, keepdim=True) / 127
+    return (given[0] / scale).round() * scale
+
+
+@pytest.mark.parametrize("over", [(0, 1, 2), (2,)], ids=["per tensor", "per token"])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_a_scale_per_tensor(dtype: torch.dtype, over: tuple[int, ...]) -> None:
+    model = copy.deepcopy(tiny_model("qwen2", dtype=dtype))
+    for layer in model.model.layers:
+        layer.mlp.down_proj.register_forward_pre_hook(partial(scaled, over))
+    model.is_quantized = True
+    is_sound = over == (2,)
+    with nullcontext() if is_sound else pytest.raises(ModelError, match=FROM_THE_STEP):
+        check(model, exact=False)
+    assert is_sound != bool(first_mismatch(model, range(1, 60), ExactMode(16), 15, 1))
+
+
+def unrestricted(**given: Any) -> Any:
+    return attention.make_mask(**given | {"mask_function": causal_mask_function})
+
+
+def other_experts(*given: Any, expert: Any = experts._expert) -> Any:
+    return expert(*given) * 3
+
+
+def looking_ahead(*given: Any, step: Any = forward_module._step) -> Any:
+    _, _, slots, extent = given
+    visible = (torch.arange(extent) <= slots[:, None] + 1)[None, None]
+    return replace(step(*given), visible=visible)
+
+
+def shifted(*given: Any, update: Any = RowCache.update, **options: Any) -> Any:
+    keys, values = (states.clone() for states in update(*given, **options))
+    if keys.shape[2] > 16:
+        keys[:, :, 14] = keys[:, :, 13]
+    return keys, values
+
+
+def without_trees(parts: Any, *rest: Any, step: Any = forward_module._step) -> Any:
+    return step([part._replace(parents=None) for part in parts], *rest)
+
+
+def biased(model: Any, cache: Any, parts: Any, *rest: Any) -> torch.Tensor:
+    logits = forward_module.forward(model, cache, parts, *rest)
+    is_wide = parts[0].start and len(parts[0].token_ids) > 1
+    return logits + 0.02 * logits.std() if is_wide else logits
+
+
+def failing(*given: Any, **options: Any) -> Any:
+    raise IndexError("too\nfar")
+
+
+QWEN2 = partial(tiny_model, "qwen2")
+AHEAD = (forward_module, "_step", looking_ahead, False, f"{FROM_THE_STEP}|{OTHER_LOGITS}")
+MASKS = (ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, attention.NAME, unrestricted)
+
+
+@pytest.mark.usefixtures("torchs_kernels")
+@pytest.mark.parametrize(
+    ("make", "owner", "name", "defect", "exact", "message"),
+    [
+        (partial(windowed, 12), *MASKS, False, OTHER_LOGITS),
+        (partial(windowed, 4096), *MASKS, False, OTHER_LOGITS),
+        (partial(tiny_model, "mixtral"), experts, "_expert", other_experts, True, OTHER_LOGITS),
+        *((partial(QWEN2, each), *AHEAD) for each in (torch.float32, *HALVES)),
+        (QWEN2, RowCache, "update", shifted, False, OTHER_LOGITS),
+        (QWEN2, forward_module, "_step", without_trees, False, f"{OTHER_LOGITS}.*in a tree"),
+        (QWEN2, row_runner, "forward", biased, False, f"{OTHER_LOGITS}.*in a step"),
+        (QWEN2, RowCache, "update", failing, False, r"cache \(IndexError: too far\); use --model"),
+    ],
+)
+def test_a_defect_is_found(
+    make: Any, owner: Any, name: str, defect: Any, exact: bool, message: str, monkeypatch: Any
+) -> None:
+    model = make()
+    check(model, exact=exact)
+    replaced = monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr
+    replaced(owner, name, defect)
+    with pytest.raises(ModelError, match=message):
+        check(model, exact=exact)
+
+
+def test_compiled_models_are_refused() -> None:
+    model = copy.deepcopy(tiny_model("qwen2"))
+    with pytest.raises(ModelError, match="pass what it wraps"):
+        check(torch.compile(model), exact=False)  # type: ignore[arg-type]
+    model.compile()
+    with pytest.raises(ModelError, match="pass one that is not"):
+        check(model, exact=False)
+
+
+def test_a_model_whose_own_forward_fails_is_refused_in_a_line() -> None:
+    model = copy.deepcopy(tiny_model("llama"))
+    model.lm_head.forward = failing
+    with pytest.raises(ModelError, match=r"fails in its own forward \(IndexError: too far\); che"):
+        check(model, exact=True)

@@ -1,6 +1,7 @@
-"""Which modules get a forward of ours: those whose formula is known, as a trial shows."""
+"""Which modules get a forward of ours: layers with packed weights, and those of known formulas."""
 
 import copy
+import functools
 from typing import Any
 from unittest import mock
 
@@ -11,8 +12,10 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as interleaved
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+from transformers.pytorch_utils import Conv1D
 
 from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.modules import elementwise, engine_kernels
 from copyspec_eval.decoding.modules.alone import alone_forward
 from copyspec_eval.decoding.modules.linear import linear_layers
@@ -33,12 +36,12 @@ def initialised(module: Any, dtype: torch.dtype) -> Any:
     return module.to(dtype)
 
 
-class CentredRMSNorm(LlamaRMSNorm):
+class ScaledRMSNorm(LlamaRMSNorm):
     def forward(self, hidden_states: torch.Tensor) -> Any:
-        return super().forward(hidden_states - hidden_states.mean(-1, keepdim=True))
+        return super().forward(hidden_states) * 1.3
 
 
-class GemmaMLP(LlamaMLP):
+class ScaledMLP(LlamaMLP):
     def forward(self, x: torch.Tensor) -> Any:
         return super().forward(x) * 1.3
 
@@ -57,14 +60,7 @@ def test_norms_of_known_formulas_are_replaced(kind: Any, dtype: torch.dtype) -> 
     assert torch.equal(torch.cat(alone), output.flatten(0, 1))
 
 
-@DTYPES
-def test_norms_of_other_formulas_stay(dtype: torch.dtype) -> None:
-    assert elementwise.norm_forward(initialised(CentredRMSNorm(64), dtype)) is None
-    assert elementwise.norm_forward(initialised(torch.nn.LayerNorm(64), dtype)) is None
-    assert elementwise.norm_forward(torch.nn.Linear(4, 4)) is None
-
-
-def mlp(kind: Any, dtype: torch.dtype, activation: str = "silu") -> Any:
+def mlp(kind: Any, dtype: torch.dtype, activation: str) -> Any:
     config = copy.deepcopy(tiny_model("llama").config)
     config.hidden_act = activation
     return initialised(kind(config), dtype)
@@ -87,12 +83,12 @@ def test_gated_mlps_are_replaced_and_hooks_called(activation: str, dtype: torch.
 
 
 @DTYPES
-@pytest.mark.parametrize(
-    ("kind", "activation"), [(GemmaMLP, "silu"), (LlamaMLP, "gelu"), (LlamaMLP, "relu")]
-)
-def test_other_mlps_stay(kind: Any, activation: str, dtype: torch.dtype) -> None:
-    module = mlp(kind, dtype, activation)
-    assert elementwise.gated_forward(module, linear_layers(module)) is None
+def test_norms_and_mlps_of_other_formulas_stay(dtype: torch.dtype) -> None:
+    for norm in (ScaledRMSNorm(64), torch.nn.LayerNorm(64), torch.nn.Linear(4, 4)):
+        assert elementwise.norm_forward(initialised(norm, dtype)) is None
+    for kind, activation in ((ScaledMLP, "silu"), (LlamaMLP, "gelu"), (LlamaMLP, "relu")):
+        module = mlp(kind, dtype, activation)
+        assert elementwise.gated_forward(module, linear_layers(module)) is None
 
 
 @DTYPES
@@ -101,21 +97,19 @@ def test_only_the_rotation_of_halves_is_ours(dtype: torch.dtype) -> None:
     assert elementwise._rotates_halves(apply_rotary_pos_emb, dtype)
     assert not elementwise._rotates_halves(interleaved, dtype)
     query, key = (normal(2, 5, heads, 32, dtype=dtype).transpose(1, 2) for heads in (3, 1))
-    cosines = normal(2, 5, 32, dtype=dtype)
-    sines = cosines.flip(0)
-    for rows in (slice(2), slice(1)):
-        wanted = apply_rotary_pos_emb(query, key, cosines[rows], sines[rows])
-        ours = kernels.rotate((query, key), cosines[rows], sines[rows])
-        assert all(map(torch.equal, ours, wanted))
+    angles = normal(2, 5, 32, dtype=dtype)
+    for given in ((angles, angles.flip(0)), (angles[:1], angles[1:])):
+        wanted = apply_rotary_pos_emb(query, key, *given)
+        assert all(map(torch.equal, kernels.rotate((query, key), *given), wanted))
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2"])
 @torch.inference_mode()
 def test_a_model_has_its_own_forwards_before_and_after(model_type: str) -> None:
     model = tiny_model(model_type)
-    code = type(model.model.layers[0].self_attn).forward
+    layer = model.model.layers[0]
+    code = type(layer.self_attn).forward
     with engine_kernels(model, exact=True):
-        layer = model.model.layers[0]
         for module in (layer.input_layernorm, layer.mlp, layer.self_attn, layer.self_attn.q_proj):
             assert "forward" in vars(module), module
         assert type(layer.self_attn).forward is code
@@ -139,3 +133,74 @@ def test_rotary_embeddings_of_any_form_are_read_by_position(is_complex: bool) ->
     wanted, ours = module(hidden, positions), forward(hidden, positions)
     assert isinstance(ours, tuple) == (not is_complex)
     torch.testing.assert_close(ours, wanted)
+
+
+@DTYPES
+def test_the_layers_of_gpt2_are_packed_too(dtype: torch.dtype) -> None:
+    """Their weights stand the other way round; a row has the same bits alone and beside others."""
+    layer, rows = initialised(Conv1D(48, 64), dtype), normal(500, 64, dtype=dtype)
+    forward = linear_layers(torch.nn.Sequential(layer))[layer]
+    with torch.inference_mode():
+        together, wanted = forward(rows), layer(rows).double()
+        assert torch.equal(torch.cat([forward(row) for row in rows.split(1)]), together)
+    assert (together.double() - wanted).abs().max() < 0.05 * wanted.std()
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(hidden)
+
+
+class Coded(torch.Tensor):
+    """As torchao's quantized ones, which only look like a tensor of their dtype."""
+
+
+@DTYPES
+def test_only_plain_layers_are_packed(dtype: torch.dtype) -> None:
+    def are_packed() -> list[bool]:
+        forwards = linear_layers(model)
+        return [layer in forwards for layer in model]
+
+    model: Any = torch.nn.Sequential(*(kind(8, 8) for kind in (torch.nn.Linear, Doubled) * 2))
+    model.to(dtype)
+    assert are_packed() == [True, False, True, False]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not any(are_packed())
+    model[0].forward = functools.partial(torch.nn.Linear.forward, model[0])
+    assert are_packed() == [False, False, True, False]
+    model[2].weight = torch.nn.Parameter(model[2].weight.detach().as_subclass(Coded))
+    assert not any(are_packed())
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8).double())
+    assert not any(are_packed())
+
+
+def test_weights_are_packed_once_and_anew_when_they_change() -> None:
+    model = model_copy(copy.deepcopy(tiny_model("qwen2"))).model
+    with engine_kernels(model, exact=False):
+        first = model.lm_head.forward
+    with engine_kernels(model, exact=False):
+        assert model.lm_head.forward is first
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    with engine_kernels(model, exact=False):
+        assert model.lm_head.forward is not first
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 17])
+@torch.inference_mode()
+def test_layers_of_one_input_are_multiplied_as_one(width: int, bias: bool) -> None:
+    gate, other, up = (torch.nn.Linear(64, size, bias=bias) for size in (48, 64, 33))
+    model = torch.nn.ModuleDict({"gate_proj": gate, "other": other, "up_proj": up})
+    forwards = linear_layers(model)
+    assert forwards[gate].group is forwards[up].group
+    assert forwards[other].group.num_layers == 1
+    for hidden in torch.randn(2, 1, width, 64):
+        # As a model does; then alone, in any order, and more than once.
+        for layer in (gate, other, up, up, up, gate, up):
+            given = hidden + 1 if layer is other else hidden
+            output = forwards[layer](given)
+            assert output.is_contiguous()
+            torch.testing.assert_close(output, layer(given))
+    up.double()
+    assert linear_layers(model)[gate].group.num_layers == 1

@@ -1,12 +1,12 @@
-"""Steps of unlike widths in one forward: each as if it were alone."""
+"""Steps of unlike widths in one forward, each as if it were alone; and what a step costs."""
 
-from collections.abc import Sequence as Tokens
+from collections import defaultdict
 from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
-from asking import asked, engine
+from asking import SUFFIX, asked, engine
 from doubles import OracleDrafter
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +18,14 @@ from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.thresholds import allocate_draft_tokens
+from copyspec_eval.drafters.thresholds import acceptance_thresholds, allocate_draft_tokens
 from copyspec_eval.types import Draft
 
 VARIED = ["qwen2", "gemma2", "gpt2", "mixtral", "gpt_oss"]
 Packed = list[list[int]]
+ROUNDING: dict[str, Any] = {"rtol": 0, "atol": 1e-9}
 OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
 
 
@@ -34,34 +36,21 @@ OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
 def test_each_row_has_the_logits_that_it_has_alone(model_type: str) -> None:
     model = tiny_model(model_type, torch.float64)
     with engine_kernels(model, exact=True):
-        cache = filled(model)
-        together = torch.cat([forward(model, cache, [part], EXTENT) for part in parts()])
-        cache = filled(model)
-        packed = forward(model, cache, parts(), EXTENT)
-        assert packed.shape == (len(together), VOCABULARY)
-        assert torch.allclose(packed, together, rtol=0, atol=1e-9)
+        cache, before = filled(model), filled(model)
+        alone = [forward(model, cache, [part], EXTENT) for part in parts()]
+        for fed in (parts(), parts()[1:3]):
+            cache = filled(model)
+            packed = forward(model, cache, fed, EXTENT)
+            wanted = torch.cat([alone[part.row] for part in fed])
+            torch.testing.assert_close(packed, wanted, **ROUNDING)
+        for row in (0, 3):  # which were not fed
+            [written], [same] = (each.copy(row, 0, EXTENT, EXTENT) for each in (cache, before))
+            assert all(torch.equal(written[name][0], same[name][0]) for name in same)
         # What was written is what a step alone writes: the next one sees the same.
-        next_part = Part(2, 16, tokens(2, 16, 1))
-        following = forward(model, cache, [next_part], EXTENT)
-        other = filled(model)
+        next_part, other = Part(2, 16, tokens(2, 16, 1)), filled(model)
         forward(model, other, [Part(2, 7, tokens(2, 7, 9))], EXTENT)
-        repeated = forward(model, other, [next_part], EXTENT)
-        assert torch.allclose(following, repeated, rtol=0, atol=1e-9)
-
-
-@torch.inference_mode()
-def test_rows_that_are_not_fed_stay_as_they_are() -> None:
-    model = tiny_model("qwen2", torch.float64)
-    some = [part for part in parts() if part.row in (1, 2)]
-    count = sum(len(part.token_ids) for part in some)
-    with engine_kernels(model, exact=True):
-        all_cache, cache, before = filled(model), filled(model), filled(model)
-        everything = forward(model, all_cache, parts(), EXTENT)
-        packed = forward(model, cache, some, EXTENT)
-    assert torch.allclose(packed, everything[1 : 1 + count], rtol=0, atol=1e-9)
-    for row in (0, 3):
-        [written], [same] = (each.copy(row, 0, EXTENT, EXTENT) for each in (cache, before))
-        assert all(torch.equal(written[name][0], same[name][0]) for name in same)
+        following, repeated = (forward(model, c, [next_part], EXTENT) for c in (cache, other))
+        torch.testing.assert_close(following, repeated, **ROUNDING)
 
 
 chains = st.lists(st.floats(0.01, 1), max_size=12).map(lambda p: sorted(p, reverse=True))
@@ -77,11 +66,9 @@ def test_drafts_share_what_pays(rows: list[list[float]], slopes: list[float], mo
     prices = [0.0, *accumulate(slopes)]
     drafts = [Draft(tuple(range(len(p))), probabilities=tuple(p)) for p in rows]
     cut = allocate_draft_tokens(drafts, prices, most)
-    remaining = [p for draft in cut for p in draft.probabilities]
-    dropped = [p for row, draft in zip(rows, cut, strict=True) for p in row[len(draft.token_ids) :]]
-    assert len(remaining) <= min(most, len(slopes))
-    assert not remaining or not dropped or min(remaining) >= max(dropped)
+    remaining = sorted((p for draft in cut for p in draft.probabilities), reverse=True)
     likeliest = sorted((p for row in rows for p in row), reverse=True)
+    assert remaining == likeliest[: len(remaining)]
 
     def worth(count: int) -> float:
         return sum(likeliest[:count]) - prices[count]
@@ -106,8 +93,8 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(exact: bool, packed: Pac
     ids = [tuple(tokens(row, 0, 9)) for row in range(4)]
     plain = engine(model).generate(asked(ids, 30))
     assert not packed
-    answers = {ids[2]: plain[2].token_ids}
-    drafting = engine(model, lambda: OnlySome(answers, VOCABULARY), mode, 20, batch_size=4)
+    answers = defaultdict(tuple, {ids[2]: plain[2].token_ids})
+    drafting = engine(model, lambda: OracleDrafter(answers, VOCABULARY), mode, 20, batch_size=4)
     drafted = drafting.generate(asked(ids, 30))
     assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
     if kernels.is_available():
@@ -117,8 +104,8 @@ def test_a_long_draft_does_not_widen_the_rows_beside_it(exact: bool, packed: Pac
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_what_is_left_of_short_prompts_is_read_together(exact: bool, packed: Packed) -> None:
-    model, shared = tiny_model("qwen2"), tokens(0, 0, 40)
-    ids = [[*shared, *tokens(row, 0, length)] for row, length in enumerate(LEFT)]
+    model, shared, left = tiny_model("qwen2"), tokens(0, 0, 40), (5, 3, 7, 25, 1)
+    ids = [[*shared, *tokens(row, 0, length)] for row, length in enumerate(left)]
     plain = engine(model).generate(asked(ids, 8))
     mode = exact_mode_of(model, 5) if exact else None
     made = engine(model, NoDrafter, mode, 20, batch_size=5, prefix_cache=PrefixCache(2**20))
@@ -130,12 +117,8 @@ def test_what_is_left_of_short_prompts_is_read_together(exact: bool, packed: Pac
     if mode is None or mode.width is None:
         assert [one.counts.num_reused_tokens for one in together] == [0, 32, 32, 32, 32]
         # 32 of the 40 are kept, by blocks of 16.
-        assert packed[0] == [8 + LEFT[1], 8 + LEFT[2], 8 + LEFT[4]]
+        assert packed[0] == [8 + left[1], 8 + left[2], 8 + left[4]]
         assert all({*lengths} == {1} for lengths in packed[1:])
-
-
-LEFT = (5, 3, 7, 25, 1)
-"""Tokens of each row's own."""
 
 
 @pytest.fixture
@@ -152,6 +135,24 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> Packed:
     return packed
 
 
-class OnlySome(OracleDrafter):
-    def start(self, prompt_ids: Tokens[int], earlier: Tokens[Tokens[int]] = ()) -> None:
-        self.answer = self.answers.get(tuple(prompt_ids), ())
+@pytest.mark.parametrize(
+    ("model_type", "batch_size", "longest", "ends"),
+    [
+        ("gemma2", 1, 20, [0, 1, 3, 7, 15, 20]),
+        ("gemma2", 3, 20, [0, 1, 3, 7, 15, 31, 60]),  # draft tokens of all rows
+        ("gpt2", 1, 600, [127, 600]),  # wider than there are positions
+    ],
+)
+def test_every_doubled_number_and_the_most_are_measured(
+    model_type: str, batch_size: int, longest: int, ends: list[int]
+) -> None:
+    costs = step_costs(tiny_model(model_type), batch_size, longest, None, "copyspec")
+    assert list(costs)[-len(ends) :] == ends
+    assert costs[0] > 0
+    assert len(acceptance_thresholds(costs)) == ends[-1]
+
+
+def test_costs_of_longer_drafts_lengthen_none() -> None:
+    made = engine(tiny_model("qwen2"), SUFFIX, num_draft_tokens=8, step_costs={0: 1.0, 64: 1.0})
+    [answer] = made.generate(asked([[5, 6, 7] * 20], 30))
+    assert max(attempt.num_drafted for attempt in answer.attempts) == 8

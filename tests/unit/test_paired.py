@@ -23,7 +23,6 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.errors import RequestError
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -97,11 +96,3 @@ def test_reading_an_answer_again_gives_the_bits_that_chose_it(length: int, batch
     for back, logits in enumerate(reversed(read)):
         observed = chooser.logits[len(sequence.prompt_ids) + length - back]
         assert torch.equal(logits, observed.float())
-
-
-def test_what_does_not_fit_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("phi3")
-    rope = {"rope_type": "longrope", "original_max_position_embeddings": 32, "rope_theta": 1e4}
-    monkeypatch.setattr(model.config, "rope_parameters", rope)
-    with pytest.raises(RequestError, match="past 32"):
-        pairs_of(model, copying())

@@ -1,39 +1,42 @@
-"""Only declared settings are recorded, and no text has the values of others."""
+"""Only declared settings are recorded, no text has the values of others, no row their texts."""
 
 import json
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
+from benchmarks.sharing import share_rows, tokens_sha256
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.config.evaluate_config import EvaluatorConfig
 from recorded_runs import manifest, turn, write_run
+from sample_rows import PAIRED_ROW, ROW
 
-from copyspec_eval import redaction
-from copyspec_eval.errors import OptionError
+from copyspec_eval import records, redaction
+from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.harness import autoload
 from copyspec_eval.harness import recorded as recording
 from copyspec_eval.harness.recorded import Arguments, recorded, with_environment
 from copyspec_eval.paper.plan import arguments as paper_arguments
 from copyspec_eval.redaction import address, hide, masked, without_secrets
+from copyspec_eval.reports import turns
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.page.build import write_report
 from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.summary import summarise
 from copyspec_eval.types import DraftOptions
 
 SECRET = "aB3dE6gH9jK2mN5pQ8"
+assert PAIRED_ROW.baseline
+BASELINE = PAIRED_ROW.baseline
 
 
 @pytest.fixture(autouse=True)
-def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test hides is not masked in the next."""
     monkeypatch.setattr(redaction, "_hidden", set())
     monkeypatch.setattr(redaction, "_named", set())
-    yield
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
@@ -58,13 +61,12 @@ def test_what_decides_a_run_is_recorded(settings):
 )
 @pytest.mark.parametrize("value", ["7", "a", SECRET, 1234, 0.5, {"a": SECRET}, [SECRET]])
 def test_anything_else_is_recorded_by_name_alone(name, value):
-    assert recorded({name: value}) == {name: "not-recorded"}
+    hidden = {name: "not-recorded"}
+    assert recorded({name: value}) == hidden
     # Inside of what is recorded, too.
-    assert recorded({"chat_template_args": {name: value}}) == {
-        "chat_template_args": {name: "not-recorded"}
-    }
-    printed = f"{Arguments({'gamma': 3, name: value})}"
-    assert printed == str({"gamma": 3, name: "not-recorded"})
+    given = {"chat_template_args": {name: value}}
+    assert recorded(given) == {"chat_template_args": hidden}
+    assert f"{Arguments({'gamma': 3, name: value})}" == str({"gamma": 3, **hidden})
 
 
 @pytest.mark.parametrize(
@@ -118,11 +120,10 @@ def test_what_is_not_recorded_is_in_no_text(given, text, shown):
 )
 def test_the_value_of_a_secret_variable_is_masked_anywhere(name, monkeypatch):
     monkeypatch.setenv(name, "opensesame")
-    assert masked("cannot use 'opensesame' here") == "cannot use 'not-recorded' here"
+    monkeypatch.setenv("DATABASE", "postgres://me:closesame@db/x")
+    assert masked("use 'opensesame', closesame") == "use 'not-recorded', not-recorded"
     monkeypatch.setenv(name, "true")
     assert masked("this is true") == "this is true"
-    monkeypatch.setenv("DATABASE", "postgres://me:closesame@db/x")
-    assert masked("refused: closesame") == "refused: not-recorded", "so is a URL's password"
 
 
 @given(st.text() | st.lists(st.sampled_from([*"@?=/a:#", "http://"])).map("".join))
@@ -136,10 +137,7 @@ def test_log_records_are_masked(caplog):
     redaction.mask_logs()
     logger = logging.getLogger("somebody.elses")
     logger.warning("%s of %s", 3, {"token": SECRET})
-    try:
-        raise ValueError(SECRET)
-    except ValueError:
-        logger.exception("failed")
+    logger.error("failed", exc_info=ValueError(SECRET))
     assert "3 of {'token': 'not-recorded'}" in caplog.text
     assert "ValueError: not-recorded" in caplog.text
     assert SECRET not in caplog.text
@@ -147,22 +145,17 @@ def test_log_records_are_masked(caplog):
 
 def test_a_command_is_recorded_as_it_was_parsed():
     autoload.watch_command()
-    EvaluatorConfig(
-        model="copyspec",
-        model_args={"pretrained": "M", "token": SECRET, "gamma": 3},
-        tasks=["mt_bench", "mt_redundant"],
-        limit=2.0,
-        gen_kwargs={"until": ["a b"], "key": SECRET},
-        log_samples=True,
-        hf_hub_log_args={"token": SECRET},
-    )
-    assert recording.command() == (
+    given = {"pretrained": "M", "token": SECRET, "gamma": 3}
+    settings = {"gen_kwargs": {"until": ["a b"], "key": SECRET}, "log_samples": True, "limit": 2.0}
+    settings |= {"tasks": ["mt_bench", "mt_redundant"], "hf_hub_log_args": {"token": SECRET}}
+    EvaluatorConfig(model="copyspec", model_args=given, **settings)
+    before = recording.command()
+    assert before == (
         "lm_eval --model copyspec --model_args pretrained=M,token=not-recorded,gamma=3 "
         "--tasks mt_bench,mt_redundant --limit 2 --log_samples "
         """--gen_kwargs '{"until": ["a b"], "key": "not-recorded"}' """
         "--hf_hub_log_args token=not-recorded"
     )
-    before = recording.command()
     stock = EvaluatorConfig(model="hf", model_args={"pretrained": "M", "token": SECRET})
     assert SECRET in repr(stock), "other models are left alone"
     assert recording.command() == before
@@ -170,12 +163,8 @@ def test_a_command_is_recorded_as_it_was_parsed():
 
 def test_secrets_come_by_the_environment(monkeypatch):
     shown, secrets = paper_arguments(f"dtype=float64,token={SECRET},exact=false,store=[1]")
-    assert shown == {
-        "dtype": "float64",
-        "token": "not-recorded",
-        "exact": False,
-        "store": "not-recorded",
-    }
+    hidden = dict.fromkeys(("token", "store"), "not-recorded")
+    assert shown == {"dtype": "float64", "exact": False, **hidden}
     assert secrets == {"token": SECRET, "store": [1]}
     with pytest.raises(OptionError, match=r"token=not-recorded .* set COPYSPEC_MODEL_ARGS="):
         with_environment(shown)
@@ -189,10 +178,9 @@ def test_secrets_come_by_the_environment(monkeypatch):
 
 
 def test_folders_of_this_machine_are_not_shared(tmp_path):
-    run = replace(
-        manifest("a", model="/home/me/models/M", model_args={"peft": "~/adapters/A"}),
-        command="lm_eval --model_args pretrained=/home/me/models/M --output_path /srv/x/runs",
-    )
+    command = "lm_eval --model_args pretrained=/home/me/models/M --output_path /srv/x/runs"
+    run = manifest("a", model="/home/me/models/M", model_args={"peft": "~/adapters/A"})
+    run = replace(run, command=command)
     folder = write_run(tmp_path / "secretive", [turn("a", 0, 1)], run)
     with (folder / "turns.jsonl").open("a") as file:
         file.write("torn\n")
@@ -203,3 +191,32 @@ def test_folders_of_this_machine_are_not_shared(tmp_path):
         text = path.read_text("utf-8")
         assert not re.search("/home|/srv|~/|secretive", text), path.name
     assert "pretrained=M --output_path runs" in (tmp_path / "out" / "LEADERBOARD.md").read_text()
+
+
+THEIRS = replace(PAIRED_ROW, task="mt_bench", prompt=SECRET, text=f"a {SECRET}", answer=SECRET)
+OURS = replace(ROW, task="quickstart_extractive", prompt="words of ours")
+
+
+def test_figures_stay_and_texts_of_others_go(tmp_path):
+    path = tmp_path / "turns.jsonl"
+    for row in (THEIRS, OURS):
+        records.append(path, row)
+    before = records.read(path, [])
+    share_rows(path)
+    shared = path.read_bytes()
+    assert SECRET not in shared.decode()
+    after = records.read(path, [])
+    assert after[1] == before[1]
+    assert after[0].prompt_sha256 == THEIRS.prompt_sha256
+    assert summarise(turns.frame(after)) == summarise(turns.frame(before))
+    row = json.loads(shared.splitlines()[0])
+    for shared_answer, ids in ((row, THEIRS.token_ids), (row["baseline"], BASELINE.token_ids)):
+        assert not shared_answer["token_ids"]
+        assert shared_answer["tokens_sha256"] == tokens_sha256(ids or ())
+    share_rows(path)
+    assert path.read_bytes() == shared, "a second time changes nothing"
+    # A row that cannot be read is not dropped.
+    path.write_bytes(torn := shared + b'{"run_id": "x')
+    with pytest.raises(DataError, match="unreadable rows"):
+        share_rows(path)
+    assert path.read_bytes() == torn

@@ -1,56 +1,34 @@
-"""Verification, stopping and bookkeeping, without a model."""
+"""Verification, stopping and bookkeeping, without a model; loops and copies in an answer."""
 
 from collections.abc import Sequence as Tokens
+from typing import Any
+from unittest import mock
 
 import pytest
-from doubles import ScriptedDrafter
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from sample_rows import ROW, with_counts
 
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.verify import verify
 from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.loops import looped_tokens
+from copyspec_eval.records import segments
+from copyspec_eval.reports.summary import METRICS
+from copyspec_eval.reports.turns import frame
+from copyspec_eval.session.span_characters import span_characters, text_and_offsets
 from copyspec_eval.types import Attempt, CopyOrigin, Draft, DraftCounts, Span, TurnCounts, Verdict
 
 token_lists = st.lists(st.integers(0, 3), max_size=12)
 
 
-@given(draft=token_lists, wanted=st.lists(st.integers(0, 3), min_size=13, max_size=13))
-def test_verify_keeps_the_longest_agreeing_prefix(draft: list[int], wanted: list[int]) -> None:
-    asked = []
-
-    def choose(index: int) -> int:
-        asked.append(index)
-        return wanted[index]
-
-    verdict = verify(Draft(tuple(draft)), choose)
-    remaining = verdict.num_accepted
-    assert draft[:remaining] == wanted[:remaining]
-    assert remaining == len(draft) or draft[remaining] != wanted[remaining]
-    assert verdict.next_token == wanted[remaining]
-    assert asked == list(range(remaining + 1)), "a choice may depend on those before it"
-
-
-class DraftList(ScriptedDrafter):
-    def __init__(self, drafts: Tokens[Tokens[int]]) -> None:
-        self.drafts = list(drafts)
-        self.observed: list[tuple[list[int], Verdict]] = []
-
-    def start(self, prompt_ids: Tokens[int], earlier: Tokens[Tokens[int]] = ()) -> None:
-        self.earlier = [list(answer) for answer in earlier]
-
-    def propose(self, max_tokens: int, thresholds: Tokens[float]) -> Draft:
-        return Draft(tuple(self.drafts.pop(0) if self.drafts else ()), position=0)
-
-    def observe(self, token_ids: Tokens[int], verdict: Verdict) -> None:
-        self.observed.append((list(token_ids), verdict))
-
-
 def begun(
-    prompt_ids: Tokens[int], drafts: Tokens[Tokens[int]], rule: StopRule
-) -> tuple[Sequence, DraftList]:
-    sequence, drafter = Sequence(prompt_ids, rule), DraftList(drafts)
+    prompt_ids: Tokens[int], drafts: Tokens[Tokens[int]], rule: StopRule, **options: Any
+) -> tuple[Sequence, mock.Mock]:
+    """A sequence whose drafter proposes each of `drafts`, then nothing."""
+    rest = [Draft(tuple(ids), position=0) for ids in drafts]
+    drafter, sequence = mock.Mock(), Sequence(prompt_ids, rule, **options)
+    drafter.propose = lambda *_: rest.pop(0) if rest else Draft()
     sequence.start(drafter)
     return sequence, drafter
 
@@ -91,24 +69,18 @@ def test_bookkeeping_by_hand() -> None:
     assert sequence.num_forwards == 4
     assert sequence.attempts == [Attempt(3, 2), Attempt(2, 2)]
     assert sequence.spans == [Span(1, 2, 0), Span(5, 2, 0)]
-    assert sequence.length == 9
-    assert sequence.token_ids == [1, 2, 4, 5, 6, 7, 3, 8, 9]
-    assert sequence.counts() == TurnCounts(
-        num_prompt_tokens=2,
-        num_reused_tokens=0,
-        num_tokens=7,
-        num_looped_tokens=0,
-        num_forwards=4,
-        num_prefill_tokens=1,
-        drafts={"context": DraftCounts(2, 5, 4)},
-        finish_reason="eos",
-    )
-    assert drafter.observed == [
-        ([4], Verdict(0, 4)),
-        ([5, 6, 7], Verdict(2, 7)),
-        ([3], Verdict(0, 3)),
-        ([8, 9], Verdict(2, 9)),
-    ]
+    assert (sequence.length, sequence.token_ids) == (9, [1, 2, *sequence.output_ids])
+    numbers: dict[str, Any] = {
+        "num_prompt_tokens": 2,
+        "num_reused_tokens": 0,
+        "num_prefill_tokens": 1,
+    }
+    numbers |= {"num_tokens": 7, "num_looped_tokens": 0, "num_forwards": 4}
+    numbers |= {"drafts": {"context": DraftCounts(2, 5, 4)}, "finish_reason": "eos"}
+    assert sequence.counts() == TurnCounts(**numbers)
+    steps = [([4], (0, 4)), ([5, 6, 7], (2, 7)), ([3], (0, 3)), ([8, 9], (2, 9))]
+    observed = [mock.call(token_ids, Verdict(*numbers)) for token_ids, numbers in steps]
+    assert drafter.observe.mock_calls == observed
 
 
 def test_drafts_are_cut_to_the_width_and_the_budget() -> None:
@@ -117,66 +89,59 @@ def test_drafts_are_cut_to_the_width_and_the_budget() -> None:
     assert [len(sequence.propose([0.0] * width).token_ids) for width in (4, 40)] == [4, 6]
 
 
-def committed(*steps: tuple[Draft, list[int]]) -> tuple[Sequence, Verdict]:
-    """After a prefill that gave 5, and the first step's verdict."""
+EARLIER, STORE = CopyOrigin.EARLIER, CopyOrigin.STORE
+
+
+@pytest.mark.parametrize(
+    ("tree", "native", "attempt", "spans", "counts"),
+    [
+        (  # 6 from the context; 7 after it from the context, or 8 from the store.
+            Draft((6, 7, 8), 0, "context", parents=(-1, 0, 0), positions=(0, 1, STORE)),
+            [6, 8, 0, 9],
+            Attempt(3, 2),
+            [Span(1, 1, 0), Span(2, 1, STORE)],
+            {"context": DraftCounts(1, 2, 1), "store": DraftCounts(0, 1, 1)},
+        ),
+        (
+            Draft((6, 7, 8), EARLIER, "earlier", (-1, 0, 1), (EARLIER, EARLIER, STORE)),
+            [6, 7, 8, 9],
+            Attempt(3, 3, "earlier"),
+            [Span(1, 2, EARLIER), Span(3, 1, STORE)],
+            {"earlier": DraftCounts(1, 2, 2), "store": DraftCounts(0, 1, 1)},
+        ),
+    ],
+    ids=["context", "earlier"],
+)
+def test_a_tree_counts_its_tokens_by_their_sources(
+    tree: Draft, native: list[int], attempt: Attempt, spans: list[Span], counts: Any
+) -> None:
+    """Before it a token, and after it a draft of a model."""
     sequence, _ = begun([1, 2], [], StopRule(10))
     sequence.commit(Draft(), lambda index: 5)
-    verdict, *_ = [sequence.commit(draft, native.__getitem__) for draft, native in steps]
-    return sequence, verdict
+    accepted = attempt.num_accepted
+    verdict = sequence.commit(tree, native.__getitem__)
+    assert (verdict.num_accepted, verdict.next_token) == (accepted, 9)
+    sequence.commit(Draft((4, 4), source="model"), [4, 3].__getitem__)
+    assert sequence.output_ids == [5, *native[:accepted], 9, 4, 3]
+    assert sequence.attempts == [attempt, Attempt(2, 1, "model")]
+    assert sequence.spans == spans
+    assert sequence.counts().drafts == counts | {"model": DraftCounts(1, 2, 1)}
 
 
-def test_a_tree_counts_its_tokens_by_their_sources() -> None:
-    # 6 from the context; 7 after it from the context, or 8 from the store.
-    tree = Draft((6, 7, 8), 0, "context", parents=(-1, 0, 0), positions=(0, 1, -1))
-    model = Draft((4, 4), source="model")
-    sequence, verdict = committed((tree, [6, 8, 0, 9]), (model, [4, 3]))
-    assert verdict == Verdict(2, 9, (0, 2))
-    assert sequence.output_ids == [5, 6, 8, 9, 4, 3]
-    assert sequence.attempts == [Attempt(3, 2), Attempt(2, 1, "model")]
-    assert sequence.spans == [Span(1, 1, 0), Span(2, 1, -1)]
-    assert sequence.counts().drafts == {
-        "context": DraftCounts(1, 2, 1),
-        "store": DraftCounts(0, 1, 1),
-        "model": DraftCounts(1, 2, 1),
-    }
-
-
-def test_earlier_runs_are_told_from_the_run_itself() -> None:
-    earlier, store = CopyOrigin.EARLIER, CopyOrigin.STORE
-    tree = Draft((6, 7, 8), earlier, "earlier", (-1, 0, 1), (earlier, earlier, store))
-    chain = Draft((4, 3), earlier, "earlier")
-    sequence, _ = committed((tree, [6, 7, 8, 9]), (chain, [4, 3, 5]))
-    assert sequence.attempts == [Attempt(3, 3, "earlier"), Attempt(2, 2, "earlier")]
-    assert sequence.spans == [Span(1, 2, earlier), Span(3, 1, store), Span(5, 2, earlier)]
-    counts = {"earlier": DraftCounts(2, 4, 4), "store": DraftCounts(0, 1, 1)}
-    assert sequence.counts().drafts == counts
-
-
-def test_recycled_tokens_have_a_source_of_their_own() -> None:
-    recycled = CopyOrigin.RECYCLED
-    tree = Draft((6, 7, 8), recycled, "recycled", (-1, 0, 1), (recycled, 1, recycled))
-    sequence, _ = committed((tree, [6, 7, 8, 9]))
-    assert sequence.attempts == [Attempt(3, 3, "context")], "a copy is in it"
-    assert sequence.spans == [Span(1, 1, recycled), Span(2, 1, 1), Span(3, 1, recycled)]
-    counts = {"recycled": DraftCounts(0, 2, 2), "context": DraftCounts(1, 1, 1)}
-    assert sequence.counts().drafts == counts
-
-
-def test_earlier_answers_go_with_the_request_into_both_arms() -> None:
-    request = Sequence([1, 2], StopRule(5), earlier=[[5, 6], [7]])
-    for sequence in (request, request.restarted()):
-        drafter = DraftList([])
-        sequence.start(drafter)
-        assert drafter.earlier == [[5, 6], [7]]
+EARLIER_ANSWERS = ((5, 6), (7,))
 
 
 def test_a_restarted_sequence_is_the_request_alone() -> None:
-    sequence, _ = begun([1, 2], [], StopRule(2))
+    sequence, drafter = begun([1, 2], [], StopRule(2), earlier=EARLIER_ANSWERS)
     run(sequence, [4, 5])
     assert isinstance(sequence.drafter, NoDrafter), "the finished sequence keeps no index"
     again = sequence.restarted()
     assert (again.prompt_ids, again.stop_rule) == ((1, 2), sequence.stop_rule)
     assert (again.output_ids, again.finish_reason, again.counts().num_forwards) == ([], None, 0)
+    again.start(other := mock.Mock())
+    assert (
+        drafter.start.mock_calls == other.start.mock_calls == [mock.call((1, 2), EARLIER_ANSWERS)]
+    )
     with pytest.raises(AssertionError, match="restarted"):
         sequence.start(NoDrafter())
 
@@ -188,28 +153,14 @@ def decode(token_ids: Tokens[int]) -> str:
     return "".join(PIECES[token] for token in token_ids)
 
 
-@pytest.mark.parametrize(
-    ("stop", "token_ids", "length"),
-    [
-        ("\n\n", [0, 2, 2, 0], 3),  # from two single newlines
-        ("\n\n", [0, 3, 0], 2),
-        ("bQuestion:", [4, 5, 6, 7, 0], 4),  # begins inside a token
-        ("estio", [0, 5, 6, 7], 3),  # ends inside one
-        ("ba", [1, 9, 9, 9, 9, 9, 0, 1], 7),  # across tokens without text
-    ],
-)
-def test_a_stop_string_counts_from_the_token_that_completes_it(
-    stop: str, token_ids: list[int], length: int
-) -> None:
-    rule = StopRule(100, stop_strings=[stop], decode=decode)
-    reasons = [rule.reason(token_ids[:count]) for count in range(1, length + 1)]
-    assert reasons == [None] * (length - 1) + ["stop"]
-
-
 @given(
     token_ids=st.lists(st.integers(0, 8), min_size=1, max_size=30),
     stops=st.lists(st.text("abQuestion:\né", min_size=1, max_size=9), min_size=1, max_size=3),
 )
+@example(token_ids=[1, 9, 9, 9, 9, 9, 0, 1], stops=["ba"])  # across tokens without text
+@example(token_ids=[4, 5, 6, 7, 0], stops=["bQuestion:"])  # begins inside a token
+@example(token_ids=[0, 5, 6, 7], stops=["estio"])  # ends inside one
+@example(token_ids=[0, 2, 2, 0], stops=["\n\n"])  # is one token, or two
 def test_stop_strings_end_where_the_text_has_one(token_ids: list[int], stops: list[str]) -> None:
     rule = StopRule(100, stop_strings=stops, decode=decode)
     for count in range(1, len(token_ids) + 1):
@@ -219,6 +170,93 @@ def test_stop_strings_end_where_the_text_has_one(token_ids: list[int], stops: li
             break
 
 
-def test_stop_strings_need_a_decoder() -> None:
-    with pytest.raises(ValueError, match="decoder"):
-        StopRule(3, stop_strings=["x"])
+def looped_by_hand(tokens: list[int]) -> int:
+    """The same by trying every period."""
+    best = 0
+    for period in range(1, len(tokens) // 3 + 1):
+        count = 0
+        while count + period < len(tokens) and tokens[-1 - count] == tokens[-1 - count - period]:
+            count += 1
+        if count >= max(32, 2 * period):
+            best = max(best, count)
+    return best
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=30),
+    st.lists(st.integers(0, 2), min_size=1, max_size=20),
+    st.integers(0, 12),
+    st.integers(0, 19),
+)
+def test_every_period_of_a_loop_is_tried(
+    start: list[int], loop: list[int], times: int, more: int
+) -> None:
+    tokens = start + loop * times + loop[:more]
+    assert looped_tokens(tokens) == looped_by_hand(tokens)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[], [*range(500)], [1, 2] * 3, [*[1] * 100, 2], [*range(100)] * 2],
+    ids=["nothing", "no repetition", "too short", "it went on", "only twice"],
+)
+def test_what_is_no_loop(tokens: list[int]) -> None:
+    assert looped_tokens(tokens) == 0
+
+
+def test_shares_are_of_all_tokens() -> None:
+    cut = with_counts(ROW, num_tokens=100, num_looped_tokens=60, finish_reason="length")
+    whole = with_counts(ROW, num_tokens=100, num_looped_tokens=0, finish_reason="eos")
+    unknown = with_counts(ROW, num_tokens=100, num_looped_tokens=None, finish_reason=None)
+    turns = frame([cut, whole, whole, unknown])
+    figures = {metric.name: metric.figure(turns) for metric in METRICS}
+    assert (figures["looped_share"], figures["cut_share"]) == (60 / 300, 1 / 3)
+
+
+def bytes_decoded(token_ids: Tokens[int]) -> str:
+    return bytes(token_ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "span", "pieces"),
+    [
+        ("abc def", "abc, xyz", Span(0, 3, 0), [("abc", 0, 3), (", xyz",)]),
+        ("abc def", "abc, déf", Span(5, 4, STORE), [("abc, ",), ("déf", STORE, STORE)]),
+        ("abc def", "abc, xyz", Span(5, 3, EARLIER), [("abc, ",), ("xyz", EARLIER, EARLIER)]),
+        ("x", "ab ab", Span(3, 2, 1), [("ab ",), ("ab", 1, 3)]),  # from the answer itself
+    ],
+)
+def test_copies_are_pieces_of_the_answer(
+    prompt: str, output: str, span: Span, pieces: list[Any]
+) -> None:
+    ids = [*prompt.encode()], [*output.encode()]
+    prompt_text, answer, places = span_characters(bytes_decoded, *ids, [span])
+    assert (prompt_text, answer, segments(answer, places)) == (prompt, output, pieces)
+
+
+@given(st.text(max_size=30), st.data())
+def test_offsets_are_those_of_whole_characters(text: str, data: st.DataObject) -> None:
+    token_ids = list(text.encode("utf-8", "replace"))
+    places = data.draw(st.lists(st.integers(0, len(token_ids))))
+    decoded, offsets = text_and_offsets(bytes_decoded, token_ids, places)
+    assert decoded == bytes_decoded(token_ids)
+    wanted = {0, *places, len(token_ids)}
+    before = {place: bytes(token_ids[:place]).decode("utf-8", "ignore") for place in wanted}
+    assert offsets == {place: len(text) for place, text in before.items()}
+
+
+@given(
+    st.text(min_size=1, max_size=20),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(-1, 10)), max_size=4),
+)
+def test_pieces_are_the_answer(text: str, gaps: list[tuple[int, int, int]]) -> None:
+    output = text.encode("utf-8", "replace")
+    spans, place = [], 0
+    for gap, length, source in gaps:
+        if place + gap + length <= len(output):
+            spans.append(Span(place + gap, length, min(source, place)))
+            place += gap + length
+    _, answer, places = span_characters(bytes_decoded, [*b"0123456789"], [*output], spans)
+    pieces = [piece[0] for piece in segments(answer, places)]
+    assert "".join(pieces) == answer == bytes_decoded(output)
+    assert all(pieces)

@@ -12,23 +12,16 @@ from threaded_server import Handler, InThread
 
 from copyspec_eval import sources
 from copyspec_eval.errors import DataError, OptionError
-from copyspec_eval.sources import PublicFile, locate, read_jsonl, read_questions
+from copyspec_eval.sources import PublicFile, locate, read_questions
 
 CONTENT = b'{"question_id": 1, "category": "writing", "turns": ["a", "b"]}\n'
 PATH = "folder/questions.jsonl"
 
 
 class FileServer(InThread, ThreadingHTTPServer):
-    """Answers every request with `content` and `status`; the header promises `missing` bytes more.
+    """Answers with `content` and `status`; the header promises `missing` bytes more."""
 
-    Attributes:
-        num_requests: how many it has answered.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.content, self.status, self.missing = CONTENT, 200, 0
-        self.num_requests = 0
+    content, status, missing, num_requests = CONTENT, 200, 0, 0
 
 
 class _Handler(Handler):
@@ -40,90 +33,79 @@ class _Handler(Handler):
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FileServer]:
-    """A server of the file `PATH`, with an empty cache below `tmp_path` and no local data."""
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FileServer]:
+    """A server of the file `PATH`, with an empty cache and no local data."""
     monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with FileServer() as server:
+    with FileServer(("127.0.0.1", 0), _Handler) as server:
         file = PublicFile(server.url, hashlib.sha256(CONTENT).hexdigest())
         monkeypatch.setitem(sources.FILES, PATH, file)
         yield server
 
 
-def cached_files(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_local_copy_is_taken_as_it_is(network, monkeypatch, tmp_path):
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
-    copy = tmp_path / PATH
+def test_a_local_copy_is_taken_as_it_is_and_the_network_never_asked(network, local_data):
+    copy = local_data / PATH
+    with pytest.raises(DataError, match=r"questions\.jsonl: no such file.*COPYSPEC_DATA_DIR"):
+        locate(PATH)
     copy.parent.mkdir()
     copy.write_bytes(b"mine")
     assert locate(PATH) == copy
     assert network.num_requests == 0
 
 
-def test_missing_local_copy_never_asks_the_network(network, monkeypatch, tmp_path):
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(tmp_path))
-    with pytest.raises(
-        DataError, match=r"folder/questions\.jsonl: no such file.*COPYSPEC_DATA_DIR"
-    ):
-        locate(PATH)
-    assert network.num_requests == 0
-
-
-def test_download_is_cached(network, tmp_path, capfd):
+def test_a_download_is_cached_and_a_damaged_cache_downloaded_again(network, cache, capfd):
     first = locate(PATH)
     assert locate(PATH) == first
     assert first.read_bytes() == CONTENT
     assert network.num_requests == 1
-    assert cached_files(tmp_path) == [first]
-    assert first.is_relative_to(tmp_path / "cache" / "copyspec_eval")
+    assert files_in(cache) == files_in(cache / "copyspec_eval") == [first]
+    first.write_bytes(CONTENT[:10])
+    assert locate(PATH).read_bytes() == CONTENT
     assert capfd.readouterr() == ("", "")
 
 
-def test_damaged_cache_is_downloaded_again(network):
-    locate(PATH).write_bytes(CONTENT[:10])
-    assert locate(PATH).read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize("other", [CONTENT + b"\n", CONTENT[:-1], CONTENT.replace(b"a", b"c")])
-def test_other_content_is_refused_and_not_cached(network, tmp_path, other):
+def test_other_content_is_refused_and_not_cached(network, cache, other):
     network.content = other
     with pytest.raises(DataError, match=r"SHA256 .* does not match.*COPYSPEC_DATA_DIR=FOLDER"):
         locate(PATH)
-    assert cached_files(tmp_path) == []
+    assert files_in(cache) == []
 
 
-@pytest.mark.parametrize("failure", ["refused", "silent", "not found", "cut off"])
-def test_a_failed_download_is_one_line(network, monkeypatch, tmp_path, failure):
-    url = network.url
+@pytest.mark.parametrize("failure", ["refused", "silent", "not found", "cut off", "unwritable"])
+def test_a_failed_download_is_one_line(network, monkeypatch, cache, failure):
+    url, why = network.url, ""
     if failure == "refused":
         url = "http://127.0.0.1:9/questions.jsonl"
-        file = sources.FILES[PATH]._replace(url=url)
-        monkeypatch.setitem(sources.FILES, PATH, file)
+        monkeypatch.setitem(sources.FILES, PATH, sources.FILES[PATH]._replace(url=url))
     elif failure == "silent":
         monkeypatch.setattr(sources, "TIMEOUT_SECONDS", 0.1)
         monkeypatch.setattr(_Handler, "do_GET", lambda _: time.sleep(1))
     elif failure == "not found":
         network.status = 404
-    else:
+    elif failure == "cut off":
         network.missing = 5
+    else:
+        cache.write_text("")
+        why = "Not a directory"
     with pytest.raises(DataError) as caught:
         locate(PATH)
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith(f"cannot download {url} to {tmp_path}")
+    assert why in message
+    assert message.startswith(f"cannot download {url} to {cache}/copyspec_eval/")
     assert message.endswith(f"copy it to FOLDER/{PATH} and set COPYSPEC_DATA_DIR=FOLDER")
-    assert cached_files(tmp_path) == []
-
-
-def test_unwritable_cache(network, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DataError, match=r"to .*/file/copyspec_eval/.*Not a directory.*=FOLDER$"):
-        locate(PATH)
+    assert files_in(cache) == []
 
 
 def test_unknown_file():
@@ -131,78 +113,52 @@ def test_unknown_file():
         locate("mt_bench/questions.jsonl")
 
 
-def test_lines_have_their_number(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"a": 1}\n\n{"a": "é"}\n', encoding="utf-8")
-    assert list(read_jsonl(path)) == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": "é"})]
+def question(**changes: object) -> dict[str, object]:
+    return {"question_id": 1, "category": "writing", "turns": ["a", "b"]} | changes
+
+
+def second(**changes: object) -> bytes:
+    return CONTENT + json.dumps(question(**changes)).encode()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "{path}: no rows in it; "),
-        (b"\n \n", "{path}: no rows in it; "),
-        (b"\n" * 6 + b'{"question_id": 7,\n', "{path}:7: not JSON ("),
-        (CONTENT + b"[1]\n", "{path}:2: a list, not a JSON object; "),
-        (CONTENT + b"\xff\n", "{path}:2: not JSON that can be read (not UTF-8); "),
+        (None, ": cannot be read (No such file or directory); check the path"),
+        (b"", ": no rows in it; "),
+        (b"\n \n", ": no rows in it; "),
+        (b"\n" * 6 + b'{"question_id": 7,\n', ":7: not JSON ("),
+        (CONTENT + b"[1]\n", ":2: a list, not a JSON object; "),
+        (CONTENT + b"\xff\n", ":2: not JSON that can be read (not UTF-8); "),
+        (CONTENT + b"\n{}", ":3: Object missing required field `"),
+        (second(question_id=None), ":2: Expected `int`, got `null` - at `$.question_id`; give"),
+        (second(question_id=True), ":2: Expected `int`, got `bool` - at `$.question_id`; give"),
+        (second(category=3), ":2: Expected `str`, got `int` - at `$.category`; give"),
+        (second(turns=[]), ":2: Expected `array` of length >= 1 - at `$.turns`; give"),
+        (second(turns="ab"), ":2: Expected `array`, got `str` - at `$.turns`; give"),
+        (second(turns=["a", " "]), ":2: Expected `str` matching regex "),
+        (second(question_id=2, turns=["a"]), ":2: 1 turns, but the first question has 2; give ev"),
+        (second(), ":2: question_id 1 is also at {path}:1; remove one"),
     ],
 )
 def test_bad_files(tmp_path, content, message):
     path = tmp_path / "questions.jsonl"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(DataError) as caught:
         read_questions(path)
-    assert str(caught.value).startswith(message.format(path=path))
+    assert str(caught.value).startswith(f"{path}{message}".replace("{path}", str(path)))
     assert "\n" not in str(caught.value)
 
 
-def test_missing_file(tmp_path):
-    with pytest.raises(
-        DataError,
-        match=r"none\.jsonl: cannot be read \(No such file or directory\); check the path",
-    ):
-        read_questions(tmp_path / "none.jsonl")
-
-
-def question(**changes: object) -> dict[str, object]:
-    return {"question_id": 1, "category": "writing", "turns": ["a", "b"]} | changes
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (question(question_id=None), "Expected `int`, got `null` - at `$.question_id`; give"),
-        (question(question_id=True), "Expected `int`, got `bool` - at `$.question_id`; give"),
-        (question(category=3), "Expected `str`, got `int` - at `$.category`; give"),
-        (question(turns=[]), "Expected `array` of length >= 1 - at `$.turns`; give"),
-        (question(turns="ab"), "Expected `array`, got `str` - at `$.turns`; give"),
-        (question(turns=["a", " "]), "Expected `str` matching regex "),
-        (question(turns=["a", "b", "c"]), "3 turns, but the first question has 2; give every "),
-        (question(question_id=0), "question_id 0 is also at {path}:1; remove one"),
-        ({}, "Object missing required field `"),
-    ],
-)
-def test_bad_questions(tmp_path, row, message):
+def test_other_fields_and_empty_lines_are_left_out(tmp_path):
     path = tmp_path / "questions.jsonl"
-    path.write_text(f"{json.dumps(question(question_id=0))}\n{json.dumps(row)}\n")
-    with pytest.raises(DataError) as caught:
-        read_questions(path)
-    assert str(caught.value).startswith(f"{path}:2: {message}".replace("{path}", str(path)))
-
-
-def test_other_fields_are_left_out(tmp_path):
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps(question(reference=[None, 3])) + "\n")
-    assert read_questions(path) == [question()]
+    row = question(category="é", reference=[None, 3])
+    path.write_text(f"{json.dumps(row, ensure_ascii=False)}\n\n", encoding="utf-8")
+    assert read_questions(path) == [question(category="é")]
 
 
 @pytest.mark.parametrize("path", sources.FILES)
 def test_local_copies_equal_the_public_files(data_dir, path):
     content = (data_dir / path).read_bytes()
     assert hashlib.sha256(content).hexdigest() == sources.FILES[path].sha256
-
-
-@pytest.mark.parametrize("name", ["question.jsonl", "question_redundant.jsonl"])
-def test_local_copies_are_two_turn_questions(data_dir, name):
-    questions = read_questions(data_dir / "mt_bench" / name)
-    assert (len(questions), len(questions[0]["turns"])) == (80, 2)
