@@ -5,8 +5,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -55,21 +54,18 @@ def penalised_draws() -> TokenChooser:
 @dataclass(frozen=True)
 class Case:
     model_type: str = "qwen2"
-    options: DraftOptions = field(default_factory=lambda: WAYS["suffix+tree"])
+    options: DraftOptions = WAYS["suffix+tree"]
     batch_size: int = 3
     exact: ExactMode | None = None
     chooser: Callable[[], TokenChooser] = greedy
     delta: int = 0
     keeps_prefixes: bool = False
 
-    def answers(self, device: str | None = None) -> list[Generation]:
+    def answers(self, device: str | None = None, model: Any = None) -> list[Generation]:
         """On that device, or as they are on the CPU."""
-        return self.answers_of(on(device, tiny_model(self.model_type)), device)
-
-    def answers_of(self, model: Any, device: str | None) -> list[Generation]:
         drafting = DraftModel(on(device, tiny_model("llama")), self.delta) if self.delta else None
         made = engine(
-            model,
+            model or on(device, tiny_model(self.model_type)),
             self.options,
             self.exact,
             batch_size=self.batch_size,
@@ -78,12 +74,8 @@ class Case:
         )
         answers = []
         for _ in range(1 + self.keeps_prefixes):
-            answers += made.generate(
-                [
-                    Sequence(ids, StopRule(8 + 3 * number), self.chooser())
-                    for number, ids in enumerate(prompts()[1:])
-                ]
-            )
+            rules = [(ids, StopRule(8 + 3 * n)) for n, ids in enumerate(prompts()[1:])]
+            answers += made.generate([Sequence(*each, self.chooser()) for each in rules])
         return answers
 
 
@@ -114,13 +106,13 @@ CORE = ("sampling", "prefix cache", "gpt_oss")
 """Those that are not slow on any device: in them are NumPy, copies, and sums in a given dtype."""
 
 
+def facts(answers: list[Generation]) -> list[Any]:
+    return [(a.token_ids, a.counts.num_forwards, a.attempts, a.spans) for a in answers]
+
+
 @functools.cache
 def on_the_cpu(name: str) -> list[Any]:
     return facts(CASES[name].answers())
-
-
-def facts(answers: list[Generation]) -> list[Any]:
-    return [(a.token_ids, a.counts.num_forwards, a.attempts, a.spans) for a in answers]
 
 
 def check_all(taken: Iterable[Taken]) -> None:
@@ -136,7 +128,7 @@ def check_all(taken: Iterable[Taken]) -> None:
         for device in DEVICES
     ],
 )
-def test_answers_are_the_same_and_each_step_is_read_once(name: str, device: str) -> None:
+def test_answers_are_the_same_and_each_step_is_read_once(name, device):
     with PretendedDevice(device) as pretended, watched(pretended) as taken:
         actual = CASES[name].answers(device)
     assert facts(actual) == on_the_cpu(name)
@@ -144,12 +136,12 @@ def test_answers_are_the_same_and_each_step_is_read_once(name: str, device: str)
     check_all(taken)
 
 
-def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
+def test_both_arms_of_a_pair_are_read_once_a_step():
     """And the model that rescores a difference is on the device, too."""
     with PretendedDevice("mps") as pretended, watched(pretended) as taken:
         model = on("mps", tiny_model("qwen2"))
         pair = PairedEngine(model, [engine(model, WAYS["suffix"], batch_size=2)])
-        requests = asked(prompts(), 12)
+        requests = asked(prompts(), 12, lambda: sampling(hf.TemperatureLogitsWarper(0.8)))
         actual: list[PairedAnswer] = []
         pair.generate(requests, lambda index, answers: actual.extend(answers))
         # The first answer, with a token of the second in its place: a difference to explain.
@@ -163,30 +155,28 @@ def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
 
 
 @pytest.mark.parametrize("is_dispatched", [True, False])
-def test_layers_on_two_devices(is_dispatched: bool) -> None:
+def test_layers_on_two_devices(is_dispatched):
     """As `parallelize=True` spreads them; a layer that nobody sends its input to is refused."""
-    name = "batch, suffix+tree"
-    case = CASES[name]
+    case = "batch, suffix+tree"
     first, second = ("embed_tokens", "rotary_emb", "layers.0"), ("layers.1", "norm")
     devices = {f"model.{name}": "cuda:0" for name in first} | {"lm_head": "cuda:1"}
     devices |= {f"model.{name}": "cuda:1" for name in second}
     with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
         model = on("cuda:0", tiny_model("qwen2"))
-        if is_dispatched:
-            dispatch_model(model, devices, main_device="cuda:0")
-            actual = case.answers_of(model, "cuda")
-            assert {str(weight.device) for weight in model.parameters()} == {"cuda:0", "cuda:1"}
-        else:
+        if not is_dispatched:
             model.model.layers[1].to("cuda:1")
             with pytest.raises(DeviceError, match="of tensors on"):
-                case.answers_of(model, "cuda")
-    if is_dispatched:
-        assert facts(actual) == on_the_cpu(name)
-        check_all(taken)
+                CASES[case].answers("cuda", model)
+            return
+        dispatch_model(model, devices, main_device="cuda:0")
+        actual = CASES[case].answers("cuda", model)
+        assert {str(weight.device) for weight in model.parameters()} == {"cuda:0", "cuda:1"}
+    assert facts(actual) == on_the_cpu(case)
+    check_all(taken)
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
+def test_what_is_measured_at_load_is_on_the_device(exact):
     with PretendedDevice("mps") as pretended:
         model = on("mps", tiny_model("mixtral"))
         check_cache(model, "copyspec", exact=exact, batch_size=2)
@@ -197,20 +187,19 @@ def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
     assert all(cost > 0 for cost in costs.values())
 
 
-SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "sampling": (
-        {"exact": False, "tree": True, "paired": True, "prefix_cache": "1GB"},
-        {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "suppress_tokens": [7]},
-    ),
-    "exact": ({"exact": True}, {"repetition_penalty": 1.1}),
-}
-"""Options of the model, and of requests."""
-
-
-@pytest.mark.parametrize("name", ["sampling", pytest.param("exact", marks=slow)])
-def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (
+            {"exact": False, "tree": True, "paired": True, "prefix_cache": "1GB"},
+            {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "suppress_tokens": [7]},
+        ),
+        pytest.param({"exact": True}, {"repetition_penalty": 1.1}, marks=slow),
+    ],
+    ids=["sampling", "exact"],
+)
+def test_lm_evals_model_is_on_the_device(options, settings, byte_model, monkeypatch):
     model, words = loaded(byte_model)
-    options, settings = SETTINGS[name]
 
     def answers(model: Any) -> list[str]:
         torch.manual_seed(0)
@@ -225,12 +214,11 @@ def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path, monkeypatc
         # The trial is given its choices, so it waits for none.
         monkeypatch.setattr("copyspec_eval.session.session.choose_cache", lambda *_, **__: choice)
         with watched(pretended) as taken:
-            actual = answers(there)
-    assert actual == wanted
+            assert answers(there) == wanted
     check_all(taken)
 
 
-def test_the_check_of_a_gpu_runs_on_one(monkeypatch: Patch) -> None:
+def test_the_check_of_a_gpu_runs_on_one(monkeypatch):
     sizes = replace(device_check._SIZES["cpu"], budget=2, rounds=1)
     monkeypatch.setitem(device_check._SIZES, "cuda", sizes)
     monkeypatch.setattr(device_check, "_DTYPES", (torch.float32,))
@@ -245,7 +233,7 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch: Patch) -> None:
     check_all(taken)
 
 
-def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
+def test_the_prefix_cache_is_in_the_hosts_memory():
     with PretendedDevice("cuda") as pretended:
         remaining = PrefixCache(10**8)
         made = engine(on("cuda", tiny_model("qwen2")), WAYS["none"], prefix_cache=remaining)
@@ -267,48 +255,39 @@ def planted(monkeypatch: Patch, item: Any, name: str, old: str, new: str) -> Non
     monkeypatch.setattr(item, name, scope[name])
 
 
-def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
+def taken_with(case: str, device: str = "cuda") -> list[Taken]:
     with PretendedDevice(device) as pretended, watched(pretended) as taken:
-        case.answers(device)
+        CASES[case].answers(device)
     return taken
 
 
-MIXES: dict[str, tuple[str, Any, str, str, str]] = {
-    "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
-    "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
-    "tokens": ("exact", row_runner, "forward", ".to(input_device(model))", ""),
-    "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
-    "a draft model": ("draft model", draft_model, "forward", ".to(input_device(model))", ""),
-}
-"""A case, and a function of ours with its text and another that leaves something on the host."""
-
-
-@pytest.mark.parametrize("name", MIXES)
-def test_a_planted_mix_of_devices_is_refused(name: str, monkeypatch: Patch) -> None:
-    case, *change = MIXES[name]
-    planted(monkeypatch, *change)
+@pytest.mark.parametrize(
+    ("case", "item", "name", "old", "new"),
+    [
+        ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
+        ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
+        ("exact", row_runner, "forward", ".to(input_device(model))", ""),
+        ("exact", attention, "_fold", ", device=mask.device", ""),
+        ("draft model", draft_model, "forward", ".to(input_device(model))", ""),
+    ],
+    ids=["a draw", "keys", "tokens", "a mask", "a draft model"],
+)
+def test_a_planted_mix_of_devices_is_refused(case, item, name, old, new, monkeypatch):
+    """A text of a function of ours, and another that leaves something on the host."""
+    planted(monkeypatch, item, name, old, new)
     with pytest.raises(DeviceError, match=r"of tensors on|NumPy cannot read"):
-        taken_with(CASES[case])
+        taken_with(case)
 
 
 SYNC, READ = "torch.cuda.synchronize()", "assert query.isfinite().all()"
 ROW = "logits[0].argmax().item(); [argmax] ="
+LISTED, EACH = "logits.argmax(-1).tolist()", "[int(token) for token in logits.argmax(-1)]"
+COLUMNS = "torch.cat(columns, -1).tolist()"
+ONE_BY_ONE = "[a + b for a, b in zip(columns[0].tolist(), columns[1].tolist())]"
 WAITS: dict[str, tuple[str, Any, str, str, str]] = {
     "a second read": ("exact", Engine, "_commit", "greedy =", "step.logits[0, 0].item(); greedy ="),
-    "a read for each token": (
-        "one row, copyspec",
-        choosing,
-        "argmax_tokens",
-        "logits.argmax(-1).tolist()",
-        "[int(token) for token in logits.argmax(-1)]",
-    ),
-    "runners-up apart": (
-        "recycling",
-        engine_module,
-        "top_tokens",
-        "torch.cat(columns, -1).tolist()",
-        "[a + b for a, b in zip(columns[0].tolist(), columns[1].tolist())]",
-    ),
+    "a read for each token": ("one row, copyspec", choosing, "argmax_tokens", LISTED, EACH),
+    "runners-up apart": ("recycling", engine_module, "top_tokens", COLUMNS, ONE_BY_ONE),
     "a synchronisation": ("batch, copyspec", Engine, "_step", "drafts =", f"{SYNC}; drafts ="),
     "a read in a layer": ("exact", attention, "_attend", "groups =", f"{READ}; groups ="),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
@@ -318,19 +297,19 @@ WAITS: dict[str, tuple[str, Any, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_a_planted_wait_is_counted(name: str, monkeypatch: Patch) -> None:
-    case, item, *change = WAITS[name]
-    planted(monkeypatch, item, *change)
-    taken = taken_with(CASES[case])
+def test_a_planted_wait_is_counted(name, monkeypatch):
+    case, *change = WAITS[name]
+    planted(monkeypatch, *change)
+    taken = taken_with(case)
     with pytest.raises(AssertionError, match="Event"):
         check_all(taken)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_planted_float64_is_refused_where_there_is_none(device: str, monkeypatch: Patch) -> None:
+def test_a_planted_float64_is_refused_where_there_is_none(device, monkeypatch):
     planted(monkeypatch, TokenChooser, "_pick", "logits[None].float()", "logits[None].double()")
     if device == "cuda":
-        assert taken_with(CASES["processors"], device)
+        assert taken_with("processors", device)
         return
     with pytest.raises(DeviceError, match=r"has no torch\.float64"):
-        taken_with(CASES["processors"], device)
+        taken_with("processors", device)
