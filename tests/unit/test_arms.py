@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -35,12 +34,12 @@ ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
         (3, "arms=3 is no list of drafters"),
     ],
 )
-def test_wrong_arms_are_refused(arms: object, message: str) -> None:
+def test_wrong_arms_are_refused(arms, message):
     with pytest.raises(OptionError, match=message):
         parse_arms(DraftOptions(), arms)
 
 
-def test_no_arms_without_answers_or_beside_a_drafter(byte_model: Path, tmp_path: Path) -> None:
+def test_no_arms_without_answers_or_beside_a_drafter(byte_model, tmp_path):
     (tmp_path / "turns.jsonl").write_text("")
     with pytest.raises(DataError, match="no sample logs"):
         read_arms(read_run(tmp_path))
@@ -48,7 +47,7 @@ def test_no_arms_without_answers_or_beside_a_drafter(byte_model: Path, tmp_path:
         evaluate_into(tmp_path, byte_model, "arms=copyspec,drafter=suffix")
 
 
-def test_shared_settings_hold_for_arms_without_their_own() -> None:
+def test_shared_settings_hold_for_arms_without_their_own():
     shared = DraftOptions(gamma=4, num_draft_tokens=7)
     arms = parse_arms(shared, ["copyspec", "copyspec+gamma=2+num_draft_tokens=0"])
     assert [(arm.gamma, arm.num_draft_tokens) for arm in arms] == [(4, 7), (2, 0)]
@@ -56,14 +55,27 @@ def test_shared_settings_hold_for_arms_without_their_own() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, byte_model: Path, questions: Path) -> Path:
+def run(tmp_path_factory, byte_model, questions):
     folder = tmp_path_factory.mktemp("arms")
     with mock.patch.dict(os.environ, COPYSPEC_DATA_DIR=str(questions)):
         evaluate_into(folder, byte_model, f"arms={ARMS}", limit=2)
     return folder
 
 
-def test_each_arm_is_a_run_that_answers_every_request(run: Path) -> None:
+def check_run(run):
+    """Its arms are lines with equal scores."""
+    recorded = read_recorded(run)
+    assert recorded.cut_short == {}
+    lines = leaderboard([recorded]).lines
+    names = ["copyspec, gamma=1, num_draft_tokens=10", "copyspec, gamma=2, num_draft_tokens=0"]
+    assert sorted(lines["drafter"]) == [*names, "suffix + store"]
+    for column, wanted in (("turns", 4), ("runs", 1), ("identical", 1.0)):
+        assert lines[column].tolist() == [wanted] * 3
+    assert len(set(lines["baseline_tokens_per_second"])) == 1
+
+
+def test_each_arm_is_a_run_that_answers_every_request(run):
+    check_run(run)
     rows = rows_in(run)
     asked = [(doc, turn) for doc in range(2) for turn in (1, 2)]
     runs = {row.run_id for row in rows}
@@ -82,33 +94,16 @@ def test_each_arm_is_a_run_that_answers_every_request(run: Path) -> None:
     assert all(each["arms"] == ["copyspec", "copyspec", "suffix + store"] for each in drafting)
 
 
-def check_lines(run: Path) -> None:
-    recorded = read_recorded(run)
-    assert recorded.cut_short == {}
-    lines = leaderboard([recorded]).lines
-    names = ["copyspec, gamma=1, num_draft_tokens=10", "copyspec, gamma=2, num_draft_tokens=0"]
-    assert sorted(lines["drafter"]) == [*names, "suffix + store"]
-    for column, wanted in (("turns", 4), ("runs", 1), ("identical", 1.0)):
-        assert lines[column].tolist() == [wanted] * 3
-    assert len(set(lines["baseline_tokens_per_second"])) == 1
-
-
-def test_arms_are_lines_with_equal_scores(run: Path) -> None:
-    check_lines(run)
-
-
 @pytest.mark.usefixtures("our_questions")
-def test_a_run_that_goes_on_is_the_same_lines(byte_model: Path, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_the_same_lines(byte_model, tmp_path):
     """What the first start answered comes from lm-eval's cache in the second."""
     for _ in range(2):
         cache = str(tmp_path / "answers")
         evaluate_into(tmp_path / "run", byte_model, f"arms={ARMS}", limit=2, use_cache=cache)
-    check_lines(tmp_path / "run")
+    check_run(tmp_path / "run")
 
 
-def test_arms_are_compared_one_by_one_and_one_wrong_arm_fails(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arms_are_compared_one_by_one_and_one_wrong_arm_fails(run, tmp_path, capsys):
     assert list(read_arms(read_run(run))) == [
         "copyspec, gamma=1, num_draft_tokens=10, delta=5",
         "copyspec, gamma=2, num_draft_tokens=0, delta=5",

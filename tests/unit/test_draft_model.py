@@ -2,9 +2,7 @@
 
 import copy
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,14 +17,13 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.reports.earlier_runs import read_traces
 from copyspec_eval.sources import read_jsonl
-from copyspec_eval.types import DraftOptions, Generation
+from copyspec_eval.types import DraftOptions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDED = REPOSITORY / "results" / "copyspec-tiny-suffix" / "turns.jsonl"
@@ -36,15 +33,15 @@ ARCHITECTURES = ["qwen2", *(pytest.param(n, marks=SLOW) for n in ("gemma2", "gpt
 DRAFTERS = ["none", pytest.param("copyspec", marks=SLOW), "suffix"]
 
 
-def plain(index: int) -> TokenChooser:
+def plain(index):
     return greedy()
 
 
-def sampled(index: int) -> TokenChooser:
+def sampled(index):
     return sampling(TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9), seed=index)
 
 
-def noisy(model: Any, noise: float) -> Any:
+def noisy(model, noise):
     other = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -54,23 +51,15 @@ def noisy(model: Any, noise: float) -> Any:
     return other
 
 
-def answers(
-    model: Any,
-    draft_model: DraftModel | None,
-    choose: Callable[[int], TokenChooser] = plain,
-    batch_size: int = 4,
-    exact: bool = False,
-    drafter: str = "none",
-) -> list[Generation]:
+def answers(model, draft_model, choose=plain, batch_size=4, exact=False, drafter="none"):
     mode = exact_mode_of(model, batch_size) if exact else None
     options = DraftOptions(drafter, gamma=2)
     made = engine(model, options, mode, batch_size=batch_size, draft_model=draft_model)
-    return made.generate(
-        [Sequence(ids, StopRule(BUDGET + n), choose(n)) for n, ids in enumerate(prompts())]
-    )
+    asked = [Sequence(ids, StopRule(BUDGET + n), choose(n)) for n, ids in enumerate(prompts())]
+    return made.generate(asked)
 
 
-def tokens(answers: list[Generation]) -> list[tuple[int, ...]]:
+def tokens(answers):
     return [answer.token_ids for answer in answers]
 
 
@@ -108,8 +97,7 @@ def test_prompts_longer_than_a_chunk(monkeypatch):
 
 
 def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can():
-    auto: Any = AutoModelForCausalLM
-    target = auto.from_pretrained(model_path(TINY)).eval()
+    target = AutoModelForCausalLM.from_pretrained(model_path(TINY)).eval()
     models, chooser = (target, noisy(target, 0.2)), sampling(TemperatureLogitsWarper(2.0))
     accepted, most, count = 0, 0.0, 0
     for row in [*read_jsonl(RECORDED)][::8]:
@@ -133,11 +121,11 @@ def test_a_draft_model_of_another_vocabulary(vocabulary, temperature):
     model = tiny_model("llama")
     other = model_from(tiny_config("llama", vocab_size=vocabulary), std=None)
 
-    def choose(seed: int) -> TokenChooser:
+    def choose(seed):
         bias = SequenceBiasLogitsProcessor([[[VOCABULARY - 1], -1.0], [[3], 0.5]])
-        if temperature is None:
-            return greedy(bias)
-        return sampling(bias, TemperatureLogitsWarper(temperature), seed=seed)
+        if temperature:
+            return sampling(bias, TemperatureLogitsWarper(temperature), seed=seed)
+        return greedy(bias)
 
     drafted = answers(model, DraftModel(other, delta=5), choose, 2)
     assert tokens(drafted) == tokens(answers(model, None, choose, 2))
@@ -155,9 +143,9 @@ def test_copying_and_a_draft_model_together_need_fewer_forwards_than_either(copy
     ][::2]
     assert len(traces) >= 10
 
-    def forced(share: float) -> Any:
+    def forced(share):
         """A model that gives the answers, but for a share of their tokens."""
-        shape: dict[str, Any] = {"vocab_size": size, "hidden_size": 8, "intermediate_size": 8}
+        shape = {"vocab_size": size, "hidden_size": 8, "intermediate_size": 8}
         shape |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
         model = model_from(tiny_config("qwen2", **shape, max_position_embeddings=1024))
         wrong = [
@@ -169,7 +157,7 @@ def test_copying_and_a_draft_model_together_need_fewer_forwards_than_either(copy
 
     target, draft_model = forced(0.0), DraftModel(forced(0.3), delta=5)
 
-    def num_forwards(drafter: str, drafting: DraftModel | None) -> int:
+    def num_forwards(drafter, drafting):
         made = engine(target, DraftOptions(drafter), None, 15, draft_model=drafting)
         total = 0
         for prompt, wanted in traces:
