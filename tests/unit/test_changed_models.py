@@ -2,10 +2,8 @@
 
 import copy
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +12,10 @@ import pytest
 import torch
 from asking import generated, model_from
 from byte_model import loaded
-from model_changes import CHANGES, Change
+from model_changes import CHANGES
 from peft import LoraConfig, get_peft_model
 from timed_models import instances
-from transformers import AutoConfig
+from tiny_models import tiny_config
 
 import copyspec_eval
 from copyspec_eval import generate
@@ -26,49 +24,44 @@ from copyspec_eval.harness.lm import CopySpecLM
 
 PROMPT = "to be or not to be, that is the question: to be or not to"
 PROMPTS = [PROMPT, "abc " * 9, "hello, hello"]
-SHAPE: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 KINDS: dict[str, dict[str, Any]] = {
-    "llama": SHAPE,
-    "mistral": SHAPE | {"hidden_size": 280, "intermediate_size": 500},  # not all values are hashed
-    "qwen2": SHAPE | {"tie_word_embeddings": True},
-    "gemma2": SHAPE | {"head_dim": 8, "sliding_window": 24, "query_pre_attn_scalar": 8},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "llama": {},
+    # Not all values are hashed.
+    "mistral": {"hidden_size": 280, "intermediate_size": 500, "sliding_window": 4096},
+    "qwen2": {"tie_word_embeddings": True},
+    "gemma2": {"sliding_window": 24},
+    "gpt2": {},
 }
 
 
 @pytest.fixture(scope="module")
-def tokenizer(byte_model: Path) -> Any:
+def tokenizer(byte_model):
     return loaded(byte_model)[1]
 
 
 @pytest.fixture(scope="module")
-def models(tokenizer: Any) -> dict[str, Any]:
+def models(tokenizer):
     return {kind: tiny_model(kind, tokenizer) for kind in KINDS}
 
 
-def tiny_model(kind: str, tokenizer: Any) -> Any:
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    shape = {"vocab_size": len(tokenizer), "initializer_range": 0.2}
-    return model_from(AutoConfig.for_model(kind, **shape, **special, **KINDS[kind]), std=None)
+def tiny_model(kind, tokenizer):
+    shape = {"vocab_size": len(tokenizer), "initializer_range": 0.2, "bos_token_id": None}
+    return model_from(tiny_config(kind, **shape, **KINDS[kind]), std=None)
 
 
-def ours(model: Any, tokenizer: Any, prompt: str = PROMPT, **more: Any) -> list[int]:
-    options = {"max_new_tokens": 20, "exact": False} | more
-    [answer] = generate(model, tokenizer, prompt, **options)
-    return list(answer.token_ids)
+def ours(model, tokenizer, prompt=PROMPT, exact=False, max_new_tokens=20, **more):
+    more |= {"exact": exact, "max_new_tokens": max_new_tokens}
+    return list(generate(model, tokenizer, prompt, **more)[0].token_ids)
 
 
-def check_fresh(model: Any, tokenizer: Any, prompt: str = PROMPT) -> None:
-    wanted = ours(copy.deepcopy(model), tokenizer, prompt, exact=True)
-    assert ours(model, tokenizer, prompt, exact=True) == wanted
+def check_fresh(model, tokenizer):
+    wanted = ours(copy.deepcopy(model), tokenizer, exact=True)
+    assert ours(model, tokenizer, exact=True) == wanted
 
 
-def check_changes(
-    model: Any, tokenizer: Any, changes: list[Change], choose: random.Random, exact: bool
-) -> None:
+def check_changes(model, tokenizer, changes, choose, exact):
     model = copy.deepcopy(model)
-    answer = partial(ours, tokenizer=tokenizer, max_new_tokens=10, exact=exact)
+    answer = partial(ours, tokenizer=tokenizer, exact=exact, max_new_tokens=10)
     answer(model, prefix_cache="1MB")
     for number, change in enumerate(changes):
         change(model, choose)
@@ -79,17 +72,16 @@ def check_changes(
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_changed_model_answers_as_a_fresh_copy(
-    change: Change, models: dict[str, Any], tokenizer: Any
-) -> None:
+def test_a_changed_model_answers_as_a_fresh_copy(change, models, tokenizer):
     kind = "gemma2" if change is made.change_the_config else "mistral"
     before = [made.add_an_adapter] * 2 if "adapter" in change.__name__ else []
     changes = [*before, change, change]
-    check_changes(models[kind], tokenizer, changes, random.Random(0), exact=False)
+    choose = random.Random(2)  # with it, each adapter is set in turn
+    check_changes(models[kind], tokenizer, changes, choose, exact=False)
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.slow)])
-def test_random_sequences_of_changes(count: int, models: dict[str, Any], tokenizer: Any) -> None:
+def test_random_sequences_of_changes(count, models, tokenizer):
     for seed in range(count):
         choose = random.Random(seed)
         kind = choose.choice([*KINDS])
@@ -97,8 +89,8 @@ def test_random_sequences_of_changes(count: int, models: dict[str, Any], tokeniz
         check_changes(models[kind], tokenizer, changes, choose, exact=seed % 4 == 0)
 
 
-def test_a_hook_of_all_modules(models: dict[str, Any], tokenizer: Any) -> None:
-    def hook(module: Any, given: Any, output: Any) -> Any:
+def test_a_hook_of_all_modules(models, tokenizer):
+    def hook(module, given, output):
         return -output if type(module) is torch.nn.Linear else None
 
     check_fresh(models["llama"], tokenizer)
@@ -110,15 +102,15 @@ def test_a_hook_of_all_modules(models: dict[str, Any], tokenizer: Any) -> None:
     check_fresh(models["llama"], tokenizer)
 
 
-def test_autocast_around_some_of_the_calls(models: dict[str, Any], tokenizer: Any) -> None:
+def test_autocast_around_some_of_the_calls(models, tokenizer):
     for dtype in (None, torch.bfloat16, None, torch.float16, torch.bfloat16):
         with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
             check_fresh(models["llama"], tokenizer)
 
 
-def test_a_model_of_peft_by_its_own_methods(tokenizer: Any) -> None:
+def test_a_model_of_peft_by_its_own_methods(tokenizer):
     adapter = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-    model: Any = get_peft_model(tiny_model("qwen2", tokenizer), adapter, "first").eval()
+    model = get_peft_model(tiny_model("qwen2", tokenizer), adapter, "first").eval()
     check_fresh(model, tokenizer)
     model.add_adapter("second", adapter)
     check_fresh(model, tokenizer)
@@ -134,7 +126,7 @@ def test_a_model_of_peft_by_its_own_methods(tokenizer: Any) -> None:
     check_fresh(model.merge_and_unload(), tokenizer)
 
 
-def test_a_model_that_is_changed_between_two_tasks_of_a_run(tokenizer: Any) -> None:
+def test_a_model_that_is_changed_between_two_tasks_of_a_run(tokenizer):
     choose, model = random.Random(5), tiny_model("qwen2", tokenizer)
     evaluated = CopySpecLM(model, tokenizer=tokenizer, exact=False)
     texts = []
@@ -147,17 +139,17 @@ def test_a_model_that_is_changed_between_two_tasks_of_a_run(tokenizer: Any) -> N
     assert len({*texts}) > 1
 
 
-def everything(model: Any) -> list[Any]:
+def everything(model):
     names = [sorted(vars(module)) for module in model.modules()]
     return [*names, repr(model.config), model.config._attn_implementation]
 
 
-def plain(model: Any, tokenizer: Any, prompt: str, **more: Any) -> list[int]:
+def plain(model, tokenizer, prompt, **more):
     return generated(model, tokenizer(prompt)["input_ids"], 20, **more)
 
 
 @pytest.mark.parametrize("num_rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_threads_over_two_models_beside_plain_generate(num_rounds: int, tokenizer: Any) -> None:
+def test_threads_over_two_models_beside_plain_generate(num_rounds, tokenizer):
     models = [tiny_model(kind, tokenizer) for kind in ("llama", "gemma2")]
     wanted = {
         (n, prompt): plain(models[n], tokenizer, prompt) for n in (0, 1) for prompt in PROMPTS
@@ -165,7 +157,7 @@ def test_threads_over_two_models_beside_plain_generate(num_rounds: int, tokenize
     before = list(map(everything, models))
     custom = partial(plain, custom_generate=copyspec_eval.custom_generate)
 
-    def work(seed: int) -> None:
+    def work(seed):
         choose = random.Random(seed)
         for _ in range(6):
             number, prompt = choose.choice([*wanted])
@@ -178,29 +170,22 @@ def test_threads_over_two_models_beside_plain_generate(num_rounds: int, tokenize
     assert list(map(everything, models)) == before
 
 
-def streamer(call: Callable[[], object]) -> Any:
-    return SimpleNamespace(put=lambda tokens: call(), end=lambda: None)
+def streamed(model, tokenizer, call):
+    streamer = SimpleNamespace(put=lambda tokens: call(), end=lambda: None)
+    return generate(model, tokenizer, PROMPT, max_new_tokens=8, streamer=streamer)
 
 
-def test_the_model_is_never_changed_not_even_while_it_answers(tokenizer: Any) -> None:
+def test_the_model_is_never_changed_not_even_while_it_answers(tokenizer):
+    """So a saved one has nothing of the engine."""
     model = tiny_model("gemma2", tokenizer)
     before, noted = everything(model), []
-    watching = streamer(lambda: noted.append(everything(model)))
-    generate(model, tokenizer, PROMPT, max_new_tokens=8, streamer=watching)
+    streamed(model, tokenizer, lambda: noted.append(everything(model)))
     assert noted
     assert all(each == before for each in (*noted, everything(model)))
 
 
-def test_a_call_from_within_a_call_of_the_same_model_is_refused(tokenizer: Any) -> None:
+def test_a_call_from_within_a_call_of_the_same_model_is_refused(tokenizer):
     model = tiny_model("llama", tokenizer)
-    calling = streamer(partial(generate, model, tokenizer, PROMPT, max_new_tokens=1))
     with pytest.raises(RequestError, match="the model is generating already"):
-        generate(model, tokenizer, PROMPT, max_new_tokens=8, streamer=calling)
-    assert generate(model, tokenizer, PROMPT, max_new_tokens=8)
-
-
-def test_a_saved_and_loaded_model_has_nothing_of_the_engine(tokenizer: Any, tmp_path: Path) -> None:
-    model = tiny_model("llama", tokenizer)
-    generate(model, tokenizer, PROMPT, max_new_tokens=8)
-    torch.save(model, tmp_path / "model.pt")
-    assert everything(torch.load(tmp_path / "model.pt", weights_only=False)) == everything(model)
+        streamed(model, tokenizer, partial(ours, model, tokenizer))
+    assert ours(model, tokenizer)

@@ -75,6 +75,8 @@ def test_a_draft_is_copied_from_its_position_into_itself(text, limit):
 def test_the_most_frequent_continuation_wins_and_of_equals_the_latest():
     assert drafted([1, 5, 1, 6, 1, 5, 2, 1]).token_ids[0] == 5
     assert drafted([1, 5, 1, 6, 2, 1]).token_ids[0] == 6
+    # At the end of the text it continues periodically.
+    assert drafted([7, 8, 9] * 3, [0.0] * 12).token_ids == (7, 8, 9) * 4
 
 
 def test_the_length_follows_the_probabilities():
@@ -87,10 +89,6 @@ def test_the_length_follows_the_probabilities():
         assert len(drafted(text, [threshold - 1e-9] * 50).token_ids) == length
     assert drafted(text, [1.0] * 50) == Draft()
     assert len(drafted(text, [0.0] * 2 + [1.0] * 50).token_ids) == 2
-
-
-def test_at_the_end_of_the_text_it_continues_periodically():
-    assert drafted([7, 8, 9] * 3, [0.0] * 12).token_ids == (7, 8, 9) * 4
 
 
 def step(drafter, accepted, native):
