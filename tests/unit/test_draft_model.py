@@ -140,8 +140,8 @@ def test_copying_and_a_draft_model_together_need_fewer_forwards_than_either(copy
         (trace.prompt_ids, trace.answer_ids)
         for trace in read_traces(data_dir / "traces" / "mt_redundant__qwen2.5-7b.jsonl")
         if trace.turn == 2 and len(trace.prompt_ids) < 600 and 50 < len(trace.answer_ids) < 250
-    ][::2]
-    assert len(traces) >= 10
+    ][::4]
+    assert len(traces) > 5
 
     def forced(share):
         """A model that gives the answers, but for a share of their tokens."""
