@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -36,71 +34,76 @@ ARMS = "none:copyspec+gamma=1:copyspec+gamma=2+num_draft_tokens=0:suffix+store"
         (3, "arms=3 is no list of drafters"),
     ],
 )
-def test_wrong_arms_are_refused(arms: object, message: str) -> None:
+def test_wrong_arms_are_refused(arms, message):
     with pytest.raises(OptionError, match=message):
         parse_arms(DraftOptions(), arms)
 
 
-def test_shared_settings_hold_for_arms_without_their_own() -> None:
+def test_no_arms_without_answers_or_beside_a_drafter(byte_model, tmp_path):
+    (tmp_path / "turns.jsonl").write_text("")
+    with pytest.raises(DataError, match="no sample logs"):
+        read_arms(read_run(tmp_path))
+    with pytest.raises(OptionError, match="names the drafters; leave drafter=suffix out"):
+        evaluate_into(tmp_path, byte_model, "arms=copyspec,drafter=suffix")
+
+
+def test_shared_settings_hold_for_arms_without_their_own():
     shared = DraftOptions(gamma=4, num_draft_tokens=7)
-    first, second = parse_arms(shared, ["copyspec", "copyspec+gamma=2+num_draft_tokens=0"])
-    assert (first.gamma, first.num_draft_tokens) == (4, 7)
-    assert (second.gamma, second.num_draft_tokens) == (2, 0)
+    arms = parse_arms(shared, ["copyspec", "copyspec+gamma=2+num_draft_tokens=0"])
+    assert [(arm.gamma, arm.num_draft_tokens) for arm in arms] == [(4, 7), (2, 0)]
     assert parse_arms(shared, None) == (shared,)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, byte_model: Path, questions: Path) -> Path:
+def run(tmp_path_factory, byte_model, questions):
     folder = tmp_path_factory.mktemp("arms")
     with mock.patch.dict(os.environ, COPYSPEC_DATA_DIR=str(questions)):
-        evaluate_into(folder, byte_model, f"arms={ARMS}", limit=4)
+        evaluate_into(folder, byte_model, f"arms={ARMS}", limit=2)
     return folder
 
 
-def test_every_arm_answers_every_request(run: Path) -> None:
+def check_run(run):
+    """Its arms are lines with equal scores."""
+    recorded = read_recorded(run)
+    assert recorded.cut_short == {}
+    lines = leaderboard([recorded]).lines
+    names = ["copyspec, gamma=1, num_draft_tokens=10", "copyspec, gamma=2, num_draft_tokens=0"]
+    assert sorted(lines["drafter"]) == [*names, "suffix + store"]
+    for column, wanted in (("turns", 4), ("runs", 1), ("identical", 1.0)):
+        assert lines[column].tolist() == [wanted] * 3
+    assert len(set(lines["baseline_tokens_per_second"])) == 1
+
+
+def test_each_arm_is_a_run_that_answers_every_request(run):
+    check_run(run)
     rows = rows_in(run)
-    asked = [(doc, turn) for doc in range(4) for turn in (1, 2)]
+    asked = [(doc, turn) for doc in range(2) for turn in (1, 2)]
     runs = {row.run_id for row in rows}
-    assert len(runs) == 3
     answered = [(row.run_id, row.doc_id, row.turn) for row in rows]
     assert sorted(answered) == sorted((run_id, *each) for run_id in runs for each in asked)
     assert all(row.baseline and row.token_ids == row.baseline.token_ids for row in rows)
     assert not any(row.baseline and row.baseline.difference for row in rows)
     baselines = {(row.doc_id, row.turn, str(row.baseline.counts)) for row in rows if row.baseline}
     assert len(baselines) == len(asked), "one baseline for all arms"
-
-
-def test_each_arm_is_a_run_with_its_own_settings(run: Path) -> None:
+    drafts = {row.run_id: row.counts.drafts for row in rows if row.drafter == "copyspec"}
+    assert [*map(bool, drafts.values())] == [True, False], "looking alone copies nothing"
     drafting = [manifest.spec.drafting for manifest in read_manifests(run, []).values()]
-    assert [each["drafter"] for each in drafting] == ["copyspec", "copyspec", "suffix"]
-    assert [each["gamma"] for each in drafting] == [1, 2, 3]
+    settings = [(each["drafter"], each["gamma"]) for each in drafting]
+    assert settings == [("copyspec", 1), ("copyspec", 2), ("suffix", 3)]
     assert drafting[1]["num_draft_tokens"] == 0
     assert all(each["arms"] == ["copyspec", "copyspec", "suffix + store"] for each in drafting)
-    drafts = {row.run_id: row.counts.drafts for row in rows_in(run) if row.drafter == "copyspec"}
-    assert [*map(bool, drafts.values())] == [True, False], "looking alone copies nothing"
 
 
-def test_arms_are_lines_with_equal_scores(run: Path) -> None:
-    recorded = read_recorded(run)
-    assert recorded.cut_short == {}
-    board = leaderboard([recorded])
-    assert list(board.lines["turns"]) == [8, 8, 8]
-    names = ["copyspec, gamma=1, num_draft_tokens=10", "copyspec, gamma=2, num_draft_tokens=0"]
-    assert sorted(board.lines["drafter"]) == [*names, "suffix + store"]
-    assert board.lines["identical"].tolist() == [1.0] * 3
-    assert len(set(board.lines["baseline_tokens_per_second"])) == 1
+@pytest.mark.usefixtures("our_questions")
+def test_a_run_that_goes_on_is_the_same_lines(byte_model, tmp_path):
+    """What the first start answered comes from lm-eval's cache in the second."""
+    for _ in range(2):
+        cache = str(tmp_path / "answers")
+        evaluate_into(tmp_path / "run", byte_model, f"arms={ARMS}", limit=2, use_cache=cache)
+    check_run(tmp_path / "run")
 
 
-def test_arms_are_compared_one_by_one_and_one_wrong_arm_fails(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(run, tmp_path / "forged")
-    file = tmp_path / "forged" / "turns.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows[-1]["token_ids"][0] += 1
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["compare", str(tmp_path / "forged")]) == 1
-    capsys.readouterr()
+def test_arms_are_compared_one_by_one_and_one_wrong_arm_fails(run, tmp_path, capsys):
     assert list(read_arms(read_run(run))) == [
         "copyspec, gamma=1, num_draft_tokens=10, delta=5",
         "copyspec, gamma=2, num_draft_tokens=0, delta=5",
@@ -108,27 +111,9 @@ def test_arms_are_compared_one_by_one_and_one_wrong_arm_fails(
     ]
     assert main(["compare", str(run)]) == 0
     assert capsys.readouterr().out.count("identical") >= 3
-
-
-def test_a_run_that_goes_on_is_the_same_lines(
-    byte_model: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the first start answered comes from lm-eval's cache in the second."""
-    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
-    cache: dict[str, Any] = {"use_cache": str(tmp_path / "answers")}
-    out = tmp_path / "run"
-    evaluate_into(out, byte_model, f"arms={ARMS}", limit=2, **cache)
-    evaluate_into(out, byte_model, f"arms={ARMS}", limit=2, **cache)
-    recorded = read_recorded(out)
-    assert recorded.cut_short == {}
-    board = leaderboard([recorded])
-    assert list(board.lines["turns"]) == [4, 4, 4]
-    assert board.lines["runs"].tolist() == [1, 1, 1]
-
-
-def test_no_arms_without_answers_or_beside_a_drafter(byte_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "turns.jsonl").write_text("")
-    with pytest.raises(DataError, match="no sample logs"):
-        read_arms(read_run(tmp_path))
-    with pytest.raises(OptionError, match="names the drafters; leave drafter=suffix out"):
-        evaluate_into(tmp_path, byte_model, "arms=copyspec,drafter=suffix")
+    forged = tmp_path / "forged"
+    shutil.copytree(run, forged)
+    rows = [json.loads(line) for line in (forged / "turns.jsonl").read_text().splitlines()]
+    rows[-1]["token_ids"][0] += 1
+    (forged / "turns.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["compare", str(forged)]) == 1

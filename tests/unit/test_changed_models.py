@@ -2,21 +2,20 @@
 
 import copy
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import model_changes as made
 import pytest
 import torch
 from asking import generated, model_from
 from byte_model import loaded
-from lm_eval.api.instance import Instance
-from model_changes import CHANGES, Change
+from model_changes import CHANGES
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig
+from timed_models import instances
+from tiny_models import tiny_config
 
 import copyspec_eval
 from copyspec_eval import generate
@@ -25,78 +24,64 @@ from copyspec_eval.harness.lm import CopySpecLM
 
 PROMPT = "to be or not to be, that is the question: to be or not to"
 PROMPTS = [PROMPT, "abc " * 9, "hello, hello"]
-SHAPE: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 KINDS: dict[str, dict[str, Any]] = {
-    "llama": SHAPE,
-    "mistral": SHAPE | {"hidden_size": 280, "intermediate_size": 500},  # not all values are hashed
-    "qwen2": SHAPE | {"tie_word_embeddings": True},
-    "gemma2": SHAPE | {"head_dim": 8, "sliding_window": 24, "query_pre_attn_scalar": 8},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "llama": {},
+    # Not all values are hashed.
+    "mistral": {"hidden_size": 280, "intermediate_size": 500, "sliding_window": 4096},
+    "qwen2": {"tie_word_embeddings": True},
+    "gemma2": {"sliding_window": 24},
+    "gpt2": {},
 }
 
 
 @pytest.fixture(scope="module")
-def tokenizer(byte_model: Path) -> Any:
+def tokenizer(byte_model):
     return loaded(byte_model)[1]
 
 
 @pytest.fixture(scope="module")
-def models(tokenizer: Any) -> dict[str, Any]:
+def models(tokenizer):
     return {kind: tiny_model(kind, tokenizer) for kind in KINDS}
 
 
-def tiny_model(kind: str, tokenizer: Any) -> Any:
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    shape = {"vocab_size": len(tokenizer), "initializer_range": 0.2}
-    return model_from(AutoConfig.for_model(kind, **shape, **special, **KINDS[kind]), std=None)
+def tiny_model(kind, tokenizer):
+    shape = {"vocab_size": len(tokenizer), "initializer_range": 0.2, "bos_token_id": None}
+    return model_from(tiny_config(kind, **shape, **KINDS[kind]), std=None)
 
 
-class Door(NamedTuple):
-    tokenizer: Any
-    size: int = 20
-    exact: bool = True
-
-    def ours(self, model: Any, prompt: str, **more: Any) -> list[int]:
-        [answer] = generate(
-            model, self.tokenizer, prompt, max_new_tokens=self.size, exact=self.exact, **more
-        )
-        return list(answer.token_ids)
-
-    def plain(self, model: Any, prompt: str, **more: Any) -> list[int]:
-        ids = self.tokenizer(prompt)["input_ids"]
-        return generated(model, ids, self.size, **more)
-
-    def custom(self, model: Any, prompt: str) -> list[int]:
-        return self.plain(model, prompt, custom_generate=copyspec_eval.custom_generate)
+def ours(model, tokenizer, prompt=PROMPT, exact=False, max_new_tokens=20, **more):
+    more |= {"exact": exact, "max_new_tokens": max_new_tokens}
+    return list(generate(model, tokenizer, prompt, **more)[0].token_ids)
 
 
-def check_changes(
-    model: Any, tokenizer: Any, changes: list[Change], choose: random.Random, exact: bool
-) -> None:
+def check_fresh(model, tokenizer):
+    wanted = ours(copy.deepcopy(model), tokenizer, exact=True)
+    assert ours(model, tokenizer, exact=True) == wanted
+
+
+def check_changes(model, tokenizer, changes, choose, exact):
     model = copy.deepcopy(model)
-    answer = Door(tokenizer, 10, exact).ours
-    answer(model, PROMPT, prefix_cache="1MB")
+    answer = partial(ours, tokenizer=tokenizer, exact=exact, max_new_tokens=10)
+    answer(model, prefix_cache="1MB")
     for number, change in enumerate(changes):
         change(model, choose)
-        fresh = answer(copy.deepcopy(model), PROMPT, prefix_cache=0)
+        fresh = answer(copy.deepcopy(model), prefix_cache=0)
         names = [each.__name__ for each in changes[: number + 1]]
         for size in (0, "1MB"):
-            assert answer(model, PROMPT, prefix_cache=size) == fresh, (names, size)
+            assert answer(model, prefix_cache=size) == fresh, (names, size)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_changed_model_answers_as_a_fresh_copy(
-    change: Change, models: dict[str, Any], tokenizer: Any
-) -> None:
+def test_a_changed_model_answers_as_a_fresh_copy(change, models, tokenizer):
     kind = "gemma2" if change is made.change_the_config else "mistral"
-    before = [made.add_an_adapter] if "adapter" in change.__name__ else []
+    before = [made.add_an_adapter] * 2 if "adapter" in change.__name__ else []
     changes = [*before, change, change]
-    check_changes(models[kind], tokenizer, changes, random.Random(0), exact=False)
+    choose = random.Random(2)  # with it, each adapter is set in turn
+    check_changes(models[kind], tokenizer, changes, choose, exact=False)
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.slow)])
-def test_random_sequences_of_changes(count: int, models: dict[str, Any], tokenizer: Any) -> None:
+def test_random_sequences_of_changes(count, models, tokenizer):
     for seed in range(count):
         choose = random.Random(seed)
         kind = choose.choice([*KINDS])
@@ -104,13 +89,8 @@ def test_random_sequences_of_changes(count: int, models: dict[str, Any], tokeniz
         check_changes(models[kind], tokenizer, changes, choose, exact=seed % 4 == 0)
 
 
-def check_fresh(model: Any, tokenizer: Any, prompt: str = PROMPT) -> None:
-    answer = Door(tokenizer).ours
-    assert answer(model, prompt) == answer(copy.deepcopy(model), prompt)
-
-
-def test_a_hook_of_all_modules(models: dict[str, Any], tokenizer: Any) -> None:
-    def hook(module: Any, given: Any, output: Any) -> Any:
+def test_a_hook_of_all_modules(models, tokenizer):
+    def hook(module, given, output):
         return -output if type(module) is torch.nn.Linear else None
 
     check_fresh(models["llama"], tokenizer)
@@ -122,15 +102,15 @@ def test_a_hook_of_all_modules(models: dict[str, Any], tokenizer: Any) -> None:
     check_fresh(models["llama"], tokenizer)
 
 
-def test_autocast_around_some_of_the_calls(models: dict[str, Any], tokenizer: Any) -> None:
+def test_autocast_around_some_of_the_calls(models, tokenizer):
     for dtype in (None, torch.bfloat16, None, torch.float16, torch.bfloat16):
         with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
             check_fresh(models["llama"], tokenizer)
 
 
-def test_a_model_of_peft_by_its_own_methods(tokenizer: Any) -> None:
+def test_a_model_of_peft_by_its_own_methods(tokenizer):
     adapter = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-    model: Any = get_peft_model(tiny_model("qwen2", tokenizer), adapter, "first").eval()
+    model = get_peft_model(tiny_model("qwen2", tokenizer), adapter, "first").eval()
     check_fresh(model, tokenizer)
     model.add_adapter("second", adapter)
     check_fresh(model, tokenizer)
@@ -146,28 +126,12 @@ def test_a_model_of_peft_by_its_own_methods(tokenizer: Any) -> None:
     check_fresh(model.merge_and_unload(), tokenizer)
 
 
-def test_a_chat_with_a_model_between_whose_turns_an_adapter_is_set(tokenizer: Any) -> None:
-    """The next turn's keys and values must not be those of another adapter."""
-    choose, model = random.Random(1), tiny_model("llama", tokenizer)
-    for change in [made.add_an_adapter] * 2 + [made.set_an_adapter] * 4:
-        change(model, choose)
-        if change is made.set_an_adapter:
-            check_fresh(model, tokenizer, PROMPT * 3)
-
-
-def test_a_model_that_is_changed_between_two_tasks_of_a_run(tokenizer: Any) -> None:
-    choose = random.Random(5)
-    model = tiny_model("qwen2", tokenizer)
+def test_a_model_that_is_changed_between_two_tasks_of_a_run(tokenizer):
+    choose, model = random.Random(5), tiny_model("qwen2", tokenizer)
     evaluated = CopySpecLM(model, tokenizer=tokenizer, exact=False)
-    settings = {"until": [], "max_gen_toks": 12}
     texts = []
-    for change in (
-        made.add_an_adapter,
-        made.swap_all_weights,
-        made.hook_with_a_state,
-        made.hook_with_a_state,
-    ):
-        request = Instance("generate_until", {}, (PROMPT, settings), 0, ("task", 0, 1))
+    for change in (made.add_an_adapter, made.swap_all_weights, *[made.hook_with_a_state] * 2):
+        [request] = instances({"until": [], "max_gen_toks": 12}, contexts=[PROMPT])
         texts += evaluated.generate_until([request], disable_tqdm=True)
         fresh = CopySpecLM(copy.deepcopy(model), tokenizer=tokenizer, exact=False)
         assert fresh.generate_until([request], disable_tqdm=True) == texts[-1:]
@@ -175,66 +139,53 @@ def test_a_model_that_is_changed_between_two_tasks_of_a_run(tokenizer: Any) -> N
     assert len({*texts}) > 1
 
 
-def everything(model: Any) -> list[Any]:
+def everything(model):
     names = [sorted(vars(module)) for module in model.modules()]
     return [*names, repr(model.config), model.config._attn_implementation]
 
 
-@pytest.mark.parametrize("num_rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_threads_over_two_models_beside_plain_generate(num_rounds: int, tokenizer: Any) -> None:
-    models = [tiny_model(kind, tokenizer) for kind in ("llama", "gemma2")]
-    door = Door(tokenizer, exact=False)
-    wanted = {(n, prompt): door.plain(models[n], prompt) for n in (0, 1) for prompt in PROMPTS}
-    before = list(map(everything, models))
-    answers: list[tuple[int, str, str, object]] = []
+def plain(model, tokenizer, prompt, **more):
+    return generated(model, tokenizer(prompt)["input_ids"], 20, **more)
 
-    def work(seed: int) -> None:
+
+@pytest.mark.parametrize("num_rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_threads_over_two_models_beside_plain_generate(num_rounds, tokenizer):
+    models = [tiny_model(kind, tokenizer) for kind in ("llama", "gemma2")]
+    wanted = {
+        (n, prompt): plain(models[n], tokenizer, prompt) for n in (0, 1) for prompt in PROMPTS
+    }
+    before = list(map(everything, models))
+    custom = partial(plain, custom_generate=copyspec_eval.custom_generate)
+
+    def work(seed):
         choose = random.Random(seed)
         for _ in range(6):
             number, prompt = choose.choice([*wanted])
-            way = choose.choice([door.ours, door.plain, door.custom])
-            answers.append((number, prompt, way.__name__, way(models[number], prompt)))
+            way: Any = choose.choice([ours, plain, custom])
+            assert way(models[number], tokenizer, prompt) == wanted[number, prompt], way
 
     for start in range(0, 4 * num_rounds, 4):
         with ThreadPoolExecutor(4) as pool:
             [*pool.map(work, range(start, start + 4))]
-    assert len(answers) == num_rounds * 4 * 6
-    assert not [each for each in answers if each[3] != wanted[each[0], each[1]]]
     assert list(map(everything, models)) == before
 
 
-class Calling:
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.call = call
-
-    def put(self, tokens: torch.Tensor) -> None:
-        self.call()
-
-    def end(self) -> None:
-        pass
+def streamed(model, tokenizer, call):
+    streamer = SimpleNamespace(put=lambda tokens: call(), end=lambda: None)
+    return generate(model, tokenizer, PROMPT, max_new_tokens=8, streamer=streamer)
 
 
-def test_the_model_is_never_changed_not_even_while_it_answers(tokenizer: Any) -> None:
+def test_the_model_is_never_changed_not_even_while_it_answers(tokenizer):
+    """So a saved one has nothing of the engine."""
     model = tiny_model("gemma2", tokenizer)
     before, noted = everything(model), []
-    streamer = Calling(lambda: noted.append(everything(model)))
-    generate(model, tokenizer, PROMPT, max_new_tokens=8, streamer=streamer)
+    streamed(model, tokenizer, lambda: noted.append(everything(model)))
     assert noted
-    assert all(each == before for each in noted)
-    assert everything(model) == before
+    assert all(each == before for each in (*noted, everything(model)))
 
 
-def test_a_call_from_within_a_call_of_the_same_model_is_refused(tokenizer: Any) -> None:
+def test_a_call_from_within_a_call_of_the_same_model_is_refused(tokenizer):
     model = tiny_model("llama", tokenizer)
-    streamer = Calling(partial(generate, model, tokenizer, PROMPT, max_new_tokens=1))
     with pytest.raises(RequestError, match="the model is generating already"):
-        generate(model, tokenizer, PROMPT, max_new_tokens=8, streamer=streamer)
-    assert generate(model, tokenizer, PROMPT, max_new_tokens=8)
-
-
-def test_a_saved_and_loaded_model_has_nothing_of_the_engine(tokenizer: Any, tmp_path: Path) -> None:
-    model = tiny_model("llama", tokenizer)
-    generate(model, tokenizer, PROMPT, max_new_tokens=8)
-    torch.save(model, tmp_path / "model.pt")
-    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
-    assert everything(loaded) == everything(model)
+        streamed(model, tokenizer, partial(ours, model, tokenizer))
+    assert ours(model, tokenizer)

@@ -5,8 +5,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -38,8 +37,6 @@ from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
-Patch = pytest.MonkeyPatch
-
 slow = pytest.mark.slow
 DEVICES = ("cuda", "mps", "xpu")
 FIXED, INVARIANT = ExactMode(16), ExactMode()
@@ -55,21 +52,18 @@ def penalised_draws() -> TokenChooser:
 @dataclass(frozen=True)
 class Case:
     model_type: str = "qwen2"
-    options: DraftOptions = field(default_factory=lambda: WAYS["suffix+tree"])
+    options: DraftOptions = WAYS["suffix+tree"]
     batch_size: int = 3
     exact: ExactMode | None = None
     chooser: Callable[[], TokenChooser] = greedy
     delta: int = 0
     keeps_prefixes: bool = False
 
-    def answers(self, device: str | None = None) -> list[Generation]:
+    def answers(self, device: str | None = None, model: Any = None) -> list[Generation]:
         """On that device, or as they are on the CPU."""
-        return self.answers_of(on(device, tiny_model(self.model_type)), device)
-
-    def answers_of(self, model: Any, device: str | None) -> list[Generation]:
         drafting = DraftModel(on(device, tiny_model("llama")), self.delta) if self.delta else None
         made = engine(
-            model,
+            model or on(device, tiny_model(self.model_type)),
             self.options,
             self.exact,
             batch_size=self.batch_size,
@@ -78,12 +72,8 @@ class Case:
         )
         answers = []
         for _ in range(1 + self.keeps_prefixes):
-            answers += made.generate(
-                [
-                    Sequence(ids, StopRule(8 + 3 * number), self.chooser())
-                    for number, ids in enumerate(prompts()[1:])
-                ]
-            )
+            rules = [(ids, StopRule(8 + 3 * n)) for n, ids in enumerate(prompts()[1:])]
+            answers += made.generate([Sequence(*each, self.chooser()) for each in rules])
         return answers
 
 
@@ -114,18 +104,26 @@ CORE = ("sampling", "prefix cache", "gpt_oss")
 """Those that are not slow on any device: in them are NumPy, copies, and sums in a given dtype."""
 
 
+def facts(answers: list[Generation]) -> list[Any]:
+    return [(a.token_ids, a.counts.num_forwards, a.attempts, a.spans) for a in answers]
+
+
 @functools.cache
 def on_the_cpu(name: str) -> list[Any]:
     return facts(CASES[name].answers())
 
 
-def facts(answers: list[Generation]) -> list[Any]:
-    return [(a.token_ids, a.counts.num_forwards, a.attempts, a.spans) for a in answers]
-
-
 def check_all(taken: Iterable[Taken]) -> None:
     for one in taken:
         one.check()
+
+
+def checked_facts(name: str, device: str) -> list[Any]:
+    with PretendedDevice(device) as pretended, watched(pretended) as taken:
+        actual = CASES[name].answers(device)
+    assert {one.what for one in taken} == {"prefill", "step"}
+    check_all(taken)
+    return facts(actual)
 
 
 @pytest.mark.parametrize(
@@ -136,20 +134,16 @@ def check_all(taken: Iterable[Taken]) -> None:
         for device in DEVICES
     ],
 )
-def test_answers_are_the_same_and_each_step_is_read_once(name: str, device: str) -> None:
-    with PretendedDevice(device) as pretended, watched(pretended) as taken:
-        actual = CASES[name].answers(device)
-    assert facts(actual) == on_the_cpu(name)
-    assert {one.what for one in taken} == {"prefill", "step"}
-    check_all(taken)
+def test_answers_are_the_same_and_each_step_is_read_once(name, device):
+    assert checked_facts(name, device) == on_the_cpu(name)
 
 
-def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
+def test_both_arms_of_a_pair_are_read_once_a_step():
     """And the model that rescores a difference is on the device, too."""
     with PretendedDevice("mps") as pretended, watched(pretended) as taken:
         model = on("mps", tiny_model("qwen2"))
         pair = PairedEngine(model, [engine(model, WAYS["suffix"], batch_size=2)])
-        requests = asked(prompts(), 12)
+        requests = asked(prompts(), 12, lambda: sampling(hf.TemperatureLogitsWarper(0.8)))
         actual: list[PairedAnswer] = []
         pair.generate(requests, lambda index, answers: actual.extend(answers))
         # The first answer, with a token of the second in its place: a difference to explain.
@@ -163,30 +157,28 @@ def test_both_arms_of_a_pair_are_read_once_a_step() -> None:
 
 
 @pytest.mark.parametrize("is_dispatched", [True, False])
-def test_layers_on_two_devices(is_dispatched: bool) -> None:
+def test_layers_on_two_devices(is_dispatched):
     """As `parallelize=True` spreads them; a layer that nobody sends its input to is refused."""
-    name = "batch, suffix+tree"
-    case = CASES[name]
+    case = "batch, suffix+tree"
     first, second = ("embed_tokens", "rotary_emb", "layers.0"), ("layers.1", "norm")
     devices = {f"model.{name}": "cuda:0" for name in first} | {"lm_head": "cuda:1"}
     devices |= {f"model.{name}": "cuda:1" for name in second}
     with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
         model = on("cuda:0", tiny_model("qwen2"))
-        if is_dispatched:
-            dispatch_model(model, devices, main_device="cuda:0")
-            actual = case.answers_of(model, "cuda")
-            assert {str(weight.device) for weight in model.parameters()} == {"cuda:0", "cuda:1"}
-        else:
+        if not is_dispatched:
             model.model.layers[1].to("cuda:1")
             with pytest.raises(DeviceError, match="of tensors on"):
-                case.answers_of(model, "cuda")
-    if is_dispatched:
-        assert facts(actual) == on_the_cpu(name)
-        check_all(taken)
+                CASES[case].answers("cuda", model)
+            return
+        dispatch_model(model, devices, main_device="cuda:0")
+        actual = CASES[case].answers("cuda", model)
+        assert {str(weight.device) for weight in model.parameters()} == {"cuda:0", "cuda:1"}
+    assert facts(actual) == on_the_cpu(case)
+    check_all(taken)
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
+def test_what_is_measured_at_load_is_on_the_device(exact):
     with PretendedDevice("mps") as pretended:
         model = on("mps", tiny_model("mixtral"))
         check_cache(model, "copyspec", exact=exact, batch_size=2)
@@ -197,22 +189,12 @@ def test_what_is_measured_at_load_is_on_the_device(exact: bool) -> None:
     assert all(cost > 0 for cost in costs.values())
 
 
-SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "sampling": (
-        {"exact": False, "tree": True, "paired": True, "prefix_cache": "1GB"},
-        {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "suppress_tokens": [7]},
-    ),
-    "exact": ({"exact": True}, {"repetition_penalty": 1.1}),
-}
-"""Options of the model, and of requests."""
-
-
-@pytest.mark.parametrize("name", ["sampling", pytest.param("exact", marks=slow)])
-def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path, monkeypatch: Patch) -> None:
+def test_lm_evals_model_is_on_the_device(byte_model, monkeypatch):
     model, words = loaded(byte_model)
-    options, settings = SETTINGS[name]
+    options: dict[str, Any] = {"exact": False, "tree": True, "paired": True, "prefix_cache": "1GB"}
+    settings = {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "suppress_tokens": [7]}
 
-    def answers(model: Any) -> list[str]:
+    def answers(model):
         torch.manual_seed(0)
         lm = CopySpecLM(pretrained=model, tokenizer=words, batch_size=2, **options)
         given = {"max_gen_toks": 10, **settings}
@@ -225,12 +207,11 @@ def test_lm_evals_model_is_on_the_device(name: str, byte_model: Path, monkeypatc
         # The trial is given its choices, so it waits for none.
         monkeypatch.setattr("copyspec_eval.session.session.choose_cache", lambda *_, **__: choice)
         with watched(pretended) as taken:
-            actual = answers(there)
-    assert actual == wanted
+            assert answers(there) == wanted
     check_all(taken)
 
 
-def test_the_check_of_a_gpu_runs_on_one(monkeypatch: Patch) -> None:
+def test_the_check_of_a_gpu_runs_on_one(monkeypatch):
     sizes = replace(device_check._SIZES["cpu"], budget=2, rounds=1)
     monkeypatch.setitem(device_check._SIZES, "cuda", sizes)
     monkeypatch.setattr(device_check, "_DTYPES", (torch.float32,))
@@ -245,7 +226,7 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch: Patch) -> None:
     check_all(taken)
 
 
-def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
+def test_the_prefix_cache_is_in_the_hosts_memory():
     with PretendedDevice("cuda") as pretended:
         remaining = PrefixCache(10**8)
         made = engine(on("cuda", tiny_model("qwen2")), WAYS["none"], prefix_cache=remaining)
@@ -254,83 +235,44 @@ def test_the_prefix_cache_is_in_the_hosts_memory() -> None:
         assert {pretended.owner_of(tensor) for each in states for tensor, _ in each} == {HOST}
 
 
-# What the pretence itself is worth.
-
-
-def planted(monkeypatch: Patch, item: Any, name: str, old: str, new: str) -> None:
-    """Change the text of a function, where it stands once, for the time of a test."""
+def planted(item: Any, name: str, old: str, new: str) -> Any:
+    """A function of ours, with another text where `old` stands once in it."""
     function = inspect.unwrap(getattr(item, name))
     text = "from __future__ import annotations\n" + textwrap.dedent(inspect.getsource(function))
     assert text.count(old) == 1
     scope: dict[str, Any] = {}
     exec(compile(text.replace(old, new), name, "exec"), function.__globals__, scope)
-    monkeypatch.setattr(item, name, scope[name])
+    return scope[name]
 
 
-def taken_with(case: Case, device: str = "cuda") -> list[Taken]:
-    with PretendedDevice(device) as pretended, watched(pretended) as taken:
-        case.answers(device)
-    return taken
-
-
-MIXES: dict[str, tuple[str, Any, str, str, str]] = {
+SYNC, SECOND = "torch.cuda.synchronize(); drafts =", "step.logits[0, 0].item(); greedy ="
+READ = "assert query.isfinite().all(); groups ="
+ROW = "logits[0].argmax().item(); [argmax] ="
+LISTED, EACH = "logits.argmax(-1).tolist()", "[int(token) for token in logits.argmax(-1)]"
+COLUMNS = "torch.cat(columns, -1).tolist()"
+ONE_BY_ONE = "[a + b for a, b in zip(columns[0].tolist(), columns[1].tolist())]"
+TO_DEVICE = ".to(input_device(model))"
+PLANTED: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
-    "tokens": ("exact", row_runner, "forward", ".to(input_device(model))", ""),
+    "tokens": ("exact", row_runner, "forward", TO_DEVICE, ""),
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
-    "a draft model": ("draft model", draft_model, "forward", ".to(input_device(model))", ""),
-}
-"""A case, and a function of ours with its text and another that leaves something on the host."""
-
-
-@pytest.mark.parametrize("name", MIXES)
-def test_a_planted_mix_of_devices_is_refused(name: str, monkeypatch: Patch) -> None:
-    case, *change = MIXES[name]
-    planted(monkeypatch, *change)
-    with pytest.raises(DeviceError, match=r"of tensors on|NumPy cannot read"):
-        taken_with(CASES[case])
-
-
-SYNC, READ = "torch.cuda.synchronize()", "assert query.isfinite().all()"
-ROW = "logits[0].argmax().item(); [argmax] ="
-WAITS: dict[str, tuple[str, Any, str, str, str]] = {
-    "a second read": ("exact", Engine, "_commit", "greedy =", "step.logits[0, 0].item(); greedy ="),
-    "a read for each token": (
-        "one row, copyspec",
-        choosing,
-        "argmax_tokens",
-        "logits.argmax(-1).tolist()",
-        "[int(token) for token in logits.argmax(-1)]",
-    ),
-    "runners-up apart": (
-        "recycling",
-        engine_module,
-        "top_tokens",
-        "torch.cat(columns, -1).tolist()",
-        "[a + b for a, b in zip(columns[0].tolist(), columns[1].tolist())]",
-    ),
-    "a synchronisation": ("batch, copyspec", Engine, "_step", "drafts =", f"{SYNC}; drafts ="),
-    "a read in a layer": ("exact", attention, "_attend", "groups =", f"{READ}; groups ="),
+    "a draft model": ("draft model", draft_model, "forward", TO_DEVICE, ""),
+    "a second read": ("exact", Engine, "_commit", "greedy =", SECOND),
+    "a read for each token": ("one row, copyspec", choosing, "argmax_tokens", LISTED, EACH),
+    "runners-up apart": ("recycling", engine_module, "top_tokens", COLUMNS, ONE_BY_ONE),
+    "a synchronisation": ("batch, copyspec", Engine, "_step", "drafts =", SYNC),
+    "a read in a layer": ("exact", attention, "_attend", "groups =", READ),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
     "a read for each row": ("draft model", DraftModel, "propose", "[argmax] =", ROW),
 }
-"""A case, and a function of ours with its text and another that waits for the device once more."""
+"""A case, and a function of ours with its text and a wrong one: the first five leave something on
+the host, the others wait for the device once more."""
 
 
-@pytest.mark.parametrize("name", WAITS)
-def test_a_planted_wait_is_counted(name: str, monkeypatch: Patch) -> None:
-    case, item, *change = WAITS[name]
-    planted(monkeypatch, item, *change)
-    taken = taken_with(CASES[case])
-    with pytest.raises(AssertionError, match="Event"):
-        check_all(taken)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_planted_float64_is_refused_where_there_is_none(device: str, monkeypatch: Patch) -> None:
-    planted(monkeypatch, TokenChooser, "_pick", "logits[None].float()", "logits[None].double()")
-    if device == "cuda":
-        assert taken_with(CASES["processors"], device)
-        return
-    with pytest.raises(DeviceError, match=r"has no torch\.float64"):
-        taken_with(CASES["processors"], device)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_noticed(name, monkeypatch):
+    case, item, function, *texts = PLANTED[name]
+    monkeypatch.setattr(item, function, planted(item, function, *texts))
+    with pytest.raises((DeviceError, AssertionError), match=r"Event|of tensors|NumPy cannot"):
+        checked_facts(case, "cuda")

@@ -1,30 +1,37 @@
 """The promise: whatever is drafted, the output is token for token what `model.generate` gives."""
 
+import collections
 import functools
 import itertools
-import math
-import time
-from collections import abc
-from collections.abc import Callable
+import random
+import statistics
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from asking import engine, generated, greedy
+from asking import SUFFIX, asked, engine, generated, greedy, model_from
+from benchmarks.forced import ForcedModel
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
 from steps import exact_mode_of
-from tiny_models import ARCHITECTURES, VOCABULARY, prompts, skip_if_refused, tiny_model
+from tiny_models import ARCHITECTURES, VOCABULARY, prompts, skip_if_refused, tiny_config, tiny_model
 from transformers import GenerationConfig, TemperatureLogitsWarper
-from ways import WAYS
+from ways import EXACT_WAYS, WAYS
 
+from copyspec_eval.decoding import stopwatch
 from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
 from copyspec_eval.decoding.model_support import check_config
 from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.trial import check_cache
-from copyspec_eval.drafters.base import Drafter
-from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.types import DraftOptions, Generation
+from copyspec_eval.drafters.registry import (
+    LONGEST_DRAFT,
+    drafter_factory,
+    drafter_kind,
+    longest_draft,
+)
+from copyspec_eval.types import DraftOptions, ExactMode
 
 BUDGET = 32
 VARIED = ["qwen2", "gemma2", "gpt2", "mixtral"]
@@ -33,63 +40,51 @@ OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
 SLOW = pytest.mark.slow
 VARIED_FIRST = [*VARIED, *(pytest.param(name, marks=SLOW) for name in OTHERS)]
 TWO_FIRST = [*VARIED[:2], *(pytest.param(name, marks=SLOW) for name in [*VARIED[2:], *OTHERS])]
-Answers = dict[tuple[int, ...], list[int]]
 
 
 @functools.cache
-def expected(model_type: str, penalty: float = 1.0, eos_id: int | None = None) -> Answers:
-    settings: dict[str, Any] = {"repetition_penalty": penalty, "eos_token_id": eos_id}
+def expected(model_type, penalty=1.0, eos_id=None):
+    """What `model.generate` gives, by prompt."""
+    settings = {"repetition_penalty": penalty, "eos_token_id": eos_id}
     model = tiny_model(model_type)
     return {prompt: generated(model, prompt, BUDGET, **settings) for prompt in prompts()}
 
 
-EARLIER = {
-    "earlier": DraftOptions("suffix", store=("runs/base",)),
-    "earlier+tree": DraftOptions("suffix", store=("runs/base",), tree=True),
-}
+STORED = DraftOptions("suffix", store=("runs/base",))
+EARLIER = {"earlier": STORED, "earlier+tree": replace(STORED, tree=True)}
 """Drafters that begin with answers of earlier runs."""
+DOUBLES = (OracleDrafter, AdversarialDrafter, RandomDrafter, RandomTreeDrafter)
 
 
-def earlier_answers(answer_ids: list[int]) -> list[list[int]]:
+def earlier_answers(answer_ids):
     """Two to the same request: one of another model, and one that changes every tenth token."""
     changed = [(id + (place % 10 == 7)) % VOCABULARY for place, id in enumerate(answer_ids)]
     return [answer_ids[::-1], changed]
 
 
-def drafter_makers(answers: Answers) -> dict[str, Callable[[], Drafter]]:
+def drafter_makers(answers):
     """Every registered drafter with each set of its switches, and four that no one would add."""
-    makers: dict[str, Callable[[], Drafter]] = {
-        name: drafter_factory(options) for name, options in WAYS.items()
-    }
     of_all = [ids for answer_ids in answers.values() for ids in earlier_answers(answer_ids)]
-    makers |= {name: drafter_factory(options, of_all) for name, options in EARLIER.items()}
-    for double in (OracleDrafter, AdversarialDrafter, RandomDrafter, RandomTreeDrafter):
-        makers[double.__name__] = functools.partial(double, answers, VOCABULARY)
-    return makers
+    return {
+        **{name: drafter_factory(options) for name, options in WAYS.items()},
+        **{name: drafter_factory(options, of_all) for name, options in EARLIER.items()},
+        **{each.__name__: functools.partial(each, answers, VOCABULARY) for each in DOUBLES},
+    }
 
 
-DRAFTER_NAMES = sorted(drafter_makers({}))
 IN_BOTH_MODES = [
     pytest.param(name, exact, id=f"{name}-{'exact' if exact else 'inexact'}")
-    for name in DRAFTER_NAMES
+    for name in sorted(drafter_makers({}))
     for exact in (True, False)
     if not (exact and "tree" in name.lower())
 ]
 """Drafters in both modes; trees are for `exact=false` alone."""
 
 
-def answer(
-    model_type: str,
-    drafter: str,
-    batch_size: int,
-    exact: bool,
-    stop_rule: StopRule | None = None,
-    repetition_penalty: float = 1.0,
-    temperature: float | None = None,
-) -> dict[tuple[int, ...], Generation]:
-    model = tiny_model(model_type)
-    settings = GenerationConfig(repetition_penalty=repetition_penalty)
-    plain = expected(model_type, repetition_penalty)
+def answer(model_type, drafter, batch_size, exact, rule=None, penalty=1.0, temperature=None):
+    """The answer to each prompt."""
+    model, plain = tiny_model(model_type), expected(model_type, penalty)
+    settings = GenerationConfig(repetition_penalty=penalty)
     sequences = []
     for seed, prompt in enumerate(prompts()):
         processors = model._get_logits_processor(settings, len(prompt))
@@ -97,23 +92,23 @@ def answer(
             processors.append(TemperatureLogitsWarper(temperature))
         chooser = TokenChooser(processors, do_sample=temperature is not None, seed=seed)
         earlier = earlier_answers(plain[prompt]) if drafter in EARLIER else []
-        sequences.append(Sequence(prompt, stop_rule or StopRule(BUDGET), chooser, earlier))
+        sequences.append(Sequence(prompt, rule or StopRule(BUDGET), chooser, earlier))
     mode = exact_mode_of(model, batch_size) if exact else None
     made = engine(model, drafter_makers(plain)[drafter], mode, batch_size=batch_size)
     return dict(zip(prompts(), made.generate(sequences), strict=True))
 
 
-def first_forwards(model_type: str, batch_size: int, exact: bool) -> int:
+def first_forwards(model_type, batch_size, exact):
     """At a fixed width the prefill carries no draft and gives one token."""
     return int(exact and exact_mode_of(tiny_model(model_type), batch_size).width is not None)
 
 
-def tokens(answers: dict[tuple[int, ...], Generation]) -> Answers:
+def tokens(answers):
     return {prompt: list(generation.token_ids) for prompt, generation in answers.items()}
 
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
-def test_model_is_accepted(model_type: str) -> None:
+def test_model_is_accepted(model_type):
     skip_if_refused(model_type)
     check_config(tiny_model(model_type).config)
     for exact in (True, False):
@@ -123,57 +118,50 @@ def test_model_is_accepted(model_type: str) -> None:
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
 @pytest.mark.parametrize("model_type", VARIED_FIRST)
-def test_the_tokens_of_generate(
-    model_type: str, drafter: str, batch_size: int, exact: bool
-) -> None:
+def test_the_tokens_of_generate(model_type, drafter, batch_size, exact):
     answers = answer(model_type, drafter, batch_size, exact)
     assert tokens(answers) == expected(model_type)
     for generation in answers.values():
+        counts, drafts = generation.counts, generation.counts.drafts or {}
         accepted = sum(attempt.num_accepted for attempt in generation.attempts)
-        assert generation.counts.num_forwards == len(generation.token_ids) - accepted
+        assert counts.num_forwards == len(generation.token_ids) - accepted
         if drafter == "OracleDrafter":
             is_fixed = first_forwards(model_type, batch_size, exact)
-            assert generation.counts.num_forwards == is_fixed + -(-(BUDGET - is_fixed) // 11)
+            assert counts.num_forwards == is_fixed + -(-(BUDGET - is_fixed) // 11)
         if drafter in EARLIER:
-            assert generation.counts.num_forwards < BUDGET / 2
-            assert "earlier" in (generation.counts.drafts or {})
-        if "recycle" in drafter:
-            assert "recycled" in (generation.counts.drafts or {})
+            assert counts.num_forwards < BUDGET / 2
+        assert ("earlier" in drafts) == (drafter in EARLIER)
+        assert ("recycled" in drafts) == ("recycle" in drafter)
         if drafter in ("none", "AdversarialDrafter"):
-            assert generation.counts.num_forwards == BUDGET
+            assert counts.num_forwards == BUDGET
 
 
 @functools.cache
-def sampled_plainly(model_type: str) -> Answers:
+def sampled_plainly(model_type):
     return tokens(answer(model_type, "none", batch_size=1, exact=False, temperature=0.7))
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
 @pytest.mark.parametrize("model_type", TWO_FIRST)
-def test_the_draws_of_plain_decoding(
-    model_type: str, drafter: str, batch_size: int, exact: bool
-) -> None:
+def test_the_draws_of_plain_decoding(model_type, drafter, batch_size, exact):
     wanted = sampled_plainly(model_type)
     assert wanted != expected(model_type), "nothing was drawn"
     assert tokens(answer(model_type, drafter, batch_size, exact, temperature=0.7)) == wanted
 
 
-def decode(token_ids: abc.Sequence[int]) -> str:
+def decode(token_ids):
     return "".join(f"<{token}>" for token in token_ids)
 
 
-def cut(answers: Answers, stop: str) -> Answers:
-    """Each answer up to the token that completes `stop`."""
-    remaining = {}
-    for prompt, answer_ids in answers.items():
-        ends = [n for n in range(1, len(answer_ids) + 1) if stop in decode(answer_ids[:n])]
-        remaining[prompt] = answer_ids[: ends[0]] if ends else answer_ids
-    return remaining
+def cut(answer_ids, stop):
+    """An answer up to the token that completes `stop`."""
+    ends = [n for n in range(1, len(answer_ids) + 1) if stop in decode(answer_ids[:n])]
+    return answer_ids[: ends[0]] if ends else answer_ids
 
 
 @functools.cache
-def ending(model_type: str) -> tuple[int, str, Answers]:
+def ending(model_type):
     """An EOS that ends the first answer, a stop string that ends the second, and what is left.
 
     Both ends lie where a right draft after the prefill's token would lie.
@@ -185,7 +173,7 @@ def ending(model_type: str) -> tuple[int, str, Answers]:
         for one, two in itertools.pairwise(penalised[second][3:]):
             # Across two tokens, and beginning in the middle of the first.
             stop = f"{one}><{two}"[1:]
-            remaining = cut(ended, stop)
+            remaining = {prompt: cut(answer_ids, stop) for prompt, answer_ids in ended.items()}
             inside = all(2 <= len(remaining[prompt]) <= 11 for prompt in (first, second))
             if inside and remaining[first][-1] == eos_id and remaining[second][-1] == two != eos_id:
                 return eos_id, stop, remaining
@@ -194,59 +182,152 @@ def ending(model_type: str) -> tuple[int, str, Answers]:
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
-@pytest.mark.parametrize("model_type", VARIED_FIRST)
-def test_penalty_eos_and_stop_string_inside_drafts(
-    model_type: str, drafter: str, batch_size: int, exact: bool
-) -> None:
+@pytest.mark.parametrize("model_type", TWO_FIRST)
+def test_penalty_eos_and_stop_string_inside_drafts(model_type, drafter, batch_size, exact):
     assert expected(model_type, 1.3) != expected(model_type), "the penalty changes nothing here"
     eos_id, stop, wanted = ending(model_type)
     rule = StopRule(BUDGET, {eos_id}, [stop], decode)
-    answers = answer(model_type, drafter, batch_size, exact, rule, repetition_penalty=1.3)
+    answers = answer(model_type, drafter, batch_size, exact, rule, penalty=1.3)
     assert tokens(answers) == wanted
-    assert answers[prompts()[0]].counts.finish_reason == "eos"
-    assert answers[prompts()[1]].counts.finish_reason == "stop"
+    ended = [answers[prompt].counts for prompt in prompts()[:2]]
+    assert [counts.finish_reason for counts in ended] == ["eos", "stop"]
     if drafter == "OracleDrafter":
-        forwards = {answers[prompt].counts.num_forwards for prompt in prompts()[:2]}
+        forwards = {counts.num_forwards for counts in ended}
         assert forwards == {1 + first_forwards(model_type, batch_size, exact)}, "in the first draft"
 
 
-def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish() -> None:
-    model = tiny_model("llama")
-    budgets = (2, 30, 3, 5, 1)
-    sequences = [
-        Sequence(prompt, StopRule(budget), greedy())
-        for prompt, budget in zip(prompts(), budgets, strict=True)
-    ]
-    for exact in (True, False):
-        finished: list[int] = []
-        mode = exact_mode_of(model, batch_size=2) if exact else None
-        made = engine(model, exact=mode, batch_size=2)
+@pytest.mark.parametrize("exact", [True, False])
+def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish(exact, monkeypatch):
+    """The clock moves by a second whenever it is read, and by an hour in the caller."""
+    clock, finished = [0], []
 
-        def finish(index: int, generation: Generation, done: list[int] = finished) -> None:
-            done.append(index)
-            time.sleep(0.2)
+    def pass_time(seconds):
+        clock[0] += seconds
+        return clock[0]
 
-        started = time.perf_counter()
-        answers = made.generate([sequence.restarted() for sequence in sequences], finish)
-        worked = time.perf_counter() - started - 5 * 0.2
-        counts = [generation.counts for generation in answers]
-        assert max(of_one.latency_seconds or math.inf for of_one in counts) <= worked
-        shares = sum(of_one.seconds or math.inf for of_one in counts)
-        assert shares <= worked, "the caller's time is counted for no sequence"
-        assert finished == [0, 2, 4, 3, 1] or finished == [0, 2, 3, 4, 1]
-        for prompt, budget, generation in zip(prompts(), budgets, answers, strict=True):
-            assert list(generation.token_ids) == expected("llama")[prompt][:budget]
+    def finish(index, generation):
+        pass_time(3600)
+        finished.append(index)
+
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: pass_time(1))
+    model, budgets = tiny_model("llama"), dict(zip(prompts(), (2, 30, 3, 5, 1), strict=True))
+    mode = exact_mode_of(model, batch_size=2) if exact else None
+    sequences = [Sequence(prompt, StopRule(most), greedy()) for prompt, most in budgets.items()]
+    answers = engine(model, exact=mode, batch_size=2).generate(sequences, finish)
+    assert finished in ([0, 2, 4, 3, 1], [0, 2, 3, 4, 1])
+    counts: list[Any] = [generation.counts for generation in answers]
+    assert 0 < max(each.latency_seconds for each in counts) < 3600
+    assert 0 < sum(each.seconds for each in counts) < 3600, "the caller's time is no answer's"
+    wanted = [expected("llama")[prompt][:budget] for prompt, budget in budgets.items()]
+    assert [list(generation.token_ids) for generation in answers] == wanted
 
 
-def test_float64_is_compared_as_generate_compares_it() -> None:
+def test_float64_is_compared_as_generate_compares_it():
     """transformers rounds float64 logits to float32 before the argmax."""
     logits = torch.tensor([1.0, 1.0 + 1e-12], dtype=torch.float64)
     assert argmax_tokens(logits[None], [slice(1)]) == [[0]], "of equals the first, as torch has it"
     assert greedy().choose([1], logits) == 0
 
 
-def test_log_likelihoods_run_on_the_model_as_it_was_loaded() -> None:
-    model = tiny_model("mixtral")
-    before = (model.config._attn_implementation, model.config._experts_implementation)
+def test_log_likelihoods_run_on_the_model_as_it_was_loaded():
+    config = tiny_model("mixtral").config
+    before = (config._attn_implementation, config._experts_implementation)
     answer("mixtral", "none", 1, True)
-    assert (model.config._attn_implementation, model.config._experts_implementation) == before
+    assert (config._attn_implementation, config._experts_implementation) == before
+
+
+# The oddest inputs get the right answer too, and no drafter makes them much slower.
+LONG, SHORT, ANSWER = 30_000, 500, 160
+MODES = [*((name, False) for name in WAYS), *((name, True) for name in EXACT_WAYS)]
+
+
+def model_of(**changes):
+    return model_from(tiny_config("llama", **changes))
+
+
+def answered(model, options, exact, prompt, budget=BUDGET, costs=None):
+    mode, longest = (exact_mode_of(model), 10) if exact else (None, longest_draft(options))
+    made = engine(model, options, mode, longest, step_costs=costs)
+    return made.generate(asked([prompt], budget))[0]
+
+
+@pytest.mark.parametrize(("way", "exact"), MODES)
+def test_a_prompt_of_one_token_and_a_vocabulary_of_two(way, exact):
+    source = random.Random(0)
+    two = model_of(vocab_size=2, bos_token_id=None, pad_token_id=None)
+    for model, prompt in ((tiny_model("llama"), [5]), (two, source.choices([0, 1], k=60))):
+        made = answered(model, WAYS[way], exact, prompt)
+        assert list(made.token_ids) == generated(model, prompt, BUDGET)
+
+
+@pytest.mark.usefixtures("either_kernels")
+@pytest.mark.parametrize("mode", [None, ExactMode(16)], ids=str)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_unused_token_whose_embedding_is_nan(mode, batch_size):
+    """Steps are padded with tokens of the text, not with one that may be anything."""
+    model = model_of()
+    ragged = [[5, 6, 7, 5, 6], [9, 8] * 6, [3], [4, 4, 4, 7]]
+    answers = []
+    for embedding in (0.1, torch.nan):
+        with torch.no_grad():
+            model.get_input_embeddings().weight[0] = embedding
+            model.lm_head.weight[0] = 0.0
+        made = engine(model, SUFFIX, mode, batch_size=batch_size).generate(asked(ragged, BUDGET))
+        answers.append([answer.token_ids for answer in made])
+    assert answers[0] == answers[1]
+    assert all(0 not in answer for answer in answers[0]), "else this shows nothing"
+
+
+@functools.cache
+def long_model():
+    return model_of(max_position_embeddings=2 * LONG, num_hidden_layers=1)
+
+
+@functools.cache
+def after_equal_tokens(way, exact):
+    return answered(long_model(), WAYS[way], exact, [7] * LONG).token_ids
+
+
+@SLOW
+@pytest.mark.parametrize(("way", "exact"), MODES)
+def test_thirty_thousand_equal_tokens(way, exact):
+    assert after_equal_tokens(way, exact) == after_equal_tokens("none", exact)
+
+
+CHOICES = random.Random(0).choices
+FRESH = [*range(100, 100 + ANSWER)]
+ODD: dict[str, tuple[list[int], list[int]]] = {
+    "one token, then nothing repeats": ([5], FRESH),
+    "one token, then it again": ([5], [5] * ANSWER),
+    "the same token, then nothing repeats": ([7] * LONG, FRESH),
+    "the same token, with another here and there": ([7] * SHORT, CHOICES([7, 7, 7, 8], k=ANSWER)),
+    "two tokens at random": (CHOICES([0, 1], k=SHORT), CHOICES([0, 1], k=ANSWER)),
+    "nothing ever repeats": ([*range(1000, 1000 + SHORT)], FRESH),
+    "what repeats is always followed by another token": (
+        [token for index in range(SHORT // 4) for token in (9, 10, 11, 1000 + index)],
+        [token for index in range(ANSWER // 4) for token in (9, 10, 11, 2000 + index)],
+    ),
+}
+
+
+@SLOW
+@pytest.mark.parametrize("name", ODD)
+def test_no_drafter_makes_odd_answers_a_tenth_slower(name):
+    prompt, answer = ODD[name]
+    # Some milliseconds per step; less for the prompts whose prefill takes most of the time.
+    width, layers = (64, 1) if len(prompt) >= LONG else (512, 8)
+    shape = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers}
+    model = model_of(vocab_size=4096, max_position_embeddings=2 * LONG, **shape)
+    ForcedModel(model, [[*prompt, *answer]])
+    costs = step_costs(model, 1, LONGEST_DRAFT, None, "copyspec")
+    seconds = collections.defaultdict(list)
+    for _ in range(3):
+        for way, options in WAYS.items():
+            by_cost = drafter_kind(options.drafter).num_draft_tokens is None
+            made = answered(model, options, False, prompt, len(answer), costs if by_cost else None)
+            assert list(made.token_ids) == answer
+            seconds[way].append(made.counts.seconds)
+    plain = seconds.pop("none")
+    for way, drafted in seconds.items():
+        ratio = statistics.median(one / other for one, other in zip(drafted, plain, strict=True))
+        assert ratio <= 1.10 or way == "copyspec", way
