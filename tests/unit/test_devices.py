@@ -23,7 +23,6 @@ from watched_steps import Taken, watched
 from ways import WAYS
 
 from copyspec_eval.decoding import attention, choosing, draft_model, forward, row_runner
-from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
@@ -92,7 +91,6 @@ CASES: dict[str, Case] = {
     "prefix cache": Case(keeps_prefixes=True),
     "exact": Case(options=WAYS["suffix"], exact=FIXED),
     "exact, packed": Case(options=WAYS["suffix"], exact=INVARIANT, keeps_prefixes=True),
-    "recycling": Case(options=WAYS["suffix+recycle+tree"]),
     "gpt_oss": Case("gpt_oss", WAYS["suffix"], exact=FIXED),
     "processors": Case(chooser=lambda: greedy(hf.RepetitionPenaltyLogitsProcessor(1.1))),
     "sampling with a draft model": Case(options=WAYS["copyspec"], delta=3, chooser=penalised_draws),
@@ -249,8 +247,6 @@ SYNC, SECOND = "torch.cuda.synchronize(); drafts =", "step.logits[0, 0].item(); 
 READ = "assert query.isfinite().all(); groups ="
 ROW = "logits[0].argmax().item(); [argmax] ="
 LISTED, EACH = "logits.argmax(-1).tolist()", "[int(token) for token in logits.argmax(-1)]"
-COLUMNS = "torch.cat(columns, -1).tolist()"
-ONE_BY_ONE = "[a + b for a, b in zip(columns[0].tolist(), columns[1].tolist())]"
 TO_DEVICE = ".to(input_device(model))"
 PLANTED: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
@@ -260,7 +256,6 @@ PLANTED: dict[str, tuple[str, Any, str, str, str]] = {
     "a draft model": ("draft model", draft_model, "forward", TO_DEVICE, ""),
     "a second read": ("exact", Engine, "_commit", "greedy =", SECOND),
     "a read for each token": ("one row, copyspec", choosing, "argmax_tokens", LISTED, EACH),
-    "runners-up apart": ("recycling", engine_module, "top_tokens", COLUMNS, ONE_BY_ONE),
     "a synchronisation": ("batch, copyspec", Engine, "_step", "drafts =", SYNC),
     "a read in a layer": ("exact", attention, "_attend", "groups =", READ),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),

@@ -131,7 +131,6 @@ def test_the_tokens_of_generate(model_type, drafter, batch_size, exact):
         if drafter in EARLIER:
             assert counts.num_forwards < BUDGET / 2
         assert ("earlier" in drafts) == (drafter in EARLIER)
-        assert ("recycled" in drafts) == ("recycle" in drafter)
         if drafter in ("none", "AdversarialDrafter"):
             assert counts.num_forwards == BUDGET
 

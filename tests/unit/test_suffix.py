@@ -3,7 +3,6 @@
 import copy
 import itertools
 from collections import Counter
-from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -207,12 +206,10 @@ def test_both_halves_are_copied_from():
 
 estimates = st.floats(0.001, 0.999)
 counts, long_counts = st.integers(1, 50), st.integers(1, 200)
-kinds, recycled = st.sampled_from(["context", "store"]), st.sampled_from(["successor", "runner-up"])
-guesses = (
-    st.builds(outcomes.guess_counted, kinds, long_counts, counts, counts, estimates)
-    | st.builds(outcomes.guess_resumed, long_counts, estimates)
-    | st.builds(outcomes.guess_recycled, recycled, st.integers(0, 9), estimates)
-)
+kinds = st.sampled_from(["context", "store"])
+guesses = st.builds(
+    outcomes.guess_counted, kinds, long_counts, counts, counts, estimates
+) | st.builds(outcomes.guess_resumed, long_counts, estimates)
 
 
 @given(st.lists(st.tuples(guesses, st.booleans())), guesses)
@@ -241,20 +238,19 @@ def test_the_estimate_gives_way_to_what_is_seen(guess, tenths):
     assert noted.probability(guess) == pytest.approx(tenths / 10, abs=0.01)
 
 
-@pytest.mark.parametrize(("tree", "recycles"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("tree", [False, True])
 @given(texts, texts)
-def test_draft_tokens_count_up_to_the_first_that_is_wrong(tree, recycles, prompt, answer):
+def test_draft_tokens_count_up_to_the_first_that_is_wrong(tree, prompt, answer):
     """As many are right as were accepted; of a chain at most one is wrong, and the last."""
     noted = mock.Mock(wraps=Outcomes())
-    drafter = SuffixDrafter(tree=tree, outcomes=noted, successors={} if recycles else None)
+    drafter = SuffixDrafter(tree=tree, outcomes=noted)
     drafter.start(prompt)
     while answer:
         noted.observe.reset_mock()
         draft = drafter.propose(100, [0.02] * 32)
         verdict = verdict_on(draft, answer)
-        likeliest = [(1, 2, 0)] * (1 + len(draft.token_ids)) if recycles else ()
         taken = answer[: verdict.num_accepted + 1]
-        drafter.observe(taken, replace(verdict, likeliest=likeliest))
+        drafter.observe(taken, verdict)
         observed = [call.args for call in noted.observe.call_args_list]
         assert sum(right for _, right in observed) == verdict.num_accepted
         assert all(0 < guess.estimate < 1 for guess, _ in observed)
