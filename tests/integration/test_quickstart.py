@@ -57,9 +57,9 @@ def test_the_script_prints_the_screen_that_the_readme_shows(tmp_path):
     shown_headers, *shown_lines = rows(shown)
     assert shown_headers == headers
     assert [line[:2] for line in shown_lines] == [line[:2] for line in lines]
-    files = [line.partition(": ")[2] for line in result.stdout.splitlines() if ": " in line]
-    assert files
-    assert all(file in shown for file in files)
+    files = {path.name for path in output.iterdir()}
+    assert {"turns.jsonl", "manifest.json", "report.html"} <= files
+    assert all(f"`{name}`" in page for name in files if name in ("report.html", "manifest.json"))
 
 
 def printed(folder: Path) -> str:

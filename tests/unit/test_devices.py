@@ -22,7 +22,8 @@ from tiny_models import prompts, tiny_model
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, choosing, draft_model, forward, row_runner
+from copyspec_eval.decoding import attention, draft_model, forward, row_runner
+from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.draft_model import DraftModel
@@ -255,7 +256,7 @@ PLANTED: dict[str, tuple[str, Any, str, str, str]] = {
     "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
     "a draft model": ("draft model", draft_model, "forward", TO_DEVICE, ""),
     "a second read": ("exact", Engine, "_commit", "greedy =", SECOND),
-    "a read for each token": ("one row, copyspec", choosing, "argmax_tokens", LISTED, EACH),
+    "a read for each token": ("one row, copyspec", engine_module, "argmax_tokens", LISTED, EACH),
     "a synchronisation": ("batch, copyspec", Engine, "_step", "drafts =", SYNC),
     "a read in a layer": ("exact", attention, "_attend", "groups =", READ),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),

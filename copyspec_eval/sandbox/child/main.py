@@ -59,7 +59,11 @@ def main(
         ours.close()
         become(program, limits, shared, files, theirs)
     theirs.close()
-    os.write(control, f"group {child}\n".encode())
+    try:
+        os.write(control, f"group {child}\n".encode())
+    except OSError:  # whoever wanted it was interrupted before it began
+        kill_all(child)
+        os._exit(0)
     with ours:
         forks = socket.recv_fds(ours, 1, 1)[1]
     watch(child, control, forks, num_processes, shared)
