@@ -100,8 +100,8 @@ def mismatches(
     """Decode a real text in several ways and compare the logits bit for bit with plain decoding's.
 
     The same tokens are read in steps of other widths (at a fixed width, at other places in the
-    step), in a prefill, with the largest embeddings behind them and in other rows, with more masked
-    keys, and in a batch in rows of equal and of unlike widths.
+    step), in a prefill, with the largest embeddings behind them and in other rows, in the widest
+    step with its masked keys, and in a batch in rows of equal and of unlike widths.
     """
     # At a fixed width, every place of a step.
     count = mode.width or _COUNT
@@ -137,11 +137,11 @@ def _readings(
     if mode.width:
         for width in (2, 5, count):
             yield f"at {width} places of the step", [[(width - 1, 0)] * -(-half // width)]
+        yield "with other tokens behind them", [[(half - 1, half)]]
     else:
-        for width in (*_WIDTHS, widest):
+        for width in _WIDTHS:
             yield f"in steps of {width}", [[(width - 1, 0)] * -(-count // width)]
-        yield "with more masked keys", [[(count - 2, 0), (0, widest - 1)]]
-    yield "with other tokens behind them", [[(half - 1, half)]]
+        yield "with more masked keys", [[(half - 1, 0), (half - 1, widest - half)]]
     if batch_size > 1 and mode.width:
         yield "beside other rows", [[(half - 1, 0)]] * 2
     elif batch_size > 1:

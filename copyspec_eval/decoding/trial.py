@@ -34,6 +34,8 @@ _CONTEXT = 16
 _STEPS = ((1, 1), (3, 0), (2, 6), (0, 5), (0, 0), (0, 15), (15, 0), (0, 2))
 """Right draft tokens of each step, and wrong ones behind them: rejected in a row, too, and followed
 by a step without a draft. The first is the prefill's, where that may have one."""
+_MOST_ROWS = 2
+"""A second row shows what rows do to each other; the check of exact mode takes all of a batch."""
 _BRANCH = 2
 """Wrong tokens of a tree, in front of the right ones."""
 
@@ -114,14 +116,14 @@ class _Trial:
     def __init__(
         self, model: PreTrainedModel, cache: CacheKind, exact: bool, batch_size: int
     ) -> None:
-        self._model, self._cache, self._batch_size = model, cache, batch_size
+        self._model, self._cache, self._num_rows = model, cache, min(batch_size, _MOST_ROWS)
         self.through = "the engine's cache" if cache == "copyspec" else "its own cache"
         self._engine = Engine(
             model,
             NoDrafter,
             num_draft_tokens=max(map(sum, _STEPS)),
             exact=ExactMode() if exact else None,
-            batch_size=batch_size,
+            batch_size=self._num_rows,
             cache=cache,
         )
         source = random.Random(0)
@@ -146,7 +148,7 @@ class _Trial:
     def decode(self, number: int = 0, is_tree: bool = False) -> torch.Tensor:
         """The logits that decoding chooses from; 1 has other wrong tokens and other rows than 0."""
         rows = []
-        for text in [self._texts[0], *[self._texts[1 + number]] * (self._batch_size - 1)]:
+        for text in [self._texts[0], *[self._texts[1 + number]] * (self._num_rows - 1)]:
             answer_ids = text[_CONTEXT:]
             wrong_ids = [(token + 1 + number) % self._num_ids for token in answer_ids]
             # A model's own cache has no draft behind the prompt.

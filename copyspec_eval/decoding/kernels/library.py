@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -17,10 +18,8 @@ from copyspec_eval.provenance import processor_features
 
 logger = logging.getLogger("lm_eval.copyspec")
 
-_SOURCES = (
-    *("vectors.h", "tiles.h", "attention.h", "attention_tiles.h", "attention.cpp"),
-    *("linear.cpp", "elementwise.cpp"),
-)
+_HEADERS = ("vectors.h", "tiles.h", "attention.h", "attention_tiles.h")
+_SOURCES = ("attention.cpp", "linear.cpp", "elementwise.cpp")
 _FLAGS = (
     *("-std=c++20", "-O3", "-shared", "-fPIC", "-fno-math-errno", "-Wno-psabi"),
     # Multiply-adds are written out: the compiler may not choose, tile by tile, how to round.
@@ -37,31 +36,38 @@ def compiler() -> str | None:
 
 def load() -> ctypes.CDLL:
     """The compiled kernels, from the user's cache or anew; OSError or CalledProcessError if not."""
-    folder = Path(__file__).parent
     # The processor's features are in the name, for a home folder may serve several machines.
-    source = "\n".join(
-        [f"// {processor_features()}"]
-        + [(folder / name).read_text(encoding="utf-8") for name in _SOURCES]
-    )
+    headers = "\n".join([f"// {processor_features()}", *map(_text, _HEADERS)])
+    sources = [f"{headers}\n{_text(name)}".encode() for name in _SOURCES]
     command = [compiler() or "", *_flags()]
-    key = hashlib.sha256("\0".join([*command, source]).encode()).hexdigest()[:20]
+    key = hashlib.sha256("\0".join(command).encode() + b"".join(sources)).hexdigest()[:20]
     cache = _private_cache()
     for path in cache.glob(f"{key}-*.so") if cache else ():
         if path.is_file() and path.stem == f"{key}-{_digest(path)}":
             return ctypes.CDLL(str(path))
     with TemporaryDirectory(dir=cache) as temporary:
         made = Path(temporary, "kernels.so")
-        subprocess.run(
-            [*command, "-x", "c++", "-", "-o", str(made)],
-            input=source.encode(),
-            check=True,
-            capture_output=True,
-        )
+        objects = [str(Path(temporary, f"{name}.o")) for name in _SOURCES]
+
+        def compiled(source: bytes, target: str) -> None:
+            _run([*command, "-c", "-x", "c++", "-", "-o", target], source)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(compiled, sources, objects))
+        _run([*command, *objects, "-o", str(made)])
         # Loaded before it is moved or deleted: the process keeps what it has mapped.
         library = ctypes.CDLL(str(made))
         if cache:
             made.replace(cache / f"{key}-{_digest(made)}.so")
     return library
+
+
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _run(command: list[str], source: bytes = b"") -> None:
+    subprocess.run(command, input=source, check=True, capture_output=True)
 
 
 def _flags() -> list[str]:

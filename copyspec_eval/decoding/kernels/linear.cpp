@@ -158,3 +158,5 @@ bool Linear<T>::run() const {
 
 KERNEL(pack, Pack)
 KERNEL(linear, Linear)
+
+extern "C" bool uses_tiles() { return has_tiles(); }

@@ -87,5 +87,3 @@ class Tiles {
 inline bool has_tiles() { return false; }
 
 #endif
-
-extern "C" bool uses_tiles() { return has_tiles(); }
