@@ -6,7 +6,7 @@ from typing import Any
 from pandas import DataFrame
 
 from copyspec_eval import journal
-from copyspec_eval.errors import printable
+from copyspec_eval.errors import DataError, printable
 from copyspec_eval.reports.conversations import conversations
 from copyspec_eval.reports.export import model_name
 from copyspec_eval.reports.runs import Run
@@ -25,18 +25,20 @@ def judge_runs(
     names = [model_name(run) for run in runs]
     if len({*names}) < len(names):
         names = [file_name(run.folder.resolve().name) for run in runs]
-    prompts, references = (
-        [row.fields for row in read_jsonl(locate(f"mt_bench/{name}.jsonl"))]
-        for name in ("judge_prompts", "reference_answer_gpt-4")
-    )
-    by_question = {int(row.get("question_id", 0)): row for row in references}
+    prompts = [row.fields for row in read_jsonl(locate("mt_bench/judge_prompts.jsonl"))]
+    references = {}
+    for where, row in read_jsonl(locate("mt_bench/reference_answer_gpt-4.jsonl")):
+        if not isinstance(number := row.get("question_id"), int):
+            reason = f"question_id is {number!r:.60}, not a number; copy the file again"
+            raise DataError(f"{where}: {reason}")
+        references[number] = row
     in_runs = [conversations(run) for run in runs]
     kind, end = ("single", "") if len(runs) == 1 else ("pair", f"-{names[1]}")
     kind += "-all-references" * all_references
     results: dict[str, Judged] = {}
     for task in in_runs[0]:
         in_task = [by_task.get(task, []) for by_task in in_runs]
-        asked = matches(task, in_task, by_question, all_references)
+        asked = matches(task, in_task, references, all_references)
         folder = journal.subfolder(runs[0].folder, "fastchat", task, "model_judgment")
         path = folder / f"{file_name(model.name)}_{kind}{end}.jsonl"
         results[task] = judge_all(model, asked, prompts, path, names, concurrency)

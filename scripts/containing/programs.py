@@ -51,18 +51,22 @@ class Program:
 
 
 def programs() -> list[Program]:
-    """All of them, by name; each has the beginning of its file, too."""
+    """All of them, by name; each has the beginning of its file, too, and what they share."""
     listed = []
-    for path in FOLDER.glob("*.py"):
+    shared = (FOLDER / "_shared.py").read_text()
+    for path in FOLDER.glob("[!_]*.py"):
         text = path.read_text()
         functions = [
             each
             for each in ast.parse(text).body
             if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
         ]
-        head = "\n".join(text.splitlines()[: functions[0].lineno - 1])
+        lines = text.splitlines()[: functions[0].lineno - 1]
+        head = "\n".join(line for line in lines if not line.startswith("from _shared import"))
         for each in functions:
-            source = f"{head}\n{ast.get_source_segment(text, each)}\n{_CALL.format(each.name)}"
+            source = (
+                f"{shared}\n{head}\n{ast.get_source_segment(text, each)}\n{_CALL.format(each.name)}"
+            )
             name = f"{path.stem.partition('_')[0]}/{each.name}"
             tries = " ".join((ast.get_docstring(each) or "").split())
             listed.append(Program(name, tries, source))

@@ -112,7 +112,7 @@ def bias(self: ModelCache, token_ids: Any, keep: int, read: Any = ModelCache.rea
     ("architecture", "owner", "name", "defect", "message"),
     [
         *((name, ModelCacheRunner, "accept", forget, STEP) for name in RECURRENT),
-        ("olmo_hybrid", ModelCache, "copied", share, ""),
+        ("olmo_hybrid", ModelCache, "copied", share, STEP),
         ("bloom", ModelCache, "read", bias, "in a step off by"),
     ],
 )

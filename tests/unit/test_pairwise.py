@@ -115,6 +115,16 @@ def test_verdicts_on_other_answers_are_refused(runs, capsys):
             assert "move the file away" in capsys.readouterr().err
 
 
+def test_references_of_no_question_are_one_line(runs, tmp_path, capsys):
+    file = tmp_path / "data" / "mt_bench" / "reference_answer_gpt-4.jsonl"
+    file.write_text('{"question_id": "x", "choices": []}\n')
+    with JudgeServer(prefers_good) as server:
+        assert judge(runs, server) == 1
+        assert not server.asked
+    error = capsys.readouterr().err
+    assert f"{file}:1: question_id is 'x', not a number; copy the file again" in error
+
+
 def test_runs_of_other_questions_are_refused(runs, capsys):
     other = [{**question, "question_id": 50} for question in QUESTIONS]
     write_conversations(runs[1] / "x", "mt_redundant", other, "bad")

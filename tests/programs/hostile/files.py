@@ -1,6 +1,5 @@
 """Hostile programs: each function is run alone, and returns whether what it tries was refused."""
 
-import contextlib
 import ctypes
 import fcntl
 import glob
@@ -14,26 +13,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _none(attempt, cases):
-    """Whether it raised OSError or returned False for all of them."""
-    succeeded = 0
-    for case in cases:
-        with contextlib.suppress(OSError):
-            succeeded += attempt(case) is not False
-    return not succeeded
-
-
-def _none_opens(flags, *paths):
-    return _none(lambda path: os.close(os.open(path, flags)), paths)
-
-
-def _make_in(folder):
-    path = f"{folder}/hostile-{os.getpid()}"
-    open(path, "x").close()
-    os.remove(path)
+from _shared import _make_in, _none, _none_opens, libc
 
 
 def _list(folder):

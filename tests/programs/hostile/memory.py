@@ -1,45 +1,19 @@
 """Hostile programs: each function is run alone, and returns whether what it tries was refused."""
 
-import contextlib
 import ctypes
 import errno
 import fcntl
 import glob
 import mmap
 import os
-import platform
 import resource
 import socket
 from multiprocessing.shared_memory import SharedMemory
 
-libc = ctypes.CDLL(None, use_errno=True)
+from _shared import _call, _error, _make_in, _none, libc
+
+ERRORS = (OSError, ValueError)
 UNANSWERED = {errno.EPERM, errno.ENOSYS}
-
-
-def _none(attempt, cases):
-    """Whether it raised an error or returned False for all of them."""
-    succeeded = 0
-    for case in cases:
-        with contextlib.suppress(OSError, ValueError):
-            succeeded += attempt(case) is not False
-    return not succeeded
-
-
-def _make_in(folder):
-    path = f"{folder}/hostile-{os.getpid()}"
-    open(path, "x").close()
-    os.remove(path)
-
-
-def _call(number_on_x86_64, number_on_aarch64, *arguments):
-    numbers = {"x86_64": number_on_x86_64, "aarch64": number_on_aarch64}
-    return libc.syscall(numbers[platform.machine()], *arguments)
-
-
-def _error(number_on_x86_64, number_on_aarch64, *arguments):
-    ctypes.set_errno(0)
-    _call(number_on_x86_64, number_on_aarch64, *arguments)
-    return ctypes.get_errno()
 
 
 def asynchronous_requests():
@@ -172,13 +146,15 @@ def raise_limit():
     """Raises the limits of its own memory, files and processes."""
     most = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     kinds = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU)
-    return _none(lambda kind: resource.setrlimit(kind, most), kinds)
+    return _none(lambda kind: resource.setrlimit(kind, most), kinds, ERRORS)
 
 
 def raise_limit_by_number():
     """Raises a limit of its own under its number as a process, in case only 0 is looked at."""
     limits = [(4096, 2**20)]
-    return _none(lambda limit: resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, limit), limits)
+    return _none(
+        lambda limit: resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, limit), limits, ERRORS
+    )
 
 
 def read_queues_of_others():

@@ -7,14 +7,7 @@ import os
 import socket
 import subprocess
 
-
-def _none(attempt, cases):
-    """Whether it raised OSError or returned False for all of them."""
-    succeeded = 0
-    for case in cases:
-        with contextlib.suppress(OSError):
-            succeeded += attempt(case) is not False
-    return not succeeded
+from _shared import _none
 
 
 def addresses_of_machine():

@@ -1,33 +1,19 @@
 """Hostile programs: each function is run alone, and returns whether what it tries was refused."""
 
-import contextlib
 import ctypes
 import fcntl
 import glob
 import itertools
 import os
-import platform
 import re
 import resource
 import socket
 import struct
 import time
 
-libc = ctypes.CDLL(None, use_errno=True)
+from _shared import _call, _none, _none_opens, libc
+
 PARENT = f"/proc/{os.getppid()}"
-
-
-def _none(attempt, cases):
-    """Whether it raised OSError or returned False for all of them."""
-    succeeded = 0
-    for case in cases:
-        with contextlib.suppress(OSError):
-            succeeded += attempt(case) is not False
-    return not succeeded
-
-
-def _none_opens(flags, *paths):
-    return _none(lambda path: os.close(os.open(path, flags)), paths)
 
 
 def _read(path):
@@ -37,11 +23,6 @@ def _read(path):
 def _others(*more):
     """The numbers of all processes but this one."""
     return {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid(), *more}
-
-
-def _call(number_on_x86_64, number_on_aarch64, *arguments):
-    numbers = {"x86_64": number_on_x86_64, "aarch64": number_on_aarch64}
-    return libc.syscall(numbers[platform.machine()], *arguments)
 
 
 def addresses_of_parent():
