@@ -106,6 +106,12 @@ class CopySpecLM(HFLM):
         if self._exact:
             model_support.check_exact(self.model)
 
+    def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **kwargs: Any) -> None:
+        name = tokenizer or pretrained
+        name = name if isinstance(name, str) else type(name).__name__
+        with options.loading("tokenizer", name, "pass tokenizer=NAME of one that fits the model"):
+            super()._create_tokenizer(pretrained, tokenizer, **kwargs)
+
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer `requests`, longest prompt first; each answer is a `RecordedText`."""
         with one_at_a_time(self.model), self._autocast():

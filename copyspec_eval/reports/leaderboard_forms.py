@@ -33,7 +33,7 @@ def _speed(figures: "Series[Any]") -> str:
     return figure(figures, "tokens_per_second", ".4g") + (f" ({speedup})" if speedup else "")
 
 
-_SPEED = Column("tok/s (×)", _speed)
+_SPEED = Column("tokens/s (×)", _speed)
 RATING = Column("rating", lambda row: ", ".join(ratings(row).values()))
 
 _NAMES = ["model", "task", "drafter"]

@@ -185,8 +185,10 @@ _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
 
 METRICS: tuple[Metric, ...] = (
     # prefill + decode seconds: what a user waits for
-    _ratio("tokens_per_second", "tok/s", "num_tokens / seconds", **_FAST),
-    _ratio("decode_tokens_per_second", "decode tok/s", "decode_tokens / decode_seconds", **_FAST),
+    _ratio("tokens_per_second", "tokens/s", "num_tokens / seconds", **_FAST),
+    _ratio(
+        "decode_tokens_per_second", "decode tokens/s", "decode_tokens / decode_seconds", **_FAST
+    ),
     # means over turns; the latency is wall clock, prefill to last token
     _ratio("latency_seconds", "latency s", "latency_seconds / num_turns", **_SLOW),
     _ratio("tokens", "tokens", "num_tokens / num_turns"),
@@ -196,7 +198,9 @@ METRICS: tuple[Metric, ...] = (
     # tokens that repeat themselves until the budget ends them
     _ratio("looped_share", "looped", "num_looped_tokens / num_tokens"),
     # plain decoding gives exactly 1
-    _ratio("tokens_per_forward", "tok/forward", "num_tokens / num_forwards", higher_is_better=True),
+    _ratio(
+        "tokens_per_forward", "tokens/forward", "num_tokens / num_forwards", higher_is_better=True
+    ),
     # the paper's "% copied", and the part of it that was copied from answers of earlier runs
     _ratio("copied_share", "copied", "copied_tokens / num_tokens"),
     _share("earlier", "from earlier runs"),
@@ -205,7 +209,7 @@ METRICS: tuple[Metric, ...] = (
     _accepted("", "accepted/attempt", "copied_tokens", "copy_attempts"),
     _accepted("model_", "model accepted/attempt", "model_accepted", "model_attempts"),
     # the following for paired turns only; the baseline is plain one-token decoding
-    _ratio("baseline_tokens_per_second", "baseline tok/s", _BASELINE_RATE, **_FAST),
+    _ratio("baseline_tokens_per_second", "baseline tokens/s", _BASELINE_RATE, **_FAST),
     # of the answers that both decoders ended themselves: loops up to the budget copy for nothing
     Metric("speedup_ended", "speed-up (ended)", _ENDED_RATES, ratio_of_rates, **_FAST),
     *_bounds("speedup_ended", _speedup_statistic, _ENDED_RATES),

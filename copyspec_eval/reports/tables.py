@@ -132,26 +132,29 @@ def gains(rows: Sequence[TurnRecord]) -> list[str]:
     by_drafter = figures_by(frame, ["drafter"]) if len(frame) else DataFrame()
     sentences = []
     for name, figures in by_drafter.iterrows():
-        count, speed = figures["turns"], _gain(figures)
+        count, ended = figures["turns"], int(frame["ended"][frame["drafter"] == name].count())
         text = f"{figures['identical'] * count:.0f} of {count} answers identical"
-        text = f"{speed}, {text}" if speed else text
+        which = f" over the {ended} answers that ended" if ended < count else ""
+        if speed := _gain(figures, which):
+            text = f"{speed}, {text}"
         sentences.append(f"{name}: {text}" if len(by_drafter) > 1 else text)
     return sentences
 
 
-def _gain(figures: "Series[Any]") -> str:
-    """The speed-up of answers that ended by themselves; if none did, of all; "" if none has times.
+def _gain(figures: "Series[Any]", which: str) -> str:
+    """The speed-up of `which` answers ended; if none did, of all; "" if none has times.
 
-    >>> _gain(Series({"speedup_ended": 1.94, "speedup_ended_low": 1.8, "speedup_ended_high": 2.1}))
-    '1.94× faster (95 %: 1.80 to 2.10)'
+    >>> figures = {"speedup_ended": 1.94, "speedup_ended_low": 1.8, "speedup_ended_high": 2.1}
+    >>> _gain(Series(figures), " over the 30 answers that ended")
+    '1.94× faster over the 30 answers that ended (95 %: 1.80 to 2.10)'
     """
-    for name, which in (("speedup_ended", ""), ("speedup", " over all answers; none ended")):
+    for name, over in (("speedup_ended", which), ("speedup", " over all answers (none ended)")):
         speedup, low, high = (
             number(figures[f"{name}{end}"], ".2f") for end in ("", "_low", "_high")
         )
         if speedup:
             word = "faster" if float(speedup) >= 1 else "as fast"
-            return f"{speedup}× {word}" + (f" (95 %: {low} to {high})" if low else "") + which
+            return f"{speedup}× {word}{over}" + (f" (95 %: {low} to {high})" if low else "")
     return ""
 
 

@@ -10,7 +10,7 @@ from accelerate.utils import convert_file_size_to_int
 
 from copyspec_eval.drafters.registry import drafter_factory, setting_value
 from copyspec_eval.errors import OptionError, unknown_option
-from copyspec_eval.types import PAPER_GAMMA, DraftOptions
+from copyspec_eval.types import PAPER_DELTA, PAPER_GAMMA, DraftOptions
 
 _ARM_SETTINGS = {field.name for field in fields(DraftOptions)} - {"drafter"}
 
@@ -39,9 +39,10 @@ def parse_arms(
     can have settings behind `+`; the others are those of `shared`. A plain `none` is left out,
     because every run has a baseline.
 
-    >>> arms = parse_arms(DraftOptions(delta=3), "none:copyspec+gamma=5:suffix+store+tree")
-    >>> [arm.label for arm in arms], arms[0].gamma, arms[1].delta
-    (['copyspec', 'suffix + store + tree'], 5, 3)
+    >>> shared = DraftOptions(num_draft_tokens=8)
+    >>> arms = parse_arms(shared, "none:copyspec+gamma=5:suffix+store+tree")
+    >>> [arm.label for arm in arms], arms[0].gamma, arms[1].num_draft_tokens
+    (['copyspec', 'suffix + store + tree'], 5, 8)
     >>> [arm.label for arm in parse_arms(DraftOptions(), "[copyspec, suffix+store]")]
     ['copyspec', 'suffix + store']
     """
@@ -58,6 +59,11 @@ def parse_arms(
         drafter_factory(each)
         if each.tree and exact:
             raise OptionError("tree=True is not bit-exact; pass exact=False with it")
+        if each.delta != PAPER_DELTA and not any(other.draft_model for other in options):
+            raise OptionError(
+                f"delta={each.delta} has no effect without a draft model; pass draft_model=NAME, "
+                "or leave it out"
+            )
     if names is None:
         return (shared,)
     text = ":".join(names)

@@ -1,0 +1,73 @@
+"""Figures in README and docs are those of committed files."""
+
+import json
+from pathlib import Path
+
+from benchmarks import decoders, replays
+
+from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.summary import figures_by
+from copyspec_eval.reports.tables import gains
+from copyspec_eval.reports.turns import frame
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULTS = REPOSITORY / "results"
+
+
+def page(name: str) -> str:
+    """A page's text, its lines joined."""
+    return " ".join((REPOSITORY / name).read_text(encoding="utf-8").split())
+
+
+def joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_replays_are_those_of_the_pages():
+    rates = replays.read(RESULTS / "replays" / "replays.json")
+    assert (RESULTS / "replays" / "REPLAYS.md").read_text() == replays.render(rates)
+    assert joined(replays.table(rates)) in page("docs/drafters.md")
+    assert joined(replays.earlier_table(rates)) in page("docs/drafters.md")
+    assert joined(replays.overview(rates)) in page("README.md")
+
+
+def test_the_readmes_claim_is_that_of_its_tables():
+    rates = replays.read(RESULTS / "replays" / "replays.json")
+    default = [each["total"] for name, each in rates.items() if name[:2] == ("suffix", "")]
+    run = read_recorded(RESULTS / "smollm2-suffix")
+    ended = figures_by(frame(run.records), ["task", "turn"])["speedup_ended"]
+    claim = (
+        f"{min(default):.1f} to {max(default):.1f} tokens per pass on answers of 7B and 8B models, "
+        f"and {ended.min():.1f}× to {ended.max():.1f}× faster on a small one"
+    )
+    assert claim in page("README.md")
+
+
+def test_the_sentence_of_a_run():
+    [sentence] = gains(read_recorded(RESULTS / "smollm2-suffix").records)
+    assert f"`{sentence} →" in page("docs/measuring.md")
+
+
+def test_ours_against_vllm():
+    rates = {
+        (row["decoder"], row["batch_size"], *row["options"].items()): row["tokens_per_second"]
+        for row in decoders.read(RESULTS / "decoders" / "runs.jsonl")
+    }
+
+    def ratios(batch_size: int, ours: tuple, theirs: tuple) -> list[str]:
+        sides = (rates[("copyspec", batch_size, *ours)], rates[("vllm", batch_size, *theirs)])
+        return [f"{a / b:.2f}" for a, b in zip(*sides, strict=True)]
+
+    suffix = (("drafter", "suffix"), ("store", True))
+    theirs = (("method", "suffix"), ("num_speculative_tokens", 15))
+    one, eight = (" and ".join(ratios(size, suffix, theirs)) for size in (1, 8))
+    text = f"{one} times as fast on the two turns at batch size 1, {eight} times at batch size 8."
+    one, eight = (" and ".join(ratios(size, (("drafter", "none"),), ())) for size in (1, 8))
+    text += f" Without drafts, ours reaches {one} of vLLM's speed at batch size 1, and {eight} at"
+    assert text in page("docs/speed.md")
+
+
+def test_the_share_of_reading_in_a_step():
+    step = json.loads((RESULTS / "bench" / "step.json").read_text())
+    share = step["figures"]["reading of the step"]
+    assert f"takes {share:.0%}".replace("%", " %") in page("docs/speed.md")
