@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from copyspec_eval.reports.tables import markdown
+from copyspec_eval.reports.tables import terminal
 
 _SETS = {
     "MT-Bench, Qwen2.5-7B": "mt_bench__qwen2.5-7b",
@@ -29,7 +29,7 @@ _EARLIER = {
 """For each set the one whose answers are earlier ones."""
 _TREE_AND_STORE = {
     "`suffix`": ("", "store=true", "store={}"),
-    "with `tree`": ("tree=true", "tree=true,store=true", "tree=true,store={}"),
+    "`suffix` with `tree`": ("tree=true", "tree=true,store=true", "tree=true,store={}"),
 }
 
 
@@ -66,25 +66,18 @@ def table(rates: Rates) -> str:
         [name, *(f"{rates[Replay(*drafter, each)]['total']:.2f}" for each in _SETS.values())]
         for name, drafter in _DRAFTERS.items()
     ]
-    return markdown(["tokens per forward", *_SETS], rows)
+    return terminal(["tokens per forward", *_SETS], rows)
 
 
 def earlier_table(rates: Rates) -> str:
     """Tokens per forward on turn 2 of MT-Redundant: alone, with a store, after MT-Bench."""
-    sets = [(name, traces) for name, traces in _SETS.items() if traces in _EARLIER]
-    headers = [f"{each}, {name}" for each, _ in sets for name in ("alone", "`store=true`", "after")]
-    rows = [
-        [
-            drafter,
-            *(
-                f"{rates[Replay('suffix', options.format(_EARLIER[traces]), traces)]['2']:.2f}"
-                for _, traces in sets
-                for options in stores
-            ),
-        ]
-        for drafter, stores in _TREE_AND_STORE.items()
-    ]
-    return markdown(["tokens per forward on turn 2", *headers], rows)
+    rows = []
+    for traces, earlier in _EARLIER.items():
+        [model] = (name.rsplit(", ", 1)[1] for name, each in _SETS.items() if each == traces)
+        for drafter, stores in _TREE_AND_STORE.items():
+            named = (Replay("suffix", options.format(earlier), traces) for options in stores)
+            rows.append([f"{model}, {drafter}", *(f"{rates[each]['2']:.2f}" for each in named)])
+    return terminal(["answers of", "alone", "`store=true`", "after MT-Bench"], rows)
 
 
 def overview(rates: Rates) -> str:
@@ -98,7 +91,7 @@ def overview(rates: Rates) -> str:
                 if of_model == model:
                     cells[task] = f"{rates[Replay(*_DRAFTERS[name], traces)]['total']:.2f}"
             rows.append([f"{model}, {name.replace('both', 'tree and store')}", *cells.values()])
-    return markdown(["answers of", *dict.fromkeys(tasks)], rows)
+    return terminal(["answers of", *dict.fromkeys(tasks)], rows)
 
 
 def read(path: Path) -> Rates:
