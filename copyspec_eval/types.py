@@ -61,7 +61,7 @@ class ExactMode:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How to draft; an OptionError for a number that is none or too low, or a value of no use.
+    """How to draft; OptionError for a value of the wrong type, or a number that is too low.
 
     >>> DraftOptions("suffix", store=("runs/base", "runs/old/turns.jsonl"), tree=True).label
     'suffix + store=base:old + tree'

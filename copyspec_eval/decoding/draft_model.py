@@ -40,7 +40,7 @@ class DraftModel:
 
     @contextmanager
     def begin(self, num_rows: int, capacity: int, vocabulary: int) -> Iterator[None]:
-        """Be ready for `num_rows` rows of at most `capacity` tokens, of the target's vocabulary."""
+        """Prepare for `num_rows` rows of at most `capacity` tokens, of the target's vocabulary."""
         self._target_vocabulary = vocabulary
         self._cache = RowCache(num_rows, key_extent(capacity + self.delta))
         self._cached_ids = [[]] * num_rows
@@ -72,7 +72,7 @@ class DraftModel:
         return drafts
 
     def _read(self, rows: abc.Sequence[int], texts: abc.Sequence[list[int]]) -> torch.Tensor:
-        """Read on to the end of texts; logits `[texts, target's vocabulary]` of what follows."""
+        """Read texts to their ends; logits `[texts, target's vocabulary]` of what follows each."""
         parts = []
         for row, text in zip(rows, texts, strict=True):
             start = min(_num_common(self._cached_ids[row], text), len(text) - 1)

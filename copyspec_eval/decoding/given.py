@@ -18,11 +18,11 @@ _MOST_IDS = 1000
 
 
 class Given(Sequence):
-    """A sequence that gets a given answer's tokens, whatever their logits, and notes the latter.
+    """A sequence that gets a given answer's tokens, whatever their logits, and records the logits.
 
     Args:
         drafts: by their place in the answer; at 0 is the prefill's, where that may have one.
-        num_logits: how many of the last `logits`, `[vocabulary]` each, are noted; None for all.
+        num_logits: how many of the last `logits`, `[vocabulary]` each, to record; None for all.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def read_again(
     """The logits of an engine's widest steps, with `output_ids` as a sequence's output so far.
 
     In exact mode they are bit for bit those of a `generate` that gave this output. The prefix cache
-    is not used. Gives the last ones, `[at most num_logits, vocabulary]`, float32.
+    is not used. Returns the last ones, `[at most num_logits, vocabulary]`, float32.
     """
     num_draft_tokens = engine.widest - 1
     drafts = scripted_drafts(output_ids, [(num_draft_tokens, 0)] * len(output_ids), start=1)

@@ -20,7 +20,7 @@ class _Block:
 
 
 class PrefixCache:
-    """Keys and values in the host's memory, found by the longest common beginning of tokens.
+    """Keys and values in the host's memory, looked up by the longest common prefix of tokens.
 
     They lie in blocks of `block_length` tokens. A block stands for its own tokens and all those
     before it, so texts that begin alike share blocks. Over the `budget` in bytes, the least

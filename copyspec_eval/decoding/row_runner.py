@@ -55,7 +55,7 @@ class RowRunner:
     def running(
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
-        """Be ready for `sequences`, whose `extent` it sets; `others` are those of other calls."""
+        """Prepare for `sequences`, whose `extent` it sets; `others` are those of other calls."""
         extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *others)]
         # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
         is_shared = self._is_fixed and self._batch_size > 1

@@ -1,4 +1,4 @@
-"""From which probability of being accepted on a draft token saves more time than it costs."""
+"""Acceptance thresholds: from which probability a draft token saves more time than it costs."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ _LEAST = 0.0006  # where tokens cost nothing, drafting them still does
 
 
 def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:
-    """Of each token of the longest draft, the least probability at which to draft it.
+    """For each token of the longest draft, the least probability at which to draft it.
 
     `costs` are times of a step by its number of draft tokens, 0 and the longest draft's included.
     One more token adds its probability of being accepted to what a step gives, and the slope of

@@ -134,7 +134,7 @@ class MultiTurnTask(ConfigurableTask):
         self._reported: set[str] = set()
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
-        """What is asked, of `dataset_kwargs` in the YAML file."""
+        """The documents that `dataset_kwargs` in the YAML file ask for."""
         raise NotImplementedError
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:

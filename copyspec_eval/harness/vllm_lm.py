@@ -24,7 +24,7 @@ _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_
 
 @register_model("copyspec-vllm")
 class CopySpecVLLM(TimedLM):
-    """`vllm` with our drafters, by its speculative method `custom_class`.
+    """`vllm` with our drafters, through its speculative method `custom_class`.
 
     Answers are vLLM's: it has no exact mode, and near-ties of two logits can go either way.
 

@@ -90,7 +90,7 @@ class Watch:
         return self._end_outcome(end or "")
 
     def _end_message(self) -> str | None:
-        """How the program ended, by `child`; "" if that ended without a word; None so far."""
+        """How the program ended, by `child`; "" if that ended silently; None so far."""
         try:
             chunk = self.control.recv(_MESSAGE_BYTES)
         except OSError:

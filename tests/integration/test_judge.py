@@ -107,7 +107,7 @@ def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(run, monkeypatch
         assert main(command(run, server)) == 1
         printed = capfd.readouterr()
         assert [server.asked[prompt] for prompt in trouble] == [2, 2, 1, 3]
-        assert "Unjudged, and in no mean: 4;" in printed.out
+        assert "Not judged, and in no mean: 4;" in printed.out
         for reason in (
             'HTTP 429: {"error": {"message": "limit of not-recorded"}}: mt_bench 1 turn 1',
             'HTTP 500: {"error": {"message": "limit of not-recorded"}}: mt_bench 2 turn 1',

@@ -194,7 +194,7 @@ def test_requests_that_cannot_be_served(byte_model, settings, message):
         ("load_in_4bit=true", r"load_in_4bit=True would quantize nothing; .* saved quantized"),
         ("bnb_4bit_quant_type=nf4", r"bnb_4bit_quant_type='nf4' .* saved quantized"),
         ("quantization_config=x", r"quantization_config='x' .* saved quantized"),
-        ("tp_plan=auto", r"tp_plan='auto' is not served; pass parallelize=True"),
+        ("tp_plan=auto", r"tp_plan='auto' is not supported; pass parallelize=True"),
         ("max_memory=1GB", r"max_memory='1GB' is not read by lm-eval; pass max_memory_per_gpu or"),
         ("max_cpu_memory=1GB", r"max_cpu_memory needs parallelize=True"),
         ("device_map=auto", r"device_map needs parallelize=True"),

@@ -24,7 +24,7 @@ _MACHINE = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 
 
 def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequence[str]) -> None:
-    """Let this process and those that it starts use no files but these, each with all in it.
+    """Let this process and those that it starts use no files but these, each with all below it.
 
     Reading and writing alone: the filter of system calls refuses changes of owners, permissions
     and times. TCP, abstract sockets and signals are refused, too, where the kernel can. What is
@@ -47,7 +47,7 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
 
 
 def forbid_tracing() -> None:
-    """Keep this process out of others: under rules of Landlock, here no devices, none is traced."""
+    """Keep this process from tracing others, as any Landlock rules do; these forbid devices alone."""
     version = _version()
     if version > 0:
         _enter(_ruleset(version, _MAKE_DEVICES))

@@ -61,7 +61,7 @@ def main(
     theirs.close()
     try:
         os.write(control, f"group {child}\n".encode())
-    except OSError:  # whoever wanted it was interrupted before it began
+    except OSError:  # the caller was interrupted before the program began
         kill_all(child)
         os._exit(0)
     with ours:

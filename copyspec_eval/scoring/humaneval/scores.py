@@ -90,7 +90,7 @@ def score_solution(solution: str, problem: Problem) -> ScoredSolution:
 
 
 def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
-    """The programs in answers; an answer itself where the sanitiser gets nowhere with it twice."""
+    """The programs in answers; an answer itself where the sanitiser fails on it twice."""
     sources: list[str] = []
     while len(sources) < len(answers):
         rest = answers[len(sources) :]
