@@ -47,7 +47,7 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
 
 
 def forbid_tracing() -> None:
-    """Keep this process from tracing others, as any Landlock rules do; these forbid devices alone."""
+    """Keep this process from tracing others, as any Landlock rules do; these forbid devices."""
     version = _version()
     if version > 0:
         _enter(_ruleset(version, _MAKE_DEVICES))
