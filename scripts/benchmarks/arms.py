@@ -23,8 +23,8 @@ class BenchAnswer:
     """One answer.
 
     Attributes:
-        token_ids: see above.
-        counts: what it took; the seconds without those of forcing.
+        token_ids: the answer's.
+        counts: what it took, without the seconds of forcing.
         forward_seconds: of the decode seconds, those within the model.
     """
 

@@ -40,7 +40,7 @@ class Bench:
     Attributes:
         arms: by name.
         step_costs: seconds of a step by its number of draft tokens.
-        exact: the way of exact mode.
+        exact: the exact mode.
     """
 
     arms: Mapping[str, Arm]
@@ -79,7 +79,7 @@ def answer_all(bench: Bench, traces: Sequence[Trace]) -> Iterator[tuple[str, Ben
         for name in names[index % len(names) :] + names[: index % len(names)]:
             answer = bench.arms[name](trace.prompt_ids, len(trace.answer_ids))
             if answer.token_ids != trace.answer_ids:
-                raise CopySpecError(f"{name} gave another answer than trace {index} has")
+                raise CopySpecError(f"{name} answered trace {index} differently from its record")
             yield name, answer
 
 

@@ -43,12 +43,10 @@ class WatchedDrafter:
     Attributes:
         forwards: the tokens that each forward committed.
         is_finished: whether the request was said to be done.
-        num_likeliest: see `Drafter`.
     """
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.num_likeliest = int(getattr(drafter, "num_likeliest", 0))
         self.forwards: list[list[int]] = []
         self.is_finished = False
 
