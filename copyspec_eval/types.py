@@ -211,7 +211,7 @@ class TurnCounts:
     num_looped_tokens: int | None = None  # see `loops`
     num_forwards: int | None = None  # of the target; the prefill counts as one
     # What the prefill gave: the first token, and with `exact=false` the accepted part of a draft
-    # behind the prompt.
+    # after the prompt.
     num_prefill_tokens: int | None = None
     drafts: dict[DraftSource, DraftCounts] | None = None  # empty if nothing was drafted
     # This answer's share of the wall clock: its prefill, and of each step an even part among the

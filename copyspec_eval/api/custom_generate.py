@@ -77,7 +77,7 @@ def custom_generate(
     _check_positions(model_kwargs.get("position_ids"), prompts)
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
-        raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
+        raise RequestError(f"streamer is for one prompt, not {len(prompts)}; leave it out")
     switches = {"store": store, "tree": tree}
     options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
     is_sampling = generation_config.do_sample
@@ -234,7 +234,7 @@ class CriteriaRule(StopRule):
         if others and num_rows > 1:
             raise RequestError(
                 f"stopping_criteria other than length and EOS ({others.pop().__name__}) are for "
-                f"one prompt; input_ids have {num_rows}"
+                f"one prompt; input_ids have {num_rows}, so leave them out"
             )
         eos = [each.eos_token_id for each in criteria if type(each) is EosTokenCriteria]
         eos_ids = {token for ids in eos for token in ids.flatten().tolist()}

@@ -109,7 +109,9 @@ def report(arguments: argparse.Namespace) -> None:
     for path in written:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:
-        raise DataError(f"{', '.join(str(run.folder) for run in runs)}: no answers to report")
+        raise DataError(
+            f"{', '.join(str(run.folder) for run in runs)}: no answers to report; pass other runs"
+        )
 
 
 def exactness(arguments: argparse.Namespace) -> None:
@@ -129,7 +131,7 @@ def exactness(arguments: argparse.Namespace) -> None:
     print(f"{arguments.model}, {dtype}, {lm.device}, {threads} threads", flush=True)
     modes = [ExactMode(), *map(ExactMode, FIXED_WIDTHS)]
     if not kernels.serve(lm.model):
-        print("invariant: our kernels do not serve this model here", flush=True)
+        print("invariant: not available, our kernels do not serve this model here", flush=True)
         del modes[0]
     for size, mode in itertools.product(arguments.batch_sizes, modes):
         name = f"batch {size}, {mode.name}{f' {mode.width}' if mode.width else ''}"

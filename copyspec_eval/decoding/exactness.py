@@ -100,7 +100,7 @@ def mismatches(
     """Decode a real text in several ways and compare the logits bit for bit with plain decoding's.
 
     The same tokens are read in steps of other widths (at a fixed width, at other places in the
-    step), in a prefill, with the largest embeddings behind them and in other rows, in the widest
+    step), in a prefill, with the largest embeddings after them and in other rows, in the widest
     step with its masked keys, and in a batch in rows of equal and of unlike widths.
     """
     # At a fixed width, every place of a step.
@@ -126,7 +126,7 @@ def mismatches(
 
 
 _Steps = Sequence[tuple[int, int]]
-"""Of each step of a row, how many right draft tokens it has, and wrong ones behind them."""
+"""How many right draft tokens each step of a row has, and how many wrong ones after them."""
 
 
 def _readings(
@@ -137,7 +137,7 @@ def _readings(
     if mode.width:
         for width in (2, 5, count):
             yield f"at {width} places of the step", [[(width - 1, 0)] * -(-half // width)]
-        yield "with other tokens behind them", [[(half - 1, half)]]
+        yield "with other tokens after them", [[(half - 1, half)]]
     else:
         for width in _WIDTHS:
             yield f"in steps of {width}", [[(width - 1, 0)] * -(-count // width)]

@@ -74,7 +74,7 @@ def forward(
 
 
 def step_parents(draft: Draft, num_before: int, width: int) -> list[int] | None:
-    """`Part.parents` of a draft behind `num_before` tokens, padded to `width`; None for a chain.
+    """`Part.parents` of a draft after `num_before` tokens, padded to `width`; None for a chain.
 
     >>> step_parents(Draft((5, 6, 7), parents=(-1, 0, -1)), num_before=2, width=6)
     [-1, 0, 1, 2, 1, 4]

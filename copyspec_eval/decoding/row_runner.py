@@ -25,7 +25,7 @@ class RowRunner:
     """Makes the forwards of a batch's rows; later tokens overwrite rejected ones.
 
     Where our kernels serve the model, each row of a step has its own width; elsewhere all are as
-    wide as the widest, with `padding` behind a row's own tokens. At a fixed width every row of
+    wide as the widest, with `padding` after a row's own tokens. At a fixed width every row of
     every step has that width and attends to equally many keys throughout. There a prefill carries
     no draft and its chunks begin at multiples of `PREFILL_CHUNK`, so only whole chunks of earlier
     prompts are reused; elsewhere any prompt or answer.

@@ -151,7 +151,7 @@ class _Trial:
         for text in [self._texts[0], *[self._texts[1 + number]] * (self._num_rows - 1)]:
             answer_ids = text[_CONTEXT:]
             wrong_ids = [(token + 1 + number) % self._num_ids for token in answer_ids]
-            # A model's own cache has no draft behind the prompt.
+            # A model's own cache has no draft after the prompt.
             start = 0 if self._cache == "copyspec" else 1
             drafts = scripted_drafts(answer_ids, _STEPS, wrong_ids, start)
             if is_tree:

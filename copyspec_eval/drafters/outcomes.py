@@ -1,4 +1,4 @@
-"""How likely a copied token is, by the counts behind it and by what became of others like it."""
+"""How likely a copied token is, by its counts and by what became of others like it."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple

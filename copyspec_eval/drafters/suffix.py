@@ -137,7 +137,7 @@ class SuffixDrafter(Drafter):
             yield rejected
 
     def _rejected_copy(self, verdict: Verdict) -> Resumed | None:
-        """The source behind the likeliest draft token where the model chose another one."""
+        """The source after the likeliest draft token, where the model chose another one."""
         path = range(verdict.num_accepted) if verdict.path is None else verdict.path
         last = path[-1] if path else -1
         for node in self._nodes:

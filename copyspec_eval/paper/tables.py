@@ -94,7 +94,7 @@ TABLES = {
 
 def table_named(name: str, request: Request) -> PaperTable:
     if request.limit is not None and request.limit < 1:
-        raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
+        raise OptionError(f"--limit must be at least 1, got {request.limit}")
     if name not in TABLES:
         raise unknown_option("table of the paper", name, TABLES)
     table = TABLES[name]

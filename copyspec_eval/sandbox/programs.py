@@ -49,7 +49,9 @@ def level() -> Level:
         raise unknown_option(VARIABLE, name, by_name)
     tried = trial(by_name[name])
     if tried.status != "ok":
-        raise OptionError(f"{VARIABLE}={name} does not work on this machine: {tried.reason}")
+        raise OptionError(
+            f"{VARIABLE}={name} does not work on this machine: {tried.reason}; unset it"
+        )
     return by_name[name]
 
 

@@ -182,7 +182,7 @@ class Request:
         sequence, token_ids = self.sequence, text[len(self.text) :].tolist()
         self.text, count = text.copy(), len(token_ids)
         draft, self.draft = self.draft, Draft()
-        # If the engine has cut the draft, the token behind it may be the draft's next one.
+        # If the engine has cut the draft, the token after it may be the draft's next one.
         if len(draft.token_ids) >= count and draft.token_ids[count - 1] == token_ids[-1]:
             draft = draft.cut(count - 1)
         before = len(sequence.output_ids)

@@ -207,7 +207,7 @@ def _answers(
     for generation, sequence, drafter in zip(generations, sequences, watched, strict=True):
         assert drafter.is_finished
         chooser = sequence.chooser
-        # A draft that goes on behind the answer's end has choices that are not in it.
+        # A draft that goes on past the answer's end has choices that are not in it.
         recorded = chooser.logits if isinstance(chooser, RecordingChooser) else []
         logits = recorded[: len(generation.token_ids)]
         answers.append(Answer(generation, logits, drafter.forwards))
