@@ -109,9 +109,7 @@ def report(arguments: argparse.Namespace) -> None:
     for path in written:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:
-        raise DataError(
-            f"{', '.join(str(run.folder) for run in runs)}: no answers to report; pass other runs"
-        )
+        raise DataError(f"{', '.join(str(run.folder) for run in runs)}: no answers to report")
 
 
 def exactness(arguments: argparse.Namespace) -> None:

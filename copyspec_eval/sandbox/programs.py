@@ -49,9 +49,7 @@ def level() -> Level:
         raise unknown_option(VARIABLE, name, by_name)
     tried = trial(by_name[name])
     if tried.status != "ok":
-        raise OptionError(
-            f"{VARIABLE}={name} does not work on this machine: {tried.reason}; unset it"
-        )
+        raise OptionError(f"{VARIABLE}={name} does not work on this machine: {tried.reason}")
     return by_name[name]
 
 

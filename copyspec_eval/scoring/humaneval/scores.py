@@ -99,9 +99,7 @@ def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
         whole = lines if outcome.stdout.endswith("\n") else lines[:-1]
         sources += [str(json.loads(line)) for line in whole]
         if not whole:
-            logger.warning(
-                "an answer is tested as it is, since the sanitiser failed: %s", outcome.reason
-            )
+            logger.warning("an answer is tested as it is, unsanitised: %s", outcome.reason)
             sources.append(rest[0][0])
     return sources
 
