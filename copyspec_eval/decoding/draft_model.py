@@ -86,7 +86,7 @@ class DraftModel:
             self._cached_ids[row] = [*text]
         ends = torch.tensor([*accumulate(len(part.token_ids) for part in parts)])
         logits = forward(self._model, self._cache, parts)[(ends - 1).to(self._device)]
-        # Models of one tokenizer may have unlike numbers of unused tokens: neither is proposed an
+        # Models of one tokenizer may have different numbers of unused tokens: neither is proposed an
         # id that the target lacks, nor do the target's processors meet logits of another width.
         more = self._target_vocabulary - self._vocabulary
         return F.pad(logits, (0, more), value=-torch.inf)

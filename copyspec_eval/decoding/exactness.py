@@ -101,7 +101,7 @@ def mismatches(
 
     The same tokens are read in steps of other widths (at a fixed width, at other places in the
     step), in a prefill, with the largest embeddings after them and in other rows, in the widest
-    step with its masked keys, and in a batch in rows of equal and of unlike widths.
+    step with its masked keys, and in a batch in rows of equal and of different widths.
     """
     # At a fixed width, every place of a step.
     count = mode.width or _COUNT
@@ -198,7 +198,7 @@ class _Text:
         return torch.stack([*given[0].logits])
 
     def read_at_once(self, count: int) -> torch.Tensor:
-        """Logits after so many tokens from the context on, which a prefill reads."""
+        """Logits after `count` tokens from the context on, which a prefill reads."""
         given = Given([*self._context_ids, *self._next_ids[:count]], self._next_ids[:1], {})
         self._engine.without_drafter(0).generate([given])
         return torch.stack([*given.logits])

@@ -45,7 +45,7 @@ def forward(
     extent: int | None = None,
     logits_to_keep: int = 0,
 ) -> torch.Tensor:
-    """One forward of a model within `engine_kernels`; logits `[tokens or so many, vocabulary]`.
+    """One forward within `engine_kernels`; logits `[tokens or logits_to_keep, vocabulary]`.
 
     All tokens stand in a single row, unpadded. Those of a tree are written to the cache in their
     order; each attends to its ancestors alone, at its position on its branch. `extent` is how many

@@ -87,7 +87,7 @@ def scripted_drafts(
     wrong_ids: abc.Sequence[int] = (),
     start: int = 0,
 ) -> dict[int, Draft]:
-    """Drafts for `Given`: of each step from `start` on, so many right tokens, then wrong ones.
+    """Drafts for `Given`: for each step from `start` on, its right tokens, then its wrong ones.
 
     >>> drafts = scripted_drafts([5, 6, 7, 8], [(1, 2), (0, 1)], wrong_ids=[1, 2, 3, 4])
     >>> {place: draft.token_ids for place, draft in drafts.items()}

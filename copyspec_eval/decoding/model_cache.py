@@ -96,7 +96,7 @@ class ModelCacheRunner:
     """`RowRunner`'s counterpart for one row, with the model's own attention and cache.
 
     The cache is copied before each draft. If the draft is rejected, the copy takes its place, and
-    the next step reads the accepted tokens again in front of its own.
+    the next step reads the accepted tokens again before its own.
     """
 
     packs = False

@@ -86,7 +86,6 @@ class PrefixCache:
         return path
 
     def _key(self, path: Sequence[_Key], token_ids: Sequence[int]) -> _Key:
-        """The key of the block after those in `path`."""
         start = len(path) * self._block_length
         before = self._blocks[path[-1]].number if path else _START
         return before, tuple(token_ids[start : start + self._block_length])

@@ -57,7 +57,7 @@ class RowRunner:
     ) -> Iterator[None]:
         """Prepare for `sequences`, whose `extent` it sets; `others` are those of other calls."""
         extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *others)]
-        # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
+        # Alone, a sequence fixes how many keys it attends to; in a batch, the run does.
         is_shared = self._is_fixed and self._batch_size > 1
         for sequence, extent in zip(sequences, extents, strict=False):
             sequence.extent = max(extents) if is_shared else extent

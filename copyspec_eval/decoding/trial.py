@@ -37,7 +37,7 @@ without a draft. The first is the prefill's, where that may have one."""
 _MOST_ROWS = 2
 """A second row shows what rows do to each other; the check of exact mode takes all of a batch."""
 _BRANCH = 2
-"""Wrong tokens of a tree, in front of the right ones."""
+"""Wrong tokens of a tree, before the right ones."""
 
 _WINDOW_NAMES = ("sliding_window", "attention_chunk_size")
 _WINDOW = 5

@@ -41,7 +41,7 @@ def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:
 def marginal_values(thresholds: tuple[float, ...]) -> tuple[float, ...]:
     """What an accepted token saves, at index `int(100 * p)` of its probability p, at most 1.
 
-    In a copy that goes on, a token more in this draft is one less in the next: it saves what a
+    In a copy that goes on, one more token in this draft is one less in the next: it saves what a
     token costs there. If every token were accepted with probability p, that would be, with drafts
     of the best length K, `c(K) / (1 + p + … + p^K)`. The most that is saved, 1 here, is what tokens
     cost on average.

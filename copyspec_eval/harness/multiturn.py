@@ -231,7 +231,6 @@ Contributions = list[tuple[float, ...] | None]
 
 
 def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
-    """What answers contribute to each shown metric."""
     parts: dict[str, Contributions] = {metric.name: [] for metric in _SHOWN}
     for answer in answers:
         record = record_of(answer)

@@ -35,8 +35,8 @@ _BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_toke
 class TimedLM(Backend):
     """A stock model of lm-eval that answers as usual, with a `TurnRecord` on each answer.
 
-    `create_from_arg_string` and `create_from_arg_obj` put this class, and one of `backends` that
-    knows what can be recorded, in front of the one that lm-eval has registered as `base`.
+    `create_from_arg_string` and `create_from_arg_obj` mix this class, and one of `backends` that
+    knows what can be recorded, into the one that lm-eval has registered as `base`.
 
     Args:
         base: name of an lm-eval model.

@@ -242,7 +242,7 @@ def _readable_paths(readable: Sequence[Path]) -> list[str]:
 
 
 def _bubblewrap(readable: Sequence[str], num_bytes: int) -> list[str]:
-    """Words in front of a command that run it in a file system of these paths.
+    """Words to put before a command, to run it in a file system of these paths.
 
     Each of the writable folders in it, /tmp and /dev/shm, has `num_bytes`. /proc is read-only,
     since the kernel may let root of a user namespace write to /proc/sys.

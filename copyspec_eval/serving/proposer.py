@@ -145,7 +145,7 @@ class StepClock:
         self._sums = numpy.zeros(5)  # of weights, tokens, seconds, tokens² and tokens * seconds
 
     def add(self, tokens: int, seconds: float) -> None:
-        """Count a step of so many tokens, of all rows together."""
+        """Count a step of this many tokens, of all rows together."""
         self._sums *= _DECAY
         self._sums += (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
 

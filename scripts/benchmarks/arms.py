@@ -34,7 +34,7 @@ class BenchAnswer:
 
 
 Arm = Callable[[abc.Sequence[int], int], BenchAnswer]
-"""Answers a prompt with exactly so many tokens."""
+"""Answers a prompt with exactly that many tokens."""
 
 
 def transformers_arms(model: Any, forced: ForcedModel) -> dict[str, Arm]:

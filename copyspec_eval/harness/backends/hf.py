@@ -1,4 +1,4 @@
-"""In front of lm-eval models that load and generate as `hf` does."""
+"""What is timed and counted of lm-eval models that load and generate as `hf` does."""
 
 import os
 from collections.abc import Sequence

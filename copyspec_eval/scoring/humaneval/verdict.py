@@ -130,7 +130,7 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
 
 
 def _compare_shapes() -> None:
-    """Make EvalPlus's `numpy.allclose` false for unlike shapes, which it would broadcast."""
+    """Make EvalPlus's `numpy.allclose` false for different shapes, which it would broadcast."""
     import numpy
 
     allclose = numpy.allclose
