@@ -86,8 +86,8 @@ class DraftModel:
             self._cached_ids[row] = [*text]
         ends = torch.tensor([*accumulate(len(part.token_ids) for part in parts)])
         logits = forward(self._model, self._cache, parts)[(ends - 1).to(self._device)]
-        # Models of one tokenizer may have different numbers of unused tokens: neither is proposed an
-        # id that the target lacks, nor do the target's processors meet logits of another width.
+        # Models of one tokenizer can be padded to different sizes: no id that the target lacks is
+        # proposed, and its processors meet no logits of another width.
         more = self._target_vocabulary - self._vocabulary
         return F.pad(logits, (0, more), value=-torch.inf)
 

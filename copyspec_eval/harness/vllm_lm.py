@@ -31,7 +31,7 @@ class CopySpecVLLM(TimedLM):
     Args:
         drafter, gamma, num_draft_tokens, store: as for `copyspec`.
         paired: a second engine without drafts answers every request too; each engine gets half of
-            `gpu_memory_utilization`. The conversation continues from its answers.
+            `gpu_memory_utilization`. The conversation continues from the baseline's answers.
         **kwargs: as for `vllm`.
     """
 

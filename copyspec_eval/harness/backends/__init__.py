@@ -33,7 +33,7 @@ class TimedAnswer(NamedTuple):
 
 
 class Backend(LM):
-    """Mixed into any backend: the clock covers all that it does, tokenising and network included."""
+    """Mixed into any backend: the clock covers all that it does, tokenising and network too."""
 
     fills_batches = False  # whether it may choose `batch_size=auto` itself
     asks_in_parallel = False  # whether each of several requests under way can be timed
