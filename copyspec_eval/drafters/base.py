@@ -11,7 +11,7 @@ class Drafter(Protocol):
 
     A drafter lives for one request: `start`, then `propose` and `observe` in turns, then `finish`.
     The first `propose` is for the prefill; exact mode skips it where a prefill carries no draft.
-    Tokens are ids of the model's vocabulary.
+    Tokens are ids of the model's vocabulary. `CopySpecDrafter` is a short example.
     """
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
