@@ -47,7 +47,7 @@ def custom_generate(
     """The decoding loop of `model.generate`, greedy or sampled, with drafts.
 
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
-    torch's generator. Only near-ties can turn out otherwise, since a forward of several tokens
+    torch's generator. They can differ only at near-ties, since a forward of several tokens
     rounds differently from a forward of one. Scores and logits of a row that has ended are zeros.
 
     Args:

@@ -10,8 +10,8 @@ class Drafter(Protocol):
     """Proposes the next tokens of one request; a wrong draft costs time, never the output.
 
     A drafter lives for one request: `start`, then `propose` and `observe` in turns, then `finish`.
-    The first `propose` is for the prefill; exact mode skips it where a prefill carries no draft.
-    Tokens are ids of the model's vocabulary. `CopySpecDrafter` is a short example.
+    The first `propose` is for the prefill. A step that can carry no draft skips it, e.g. a prefill
+    at a fixed width or with the model's own cache. `CopySpecDrafter` is a short example.
     """
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:

@@ -16,7 +16,7 @@ from copyspec_eval.scoring.humaneval.values import decode, encode
 _SET_DUMPABLE = 4  # <sys/prctl.h>
 
 _CHECK_SECONDS, _CHECK_FACTOR = 10.0, 10.0
-"""Seconds for a problem's own tests: at least this many, and this many times the right solution's."""
+"""Seconds for a problem's own tests: at least this, and this many times the right solution's."""
 
 _ANSWER_BYTES = 2**26
 
