@@ -114,7 +114,7 @@ def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
         cache = model_kwargs.get(name)
         if cache is not None and hasattr(cache, "get_seq_length") and cache.get_seq_length():
             raise RequestError(
-                f"{name} already holds tokens, but copyspec reads the prompt itself; leave it out"
+                f"{name} holds tokens already, but copyspec reads the prompt itself; leave it out"
             )
 
 

@@ -55,7 +55,7 @@ def check_values(options: Mapping[str, Any]) -> None:
     # lm-eval searches for the size of auto:N N times; ours needs no search.
     rows = options.get("batch_size", 1)
     if not re.fullmatch(r"auto(:[0-9]+)?|0*[1-9][0-9]*", str(rows)):
-        raise OptionError(f"batch_size={rows!r}; pass a number of at least 1, or auto")
+        raise OptionError(f"batch_size={rows!r} is neither a number of at least 1 nor auto")
     dtype = options.get("dtype") or "auto"
     resolved = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype != "auto" and not getattr(resolved, "is_floating_point", False):
@@ -64,7 +64,7 @@ def check_values(options: Mapping[str, Any]) -> None:
         _check_device(options["device"])
     max_length = options.get("max_length")
     if max_length is not None and (type(max_length) is not int or max_length < 1):
-        raise OptionError(f"max_length={max_length!r}; pass a number of tokens of at least 1")
+        raise OptionError(f"max_length={max_length!r} is not a number of tokens of at least 1")
     for name, kind in _harness_options().items():
         if kind in ("bool", "bool | None") and options.get(name) is not None:
             check_bool(name, options[name])

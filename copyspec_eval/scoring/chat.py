@@ -149,4 +149,4 @@ def _check_url(url: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        raise OptionError(f"base URL {address(url)!r}; give e.g. http://localhost:8000/v1")
+        raise OptionError(f"base URL {address(url)!r}; give one such as http://localhost:8000/v1")

@@ -79,7 +79,7 @@ def answer_all(bench: Bench, traces: Sequence[Trace]) -> Iterator[tuple[str, Ben
         for name in names[index % len(names) :] + names[: index % len(names)]:
             answer = bench.arms[name](trace.prompt_ids, len(trace.answer_ids))
             if answer.token_ids != trace.answer_ids:
-                raise CopySpecError(f"{name} answered trace {index} differently from its record")
+                raise CopySpecError(f"{name} gave another answer than trace {index} has")
             yield name, answer
 
 
