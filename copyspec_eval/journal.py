@@ -20,7 +20,7 @@ _LOCK, _PARTIAL = ".lock", ".partial"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make `folder`, and hold its lock for writing; without locks, one process at a time may."""
+    """Make `folder`, and hold its lock for writing; without locks, only one process may write."""
     lock = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -194,7 +194,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """What the drafts of one source came to in one answer; an attempt has its first token's."""
+    """Totals of one source's drafts in an answer; an attempt is of its first token's source."""
 
     num_attempts: int = 0
     num_drafted: int = 0

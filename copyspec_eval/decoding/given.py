@@ -14,7 +14,7 @@ from copyspec_eval.types import Draft
 
 _NO_TOKEN = -1
 _MOST_IDS = 1000
-"""Multimodal models have the ids of their images far up."""
+"""Multimodal models keep the ids of their images at the end of the vocabulary."""
 
 
 class Given(Sequence):

@@ -293,7 +293,7 @@ class QuickstartTask(MultiTurnTask):
         path = tasks_dir() / QUICKSTART / f"{dataset_kwargs['documents']}.jsonl"
         return [row.fields for row in sources.read_jsonl(path)]
 
-    # Also before GSM8K's, which asks in its own words.
+    # Takes precedence over GSM8K's, which asks in its own words.
     user_turns = MultiTurnTask.user_turns
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:

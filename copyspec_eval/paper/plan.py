@@ -55,7 +55,7 @@ TASKS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The options of `copyspec-eval paper`; a run gets the `secrets` by its environment."""
+    """The options of `copyspec-eval paper`; a run gets the `secrets` through its environment."""
 
     model: str
     out: Path
@@ -130,7 +130,7 @@ def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRu
 
 
 def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Model arguments as commands have them, and those that a run gets by its environment."""
+    """Model arguments as commands show them, and those that a run gets through its environment."""
     try:
         parsed = try_parse_json(text) if text.startswith("{") else key_val_to_dict(text)
     except ValueError as error:

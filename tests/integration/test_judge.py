@@ -77,7 +77,7 @@ def test_means_are_those_of_fastchat(run, capsys):
     with JudgeServer(numbered) as server:
         assert main(command(run, server)) == 0
     printed = capsys.readouterr().out
-    assert "njudged, and" not in printed
+    assert "judged, and" not in printed
     for task in ("mt_bench", "mt_redundant"):
         path = judgement_file(run, task)
         ours = [means(printed)[task, turn, "all"] for turn in ("1", "2", "both")]

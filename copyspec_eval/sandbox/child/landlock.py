@@ -16,8 +16,8 @@ _EXECUTE, _WRITE, _READ, _READ_FOLDER, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 _FILE_USES = _EXECUTE | _WRITE | _READ | _TRUNCATE
 _NUM_USES = (0, 13, 14, 15, 15)
-"""By version; 16 in later ones. Before the third, that of Linux 6.2, files can be cut that must not
-be written: the filter of system calls refuses that."""
+"""By version; 16 in later ones. Before the third, that of Linux 6.2, files can be truncated that
+must not be written: the filter of system calls refuses that."""
 
 _MACHINE = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 """What libraries read to choose their kernels and their number of threads."""

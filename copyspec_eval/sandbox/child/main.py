@@ -91,7 +91,7 @@ def become(
         if LINUX:
             socket.send_fds(watcher, [b"."], guard(shared))
         watcher.close()
-        # Not before: no more descriptors may be under way to others than files may be open.
+        # Not earlier: the limit on open files also limits descriptors in flight to others.
         for name, value in limits.items():
             kind = getattr(resource, name)
             soft, hard = value, value + (name == "RLIMIT_CPU")
