@@ -168,7 +168,7 @@ class Engine:
                     yield sequence
 
     def _fill(self, rows: Rows, waiting: deque[Sequence]) -> Iterator[Sequence]:
-        """Begin waiting sequences in the free rows; gives those that end with their prefill."""
+        """Begin waiting sequences in the free rows; yields those that end with their prefill."""
         while waiting and not all(rows):
             free = [row for row, sequence in enumerate(rows) if sequence is None]
             begun = {row: waiting.popleft() for row in free[: len(waiting)]}
