@@ -1,4 +1,4 @@
-"""Says what is being done, where that takes long."""
+"""Tells the user what is running, when it takes long."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ _SECONDS = 2.0
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Say on standard error what is being done, once it has taken two seconds; also a decorator."""
+    """Print `what` to standard error once it has taken two seconds; also a decorator."""
     timer = threading.Timer(
         _SECONDS, print, [f"copyspec-eval: {what} ..."], {"file": sys.stderr, "flush": True}
     )

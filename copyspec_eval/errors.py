@@ -1,4 +1,4 @@
-"""Errors that are a user's to mend, each one line that names the value and the remedy."""
+"""Errors that a user can mend, each one line that names the value and the remedy."""
 
 import difflib
 import json
@@ -23,7 +23,7 @@ class ModelError(CopySpecError):
 
 
 class RequestError(CopySpecError):
-    """A request that cannot be answered: no room for it, or a setting that is not served."""
+    """A request that cannot be answered: no room for it, or a setting that is not supported."""
 
 
 class DataError(CopySpecError):
@@ -57,14 +57,14 @@ def printable(text: str) -> str:
     >>> print(printable("a\\nb \\x1b[1m ä"))
     a\\nb \\u001b[1m ä
     """
-    # As in JSON, which remains what it was.
+    # Escaped as in JSON, so that JSON stays what it was.
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in masked(text))
 
 
 def print_error(error: CopySpecError | OSError) -> None:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename}: {error.strerror}; check the path, and who may use it"
+        text = f"{error.filename}: {error.strerror}; check the path and its permissions"
     print(f"copyspec-eval: error: {printable(text)}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Files in folders that others may have made: no pipes, no links, and no kill corrupts them."""
+"""File access in folders that others may have made: no pipes, no links; a kill corrupts nothing."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from filelock import FileLock, Timeout
 from copyspec_eval.errors import DataError
 
 WAIT_SECONDS = 60.0
-"""For a lock that is held for the time of a write; without flock, its file alone is the lock."""
+"""How long to wait for a lock, held during a write; without flock, its file alone is the lock."""
 
 _LOCK, _PARTIAL = ".lock", ".partial"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make `folder`, and hold its lock for writing; without locks, one process at a time may."""
+    """Make `folder`, and hold its lock for writing; without locks, only one process may write."""
     lock = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,14 +59,14 @@ def _unwritable(path: Path | str, error: OSError) -> DataError:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append one line, all of it or nothing, after an end for what a kill left of the last one."""
+    """Append one line, whole or not at all, after ending any line that a kill left unfinished."""
     with locked(path.parent):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 remedy = "remove it, or choose another folder"
-                raise DataError(f"{path}: is no file of its own; {remedy}")
+                raise DataError(f"{path}: is a link or not a regular file; {remedy}")
             size = status.st_size
             torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
             content = (b"\n" if torn else b"") + line + b"\n"
@@ -117,7 +117,7 @@ def read(path: Path) -> bytes:
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """All lines but empty ones, without their ends, by their number from 1."""
+    """Lines that are not empty, without their ends, each with its number from 1."""
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if content := line.rstrip(b"\r\n"):
@@ -137,16 +137,16 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def parsed(content: bytes) -> Any:
-    """The value of a JSON text that others wrote; a ValueError if there is none in it."""
+    """The value of a JSON text that others wrote; ValueError if it is not JSON."""
     try:
         value = json.loads(content.decode())
-        # Half a character cannot be printed, written or hashed.
+        # A lone surrogate cannot be printed, written or hashed.
         if b"\\ud" in content.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8") from error
     except UnicodeEncodeError as error:
-        raise ValueError("half a character, a lone surrogate such as \\ud83d") from error
+        raise ValueError("a lone surrogate such as \\ud83d") from error
     except RecursionError as error:
-        raise ValueError("nested too deep") from error
+        raise ValueError("nested too deeply") from error
     return value

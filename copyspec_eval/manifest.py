@@ -107,8 +107,8 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     try:
         entries = journal.parsed(journal.read(path))["runs"]
         if not all(isinstance(entry["run_id"], str) for entry in entries):
-            raise ValueError("a run_id is no text")
+            raise ValueError("a run_id is not a text")
     except (ValueError, KeyError, TypeError) as error:
         remedy = "move it away or choose another folder"
-        raise DataError(f"{path}: not a manifest of ours ({error!r}); {remedy}") from error
+        raise DataError(f"{path}: not a copyspec manifest ({error!r}); {remedy}") from error
     return list(entries)

@@ -26,7 +26,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w/.~-])~?(?:/[^\s/=,:;\"'()\\]+)+/?")
 _WORD = re.compile(r"[^\s\"'{}\[\]:,]{8,}")
 
-# Shorter values are masked as whole words; the shortest only behind their names.
+# Shorter values are masked as whole words; the shortest only after their names.
 _ANYWHERE, _AS_A_WORD = 8, 4
 _NO_SECRETS = frozenset({"true", "false", "none", "null", "auto", "empty"})
 

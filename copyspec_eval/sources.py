@@ -71,7 +71,7 @@ class Question(TypedDict):
 
 
 def locate(path: str) -> Path:
-    """The file `path` of `FILES`: any in `$COPYSPEC_DATA_DIR` if that is set, else downloaded."""
+    """Where `path` of `FILES` is: below `$COPYSPEC_DATA_DIR` if that is set, else downloaded."""
     if path not in FILES:
         raise unknown_option("data file", path, FILES)
     if (folder := data_dir()) is None:

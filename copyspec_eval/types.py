@@ -61,7 +61,7 @@ class ExactMode:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """How to draft; an OptionError for a number that is none or too low, or a value of no use.
+    """How to draft; OptionError for a value of the wrong type, or a number that is too low.
 
     >>> DraftOptions("suffix", store=("runs/base", "runs/old/turns.jsonl"), tree=True).label
     'suffix + store=base:old + tree'
@@ -194,7 +194,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """What the drafts of one source came to in one answer; an attempt has its first token's."""
+    """Totals of one source's drafts in an answer; an attempt is of its first token's source."""
 
     num_attempts: int = 0
     num_drafted: int = 0
@@ -211,7 +211,7 @@ class TurnCounts:
     num_looped_tokens: int | None = None  # see `loops`
     num_forwards: int | None = None  # of the target; the prefill counts as one
     # What the prefill gave: the first token, and with `exact=false` the accepted part of a draft
-    # behind the prompt.
+    # after the prompt.
     num_prefill_tokens: int | None = None
     drafts: dict[DraftSource, DraftCounts] | None = None  # empty if nothing was drafted
     # This answer's share of the wall clock: its prefill, and of each step an even part among the

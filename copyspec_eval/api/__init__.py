@@ -1,1 +1,1 @@
-"""For Python: answers of any loaded model, by our `generate` or by transformers'."""
+"""The Python API: answers of any loaded model, by our `generate` or by transformers'."""

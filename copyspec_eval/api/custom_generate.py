@@ -44,32 +44,31 @@ def custom_generate(
     tree: bool = False,
     **model_kwargs: Any,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
-    """Decode as `model.generate` does, greedily or by sampling, with drafts: its decoding loop.
+    """The decoding loop of `model.generate`, greedy or sampled, with drafts.
 
     The sequences are those of plain `generate`, and sampling takes the same random numbers from
-    torch's generator, unless rounding decides between two nearly equal logits: a forward of several
-    tokens rounds differently from a forward of one. Scores and logits of a row that has ended are
-    zeros.
+    torch's generator. They can differ only at near-ties, since a forward of several tokens
+    rounds differently from a forward of one. Scores and logits of a row that has ended are zeros.
 
     Args:
-        model, logits_processor, generation_config, synced_gpus: transformers'.
-        input_ids: `[rows, tokens]`, padded on the left.
-        stopping_criteria: transformers'; other than of lengths and EOS for a single row only.
-        streamer: gets a single row's tokens as they come.
+        model, logits_processor, generation_config, synced_gpus: as transformers passes them.
+        input_ids: `[rows, tokens]`, int64, padded on the left.
+        stopping_criteria: transformers'; any but length and EOS work for a single row only.
+        streamer: receives a single row's tokens as they are generated.
         drafter, gamma, num_draft_tokens, store, tree: as in `copyspec_eval.generate`.
         **model_kwargs: what transformers prepared for the model's forward.
 
     Returns:
-        `[rows, tokens]`, prompts included and padded on the right; with `return_dict_in_generate`
-        an output without attentions, hidden states and cache.
+        `[rows, tokens]`, int64, prompts included and padded on the right; with
+        `return_dict_in_generate` an output without attentions, hidden states and cache.
 
     Raises:
-        RequestError, OptionError, ModelError: something is asked for that is not served.
+        RequestError, OptionError, ModelError: the request, an option or the model is not supported.
     """
     check_mode(generation_config)
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(generation_config, name) and generation_config.return_dict_in_generate:
-            raise RequestError(f"{name}=True is not served; leave custom_generate out for it")
+            raise RequestError(f"{name}=True is not supported; leave it or custom_generate out")
     # `generate` does not pass all of its arguments on to a callable.
     caller = sys._getframe(1)
     arguments = caller.f_locals if caller.f_code.co_name == "generate" else {}
@@ -78,7 +77,7 @@ def custom_generate(
     _check_positions(model_kwargs.get("position_ids"), prompts)
     streamer = streamer or arguments.get("streamer")
     if streamer is not None and len(prompts) > 1:
-        raise RequestError(f"streamer is for one prompt; input_ids have {len(prompts)}")
+        raise RequestError(f"streamer is for one prompt, not {len(prompts)}; leave it out")
     switches = {"store": store, "tree": tree}
     options = python_options(drafter, gamma, False, num_draft_tokens=num_draft_tokens, **switches)
     is_sampling = generation_config.do_sample
@@ -110,25 +109,25 @@ def custom_generate(
 def _check_inputs(model_kwargs: Mapping[str, Any]) -> None:
     for name, value in model_kwargs.items():
         if name not in _KNOWN and value is not None:
-            raise RequestError(f"{name} is not read by copyspec; leave custom_generate out for it")
+            raise RequestError(f"{name} is not supported; leave it or custom_generate out")
     for name in ("past_key_values", "cache_params"):
         cache = model_kwargs.get(name)
         if cache is not None and hasattr(cache, "get_seq_length") and cache.get_seq_length():
             raise RequestError(
-                f"{name} holds tokens already, and copyspec begins with the prompt; leave it out"
+                f"{name} holds tokens already, but copyspec reads the prompt itself; leave it out"
             )
 
 
 def _prompts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:
     """Each row's tokens without the padding on their left."""
     if not input_ids.numel():
-        raise RequestError("input_ids are empty; copyspec begins with a prompt of at least a token")
+        raise RequestError("input_ids are empty; pass a prompt of at least one token")
     if mask is None:
         return input_ids.tolist()
     if mask.shape != input_ids.shape:
         raise RequestError(
-            f"attention_mask has the shape {tuple(mask.shape)}, and input_ids have "
-            f"{tuple(input_ids.shape)}; pass a mask value for each token"
+            f"attention_mask has the shape {tuple(mask.shape)}, but input_ids have "
+            f"{tuple(input_ids.shape)}; pass one mask value per token"
         )
     others = mask[(mask != 0) & (mask != 1)]
     if others.numel():
@@ -140,7 +139,7 @@ def _prompts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[in
         if not length:
             raise RequestError(f"row {number} of attention_mask has no token; leave the row out")
         if not is_token[number, -length:].all():
-            raise RequestError("attention_mask has zeros behind a token; pad prompts on the left")
+            raise RequestError("attention_mask has zeros after a token; pad prompts on the left")
     return [row[tokens].tolist() for row, tokens in zip(input_ids, is_token, strict=True)]
 
 
@@ -172,7 +171,7 @@ def _output(
         return sequences
 
     def steps(rows: Iterable[list[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
-        """`[rows, vocabulary]` of every step, from each row's `[vocabulary]` of its own steps."""
+        """`[rows, vocabulary]` of every step, from the `[vocabulary]` of each row's steps."""
         cut = [torch.stack(row[:n]) for row, n in zip(rows, lengths, strict=True)]
         return tuple(pad_sequence(cut))
 
@@ -214,9 +213,9 @@ class RowProcessor(LogitsProcessor):
 
 
 class CriteriaRule(StopRule):
-    """When a row's output ends, by transformers' criteria, which include a longest length.
+    """Ends a row's output by transformers' criteria, one of which must limit its length.
 
-    `input_ids` are `[rows, tokens]` with padding; `scores` grow by `[vocabulary]` a choice. Other
+    `input_ids` are `[rows, tokens]` with padding; `scores` gains a `[vocabulary]` per choice. Other
     criteria are refused for several rows: there, plain `generate` may continue a row that has ended
     until all have.
     """
@@ -235,11 +234,11 @@ class CriteriaRule(StopRule):
         if others and num_rows > 1:
             raise RequestError(
                 f"stopping_criteria other than length and EOS ({others.pop().__name__}) are for "
-                f"one prompt; input_ids have {num_rows}"
+                f"one prompt; input_ids have {num_rows}, so leave them out"
             )
         eos = [each.eos_token_id for each in criteria if type(each) is EosTokenCriteria]
         eos_ids = {token for ids in eos for token in ids.flatten().tolist()}
-        # transformers looks at the length after a token.
+        # transformers checks the length only after it has added a token.
         super().__init__(max(1, min(lengths) - num_tokens), eos_ids)
         self._criteria = criteria if others else None
         self._input_ids, self._scores = input_ids, scores
@@ -249,7 +248,7 @@ class CriteriaRule(StopRule):
             return super().reason(output_ids)
         output = self._input_ids.new_tensor([list(output_ids)])
         scores: Any = None
-        if self._scores is not None:  # those of a verified draft can be there already
+        if self._scores is not None:  # those of a verified draft may already be there
             scores = tuple(row[None] for row in self._scores[: len(output_ids)])
         ends = self._criteria(torch.cat([self._input_ids, output], -1), scores).any()
         return "stop" if ends else super().reason(output_ids)

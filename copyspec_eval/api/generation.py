@@ -1,4 +1,4 @@
-"""`generate`: answers of a loaded model, faster where they repeat what is in the prompt."""
+"""`generate`: answers of a loaded model, faster where they repeat the prompt."""
 
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _INSTEAD |= {"num_return_sequences": "the prompt several times", "stop_strings":
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answered prompt; in a notebook it shows itself with its copied text marked.
+    """One answered prompt; a notebook shows it with its copied text marked.
 
     Attributes:
         text: the answer without special tokens, cut before a stop string.
@@ -127,9 +127,9 @@ def generate(
     streamer: Any = None,
     **settings: Any,
 ) -> list[Answer]:
-    """Answer prompts with a loaded model, greedily or by sampling, as its own settings say.
+    """Answer prompts with a loaded model, greedily or by sampling, as its generation config says.
 
-    The first call for a model tries its cache and measures its steps, which takes seconds. Later
+    The first call for a model tests its cache and times its steps, which takes seconds. Later
     calls reuse the results as long as the model's weights stay the same.
 
     Args:
@@ -150,11 +150,11 @@ def generate(
             does not.
         delta: how many tokens the draft model proposes at a time.
         exact: whether the tokens are those of plain decoding, bit for bit, whatever was drafted.
-        batch_size: prompts answered side by side.
+        batch_size: how many prompts are decoded together.
         prefix_cache: the most memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, which a longer prompt then reuses; 0 for none.
-        seed: of the random numbers, if the answers are sampled.
-        streamer: gets a single prompt's tokens as they come, e.g. transformers' `TextStreamer`.
+        seed: of the random numbers that sampled answers use.
+        streamer: receives a single prompt's tokens, e.g. transformers' `TextStreamer`.
         **settings: of transformers' `GenerationConfig`, over the model's own: `do_sample`,
             `temperature`, `repetition_penalty`, …
 
@@ -162,8 +162,8 @@ def generate(
         one answer per prompt, in their order; a single prompt gives a list of one.
 
     Raises:
-        OptionError, ModelError, RequestError: an option is not possible, the model cannot be
-            served, or a prompt is empty or leaves no room for an answer. Each is one line.
+        OptionError, ModelError, RequestError: an option is invalid, the model is not supported, or
+            a prompt is empty or leaves no room for an answer. Each message is one line.
     """
     chosen: dict[str, Any] = {"num_draft_tokens": num_draft_tokens, "delta": delta}
     chosen |= {"store": store, "tree": tree}
@@ -180,7 +180,7 @@ def generate(
     stops = [stop] if isinstance(stop, str) else list(stop)
     decode: Any = partial(tokenizer.decode, skip_special_tokens=False)
     for name in settings.keys() & _INSTEAD.keys():
-        raise RequestError(f"{name} is not read; use {_INSTEAD[name]} instead")
+        raise RequestError(f"{name} is not supported; use {_INSTEAD[name]} instead")
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise RequestError(f"max_new_tokens must be at least 1, got {max_new_tokens!r}")
     builder, on_commit = SequenceBuilder(tokenizer.pad_token_id, decode), put_to(streamer)
@@ -239,7 +239,7 @@ def _token_ids(
         if not isinstance(prompt, Sequence):
             raise RequestError(
                 f"prompt {number} is of type {type(prompt).__name__}; pass a text or a list of "
-                "messages, and token ids through model.generate with custom_generate"
+                "messages (for token ids, use model.generate with custom_generate)"
             )
         text: Any = prompt
         is_text = isinstance(prompt, str)
@@ -250,7 +250,7 @@ def _token_ids(
             text = render(list(text), tokenize=False, add_generation_prompt=True)
         token_ids: list[int] = tokenizer(text, add_special_tokens=is_text)["input_ids"]
         if not token_ids:
-            raise RequestError(f"prompt {number} is empty; a model needs a token to go on from")
+            raise RequestError(f"prompt {number} is empty; pass at least one token")
         if most is not None and len(token_ids) + max_new_tokens > most:
             raise RequestError(
                 f"a prompt of {len(token_ids)} tokens and max_new_tokens={max_new_tokens} exceed "

@@ -1,4 +1,4 @@
-"""The `copyspec-eval` command: parses argv; a command has its function's name in `commands`."""
+"""The `copyspec-eval` command line; each command is the function of its name in `commands`."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _MODEL = "name on the Hub, or a folder"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code, or 1 after an error of one line, or argparse's 2."""
+    """Run one command and return its exit code: 1 after a one-line error, 2 after wrong usage."""
     arguments = _parser().parse_args(argv)
     try:
         code: int | None = getattr(commands, arguments.command)(arguments)
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names unknown arguments without their values: a key may be among them."""
+    """Names unknown arguments without their values, one of which may be a key."""
 
     def error(self, message: str) -> NoReturn:
         start, unknown, words = message.partition("unrecognized arguments: ")
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_reports(choices: _Commands) -> None:
-    what = "count forwards that a drafter needs for recorded answers; runs no model"
+    what = "count the forwards that a drafter needs for recorded answers; runs no model"
     add = choices.add_parser("replay", help=what).add_argument
     add("--drafter", required=True, metavar="NAME", help="suffix, copyspec or none")
     what = "e.g. gamma=3, or tree=true,store=FILE with earlier answers by id and turn"
@@ -81,7 +81,7 @@ def _add_reports(choices: _Commands) -> None:
     what = "check whether two runs gave the same answers (exit code 1 if not)"
     add = choices.add_parser("compare", help=what).add_argument
     add("run_a", type=Path, metavar="RUN_A", help=_RUN_FOLDER)
-    what = "second run; omit to compare both arms of a paired run"
+    what = "second run; omit to compare the arms of a paired run"
     add("run_b", type=Path, nargs="?", metavar="RUN_B", help=what)
     add("--rescore", metavar="MODEL", help="load this model to tell near-ties from divergences")
     add("--json", action="store_true", help="print JSON instead of tables")
@@ -103,7 +103,8 @@ def _add_models(choices: _Commands) -> None:
     add("model", metavar="MODEL", help=_MODEL)
     add("--dtype", metavar="NAME", help="e.g. bfloat16 (default: the checkpoint's)")
     add("--device", metavar="NAME", help="e.g. cuda:0 (default: a GPU if there is one)")
-    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="default: 1 8")
+    what = "batch sizes to check (default: 1 8)"
+    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help=what)
 
     add = choices.add_parser(
         "paper",
@@ -113,7 +114,7 @@ def _add_models(choices: _Commands) -> None:
         "similarity.",
     ).add_argument
     add("table", metavar="TABLE", help="one of the names below")
-    what = f"{_MODEL}; several are rows of one table"
+    what = f"{_MODEL}; several models become rows of one table"
     add("--model", required=True, nargs="+", metavar="NAME", help=what)
     add("--draft-model", metavar="NAME", help="for tables with a draft model")
     what = "tasks of the table, e.g. mbpp_evalplus_paper (default: the paper's)"
@@ -124,7 +125,7 @@ def _add_models(choices: _Commands) -> None:
     add("--system-instruction", metavar="TEXT", help="system message of every conversation")
     what = "FastChat's template for MT-Bench and MT-Redundant (default: by the model's name)"
     add("--template", metavar="NAME", help=what)
-    what = "the model has no chat template: prompts are completed"
+    what = "the model has no chat template: send prompts as plain text to complete"
     add("--base", action="store_true", dest="is_base", help=what)
     add("--batch-size", default="1", metavar="N", help="default: 1")
     add("--out", default=Path("runs/paper"), **_DIR, help="output folder (default: runs/paper)")
@@ -137,12 +138,12 @@ def _add_asking(choices: _Commands) -> None:
     add = choices.add_parser(
         "judge",
         help="let a chat model rate a run, or compare two runs",
-        epilog="Judgements are saved as they arrive; the same command asks for missing ones. A "
-        "judgement that takes over 300 seconds, retries included, is given up.",
+        epilog="Judgements are saved as they arrive; repeat the command to ask for missing ones. A "
+        "judgement is given up after 300 seconds, retries included.",
     ).add_argument
     add("run", **_RUN, help=_RUN_FOLDER)
     add("--against", **_RUN, help="compare with this run of the same task, in both orders")
-    what = "also show reference answers on second turns of MT-Redundant, as FastChat does"
+    what = "also show references for second turns of MT-Redundant, as FastChat does"
     add("--all-references", action="store_true", help=what)
     _add_chat_model(add, "the judge, e.g. gpt-4")
 

@@ -129,7 +129,7 @@ def exactness(arguments: argparse.Namespace) -> None:
     print(f"{arguments.model}, {dtype}, {lm.device}, {threads} threads", flush=True)
     modes = [ExactMode(), *map(ExactMode, FIXED_WIDTHS)]
     if not kernels.serve(lm.model):
-        print("invariant: our kernels do not serve this model here", flush=True)
+        print("invariant: not available, our kernels do not serve this model here", flush=True)
         del modes[0]
     for size, mode in itertools.product(arguments.batch_sizes, modes):
         name = f"batch {size}, {mode.name}{f' {mode.width}' if mode.width else ''}"
@@ -170,7 +170,7 @@ def redundant(arguments: argparse.Namespace) -> int:
     questions = read_questions(arguments.questions)
     model = ChatModel(arguments.model, arguments.base_url)
     reasons = write_redundant(model, questions, arguments.out, arguments.concurrency)
-    _print_notes(f"question {number} has none: {reason}" for number, reason in reasons.items())
+    _print_notes(f"question {number}: not written: {reason}" for number, reason in reasons.items())
     _show(arguments.out)
     return int(bool(reasons))
 
@@ -225,5 +225,5 @@ def _print_notes(notes: Iterable[str]) -> None:
 
 
 def _show(output: object) -> None:
-    """Print `output`; what is not for a terminal, in the names that others chose, is escaped."""
+    """Print `output`, with what could harm a terminal escaped: others chose names in it."""
     print("\n".join(map(printable, str(output).rstrip("\n").split("\n"))))

@@ -1,7 +1,7 @@
 """Count a drafter's forwards on recorded answers, with no model.
 
-For greedy decoding the answer is known beforehand, so whether a draft token is accepted is too:
-the counts are exactly those of a real run.
+For greedy decoding the recorded answer decides which draft tokens are accepted, so the counts are
+exactly those of a real run.
 """
 
 from collections import abc
@@ -24,7 +24,7 @@ def replay_turn(
 ) -> ReplayedTurn:
     """Run the decoding loop on `trace`; the prefill counts as one forward, even with a draft."""
     if not (num_tokens := len(trace.answer_ids)):
-        raise DataError("a trace with an empty answer_ids cannot be replayed")
+        raise DataError("a trace with an empty answer_ids cannot be replayed; remove it")
     stop_rule = StopRule(max(max_new_tokens, num_tokens), length=num_tokens)
     sequence = Sequence(trace.prompt_ids, stop_rule, earlier=earlier)
     sequence.start(drafter)
@@ -38,6 +38,6 @@ def replay_turn(
         # Read once for each token on the way, whichever branch it is on.
         continuation = iter(padded[len(sequence.output_ids) :])
         sequence.commit(sequence.propose(thresholds), choose)
-    # A trace does not tell what ended it.
+    # A trace does not say what ended it.
     counts = replace(sequence.counts(), finish_reason=None, num_looped_tokens=None)
     return ReplayedTurn(trace.category, trace.turn, counts)

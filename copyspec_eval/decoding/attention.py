@@ -1,7 +1,7 @@
 """The engine's attention, registered with transformers under `NAME` for attention and masks.
 
 On a CPU it is our own kernel. With torch's, query heads that share a key are folded into the query
-axis, so that keys are not copied once per query head, as in the stock masked path.
+axis, so that keys are not copied for every query head, as the stock masked path does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from copyspec_eval.errors import ModelError
 NAME = "copyspec"
 
 _HARMLESS = {"position_ids", "cache_position"}
-"""Tensors that layers pass on and no attention reads."""
+"""Tensors that layers pass along but no attention reads."""
 
 MaskedBlock = tuple[slice, slice, torch.Tensor]
 """Neighbouring rows of the cache, their tokens, and the mask of their folded queries."""
@@ -32,9 +32,9 @@ class Step:
     """What each token of a forward attends to. The tokens stand in one row of the model's input.
 
     Attributes:
-        visible: bool `[1, 1, tokens, extent]`, True for the keys of a token's context, it included.
+        visible: bool `[1, 1, tokens, extent]`, True for the keys of a token's context and its own.
         positions, key_positions: `[1, tokens]` and `[1, tokens, extent]`, int64, in the context.
-        rows, parts: `[tokens]`, int64, of the cache; and each of them with its tokens.
+        rows, parts: each token's cache row, `[tokens]`, int64; and each row with its tokens.
         masked_blocks: torch's masks, made once for all layers; each is stored with the mask whose
             id is in its key, so that the id stays valid.
     """
@@ -49,7 +49,7 @@ class Step:
     )
 
     def blocks(self, num_tokens: int) -> list[tuple[slice, slice]]:
-        """Rows of the cache, and their last `num_tokens`, that torch takes together: all, or each.
+        """Cache rows with their last `num_tokens`, as torch takes them: all at once, or one by one.
 
         Gemma 4 drops the tokens without logits in its last layers.
         """
@@ -71,7 +71,7 @@ _current: ContextVar[Step] = ContextVar("copyspec_step")
 
 @contextmanager
 def masked_as(step: Step) -> Iterator[None]:
-    """Within it, models get their masks for `step`."""
+    """Within this context, models get their masks for `step`."""
     token = _current.set(step)
     try:
         yield
@@ -84,7 +84,7 @@ def make_mask(
 ) -> torch.Tensor:
     """The current step's mask, bool `[1, 1, tokens, extent]`, as transformers' mask interface.
 
-    `mask_function` has what the model restricts, e.g. a sliding window.
+    `mask_function` carries the model's own restrictions, e.g. a sliding window.
     """
     current = _current.get()
     visible = current.visible.to(device)
@@ -124,7 +124,7 @@ def attend(
         `[1, tokens, heads, dim]` in the query's dtype, contiguous, and no weights.
 
     Raises:
-        ModelError: another tensor is passed, which would change the scores.
+        ModelError: the model passes another tensor, which would change the scores.
     """
     _check_known(kwargs)
     step = _current.get()
@@ -160,7 +160,7 @@ def _attend(
     softcap: float | None,
     s_aux: torch.Tensor | None,
 ) -> torch.Tensor:
-    """By torch: attention of rows of equally many tokens; `[rows, width, heads, dim]`."""
+    """Torch's attention over rows of equally many tokens; `[rows, width, heads, dim]`."""
     rows, heads, width, dim = query.shape
     kv_heads = key.shape[1]
     groups = heads // kv_heads
@@ -181,7 +181,7 @@ def _check_known(kwargs: dict[str, Any]) -> None:
     for name, value in kwargs.items():
         if isinstance(value, torch.Tensor) and name not in _HARMLESS:
             raise ModelError(
-                f"attention with {name!r} is not served; use --model hf for this model"
+                f"attention with {name!r} is not supported; use --model hf for this model"
             )
 
 

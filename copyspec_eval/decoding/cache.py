@@ -46,7 +46,7 @@ class RowCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write a forward's `[1, kv_heads, tokens, head_dim]`; gives all rows, up to the extent."""
+        """Write a forward's `[1, kv_heads, tokens, head_dim]`; returns all rows, to the extent."""
         states = key_states, value_states
         keys = self._tensor((layer_idx, "keys"), key_states)
         values = self._tensor((layer_idx, "values"), value_states)

@@ -16,7 +16,7 @@ from copyspec_eval.types import first_difference
 
 _BISECTIONS = 50
 _ROUNDING = 1e-3
-"""Far over the rounding of float32 scores in the hundreds."""
+"""Far above the rounding of float32 scores in the hundreds."""
 
 
 class TokenChooser:
@@ -54,7 +54,7 @@ class TokenChooser:
         return self._draw is None and not self._processors
 
     def restart(self, position: int = 0) -> None:
-        """Be ready to choose output token `position`, as if those before had just been chosen."""
+        """Prepare to choose output token `position`, as if those before had just been chosen."""
         self._position = position
 
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:

@@ -24,19 +24,19 @@ times standard deviations of the logits. Measured in bfloat16 and float16: 3.3, 
 trained model of 30 layers, less in small random ones without experts."""
 
 _SINGLE = 16.0
-"""So many times larger are the bounds in float32, where sums round as their results do. Measured:
+"""The bounds are this many times larger in float32, where sums round as their results do. Measured:
 18, 19 and 138 eps. Those of float64 are the same, since tokens are chosen by float32 logits."""
 
 _QUANTIZED_EPS = 2.0**-5
-"""The eps of a quantized model: a last bit can turn a whole step of an activation cut to 8 bits.
+"""The eps of a quantized model: a last bit can move an 8-bit activation by a whole step.
 Measured with int8: typical errors of 0.1 and largest of 1 standard deviation."""
 
 _CHANGES = 500
-"""Random changes of all logits that are tried where a filter may hide how near a token is."""
+"""Random changes of all logits to try where a filter may hide how near a token is."""
 
 _LIKE, _UNSEEN = 2.0, 0.25
-"""The judged engine's error is rounding up to so many times that of the other readings (measured:
-1.8), or up to this share of the bounds."""
+"""The judged engine's error counts as rounding up to this many times that of the other readings
+(measured: 1.8), or up to this share of the bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class Rescored:
 class Rescorer:
     """Reads an answer again in ways that differ only in rounding, to measure the rounding.
 
-    Three readings have no part of the engine that is judged: plain one-token steps, the model's own
-    forward at once, and the model's own in chunks of the engine's width. How far any two are apart,
-    over `NOISE_WINDOW` positions, is what rounding does to this model, dtype, device and context:
+    Three readings use no part of the judged engine: plain one-token steps, the model's own forward
+    at once, and the model's own in chunks of the engine's width. How far any two are apart, over
+    `NOISE_WINDOW` positions, is what rounding does to this model, dtype, device and context:
 
     * typical error: root mean square over the vocabulary, at the median position;
     * deciding error: of the gap between the two likeliest tokens, root mean square over positions;

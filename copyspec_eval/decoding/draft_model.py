@@ -40,7 +40,7 @@ class DraftModel:
 
     @contextmanager
     def begin(self, num_rows: int, capacity: int, vocabulary: int) -> Iterator[None]:
-        """Be ready for `num_rows` rows of at most `capacity` tokens, of the target's vocabulary."""
+        """Prepare for `num_rows` rows of at most `capacity` tokens, of the target's vocabulary."""
         self._target_vocabulary = vocabulary
         self._cache = RowCache(num_rows, key_extent(capacity + self.delta))
         self._cached_ids = [[]] * num_rows
@@ -72,7 +72,7 @@ class DraftModel:
         return drafts
 
     def _read(self, rows: abc.Sequence[int], texts: abc.Sequence[list[int]]) -> torch.Tensor:
-        """Read on to the end of texts; logits `[texts, target's vocabulary]` of what follows."""
+        """Read texts to their ends; logits `[texts, target's vocabulary]` of what follows each."""
         parts = []
         for row, text in zip(rows, texts, strict=True):
             start = min(_num_common(self._cached_ids[row], text), len(text) - 1)
@@ -86,8 +86,8 @@ class DraftModel:
             self._cached_ids[row] = [*text]
         ends = torch.tensor([*accumulate(len(part.token_ids) for part in parts)])
         logits = forward(self._model, self._cache, parts)[(ends - 1).to(self._device)]
-        # Models of one tokenizer may have unlike numbers of unused tokens: neither is proposed an
-        # id that the target lacks, nor do the target's processors meet logits of another width.
+        # Models of one tokenizer can be padded to different sizes: no id that the target lacks is
+        # proposed, and its processors meet no logits of another width.
         more = self._target_vocabulary - self._vocabulary
         return F.pad(logits, (0, more), value=-torch.inf)
 

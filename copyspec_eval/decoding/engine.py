@@ -41,12 +41,12 @@ class Engine:
 
     Args:
         num_draft_tokens: the longest draft that is verified; `exact` holds it.
-        exact: the way of exact mode, checked for this batch size; None decodes without it.
+        exact: the exact mode, checked for this batch size; None decodes without it.
         step_costs: seconds of a step by its number of draft tokens, from which the acceptance
             thresholds follow. At a fixed width, and if None, draft tokens cost nothing.
         draft_model: drafts for the rows whose drafter proposes nothing.
-        prefix_cache: this engine's; None to read every prompt anew.
-        cache: whose; the model's serves a batch of one, without exact mode, trees or prefixes.
+        prefix_cache: for this engine alone; None to read every prompt anew.
+        cache: "copyspec", or the model's for a batch of one without exact mode, trees, prefixes.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Engine:
         prefix_cache: PrefixCache | None = None,
         draft_model: DraftModel | None = None,
     ) -> "Engine":
-        """Another one of the same exact steps, batch and cache."""
+        """Another engine with the same exact mode, batch size and cache."""
         return Engine(
             self._model,
             NoDrafter,
@@ -150,7 +150,7 @@ class Engine:
             check_length(self._model, sequence.max_length + self._runner.padding)
 
     def _finished(self, sequences: Iterable[Sequence]) -> Iterator[Sequence]:
-        """Decode `sequences`; each is given as soon as it is finished."""
+        """Decode `sequences`, yielding each as soon as it is finished."""
         waiting = deque(sequences)
         rows: Rows = [None] * self.batch_size
         while True:
@@ -163,12 +163,12 @@ class Engine:
                 if sequence is not None and sequence.finish_reason is not None:
                     rows[row] = None
                     self._runner.finish(sequence)
-                    # It fills the prefix cache, from which this engine's later prefills gain.
+                    # The prefix cache is filled: a cost of this engine, whose later prefills gain.
                     sequence.decode_seconds += self._clock.lap()
                     yield sequence
 
     def _fill(self, rows: Rows, waiting: deque[Sequence]) -> Iterator[Sequence]:
-        """Begin waiting sequences in the free rows; gives those that end with their prefill."""
+        """Begin waiting sequences in the free rows; yields those that end with their prefill."""
         while waiting and not all(rows):
             free = [row for row, sequence in enumerate(rows) if sequence is None]
             begun = {row: waiting.popleft() for row in free[: len(waiting)]}

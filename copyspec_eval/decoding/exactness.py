@@ -1,4 +1,4 @@
-"""Exact mode: which way it takes for a model, and the check that it holds."""
+"""Exact mode: the choice of how to provide it for a model, and the check that it holds."""
 
 import json
 import logging
@@ -27,11 +27,11 @@ logger = logging.getLogger("lm_eval.copyspec")
 
 _TEXT_TOKENS = 4096
 _USUAL_DRAFT = 15
-"""Tokens of the longest draft at a fixed width where no longer one is needed."""
+"""Tokens of the longest draft at a fixed width, unless a longer one is needed."""
 
 _CONTEXTS, _CONTEXTS_FIXED = (48, 250), (48, 506)
-"""Tokens in front of those that are compared: few, and so many that a block of keys ends among
-them, of our attention or of torch's."""
+"""Tokens before those that are compared: few, or enough for a block of keys, of our attention or
+of torch's, to end among them."""
 _COUNT = 8
 """Tokens that are compared where steps have any width."""
 _WIDTHS = (2, 5, _COUNT)
@@ -50,16 +50,16 @@ class Mismatch(NamedTuple):
 def exact_mode(
     model: PreTrainedModel, tokenizer: Any, *, longest: int, needed: int, batch_size: int
 ) -> ExactMode:
-    """The way that exact mode takes, after a check of some seconds on this model.
+    """The exact mode for this model, after a check that takes some seconds.
 
     Our kernels compute every token alone, so a step may have any width. A library chooses its
     kernels by shape, so a token's last bits depend on what shares its step: there, every step has
-    one width, in plain decoding as with drafts. `longest` and `needed` are tokens of the longest
-    draft that is wanted, and of one that a step must hold.
+    one width, in plain decoding as with drafts. `longest` is the longest draft that is wanted and
+    `needed` the longest that a step must hold, in tokens.
 
     Raises:
         OptionError: no step holds a draft of `needed` tokens.
-        ModelError: neither way holds.
+        ModelError: exact mode does not hold in either way.
     """
     token_ids = text_tokens(tokenizer)
     width = fixed_width(max(needed, min(longest, _USUAL_DRAFT)))
@@ -79,8 +79,8 @@ def exact_mode(
         logger.info("exact mode %s does not hold: %s in %s", mode.name, *mismatch)
     assert mismatch is not None
     raise ModelError(
-        f"model type {model.config.model_type!r} computes a token from what else is in its step "
-        f"({mismatch.what}, first in {mismatch.module}); pass exact=false"
+        f"model type {model.config.model_type!r} computes a token differently with other tokens in "
+        f"its step ({mismatch.what}, first in {mismatch.module}); pass exact=false"
     )
 
 
@@ -100,8 +100,8 @@ def mismatches(
     """Decode a real text in several ways and compare the logits bit for bit with plain decoding's.
 
     The same tokens are read in steps of other widths (at a fixed width, at other places in the
-    step), in a prefill, with the largest embeddings behind them and in other rows, in the widest
-    step with its masked keys, and in a batch in rows of equal and of unlike widths.
+    step), in a prefill, with the largest embeddings after them and in other rows, in the widest
+    step with its masked keys, and in a batch in rows of equal and of different widths.
     """
     # At a fixed width, every place of a step.
     count = mode.width or _COUNT
@@ -126,7 +126,7 @@ def mismatches(
 
 
 _Steps = Sequence[tuple[int, int]]
-"""Of each step of a row, how many right draft tokens it has, and wrong ones behind them."""
+"""How many right draft tokens each step of a row has, and how many wrong ones after them."""
 
 
 def _readings(
@@ -137,7 +137,7 @@ def _readings(
     if mode.width:
         for width in (2, 5, count):
             yield f"at {width} places of the step", [[(width - 1, 0)] * -(-half // width)]
-        yield "with other tokens behind them", [[(half - 1, half)]]
+        yield "with other tokens after them", [[(half - 1, half)]]
     else:
         for width in _WIDTHS:
             yield f"in steps of {width}", [[(width - 1, 0)] * -(-count // width)]
@@ -151,7 +151,7 @@ def _readings(
 
 
 class _Text:
-    """A text in the first row of an engine, read on from a context that all rows have.
+    """A text in the first row of an engine, continued from a context that all rows share.
 
     The other rows and wrong draft tokens hold the largest embedding, the least alike to anything.
     """
@@ -168,7 +168,7 @@ class _Text:
         ids = list(islice(cycle(token_ids), context + room))
         self._context_ids, self._next_ids = ids[:context], ids[context:]
         self._loud_ids = [_largest_embedding(model)] * room
-        # The prefill is the first step, but at a fixed width, where it has no draft.
+        # The prefill is the first step, except at a fixed width, where it has no draft.
         self._in_prompt = 0 if mode.width else 1
         self._engine = Engine(
             model,
@@ -176,7 +176,7 @@ class _Text:
             num_draft_tokens=room,
             exact=mode,
             batch_size=batch_size,
-            # The context is read once, but for as many tokens as a step has.
+            # The context is read once, except for as many tokens as a step has.
             prefix_cache=PrefixCache(math.inf, max(1, context - (mode.width or 0))),
         )
         self.read([[(0, 0)]])
@@ -198,15 +198,15 @@ class _Text:
         return torch.stack([*given[0].logits])
 
     def read_at_once(self, count: int) -> torch.Tensor:
-        """Logits after so many tokens from the context on, which a prefill reads."""
+        """Logits after `count` tokens from the context on, which a prefill reads."""
         given = Given([*self._context_ids, *self._next_ids[:count]], self._next_ids[:1], {})
         self._engine.without_drafter(0).generate([given])
         return torch.stack([*given.logits])
 
 
 _States = dict[tuple[str, bool], torch.Tensor]
-"""Of the first row, `[tokens, …]`, by module and whether it goes in; without modules where it is
-unclear what is the first row's."""
+"""Tensors of the first row, `[tokens, …]`, by module and whether they go in; without modules for
+which it is unclear what is the first row's."""
 
 
 def _states(
@@ -255,7 +255,7 @@ def _first_module(plain: _States, other: _States) -> str:
 
 
 def _largest_embedding(model: PreTrainedModel) -> int:
-    """The token of the largest embedding: the least alike to what is beside it."""
+    """The token of the largest embedding: the least like those beside it."""
     embeddings: Any = model.get_input_embeddings()
     weight = embeddings.weight
     if weight.device.type == "meta" or not weight.is_floating_point():

@@ -45,7 +45,7 @@ def forward(
     extent: int | None = None,
     logits_to_keep: int = 0,
 ) -> torch.Tensor:
-    """One forward of a model within `engine_kernels`; logits `[tokens or so many, vocabulary]`.
+    """One forward within `engine_kernels`; logits `[tokens or logits_to_keep, vocabulary]`.
 
     All tokens stand in a single row, unpadded. Those of a tree are written to the cache in their
     order; each attends to its ancestors alone, at its position on its branch. `extent` is how many
@@ -74,7 +74,7 @@ def forward(
 
 
 def step_parents(draft: Draft, num_before: int, width: int) -> list[int] | None:
-    """`Part.parents` of a draft behind `num_before` tokens, padded to `width`; None for a chain.
+    """`Part.parents` of a draft after `num_before` tokens, padded to `width`; None for a chain.
 
     >>> step_parents(Draft((5, 6, 7), parents=(-1, 0, -1)), num_before=2, width=6)
     [-1, 0, 1, 2, 1, 4]

@@ -14,15 +14,15 @@ from copyspec_eval.types import Draft
 
 _NO_TOKEN = -1
 _MOST_IDS = 1000
-"""Multimodal models have the ids of their images far up."""
+"""Multimodal models keep the ids of their images at the end of the vocabulary."""
 
 
 class Given(Sequence):
-    """A sequence that gets a given answer's tokens, whatever their logits, and notes the latter.
+    """A sequence that gets a given answer's tokens, whatever their logits, and records the logits.
 
     Args:
         drafts: by their place in the answer; at 0 is the prefill's, where that may have one.
-        num_logits: how many of the last `logits`, `[vocabulary]` each, are noted; None for all.
+        num_logits: how many of the last `logits`, `[vocabulary]` each, to record; None for all.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def read_again(
     """The logits of an engine's widest steps, with `output_ids` as a sequence's output so far.
 
     In exact mode they are bit for bit those of a `generate` that gave this output. The prefix cache
-    is not used. Gives the last ones, `[at most num_logits, vocabulary]`, float32.
+    is not used. Returns the last ones, `[at most num_logits, vocabulary]`, float32.
     """
     num_draft_tokens = engine.widest - 1
     drafts = scripted_drafts(output_ids, [(num_draft_tokens, 0)] * len(output_ids), start=1)
@@ -87,7 +87,7 @@ def scripted_drafts(
     wrong_ids: abc.Sequence[int] = (),
     start: int = 0,
 ) -> dict[int, Draft]:
-    """Drafts for `Given`: of each step from `start` on, so many right tokens, then wrong ones.
+    """Drafts for `Given`: for each step from `start` on, its right tokens, then its wrong ones.
 
     >>> drafts = scripted_drafts([5, 6, 7, 8], [(1, 2), (0, 1)], wrong_ids=[1, 2, 3, 4])
     >>> {place: draft.token_ids for place, draft in drafts.items()}

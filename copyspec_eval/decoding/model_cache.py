@@ -59,7 +59,7 @@ class ModelCache:
 
     @torch.inference_mode()
     def copied(self) -> "ModelCache":
-        """Another one of the same; keys and values, which never change in place, are shared."""
+        """A copy that shares the keys and values, which never change in place."""
         layers = [
             layer for states in self._states.values() for layer in getattr(states, "layers", ())
         ]
@@ -93,10 +93,10 @@ class ModelCache:
 
 
 class ModelCacheRunner:
-    """As `RowRunner`, of one row with the model's own attention and cache.
+    """`RowRunner`'s counterpart for one row, with the model's own attention and cache.
 
     The cache is copied before each draft. If the draft is rejected, the copy takes its place, and
-    the next step reads the accepted tokens again in front of its own.
+    the next step reads the accepted tokens again before its own.
     """
 
     packs = False
@@ -139,7 +139,7 @@ class ModelCacheRunner:
         return StepLogits(logits, [slice(keep)])
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
-        """Take the rejected tokens of a draft back."""
+        """Undo the rejected tokens of a draft."""
         if verdict.num_accepted < len(draft.token_ids):
             self._cache = self._before
 

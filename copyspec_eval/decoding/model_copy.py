@@ -22,8 +22,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from copyspec_eval.errors import RequestError
 
 _REBUILT = (torch.nn.Module, PreTrainedConfig, dict, list, tuple, set, partial, MethodType)
-"""Attributes that may refer to modules or configs, so that the copy needs ones that refer to its
-own. All others are shared."""
+"""Attributes that may refer to modules or configs, so that the copy needs its own. All others are
+shared."""
 
 _SMALL = 1 << 16
 """Values of a weight that are all hashed."""
@@ -138,7 +138,7 @@ def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
             stack.enter_context(lock)
             if _in_use.get(model):
                 raise RequestError(
-                    "the model is generating already, in this very thread; call it after that"
+                    "the model is generating already, in this thread; wait until that call returns"
                 )
             _in_use[model] = True
             stack.callback(_in_use.pop, model)
@@ -179,7 +179,7 @@ def _shared(model: torch.nn.Module) -> dict[int, Any]:
 
 
 def _runs_unknown_code(model: torch.nn.Module) -> bool:
-    """Whether something else than the model's classes takes part, accelerate's hooks apart."""
+    """Whether anything but the model's classes takes part, accelerate's hooks apart."""
     return bool(_has_any_global_hook()) or any(  # type: ignore[no-untyped-call]
         module._forward_hooks
         or module._forward_pre_hooks
@@ -195,7 +195,7 @@ def _token(value: Any) -> Hashable:
         return tuple((key, _token(each)) for key, each in value.items())
     if isinstance(value, (list, tuple, set)):
         return tuple(map(_token, value))
-    # Made anew in the copy, so that another can come to stand at the address of such a one.
+    # Made anew in each copy, so a later one can get the address of an earlier one.
     if isinstance(value, partial):
         return id(value.func), _token(value.args), _token(value.keywords)
     if isinstance(value, MethodType):

@@ -51,11 +51,11 @@ def model_type(config: Any) -> str:
 def _check_quantization(config: Any) -> None:
     given = config.to_dict() if hasattr(config, "to_dict") else config or {}
     threshold = given.get("llm_int8_threshold") or 0
-    # What it keeps in 16 bits are columns in which any token of the step is that far off zero.
+    # It keeps in 16 bits the columns in which any token of the step is beyond the threshold.
     if given.get("load_in_8bit") and threshold > 0:
         raise ModelError(
-            f"llm_int8_threshold={threshold} makes bitsandbytes compute a token from what else is "
-            f"in the step; set it to 0.0 in quantization_config of config.json, or {REMEDY}"
+            f"llm_int8_threshold={threshold} makes a token depend on what else is in its step; set "
+            f"it to 0.0 in quantization_config of config.json, or {REMEDY}"
         )
 
 
@@ -73,13 +73,13 @@ def check_exact(model: PreTrainedModel) -> None:
 def check_uncompiled(model: torch.nn.Module) -> None:
     """Refuse a model of `torch.compile`: it would be compiled for every width of a step."""
     if hasattr(model, "_orig_mod"):
-        raise ModelError("the model is wrapped by torch.compile; pass what it wraps, _orig_mod")
+        raise ModelError("the model is wrapped by torch.compile; pass the module within, _orig_mod")
     if getattr(model, "_compiled_call_impl", None) is not None:
-        raise ModelError("the model is compiled by its compile(); pass one that is not")
+        raise ModelError("the model is compiled by its compile(); pass one that is not compiled")
 
 
 def has_experts(model: torch.nn.Module) -> bool:
-    """Whether tokens are routed to experts, so that rounding can change that choice, too."""
+    """Whether tokens are routed to experts, a choice that rounding can change, too."""
     return any(
         "expert" in f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
         or (getattr(module, "num_experts", None) or 0) > 1
@@ -140,7 +140,7 @@ def position_limit(model: PreTrainedModel) -> float:
 
 
 def _rope_limits(config: Any) -> Iterator[tuple[str, int]]:
-    """The types of moving embeddings, and the length that each was made for."""
+    """The rotary embeddings that change with length, and the length that each was made for."""
     rope = getattr(config, "rope_parameters", None) or {}
     # Some models have one embedding per layer type.
     for kind in [rope] if "rope_type" in rope else filter(None, rope.values()):

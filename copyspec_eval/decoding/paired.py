@@ -14,7 +14,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Difference, Generation
 
 _BATCHES = 4
-"""Of a group, which is what a killed run loses at the most."""
+"""Batches in a group, which is the most that a killed run loses."""
 
 
 class PairedAnswer(NamedTuple):

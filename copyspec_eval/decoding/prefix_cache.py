@@ -20,7 +20,7 @@ class _Block:
 
 
 class PrefixCache:
-    """Keys and values in the host's memory, found by the longest common beginning of tokens.
+    """Keys and values in the host's memory, looked up by the longest common prefix of tokens.
 
     They lie in blocks of `block_length` tokens. A block stands for its own tokens and all those
     before it, so texts that begin alike share blocks. Over the `budget` in bytes, the least
@@ -86,13 +86,12 @@ class PrefixCache:
         return path
 
     def _key(self, path: Sequence[_Key], token_ids: Sequence[int]) -> _Key:
-        """Of the block behind those in `path`."""
         start = len(path) * self._block_length
         before = self._blocks[path[-1]].number if path else _START
         return before, tuple(token_ids[start : start + self._block_length])
 
     def _has_room(self, block: _Block, path: Sequence[_Key]) -> bool:
-        """Make room for a block behind `path`, by dropping others."""
+        """Make room for a block after `path`, by dropping others."""
         needed = {*path}
         while self.num_bytes + block.num_bytes > self._budget:
             oldest = next((key for key in self._blocks if key not in needed), None)
@@ -102,6 +101,6 @@ class PrefixCache:
         return True
 
     def _touch(self, path: Sequence[_Key]) -> None:
-        # The first one last, so that none is dropped before those behind it.
+        # The first one last, so that none is dropped before those after it.
         for key in reversed(path):
             self._blocks.move_to_end(key)

@@ -25,7 +25,7 @@ class RowRunner:
     """Makes the forwards of a batch's rows; later tokens overwrite rejected ones.
 
     Where our kernels serve the model, each row of a step has its own width; elsewhere all are as
-    wide as the widest, with `padding` behind a row's own tokens. At a fixed width every row of
+    wide as the widest, with `padding` after a row's own tokens. At a fixed width every row of
     every step has that width and attends to equally many keys throughout. There a prefill carries
     no draft and its chunks begin at multiples of `PREFILL_CHUNK`, so only whole chunks of earlier
     prompts are reused; elsewhere any prompt or answer.
@@ -55,9 +55,9 @@ class RowRunner:
     def running(
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
-        """Be ready for `sequences`, whose `extent` it sets; `others` are those of other calls."""
+        """Prepare for `sequences`, whose `extent` it sets; `others` are those of other calls."""
         extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *others)]
-        # Alone, a sequence's keys are fixed by itself; in a batch, by the run.
+        # Alone, a sequence fixes how many keys it attends to; in a batch, the run does.
         is_shared = self._is_fixed and self._batch_size > 1
         for sequence, extent in zip(sequences, extents, strict=False):
             sequence.extent = max(extents) if is_shared else extent

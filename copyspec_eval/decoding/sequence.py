@@ -1,4 +1,4 @@
-"""One request on its way: what was asked, its tokens so far, and what became of each draft."""
+"""One request while it is decoded: what was asked, its tokens so far, what became of each draft."""
 
 from collections import Counter, abc
 from collections.abc import Callable, Iterable
@@ -106,7 +106,7 @@ class Sequence:
 
     @property
     def budget(self) -> int:
-        """How many draft tokens may be accepted, with a token of the model's own behind them."""
+        """How many draft tokens may be accepted, with one token of the model's own after them."""
         return self.stop_rule.max_new_tokens - len(self.output_ids) - 1
 
     def start(self, drafter: Drafter, row: int = 0, time: float = 0.0) -> None:
@@ -157,7 +157,7 @@ class Sequence:
         return verdict
 
     def counts(self) -> TurnCounts:
-        """What it took so far, without the seconds."""
+        """The counts so far, without the seconds."""
         num_attempts = Counter(attempt.source for attempt in self.attempts)
         return TurnCounts(
             num_prompt_tokens=len(self.prompt_ids),
@@ -189,7 +189,7 @@ class Sequence:
         )
 
     def _append(self, token_ids: list[int]) -> list[int]:
-        """Append tokens up to the one that ends the output; those that were appended."""
+        """Append tokens up to the one that ends the output; returns those appended."""
         start = len(self.output_ids)
         for token in token_ids:
             self.output_ids.append(token)

@@ -20,7 +20,7 @@ from copyspec_eval.types import CacheKind, ExactMode
 _CONTEXT = 512
 _ROUNDS = 3
 _TIMED_ONCE, _NOT_TIMED = 64, 128
-"""Tokens from which on a step is timed once, and draft tokens from which on not at all."""
+"""Tokens from which a step is timed once, and draft tokens from which it is not timed at all."""
 
 
 @announced("timing this model's steps")
@@ -34,7 +34,7 @@ def step_costs(
     """Seconds of a step by its number of draft tokens: 0, 1, 3, 7, … and as many as fit.
 
     Each number is timed three times in turn with the others, and the median counts; wide steps once
-    or not at all. Where rows have widths of their own, the number is of all rows' tokens together;
+    or not at all. Where rows have widths of their own, the number counts all rows' tokens together;
     a draft token lengthens the step for all rows and helps one, so it counts as many times as there
     are rows. With the model's own cache half of a draft is rejected, and the next step's extra time
     counts with it.
@@ -69,7 +69,7 @@ def step_costs(
 
 
 def _seconds(model: PreTrainedModel, engine: Engine, counts: Sequence[int]) -> list[float]:
-    """Of a step with each number of draft tokens; with a model's own cache, and the next one."""
+    """Of a step with each number of draft tokens, and with a model's own cache of the next one."""
     source, num_ids, longest = Random(0), num_text_ids(model), engine.widest - 1
     is_ours = engine.cache == "copyspec"
     rows = []

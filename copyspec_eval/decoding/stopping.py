@@ -12,9 +12,9 @@ class StopRule:
     check after each step that looks at a fixed number of last tokens misses it.)
 
     Args:
-        max_new_tokens: the budget, which drafts keep to.
+        max_new_tokens: the budget, which drafts never exceed.
         decode: text of output ids, special tokens included; stop strings need it.
-        length: ends the output after so many tokens of the budget; None for all of it.
+        length: ends the output after this many tokens of the budget; None for all of it.
     """
 
     def __init__(

@@ -6,12 +6,12 @@ import torch
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until all accelerators of a device's type have done what was asked of them."""
+    """Wait until all accelerators of a device's type have finished their queued work."""
     if device.type == "cpu":
         return
     module = torch.get_device_module(device)
     if device.type == "mps":
-        module.synchronize()  # takes no number: there is one
+        module.synchronize()  # takes no index: there is one device
         return
     for number in range(module.device_count()):
         module.synchronize(number)

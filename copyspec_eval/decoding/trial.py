@@ -1,7 +1,7 @@
-"""A trial at load: whose cache can decode a model, found by decoding a short text with it.
+"""A trial at load, which decodes a short text to find whose cache can serve a model.
 
-It catches what no list of model types can: features of masks, caches, experts or numbers that the
-engine does not know, and a cache that cannot be taken back.
+It catches what no list of model types can: masks, caches, experts or number formats that the
+engine does not know, and a cache that cannot be rolled back.
 """
 
 import random
@@ -32,12 +32,12 @@ from copyspec_eval.types import CacheKind, Draft, ExactMode
 
 _CONTEXT = 16
 _STEPS = ((1, 1), (3, 0), (2, 6), (0, 5), (0, 0), (0, 15), (15, 0), (0, 2))
-"""Right draft tokens of each step, and wrong ones behind them: rejected in a row, too, and followed
-by a step without a draft. The first is the prefill's, where that may have one."""
+"""Right draft tokens of each step and wrong ones after them, with rejections in a row and a step
+without a draft. The first is the prefill's, where that may have one."""
 _MOST_ROWS = 2
 """A second row shows what rows do to each other; the check of exact mode takes all of a batch."""
 _BRANCH = 2
-"""Wrong tokens of a tree, in front of the right ones."""
+"""Wrong tokens of a tree, before the right ones."""
 
 _WINDOW_NAMES = ("sliding_window", "attention_chunk_size")
 _WINDOW = 5
@@ -151,7 +151,7 @@ class _Trial:
         for text in [self._texts[0], *[self._texts[1 + number]] * (self._num_rows - 1)]:
             answer_ids = text[_CONTEXT:]
             wrong_ids = [(token + 1 + number) % self._num_ids for token in answer_ids]
-            # A model's own cache has no draft behind the prompt.
+            # A model's own cache has no draft after the prompt.
             start = 0 if self._cache == "copyspec" else 1
             drafts = scripted_drafts(answer_ids, _STEPS, wrong_ids, start)
             if is_tree:
@@ -168,7 +168,7 @@ class _Trial:
         scale = reference.std() + torch.finfo(torch.float32).tiny
         errors = (logits - reference).square().mean(-1).sqrt() / scale
         dtype = working_dtype(self._model)
-        # A last bit can turn a whole step of what is cut to 8 bits.
+        # A last bit can move an 8-bit value by a whole step.
         if getattr(self._model, "is_quantized", False):
             dtype = torch.bfloat16
         flips = dtype != torch.float32 and has_experts(self._model)
@@ -181,17 +181,17 @@ class _Trial:
             )
 
     def check_bits(self, logits: torch.Tensor) -> None:
-        """Refuse a model whose bits depend on what is wrong in a draft, or in other rows."""
+        """Refuse a model whose bits depend on the wrong tokens of a draft, or on other rows."""
         other = self.decode(1)
         if not torch.equal(logits, other) and torch.equal(other, self.decode(1)):
             raise ModelError(
-                f"model type {model_type(self._model.config)!r} computes a token's logits from "
-                f"what else is in the step, as with a scale per tensor; {REMEDY}"
+                f"model type {model_type(self._model.config)!r} computes a token's logits "
+                f"differently with other tokens in its step, as with a scale per tensor; {REMEDY}"
             )
 
 
 def _as_tree(draft: Draft, wrong_ids: Sequence[int]) -> Draft:
-    """Wrong tokens that branch off in front of a draft's."""
+    """Wrong tokens that branch off before a draft's."""
     token_ids = (*wrong_ids, *draft.token_ids)
     begins = (0, len(wrong_ids))
     parents = tuple(-1 if at in begins else at - 1 for at in range(len(token_ids)))

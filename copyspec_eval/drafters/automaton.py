@@ -98,7 +98,7 @@ class AnswerStore:
     """The latest answers of a run and, before its own, of earlier runs, bounded in memory.
 
     Each is followed by a negative token that occurs once, so that nothing is ever copied across the
-    end of an answer. Two halves have the `capacity`, each with an automaton, the newer one last:
+    end of an answer. Two halves share the `capacity`, each with an automaton, the newer one last:
     when that is full, the older is dropped as a whole, so that nothing is indexed again. Of the
     answers of `earlier` runs, the last ones stay.
 

@@ -7,11 +7,11 @@ from copyspec_eval.types import Draft, Verdict
 
 
 class Drafter(Protocol):
-    """Proposes the next tokens of one request; a wrong draft costs time, never changes the output.
+    """Proposes the next tokens of one request; a wrong draft costs time, never the output.
 
     A drafter lives for one request: `start`, then `propose` and `observe` in turns, then `finish`.
-    The first `propose` is for the prefill; in exact mode, where a prefill carries no draft, it is
-    left out.
+    The first `propose` is for the prefill. A step that can carry no draft skips it, e.g. a prefill
+    at a fixed width or with the model's own cache. `CopySpecDrafter` is a short example.
     """
 
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
@@ -19,12 +19,12 @@ class Drafter(Protocol):
         return
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        """At most `max_tokens` tokens that may follow the context; empty for no draft.
+        """Return at most `max_tokens` tokens that may follow the context; empty for no draft.
 
-        One more may still be generated: the model adds one of its own to those that it accepts. Of
-        each draft token, `thresholds` has the least probability of being accepted at which to draft
-        it, if it is worth as much as any (see `acceptance_thresholds`, `marginal_values`); a longer
-        draft than these is cut.
+        The model adds a token of its own to those it accepts, so one more may still be generated.
+        `thresholds[i]` is the acceptance threshold of draft token i: the least probability of being
+        accepted at which to draft it, if it is worth as much as any (see `acceptance_thresholds`,
+        `marginal_values`). A draft longer than `thresholds` is cut.
         """
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:

@@ -1,12 +1,12 @@
-"""How likely a copied token is, by the counts behind it and by what became of others like it."""
+"""How likely a copied token is, by its counts and by what became of others like it."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-# How many accepted and how many rejected tokens are imagined per cell, as many as expected.
+# Each cell begins with this many accepted and rejected tokens, counted and expected alike.
 _IMAGINED = 10.0
 _MOST_DIGITS = 7  # matches of 64 tokens and more are not told apart
-# Over the match's length, how many more occurrences with another continuation are imagined.
+# Divided by the match's length: how many more occurrences with another continuation are imagined.
 _PRIORS = {"context": 2.5, "store": 8.0}
 
 Cell = tuple[Literal["context", "store", "resumed"], int, int]
@@ -24,7 +24,7 @@ class Guess(NamedTuple):
 def guess_counted(
     source: Literal["context", "store"], length: int, count: int, total: int, weight: float = 1.0
 ) -> Guess:
-    """The guess that a token follows that followed a match of `length` tokens so often of `total`.
+    """The guess that a token follows which followed `count` of `total` matches of `length` tokens.
 
     `weight` is the probability that what followed the match is what follows at all.
 
@@ -42,12 +42,12 @@ def guess_counted(
 
 
 def guess_resumed(run: int, estimate: float) -> Guess:
-    """That a copy goes on behind a token that was substituted after `run` copied ones."""
+    """The guess that a copy goes on past a token that was substituted after `run` copied ones."""
     return Guess(("resumed", min(run.bit_length(), _MOST_DIGITS), 0), estimate)
 
 
 class Outcomes:
-    """How often tokens were accepted, by their cell, next to how often that was to be expected.
+    """How often tokens were accepted, by their cell, beside how often that was expected.
 
     A count means the same for every model and task. So the odds of an estimate are multiplied by
     the ratio of the odds counted in its cell so far to those expected there.

@@ -1,6 +1,6 @@
-"""The drafters by name, and how to draft as text.
+"""The drafters by name, and drafting options as text.
 
-A new drafter is a file beside this and a line in `DRAFTERS`.
+A new drafter is a file beside this one and an entry in `DRAFTERS`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, DraftOptions
 
 DrafterFactory = Callable[[], Drafter]  # makes the drafter of one request
-# Tokens of the longest draft of a drafter that goes by thresholds, if the user names no length.
+# The default longest draft, in tokens, of a drafter that goes by acceptance thresholds.
 LONGEST_DRAFT = 96
 
 
@@ -25,7 +25,7 @@ class DrafterKind(NamedTuple):
     """A drafter that can be chosen by name."""
 
     make: Callable[[DraftOptions, Iterable[Sequence[int]]], DrafterFactory]  # as `drafter_factory`
-    # Of the longest draft, if the user names no length; None if it goes by what a step costs here.
+    # Default for the longest draft; None for a drafter that goes by acceptance thresholds.
     num_draft_tokens: int | None
     switches: frozenset[str] = frozenset()  # which of `store` and `tree` it has
 
@@ -58,8 +58,8 @@ def drafter_kind(name: str) -> DrafterKind:
 def drafter_factory(options: DraftOptions, earlier: Iterable[Sequence[int]] = ()) -> DrafterFactory:
     """A factory of the drafter that `options` names, one drafter per request.
 
-    A store begins with `earlier`, answers of earlier runs. `OptionError` if the drafter has no such
-    switch.
+    A store begins with `earlier`, answers of earlier runs. `OptionError` if the drafter lacks a
+    switch that is on.
     """
     kind = drafter_kind(options.drafter)
     for name in ("store", "tree"):
@@ -93,7 +93,7 @@ def store_option(value: object) -> Any:
 
 
 def parse_draft_options(text: str, drafter: str | None = None) -> DraftOptions:
-    """`DraftOptions` of "name=value,…"; `drafter` if the text is not to name it.
+    """Parse "name=value,…" to `DraftOptions`; give `drafter` if the text must not name one.
 
     >>> parse_draft_options("drafter=suffix,store=runs/a").store_paths
     ('runs/a',)
@@ -137,5 +137,5 @@ def draft_text(options: DraftOptions) -> str:
 
 
 def store_text(paths: Sequence[str]) -> str:
-    """The same on one line, without trailing slashes."""
+    """Paths as `store=` takes them, on one line, without trailing slashes."""
     return ":".join(str(Path(path)) for path in paths)

@@ -9,8 +9,8 @@ from copyspec_eval.drafters.thresholds import marginal_values
 from copyspec_eval.drafters.tree import Copied, Matched, Node, Resumed, chain, grow
 from copyspec_eval.types import CopyOrigin, Draft, Verdict, source_at
 
-# Of the prompt's last tokens, how many stand before an earlier answer to it, so that its first
-# tokens are found; and how many such answers are indexed, the latest.
+# How many of the prompt's last tokens go before an earlier answer to it, so that its first tokens
+# are matched; and how many such answers, the latest, are indexed.
 _CUE, _MOST_EARLIER = 16, 4
 # Probability that a copy resumes after a substitution, and that it continues by a token then.
 _RESUMED, _CONTINUED = 0.2, 0.84
@@ -21,7 +21,7 @@ class SuffixDrafter(Drafter):
     """Copies what most often followed the longest suffix that occurred before, while it is likely.
 
     A suffix automaton of prompt and output counts, for every length m of the match so far, how
-    often which token followed its occurrences. The most frequent is drafted; the probability q that
+    often each token followed its occurrences. The most frequent is drafted; the probability q that
     the draft is right so far falls by `count / (all + 2.5 / m)` per token, corrected by what became
     of earlier guesses of its kind, until q times the token's value is under its acceptance
     threshold. At the end of the context the draft continues periodically. Two more candidates are
@@ -33,7 +33,7 @@ class SuffixDrafter(Drafter):
     With `tree`, the likeliest tokens of all candidates and of the next shorter match are drafted
     together as a tree.
 
-    This request adds its answer to `store`, and its drafts to `outcomes`; without, it counts alone.
+    The request adds its answer to `store` and its drafts to `outcomes`; by default it counts alone.
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 was followed by 7, 9 and 9
@@ -85,7 +85,7 @@ class SuffixDrafter(Drafter):
         return Draft(token_ids, position, source_at(position), parents, positions, probabilities)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        """Index what was committed, and note where the draft was rejected after how long a run."""
+        """Index what was committed; note where the draft was rejected, and after how long a run."""
         is_chain = verdict.path is None  # of a draft model, where trees are drafted
         self._rejected = None if self._tree and is_chain else self._rejected_copy(verdict)
         self._count(token_ids)
@@ -97,7 +97,7 @@ class SuffixDrafter(Drafter):
             self._store.add(self._context.token_ids[start:])
 
     def _count(self, token_ids: Sequence[int]) -> None:
-        """Which draft tokens followed, of those behind what followed so far."""
+        """Record which draft tokens followed, of those whose predecessors all followed."""
         num_followed = {-1: 0}
         for index, node in enumerate(self._nodes):
             depth = num_followed.get(node.parent, len(token_ids))
@@ -132,12 +132,12 @@ class SuffixDrafter(Drafter):
             if stored.length:
                 yield Matched(stored.automaton, stored.state, stored.length, "store")
                 length = max(length, stored.length)
-        # A run that was just rejected outweighs no match, and a long one a short match.
+        # A run that was just rejected beats no match, and a long one a short match.
         if rejected and length <= 6 and rejected.run >= (8 if length else 1):
             yield rejected
 
     def _rejected_copy(self, verdict: Verdict) -> Resumed | None:
-        """The source behind the likeliest draft token where the model chose another one."""
+        """The source after the likeliest draft token, where the model chose another one."""
         path = range(verdict.num_accepted) if verdict.path is None else verdict.path
         last = path[-1] if path else -1
         for node in self._nodes:

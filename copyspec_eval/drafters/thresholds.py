@@ -1,4 +1,4 @@
-"""From which probability of being accepted on a draft token saves more time than it costs."""
+"""Acceptance thresholds: from which probability a draft token saves more time than it costs."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ _LEAST = 0.0006  # where tokens cost nothing, drafting them still does
 
 
 def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:
-    """Of each token of the longest draft, the least probability at which to draft it.
+    """For each token of the longest draft, the least probability at which to draft it.
 
     `costs` are times of a step by its number of draft tokens, 0 and the longest draft's included.
     One more token adds its probability of being accepted to what a step gives, and the slope of
@@ -41,7 +41,7 @@ def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:
 def marginal_values(thresholds: tuple[float, ...]) -> tuple[float, ...]:
     """What an accepted token saves, at index `int(100 * p)` of its probability p, at most 1.
 
-    In a copy that goes on, a token more in this draft is one less in the next: it saves what a
+    In a copy that goes on, one more token in this draft is one less in the next: it saves what a
     token costs there. If every token were accepted with probability p, that would be, with drafts
     of the best length K, `c(K) / (1 + p + … + p^K)`. The most that is saved, 1 here, is what tokens
     cost on average.

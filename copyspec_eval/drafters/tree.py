@@ -64,7 +64,7 @@ class Matched:
 
 @dataclass(slots=True)
 class Resumed:
-    """A source behind a token that was substituted after `run` copied ones."""
+    """A source past a token that was substituted after `run` copied ones."""
 
     automaton: SuffixAutomaton
     position: int  # of the last copied or substituted token among the automaton's

@@ -75,7 +75,7 @@ def watch_command() -> None:
 
 
 def _has_our_class(task: Any, manager: Any) -> bool:
-    """Of a task's name, or what is in its file."""
+    """Whether a task is of our classes, by its name or by what is in its file."""
     if isinstance(task, Mapping):
         return str(getattr(task.get("class"), "__module__", "")).startswith("copyspec_eval.")
     try:

@@ -188,7 +188,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _with_closing(make_table: Callable[..., str]) -> Callable[..., str]:
-    """Our table of the evaluation that has ended, and in a sentence what each drafter won."""
+    """Our table of the evaluation that has ended, and a sentence on what each drafter gained."""
 
     @functools.wraps(make_table)
     def tables(results: dict[str, Any], column: str = "results", **options: Any) -> str:

@@ -59,7 +59,7 @@ class ProblemInstance(TurnInstance):
 
     @property
     def raw_solution(self) -> str:
-        """The answer; if it is a completion, behind the code that it completes."""
+        """The answer; if it is a completion, after the code that it completes."""
         answer = str(self.resps[0] or "")
         if self.chat_template is None:
             return self._beginning + answer

@@ -49,7 +49,7 @@ class CopySpecLM(HFLM):
         paired: answer every request by plain one-token decoding too, and record both; the
             conversation continues from the baseline's answer.
         arms: several ways of drafting that answer every request in turn, as with `paired`, each
-            with its own settings behind `+`: `none:copyspec+gamma=5:suffix+store`.
+            with its own settings after `+`: `none:copyspec+gamma=5:suffix+store`.
         prefix_cache: the most host memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, so that a shared beginning is read once; 0 for none.
         **kwargs: everything else that `hf` takes.

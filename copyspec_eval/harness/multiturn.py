@@ -134,7 +134,7 @@ class MultiTurnTask(ConfigurableTask):
         self._reported: set[str] = set()
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
-        """What is asked, of `dataset_kwargs` in the YAML file."""
+        """The documents that `dataset_kwargs` in the YAML file ask for."""
         raise NotImplementedError
 
     def user_turns(self, doc: dict[str, Any]) -> list[str]:
@@ -231,7 +231,6 @@ Contributions = list[tuple[float, ...] | None]
 
 
 def _contributions(answers: Iterable[object]) -> dict[str, Contributions]:
-    """What answers contribute to each shown metric."""
     parts: dict[str, Contributions] = {metric.name: [] for metric in _SHOWN}
     for answer in answers:
         record = record_of(answer)

@@ -1,4 +1,4 @@
-"""`--model_args`: which exist, and what they may be, checked before a model is loaded."""
+"""`--model_args`: which exist and which values they take, checked before a model is loaded."""
 
 import inspect
 import re
@@ -38,7 +38,7 @@ _REFUSED = {
     "quantization_config": _NOT_QUANTIZED,
     "max_memory": "is not read by lm-eval; pass max_memory_per_gpu or max_cpu_memory",
     # lm-eval makes every process rank 0 of 1 then, and each would answer and record everything.
-    "tp_plan": "is not served; pass parallelize=True to spread the layers over devices",
+    "tp_plan": "is not supported; pass parallelize=True to spread the layers over devices",
 }
 
 
@@ -87,7 +87,7 @@ def _check_device(name: object) -> None:
             return
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         reason = _first_line(error)
-    raise OptionError(f"device={str(name)!r} is not available ({reason}); use e.g. cpu")
+    raise OptionError(f"device={str(name)!r} is not available ({reason}); pass e.g. cpu")
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def checked_config(pretrained: Any, options: Mapping[str, Any]) -> Any:
 
 
 def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> None:
-    """Refuse a draft model that does not fit the target's tokenizer, before loading its weights."""
+    """Refuse a draft model whose vocabulary is not the target's, before loading its weights."""
     access = _access(options)
     check_config(config := _read_config(model_path(name), access, "draft_model"))
     if reason := needs_model_cache(config):
@@ -129,7 +129,7 @@ def check_draft_model(name: str, tokenizer: str, options: Mapping[str, Any]) -> 
     if target != draft:
         different = sum(draft.get(token) != index for token, index in target.items())
         raise ModelError(
-            f"draft_model={name!r} has another vocabulary than {tokenizer!r}: {len(draft)} "
+            f"draft_model={name!r} has a different vocabulary from {tokenizer!r}: {len(draft)} "
             f"tokens and {len(target)}, of which {different} have another id there or none; pass "
             "a model of the same family"
         )
@@ -146,7 +146,7 @@ def load_draft_model(
 
 
 def _access(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that hold for every model, the draft model too."""
+    """The options that hold for every model, the draft model included."""
     names = ("trust_remote_code", "cache_dir", "token")
     return {name: options[name] for name in names if name in options}
 
@@ -157,7 +157,7 @@ def _read_config(pretrained: str, options: Mapping[str, Any], option: str) -> An
     # Without a value, transformers asks at the keyboard whether to run a model's code.
     chosen["trust_remote_code"] = bool(options.get("trust_remote_code"))
     remedy = "pass a Hub name or a folder with config.json"
-    with loading(option, pretrained, f"{remedy}; trust_remote_code=True runs code that is with it"):
+    with loading(option, pretrained, f"{remedy}; trust_remote_code=True runs the code in it"):
         return AutoConfig.from_pretrained(pretrained, **chosen)
 
 

@@ -121,7 +121,7 @@ class RunRecorder:
 
 
 class Answers:
-    """The answers to one call of `generate_until`, each `asked` once, with a bar of their speed."""
+    """The answers to one `generate_until`, each `asked` once; the bar shows their speed."""
 
     def __init__(self, lm: Any, requests: Sequence[Instance], disable_bar: bool) -> None:
         self._lm = lm

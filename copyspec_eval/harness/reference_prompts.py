@@ -118,4 +118,4 @@ def _text(node: ast.expr | None, fields: Mapping[str, str] | None = None) -> str
             return f"{{{(fields or {})[name]}}}"
         case _:
             kind = type(node).__name__
-            raise DataError(f"a prompt of the reference is a {kind}; copy its files again")
+            raise DataError(f"a reference prompt is a {kind}, not a text; copy its files again")

@@ -19,7 +19,7 @@ from copyspec_eval.harness.recorder import Asked, logger
 from copyspec_eval.reports import earlier_runs
 from copyspec_eval.session.requests import SequenceBuilder
 
-# Settings that would be taken and then not be followed.
+# Settings that would be accepted and then ignored.
 _INSTEAD = dict.fromkeys(("max_length", "max_time"), "max_gen_toks")
 _INSTEAD |= {"num_return_sequences": "the task's repeats", "stop_strings": "until"}
 
@@ -45,7 +45,7 @@ class RequestBuilder(SequenceBuilder):
         settings, until, max_gen_toks = self._read(asked.settings)
         prompt_ids = self._encode(asked.prompt, max_gen_toks)
         for name in settings.keys() & _INSTEAD.keys():
-            raise RequestError(f"gen_kwargs have {name}; use {_INSTEAD[name]} instead")
+            raise RequestError(f"{name} in gen_kwargs is not supported; use {_INSTEAD[name]}")
         document = document_number(task, instance.doc_id)
         earlier = self._earlier.to(task, document, getattr(instance, "turn", 1))
         request = (self._lm.model, prompt_ids, settings, max_gen_toks, until, torch.initial_seed())
@@ -60,7 +60,7 @@ class RequestBuilder(SequenceBuilder):
         return super().stop_rule(max_new_tokens, eos_token_id, stops)
 
     def processor_names(self, gen_kwargs: dict[str, Any]) -> list[str]:
-        """Of the logits processors of `model.generate`, also in modes that are not served."""
+        """Names of `model.generate`'s logits processors, also in modes that are not supported."""
         settings, _, max_gen_toks = self._read(gen_kwargs)
         _, processors = self.prepared(self._lm.model, settings, 1, max_gen_toks, is_checked=False)
         return [type(processor).__name__ for processor in processors]
@@ -76,7 +76,7 @@ class RequestBuilder(SequenceBuilder):
             settings = dict(normalize_gen_kwargs(gen_kwargs, self._lm.max_gen_toks))
             settings["max_gen_toks"] = operator.index(settings["max_gen_toks"])
         except (OverflowError, TypeError, ValueError) as error:
-            raise RequestError(f"gen_kwargs {gen_kwargs} are not possible: {error}") from error
+            raise RequestError(f"gen_kwargs {gen_kwargs} are invalid: {error}") from error
         until = handle_stop_sequences(settings.pop("until"), eos=self._eos_text)
         max_gen_toks = settings.pop("max_gen_toks")
         if not settings.get("do_sample"):
@@ -102,8 +102,8 @@ def _check_whole(text: str, named: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise RequestError(
-            f"{named} has half a character ({error.object[error.start]!a}), which no tokenizer "
-            "reads; correct it"
+            f"{named} has a lone surrogate ({error.object[error.start]!a}), which no tokenizer "
+            "reads; remove it"
         ) from error
 
 

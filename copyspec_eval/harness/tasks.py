@@ -1,4 +1,4 @@
-"""The classes that the files in `tasks/` name in `class: !function …`, but for EvalPlus's."""
+"""The classes that the files in `tasks/` name in `class: !function …`, except EvalPlus's."""
 
 import bisect
 import importlib.util
@@ -257,7 +257,7 @@ def _cut_to_fit(instance: TurnInstance, lm: TemplateLM, prompt: str) -> None:
 def read_test_split(
     name: str, config: str, files: str, fields: Sequence[str]
 ) -> Iterator[JsonLine]:
-    """The rows' `fields`, none blank: of `files` below `$COPYSPEC_DATA_DIR`, else of the Hub."""
+    """Each row's `fields`, none blank: from `files` below `$COPYSPEC_DATA_DIR`, or the Hub."""
     rows: Iterable[JsonLine]
     if folder := data_dir():
         if not (paths := sorted(folder.glob(files))):
@@ -293,7 +293,7 @@ class QuickstartTask(MultiTurnTask):
         path = tasks_dir() / QUICKSTART / f"{dataset_kwargs['documents']}.jsonl"
         return [row.fields for row in sources.read_jsonl(path)]
 
-    # Also before GSM8K's, which asks in its own words.
+    # Takes precedence over GSM8K's, which asks in its own words.
     user_turns = MultiTurnTask.user_turns
 
     def doc_to_target(self, doc: dict[str, Any], doc_to_target: Any = None) -> str:

@@ -26,17 +26,17 @@ from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import lm_eval_models, model_path
 
 _WARM_UP_TOKENS = 4
-# What a backend that refills its batch is handed at once, which a killed run loses at most.
+# How much a backend that refills its batch is handed at once: the most a killed run loses.
 _BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
 _BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
 @register_model("copyspec-timed")
 class TimedLM(Backend):
-    """A stock model of lm-eval that answers as ever, with a `TurnRecord` on each answer.
+    """A stock model of lm-eval that answers as usual, with a `TurnRecord` on each answer.
 
-    `create_from_arg_string` and `create_from_arg_obj` put this class, and one of `backends` that
-    knows what can be recorded, in front of the one that lm-eval has registered as `base`.
+    `create_from_arg_string` and `create_from_arg_obj` mix this class, and one of `backends` that
+    knows what can be recorded, into the one that lm-eval has registered as `base`.
 
     Args:
         base: name of an lm-eval model.

@@ -24,14 +24,14 @@ _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_
 
 @register_model("copyspec-vllm")
 class CopySpecVLLM(TimedLM):
-    """`vllm` with our drafters, by its speculative method `custom_class`.
+    """`vllm` with our drafters, through its speculative method `custom_class`.
 
     Answers are vLLM's: it has no exact mode, and near-ties of two logits can go either way.
 
     Args:
         drafter, gamma, num_draft_tokens, store: as for `copyspec`.
         paired: a second engine without drafts answers every request too; each engine gets half of
-            `gpu_memory_utilization`. The conversation goes on from the second one's answers.
+            `gpu_memory_utilization`. The conversation continues from the baseline's answers.
         **kwargs: as for `vllm`.
     """
 

@@ -1,1 +1,1 @@
-"""What the paper has: its tables and figures as runs and layouts, and its kind of data."""
+"""The paper's tables and figures, as runs and layouts, and its kind of data."""

@@ -72,7 +72,7 @@ _Rows = list[list[object]]
 
 
 class Table(NamedTuple):
-    """A table, and what it is to be read with, a sentence each."""
+    """A table, and notes to read it with, a sentence each."""
 
     headers: list[str]
     rows: _Rows

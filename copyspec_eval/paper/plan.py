@@ -55,7 +55,7 @@ TASKS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The options of `copyspec-eval paper`; a run gets the `secrets` by its environment."""
+    """The options of `copyspec-eval paper`; a run gets the `secrets` through its environment."""
 
     model: str
     out: Path
@@ -106,7 +106,7 @@ class PlannedRun:
         if request.limit or not TASKS[self.task].is_whole:
             command += ["--limit", str(self.num_documents(request))]
         command += ["--batch_size", request.batch_size, "--log_samples"]
-        # Both names tell the run, so that commands can be copied and run in one folder.
+        # Both names identify the run, so that commands can be copied and run in one folder.
         cache = folder / f"{folder.name}-answers"
         return [*command, "--output_path", str(folder), "--use_cache", str(cache)]
 
@@ -116,7 +116,7 @@ def in_shell(command: Sequence[str]) -> str:
 
 
 def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRun:
-    """A run in a folder named after its first and last arm, which tables share that need the same.
+    """A run in a folder named after its first and last arm, shared by tables that need the same.
 
     >>> planned_run("mt_bench_paper", ["copyspec+gamma=2", "copyspec+gamma=10"]).name
     'mt_bench-copyspec-gamma2-to-copyspec-gamma10'
@@ -130,7 +130,7 @@ def planned_run(task: str, arms: Sequence[str], exact: bool = True) -> PlannedRu
 
 
 def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Model arguments as commands have them, and those that a run gets by its environment."""
+    """Model arguments as commands show them, and those that a run gets through its environment."""
     try:
         parsed = try_parse_json(text) if text.startswith("{") else key_val_to_dict(text)
     except ValueError as error:
@@ -146,7 +146,7 @@ def arguments(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def make(runs: Iterable[PlannedRun], request: Request) -> None:
-    """Run what is not there yet."""
+    """Run what has not finished yet."""
     hidden = environment_arguments() | dict(request.secrets)
     environment = os.environ | {VARIABLE: json.dumps(hidden)}
     commands = {run.folder(request): run.command(request) for run in runs}
@@ -170,7 +170,7 @@ def make(runs: Iterable[PlannedRun], request: Request) -> None:
         how: dict[str, Any] = {"stdout": 2, "env": environment, "preexec_fn": _end_with_parent}
         if code := subprocess.run(command, **how).returncode:
             reason = f"its run failed (exit code {code})"
-            raise DataError(f"{folder}: {reason}; the same command goes on")
+            raise DataError(f"{folder}: {reason}; repeat the command to resume")
 
 
 def _end_with_parent() -> None:

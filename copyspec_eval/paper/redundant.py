@@ -25,7 +25,7 @@ must not repeat the first question. Reply with the request alone, one or two sen
 def write_redundant(
     model: ChatModel, questions: Sequence[Question], path: Path, concurrency: int
 ) -> dict[int, str]:
-    """Append what `path` lacks; why questions have none, by id; if all are there, in order."""
+    """Append the rows that `path` lacks, and sort them once complete; reasons for missing ones."""
 
     def redundant_row(question: Question) -> dict[str, Any]:
         category, first = question["category"], question["turns"][0]

@@ -28,7 +28,7 @@ _CHATS = (plan.MT_REDUNDANT, plan.MT_BENCH)
 
 
 def _with_draft_model(delta: int) -> tuple[str, ...]:
-    """The draft model alone, and behind copying at two γ."""
+    """The draft model alone, and after copying at two γ."""
     drafting = f"draft_model={{}}+delta={delta}"
     return f"none+{drafting}", f"{_USUAL}+{drafting}", f"copyspec+gamma=5+{drafting}"
 
@@ -94,7 +94,7 @@ TABLES = {
 
 def table_named(name: str, request: Request) -> PaperTable:
     if request.limit is not None and request.limit < 1:
-        raise OptionError(f"--limit {request.limit} is not a number of documents of at least 1")
+        raise OptionError(f"--limit must be at least 1, got {request.limit}")
     if name not in TABLES:
         raise unknown_option("table of the paper", name, TABLES)
     table = TABLES[name]
@@ -111,7 +111,7 @@ def table_named(name: str, request: Request) -> PaperTable:
 def write(table: PaperTable, requests: Sequence[Request], path: Path) -> str:
     """The table as Markdown, written to `path` with its figure beside it; a request per model.
 
-    It has the cells, what they are to be read with, conditions and commands.
+    It has the cells, notes to read them with, conditions and commands.
     """
     answered = {
         Path(request.model).name: [

@@ -11,7 +11,7 @@ from copyspec_eval.reports.runs import Answer, Run, read_run
 from copyspec_eval.scoring.judging import REFERENCE_TURNS, Conversation, is_rating
 
 PREFIX = "rating_"
-"""How the columns of a leaderboard begin that hold a judge's ratings; the judge's name follows."""
+"""Prefix of a leaderboard's columns that hold a judge's ratings; the judge's name follows."""
 
 _TWO_TURNS: Any = Annotated[list[str], msgspec.Meta(min_length=2)]
 

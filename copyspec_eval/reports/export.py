@@ -50,7 +50,7 @@ def write_evalplus(run: Run, folder: Path) -> Path:
         raise OptionError(needed) from error
     answers = [answer for answer in run.answers.values() if answer.task == HUMANEVAL]
     if not answers:
-        raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run it")
+        raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run that task")
     programs: list[tuple[str, str]] = []
     for answer in answers:
         types = {"task_id": str, "prompt": str, "entry_point": str}

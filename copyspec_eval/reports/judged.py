@@ -21,7 +21,7 @@ _MAX_LINES, _MAX_NAMES = 20, 10
 def judge_runs(
     runs: Sequence[Run], model: ChatModel, concurrency: int, all_references: bool = False
 ) -> dict[str, Judged]:
-    """Have one run's answers rated by task, or the better of two runs' chosen: FastChat's files."""
+    """Have one run's answers rated, or the better of two runs', by task, into FastChat's files."""
     names = [model_name(run) for run in runs]
     if len({*names}) < len(names):
         names = [file_name(run.folder.resolve().name) for run in runs]
@@ -82,7 +82,7 @@ def _unjudged(results: Mapping[str, Judged]) -> str:
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"- … and {len(lines) - _MAX_LINES} more reasons"]
     total = sum(map(len, names.values()))
-    heading = f"Unjudged, and in no mean: {total}; start again to ask for them"
+    heading = f"Not judged, and in no mean: {total}; repeat the command to ask for them"
     return "\n".join(["", heading, *lines, *notes, ""])
 
 

@@ -17,7 +17,7 @@ from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.types import EXACT_MEANS
 
 _UNKNOWN = "unknown"
-_LISTED = 4  # a line lists a setting of at most so many items, e.g. documents
+_LISTED = 4  # a line lists a setting of at most this many items, e.g. documents
 _MUCH_LOOPED = 0.2  # of the tokens of a line; its speed-up then says little
 
 # Settings that the label of a line names where they set it apart from others of its drafter.

@@ -25,7 +25,7 @@ from copyspec_eval.reports.tables import (
 )
 from copyspec_eval.types import COPIED
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell starts that spreadsheets would compute
 
 
 def _speed(figures: "Series[Any]") -> str:

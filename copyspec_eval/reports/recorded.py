@@ -36,7 +36,7 @@ def read_recorded(folder: Path) -> RecordedRun:
     files = sorted(folder.glob("turns*.jsonl"))
     if not files and not (folder / "manifest.json").exists():
         read_run(folder)  # reports what is missing, if the folder is no run at all
-        raise DataError(f"{folder}: no turns*.jsonl; only runs of our models leave them")
+        raise DataError(f"{folder}: no turns*.jsonl; pass the --output_path of a run of copyspec")
     notes: list[str] = []
     rows: list[TurnRecord] = []
     shared: dict[Attempt, Attempt] = {}

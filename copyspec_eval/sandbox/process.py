@@ -90,7 +90,7 @@ class Watch:
         return self._end_outcome(end or "")
 
     def _end_message(self) -> str | None:
-        """How the program ended, by `child`; "" if that ended without a word; None so far."""
+        """How the program ended, by `child`; "" if that ended silently; None so far."""
         try:
             chunk = self.control.recv(_MESSAGE_BYTES)
         except OSError:
@@ -242,7 +242,7 @@ def _readable_paths(readable: Sequence[Path]) -> list[str]:
 
 
 def _bubblewrap(readable: Sequence[str], num_bytes: int) -> list[str]:
-    """Words in front of a command that run it in a file system of these paths.
+    """Words to put before a command, to run it in a file system of these paths.
 
     Each of the writable folders in it, /tmp and /dev/shm, has `num_bytes`. /proc is read-only,
     since the kernel may let root of a user namespace write to /proc/sys.

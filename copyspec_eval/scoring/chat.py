@@ -106,7 +106,7 @@ def ask_missing(
     each question that `ask` raised `UnansweredError` for has none.
     """
     if concurrency < 1:
-        raise OptionError(f"concurrency {concurrency}; give 1 or more")
+        raise OptionError(f"--concurrency must be at least 1, got {concurrency}")
     reasons: dict[_Key, str] = {}
 
     def ask_one(key: _Key) -> None:

@@ -102,7 +102,6 @@ def matches(
 
 
 def is_rating(score: float) -> bool:
-    """Whether the judge's scale has it."""
     return 1 <= score <= 10
 
 
@@ -162,7 +161,7 @@ def judge_all(
 
 @contextmanager
 def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
-    """FastChat's modules, with `model` as their judge meanwhile."""
+    """FastChat's modules, with `model` as their judge for the time being."""
     try:
         from fastchat.llm_judge import common, gen_judgment
     except ImportError as error:

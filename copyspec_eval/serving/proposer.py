@@ -145,7 +145,7 @@ class StepClock:
         self._sums = numpy.zeros(5)  # of weights, tokens, seconds, tokens² and tokens * seconds
 
     def add(self, tokens: int, seconds: float) -> None:
-        """Count a step of so many tokens, of all rows together."""
+        """Count a step of this many tokens, of all rows together."""
         self._sums *= _DECAY
         self._sums += (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
 
@@ -182,7 +182,7 @@ class Request:
         sequence, token_ids = self.sequence, text[len(self.text) :].tolist()
         self.text, count = text.copy(), len(token_ids)
         draft, self.draft = self.draft, Draft()
-        # If the engine has cut the draft, the token behind it may be the draft's next one.
+        # If the engine has cut the draft, the token after it may be the draft's next one.
         if len(draft.token_ids) >= count and draft.token_ids[count - 1] == token_ids[-1]:
             draft = draft.cut(count - 1)
         before = len(sequence.output_ids)

@@ -40,7 +40,7 @@ class SequenceBuilder:
             config, processors = self.prepared(model, settings, len(prompt_ids), max_new_tokens)
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise RequestError(f"{named}{settings} are not possible: {reason}") from error
+            raise RequestError(f"{named}{settings} are invalid: {reason}") from error
         seed = self.seeds.next_seed(seed, prompt_ids)
         chooser = TokenChooser(processors, bool(config.do_sample), seed)
         rule = self.stop_rule(max_new_tokens, config.eos_token_id, stops)
@@ -81,7 +81,7 @@ class SequenceBuilder:
 
 def check_mode(config: GenerationConfig) -> None:
     if config.cache_implementation == "quantized":
-        raise RequestError("cache_implementation='quantized' is not served; leave it out")
+        raise RequestError("cache_implementation='quantized' is not supported; leave it out")
     mode = config.get_generation_mode()
     served = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
     if mode not in served or (config.guidance_scale or 1) != 1:

@@ -41,10 +41,10 @@ _MEASURED = WeakKeyDictionary()
 
 
 class Session:
-    """Makes engines of a model, which is tried and measured once in its life.
+    """Makes engines of a model, which is tested and timed once in its life.
 
     They decode with a copy, `model`, so make and use both within `one_at_a_time`. `options` are all
-    ways in which engines draft; the cache is tried with `rows`, which have to decode side by side
+    ways in which engines draft; the cache is tested with `rows`, which have to decode side by side
     if it `needs_rows`. `reason` says why `cache` is the model's own, which serves one request at a
     time; "" if it is ours.
     """

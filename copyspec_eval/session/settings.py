@@ -36,7 +36,7 @@ def parse_arms(
     """How each arm drafts; `shared` alone if `arms` is None.
 
     `arms` lists drafters: a list, text with `:` between them, or text in brackets with commas. Each
-    can have settings behind `+`; the others are those of `shared`. A plain `none` is left out,
+    can have settings after `+`; the others are those of `shared`. A plain `none` is left out,
     because every run has a baseline.
 
     >>> shared = DraftOptions(num_draft_tokens=8)
@@ -70,7 +70,7 @@ def parse_arms(
     drafting = [each for each in options if each.drafter != "none" or each.draft_model]
     for name, each in zip(names, options, strict=True):
         if each in drafting and options.count(each) > 1:
-            raise OptionError(f"arms={text}: {name} is listed twice")
+            raise OptionError(f"arms={text}: {name} is listed twice; remove one")
     if not drafting:
         raise OptionError(f"arms={text}: only the baseline; add a drafter, e.g. suffix")
     return tuple(drafting)

@@ -34,7 +34,7 @@ def span_characters(
 def text_and_offsets(
     decode: Decode, token_ids: Sequence[int], places: Iterable[int]
 ) -> tuple[str, dict[int, int]]:
-    """The text of tokens, and how many of its characters the first so many tokens give.
+    """The text of tokens, and how many of its characters the first n tokens give, n of `places`.
 
     A character of several tokens counts with the last of them. Tokens between two places are
     decoded together, after the piece before them, so the time is linear.

@@ -23,8 +23,8 @@ class BenchAnswer:
     """One answer.
 
     Attributes:
-        token_ids: see above.
-        counts: what it took; the seconds without those of forcing.
+        token_ids: the answer's.
+        counts: what it took, without the seconds of forcing.
         forward_seconds: of the decode seconds, those within the model.
     """
 
@@ -34,7 +34,7 @@ class BenchAnswer:
 
 
 Arm = Callable[[abc.Sequence[int], int], BenchAnswer]
-"""Answers a prompt with exactly so many tokens."""
+"""Answers a prompt with exactly that many tokens."""
 
 
 def transformers_arms(model: Any, forced: ForcedModel) -> dict[str, Arm]:

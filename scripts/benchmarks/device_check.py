@@ -34,7 +34,7 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _BATCH_SIZES = (1, 4)
 _STEP_WIDTHS = (1, 2, 4, 8, 11, 16, 32, 64)
 _LONGEST = 32
-"""Draft tokens at the most where widths are measured."""
+"""The most draft tokens where widths are measured."""
 _CONTEXT, _EXTENT = 1024, 1088
 """Tokens before a timed step, and keys that it attends to, the same at every width."""
 

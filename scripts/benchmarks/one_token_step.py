@@ -24,7 +24,7 @@ from copyspec_eval.reports.tables import markdown
 
 _CONTEXT = 512
 _STEPS, _UNTIMED, _COPIES = 8, 3, 2
-"""Steps of a round, those of them that stand behind other work, and copies."""
+"""Steps of a round, those of them that follow other work, and copies."""
 _LOGITS_DEVIATION = 3.0
 """About that of a model's logits."""
 

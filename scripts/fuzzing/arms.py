@@ -43,12 +43,10 @@ class WatchedDrafter:
     Attributes:
         forwards: the tokens that each forward committed.
         is_finished: whether the request was said to be done.
-        num_likeliest: see `Drafter`.
     """
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.num_likeliest = int(getattr(drafter, "num_likeliest", 0))
         self.forwards: list[list[int]] = []
         self.is_finished = False
 
@@ -209,7 +207,7 @@ def _answers(
     for generation, sequence, drafter in zip(generations, sequences, watched, strict=True):
         assert drafter.is_finished
         chooser = sequence.chooser
-        # A draft that goes on behind the answer's end has choices that are not in it.
+        # A draft that goes on past the answer's end has choices that are not in it.
         recorded = chooser.logits if isinstance(chooser, RecordingChooser) else []
         logits = recorded[: len(generation.token_ids)]
         answers.append(Answer(generation, logits, drafter.forwards))

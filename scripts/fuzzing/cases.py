@@ -20,8 +20,7 @@ class Range:
     """What cases are drawn from.
 
     Attributes:
-        models: see above.
-        batch_sizes: see above.
+        models, batch_sizes: each as likely.
         draft_models: of `LIKENESSES`.
     """
 
@@ -51,7 +50,7 @@ class Case:
 
     Attributes:
         seed, number: what it was drawn from.
-        model, batch_size: see above.
+        model, batch_size: what answers the requests.
         exact: "invariant" or "fixed width"; None decodes without exact mode.
         double: a drafter that knows the answer, of `doubles`; None takes the one of `options`.
         options: how to draft; `draft_model` is one of `LIKENESSES`.
@@ -63,7 +62,7 @@ class Case:
             the batch.
         splits: whether they are drafted for in two calls.
         prefix_cache: bytes of the drafting engine's prefix cache; 0 for none.
-        requests: see above.
+        requests: what is asked.
     """
 
     seed: int

@@ -30,7 +30,7 @@ class Finding:
     """What became of a case.
 
     Attributes:
-        case: see above.
+        case: what was checked.
         mode: the name of its exact mode, or "inexact", or which of the model's own caches.
         failures: in words; none if all is as it should be.
         agreements: of its answers with plain decoding.

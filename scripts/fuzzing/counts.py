@@ -75,7 +75,7 @@ def _is_fixed(case: Case) -> bool:
 
 
 def _attempts_add_up(case: Case, answer: Answer) -> bool:
-    """Each forward gave what it accepted and a token more, but for one within which it ended."""
+    """Each forward gave what it accepted and one more token, except where the answer ended."""
     made = answer.generation
     accepted = sum(attempt.num_accepted for attempt in made.attempts)
     native = len(made.token_ids) - accepted

@@ -17,7 +17,7 @@ VOCABULARY = 64
 """Small, so that what the models say repeats itself, and there is something to copy."""
 
 LONGEST = 50
-"""Draft tokens at the most."""
+"""The most draft tokens."""
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -27,7 +27,7 @@ _SHAPE: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 1024,
-    "tie_word_embeddings": False,  # else some random models say one token for ever
+    "tie_word_embeddings": False,  # else some random models say one token forever
     "bos_token_id": None,
     "eos_token_id": None,
     "pad_token_id": None,

@@ -28,7 +28,7 @@ _SIZES: dict[int, str] = {
 _FIELDS: dict[str, Any] = {name: size for size, names in _SIZES.items() for name in names.split()}
 # Shorter than the prompts, and longer than what a weak probe reads.
 _FIELDS |= dict.fromkeys(("sliding_window", "attention_chunk_size", "local_attention"), 16)
-# With tied embeddings a random model says one token for ever.
+# With tied embeddings a random model says one token forever.
 _FIELDS |= {"eos_token_id": None, "tie_word_embeddings": False}
 _FIELDS |= {"is_decoder": True, "use_sliding_window": True}
 _MIXED_LAYERS = ["sliding_attention", "full_attention"]

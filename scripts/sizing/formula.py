@@ -86,7 +86,7 @@ def step_seconds(shape: Shape, device: Device, step: Step, at_once: int = 1) -> 
     other.
 
     Args:
-        shape, device, step: see there.
+        shape, device, step: what is computed, on what.
         at_once: devices that share every layer and work at the same time (tensor parallelism).
             Devices that hold some layers each (`parallelize=True`) work one after the other: 1.
 

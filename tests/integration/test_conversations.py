@@ -46,7 +46,7 @@ def test_hf_in_batches_is_refused(byte_model, questions):
 def test_what_there_is_not_is_refused_in_a_line(byte_model, questions, tmp_path):
     for folder, arguments, message in (
         (tmp_path, (), "set COPYSPEC_DATA_DIR to a folder that has it"),
-        (questions, ("--limit", "99"), "--limit 99 is not among 1 to 6 conversations"),
+        (questions, ("--limit", "99"), "--limit 99 must be from 1 to 6 conversations"),
     ):
         done = run(byte_model, folder, "hf", *arguments)
         assert done.returncode == 1

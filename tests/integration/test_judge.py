@@ -77,7 +77,7 @@ def test_means_are_those_of_fastchat(run, capsys):
     with JudgeServer(numbered) as server:
         assert main(command(run, server)) == 0
     printed = capsys.readouterr().out
-    assert "njudged, and" not in printed
+    assert "judged, and" not in printed
     for task in ("mt_bench", "mt_redundant"):
         path = judgement_file(run, task)
         ours = [means(printed)[task, turn, "all"] for turn in ("1", "2", "both")]
@@ -107,7 +107,7 @@ def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(run, monkeypatch
         assert main(command(run, server)) == 1
         printed = capfd.readouterr()
         assert [server.asked[prompt] for prompt in trouble] == [2, 2, 1, 3]
-        assert "Unjudged, and in no mean: 4;" in printed.out
+        assert "Not judged, and in no mean: 4;" in printed.out
         for reason in (
             'HTTP 429: {"error": {"message": "limit of not-recorded"}}: mt_bench 1 turn 1',
             'HTTP 500: {"error": {"message": "limit of not-recorded"}}: mt_bench 2 turn 1',

@@ -128,7 +128,7 @@ def test_evalplus_errors(tmp_path, monkeypatch, capsys):
         return str(capsys.readouterr().err)
 
     write_log(tmp_path, [sample(0, ["Q"], [["A"]])])
-    assert "no answers to humaneval_evalplus; run it" in error()
+    assert "no answers to humaneval_evalplus; run that" in error()
     write_log(tmp_path, [sample(0, ["Q"], [["A"]])], task="humaneval_evalplus")
     assert "doc 0: its task_id is not recorded" in error()
     row = sample(0, ["Q"], [["A"]]) | {"doc": PROBLEM}

@@ -108,7 +108,7 @@ def test_damaged_files_of_a_model_are_one_line(name, damage, byte_model, tmp_pat
         ({"until": 5}, "until=5 is neither"),
         ({"until": None}, "until=None is neither"),
         ({"until": [None]}, r"until=\[None\] is neither"),
-        ({"until": ["a", "\ud800"]}, r"until='\\ud800' has half a character"),
+        ({"until": ["a", "\ud800"]}, r"until='\\ud800' has a lone surrogate"),
         ({"max_gen_toks": float("nan")}, "max_gen_toks.*nan"),
         ({"max_gen_toks": "many"}, "max_gen_toks.*many"),
         ({"max_gen_toks": 10**30}, "does not leave room"),
@@ -129,10 +129,10 @@ def test_half_a_character_is_named_with_its_document(byte_model, tmp_path, monke
     row: dict[str, Any] = {"question_id": 7, "category": "x", "turns": ["Half: \ud800.", "Again."]}
     (data / "question_redundant.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(data.parent))
-    with pytest.raises(DataError, match=r"question_redundant.jsonl:1: .*half a character"):
+    with pytest.raises(DataError, match=r"question_redundant.jsonl:1: .*lone surrogate"):
         evaluate_into(tmp_path / "run", byte_model, "dtype=float32,exact=false")
     builder = RequestBuilder(CopySpecLM(str(byte_model), dtype="float32", exact=False))
     instance = Instance("generate_until", {}, (row["turns"][0], {"until": []}), 0)
     instance.task_name, instance.doc_id = "other", 5
-    with pytest.raises(RequestError, match=r"document 5 of other: its prompt has half a char"):
+    with pytest.raises(RequestError, match=r"document 5 of other: its prompt has a lone surr"):
         builder.prepare(Asked(instance, 0, *instance.args))

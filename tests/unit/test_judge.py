@@ -220,7 +220,7 @@ def test_a_file_of_another_run_is_refused(rated, tmp_path):
 
 
 def test_options_and_files_that_cannot_be_used(prompts, tmp_path):
-    with pytest.raises(OptionError, match="concurrency 0; give 1 or more"):
+    with pytest.raises(OptionError, match="--concurrency must be at least 1, got 0"):
         judge_all(ChatModel("j"), first_turns(1), prompts, tmp_path / "file", ["m"], 0)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot be written .*; free space there, or choose"):
@@ -251,7 +251,7 @@ def test_the_table_leaves_the_unjudged_out_of_its_means():
         ["2", "writing", "1", "1", ""],
     ]
     assert text.endswith(
-        "\nUnjudged, and in no mean: 1; start again to ask for them\n"
+        "\nNot judged, and in no mean: 1; repeat the command to ask for them\n"
         "- HTTP 500: no: mt_bench 3 turn 2\nnote: a note\n"
     )
 

@@ -93,7 +93,7 @@ def test_attention_with_a_tensor_that_it_does_not_know_is_refused() -> None:
     with attention.masked_as(forward_module._step([Part(0, 0, [0])], place, place, 1)):
         attend = partial(attention.attend, torch.nn.Identity(), states, states, states, mask)
         attend(position_ids=torch.zeros(1, 1), sliding_window=4, position_bias=None)
-        with pytest.raises(ModelError, match="attention with 'position_bias' is not served; use"):
+        with pytest.raises(ModelError, match="attention with 'position_bias' is not supported"):
             attend(position_bias=torch.ones(1))
 
 
@@ -192,7 +192,7 @@ def test_a_rotary_embedding_that_changes_with_length_is_kept_below_its_limit() -
 
 
 OTHER_LOGITS = "gives other logits through the engine's cache"
-FROM_THE_STEP = "computes a token's logits from what else is in the step"
+FROM_THE_STEP = "computes a token's logits differently with other tokens in its step"
 HALVES = (torch.float16, torch.bfloat16)
 check = partial(check_cache, cache="copyspec")
 
@@ -307,7 +307,7 @@ def test_a_defect_is_found(
 
 def test_compiled_models_are_refused() -> None:
     model = copy.deepcopy(tiny_model("qwen2"))
-    with pytest.raises(ModelError, match="pass what it wraps"):
+    with pytest.raises(ModelError, match="pass the module within"):
         check(torch.compile(model), exact=False)  # type: ignore[arg-type]
     model.compile()
     with pytest.raises(ModelError, match="pass one that is not"):

@@ -199,7 +199,7 @@ def test_tables_that_need_the_same_run_share_it():
 def test_wrong_requests_are_refused():
     with pytest.raises(OptionError, match=r"unknown table of the paper 'gama' \(did you mean 'gam"):
         tables.table_named("gama", REQUEST)
-    with pytest.raises(OptionError, match="--limit 0 is not a number of documents"):
+    with pytest.raises(OptionError, match="--limit must be at least 1, got 0"):
         tables.table_named("gamma", replace(REQUEST, limit=0))
     with pytest.raises(OptionError, match=r"--tokens-per-second must be positive, got 0\.0"):
         tables.planned(TABLES["gamma"], [REQUEST], 0.0)

@@ -62,14 +62,14 @@ def test_a_second_time_nothing_is_done_but_its_path_printed(tmp_path: Path) -> N
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    line = f"{tmp_path} is there and is no model; remove it, or name another folder\n"
+    line = f"{tmp_path} exists and is not a model; remove it, or name another folder\n"
     assert run(tmp_path) == (1, "", f"real_model: error: {line}")
 
 
 def test_without_gguf_the_line_says_how_to_install_it(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(real_model, "find_spec", lambda name: None)
     command = re.escape(".venv/bin/pip install -c constraints.txt -e '.[gguf]'")
-    with pytest.raises(CopySpecError, match=rf"\Athe package gguf is not there; {command}\Z"):
+    with pytest.raises(CopySpecError, match=rf"\Athe package gguf is missing; {command}\Z"):
         real_model.make(tmp_path / "model")
     assert '\ngguf = ["gguf>=' in (ROOT / "pyproject.toml").read_text()
 

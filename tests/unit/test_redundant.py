@@ -64,8 +64,8 @@ def test_what_was_asked_is_kept(questions, tmp_path, capsys):
     with JudgeServer(at_first) as server:
         assert redundant(questions, server, out) == 1
         reported = capsys.readouterr().err
-        assert "question 3 has none: HTTP 500: busy" in reported
-        assert "question 9 has none: an empty answer" in reported
+        assert "question 3: not written: HTTP 500: busy" in reported
+        assert "question 9: not written: an empty answer" in reported
         assert [row["question_id"] for row in read_questions(out)] == [5]
         assert redundant(questions, server, out) == 0
         assert max(server.asked.values()) == 2

@@ -236,7 +236,7 @@ def test_another_file_is_refused(local_data):
     ("source", "message"),
     [
         ("def other(): pass", "no function extractive_prompt; copy the published file again"),
-        ("def extractive_prompt(a): return a + 'x'", "a prompt of the reference is a BinOp"),
+        ("def extractive_prompt(a): return a + 'x'", "a reference prompt is a BinOp"),
     ],
 )
 def test_what_is_no_prompt_is_named(monkeypatch, source, message):

@@ -21,8 +21,8 @@ from copyspec_eval.decoding.kernels.library import logger
 
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 _BLOCK, _WORDS = 32, 16
-"""Outputs of a linear layer that lie together, and words of inputs to whose multiple they are
-filled up; see linear.cpp."""
+"""Outputs of a linear layer that are stored together, and the multiple, in words, to which inputs
+are padded; see linear.cpp."""
 
 _STRUCTS = {
     "attend": Struct("7Q16q2d"),
@@ -33,7 +33,7 @@ _STRUCTS = {
     "gate": Struct("3Q2q"),
     "write_states": Struct("6Q10q"),
 }
-"""What the kernels get, in words of 64 bits; see there."""
+"""The kernels' arguments, in words of 64 bits; see the sources."""
 
 
 def has_compiler() -> bool:
@@ -58,7 +58,7 @@ def is_available() -> bool:
 
 
 def serve(model: torch.nn.Module) -> bool:
-    """Whether they are used for some of a model's weights."""
+    """Whether the kernels serve any of a model's weights."""
     return any(packs(weight) for weight in model.parameters())
 
 
@@ -167,7 +167,7 @@ def attend(
     strides = [stride for each in (query, key, value) for stride in each.stride()[:3]]
     sizes = tokens, heads, num_rows, key_heads, dim, value.shape[3], extent
     if not _call("attend", query.dtype, tensors, *strides, *sizes, scale, softcap or 0.0):
-        raise ValueError(f"key_rows is not under {num_rows} throughout")
+        raise ValueError(f"key_rows must be from 0 to {num_rows - 1}")
     return output
 
 
@@ -195,7 +195,7 @@ def write_states(
         _check(cache.is_contiguous(), "cache", cache)
         layout += [new.itemsize * number for number in (dim, *new.stride()[1:3])]
     if not _call("write_states", None, [*states, *caches, rows, positions], *layout):
-        raise ValueError(f"rows or positions are not in a cache of {num_rows, capacity}")
+        raise ValueError(f"rows or positions lie outside a cache of {num_rows, capacity}")
 
 
 def rms_norm(
@@ -263,7 +263,7 @@ def _with_dense_heads(states: torch.Tensor) -> torch.Tensor:
 def _check(holds: bool, name: str, tensor: torch.Tensor) -> None:
     if not holds:
         shape = tuple(tensor.shape)
-        raise ValueError(f"{name} of shape {shape}, {tensor.dtype}, {tensor.device} is not taken")
+        raise ValueError(f"{name} of shape {shape}, {tensor.dtype}, {tensor.device} is not served")
 
 
 def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:

@@ -36,7 +36,7 @@ def compiler() -> str | None:
 
 def load() -> ctypes.CDLL:
     """The compiled kernels, from the user's cache or anew; OSError or CalledProcessError if not."""
-    # The processor's features are in the name, for a home folder may serve several machines.
+    # The processor's features are in the name, since a home folder may serve several machines.
     headers = "\n".join([f"// {processor_features()}", *map(_text, _HEADERS)])
     sources = [f"{headers}\n{_text(name)}".encode() for name in _SOURCES]
     command = [compiler() or "", *_flags()]
@@ -75,7 +75,7 @@ def _flags() -> list[str]:
     openmp = ["-fopenmp"]
     if sys.platform == "darwin":
         openmp = ["-Xclang", "-fopenmp", f"-L{torch_libraries}", "-lomp"]
-    # oneDNN's variable holds for our kernels, too.
+    # oneDNN's variable limits our kernels, too.
     most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     without_tiles = ["-mno-amx-tile", "-mno-amx-bf16"] if most.startswith("AVX") else []
     return [*_FLAGS, *openmp, *without_tiles, *os.environ.get("CXXFLAGS", "").split()]

@@ -26,7 +26,7 @@ _forwards: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, dict[torch.nn.Modu
 
 @contextmanager
 def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
-    """Run `model`, a copy, with the engine's attention and kernels; gives the `weights_state`.
+    """Run `model`, a copy, with the engine's attention and kernels; yields the `weights_state`.
 
     If `exact`, experts that our kernels do not serve compute in shapes that routing does not
     change.

@@ -1,8 +1,8 @@
 """Forwards that compute every token alone, for modules that have no linear layer of torch's class.
 
-torch computes the values behind the last whole vector of a tensor, or of a thread's share of it, by
-other code than the rest. In a sigmoid or a cosine that can be another last bit, and where it falls
-depends on how many tokens there are. And routers and experts multiply by matrices of their own.
+torch computes the values after the last whole vector of a tensor, or of a thread's share of it, by
+other code than the rest. That can change the last bit of a sigmoid or a cosine, and where it falls
+depends on how many tokens there are. Routers and experts, too, multiply by matrices of their own.
 """
 
 import functools
@@ -23,7 +23,7 @@ _VECTORS = 64
 _PIECE = 511 * _VECTORS
 """Values that torch leaves to one thread: under 32,768."""
 _POSITIONS = 256
-"""By so many a table of a rotary embedding grows."""
+"""Positions by which a table of a rotary embedding grows."""
 
 _ACTIVATIONS = {
     torch.nn.Softplus,
@@ -48,7 +48,7 @@ def alone_forward(module: torch.nn.Module) -> Forward | None:
 def in_whole_vectors(
     function: Callable[..., torch.Tensor], values: torch.Tensor, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """`function(values)`, of a function of single values; their number does not matter to the bits.
+    """An elementwise `function(values)`, with bits that do not depend on how many values there are.
 
     >>> in_whole_vectors(torch.exp, torch.zeros(2, 3)).shape
     torch.Size([2, 3])
@@ -62,7 +62,7 @@ def in_whole_vectors(
 
 
 class _Rotary:
-    """Takes cosines and sines from a table by position, which whole vectors were computed for."""
+    """Takes cosines and sines, by position, from a table that was computed in whole vectors."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -80,7 +80,7 @@ class _Rotary:
         return angles if len(angles) > 1 else angles[0]
 
     def _table(self, x: torch.Tensor, needed: int, args: Any, kwargs: Any) -> Any:
-        # Some change their frequencies past a length that decoding keeps to.
+        # Some change their frequencies past a length that decoding never exceeds.
         limit = max(needed, getattr(self._module, "max_seq_len_cached", 0) or needed)
         length = min(limit, -(-needed // _POSITIONS) * _POSITIONS)
         parts = []

@@ -1,7 +1,7 @@
 """Mixture-of-experts layers whose bits do not depend on how other tokens are routed.
 
 The stock implementations group tokens by expert, so that a draft token changes the shapes that its
-neighbours are computed in. Our kernels do not mind: with `ROUTED`, each expert computes its tokens.
+neighbours are computed in. Our kernels are immune: with `ROUTED`, each expert computes its tokens.
 With other kernels, `DENSE` has every expert compute every token, and the routing weights decide
 what counts.
 """

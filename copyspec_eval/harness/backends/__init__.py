@@ -1,4 +1,4 @@
-"""What stock backends report of their answers besides the text; each class goes in front of one.
+"""What stock backends report of their answers besides the text; each class is mixed into one.
 
 hf        token ids, forwards (of one row at a time), prefill and decode
 vllm      token ids, forwards, what was drafted and accepted
@@ -33,7 +33,7 @@ class TimedAnswer(NamedTuple):
 
 
 class Backend(LM):
-    """In front of any backend: the clock covers all that it does, with tokenising and network."""
+    """Mixed into any backend: the clock covers all that it does, tokenising and network too."""
 
     fills_batches = False  # whether it may choose `batch_size=auto` itself
     asks_in_parallel = False  # whether each of several requests under way can be timed

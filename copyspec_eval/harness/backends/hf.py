@@ -1,4 +1,4 @@
-"""In front of lm-eval models that load and generate as `hf` does."""
+"""What is timed and counted of lm-eval models that load and generate as `hf` does."""
 
 import os
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _DRAFTING = {"prompt_lookup_num_tokens", "assistant_model"}
 class HFBackend(Backend):
     """The clock covers generation alone.
 
-    Tokens behind an answer's end do not count: those of a row that waits for its batch, and those
+    Tokens after an answer's end do not count: those of a row that waits for its batch, and those
     that follow a stop string within an accepted draft, which `hf` overlooks.
     """
 

@@ -1,4 +1,4 @@
-"""In front of lm-eval models that ask a server."""
+"""What is timed and counted of lm-eval models that ask a server."""
 
 import logging
 from collections import defaultdict
@@ -78,7 +78,7 @@ class APIBackend(backends.Backend):
         ]
 
     async def amodel_call(self, session: Any, sem: Any, messages: Any, **kwargs: Any) -> Any:
-        """lm-eval sends each of several requests under way by this."""
+        """lm-eval sends each of several concurrent requests through this."""
         call = _Call([context for context, _ in kwargs["cache_keys"] or ()], sem)
         _under_way.set(call)
         answers = await super().amodel_call(session, call, messages, **kwargs)

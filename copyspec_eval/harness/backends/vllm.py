@@ -1,4 +1,4 @@
-"""In front of lm-eval's `vllm`."""
+"""What is timed and counted of lm-eval's `vllm`."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -44,7 +44,7 @@ def _draw(
     title: str, note: str, labels: tuple[str, str], grid: _Grid, plot: Callable[[Axes], None]
 ) -> Chart:
     with matplotlib.rc_context(_STYLE):
-        # Found for each chart, the margins would take as long as all else.
+        # Computing the margins of each chart would take as long as all else.
         figure = Figure(figsize=_SIZE)
         axes = figure.subplots(gridspec_kw=_MARGINS)
         plot(axes)

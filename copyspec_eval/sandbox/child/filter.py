@@ -47,13 +47,13 @@ _ALLOWED = """
     getcpu 309 168; sched_getaffinity 204 123; time 201 -; gettimeofday 96 169;
     clock_gettime 228 113; clock_getres 229 114; getrandom 318 278"""
 _ALLOWED_ALONE = "; kill 62 129; tkill 200 130; tgkill 234 131; setpgid 109 154; setsid 112 157"
-"""What signals other processes or leaves the process group: where there are no others."""
+"""Calls that signal other processes or leave the process group: allowed where there are none."""
 
 _FORKS = ("fork", "vfork", "clone")
 _ALL = 0xFFFFFFFF
 _OPENED = (0, 1, 2, 0o1001, 0o1002)
-"""Of O_ACCMODE and O_TRUNC: a file that is only read is not cut, which Landlock does not see before
-Linux 6.2."""
+"""Of O_ACCMODE and O_TRUNC: a file that is only read is not truncated, which Landlock does not see
+before Linux 6.2."""
 _TESTS: dict[str, Sequence[tuple[int, int, Sequence[int]]]] = {
     # F_DUPFD to F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ: no locks, leases, signals and hints
     "fcntl": [(1, _ALL, (0, 1, 2, 3, 4, 1030, 1032))],

@@ -16,15 +16,15 @@ _EXECUTE, _WRITE, _READ, _READ_FOLDER, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 _FILE_USES = _EXECUTE | _WRITE | _READ | _TRUNCATE
 _NUM_USES = (0, 13, 14, 15, 15)
-"""By version; 16 in later ones. Before the third, that of Linux 6.2, files can be cut that must not
-be written: the filter of system calls refuses that."""
+"""By version; 16 in later ones. Before the third, that of Linux 6.2, files can be truncated that
+must not be written: the filter of system calls refuses that."""
 
 _MACHINE = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 """What libraries read to choose their kernels and their number of threads."""
 
 
 def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequence[str]) -> None:
-    """Let this process and those that it starts use no files but these, each with all in it.
+    """Let this process and those that it starts use no files but these, each with all below it.
 
     Reading and writing alone: the filter of system calls refuses changes of owners, permissions
     and times. TCP, abstract sockets and signals are refused, too, where the kernel can. What is
@@ -47,7 +47,7 @@ def restrict(readable: Sequence[str], listable: Sequence[str], writable: Sequenc
 
 
 def forbid_tracing() -> None:
-    """Keep this process out of others: under rules of Landlock, here no devices, none is traced."""
+    """Keep this process from tracing others, as any Landlock rules do; these forbid devices."""
     version = _version()
     if version > 0:
         _enter(_ruleset(version, _MAKE_DEVICES))

@@ -61,7 +61,7 @@ def main(
     theirs.close()
     try:
         os.write(control, f"group {child}\n".encode())
-    except OSError:  # whoever wanted it was interrupted before it began
+    except OSError:  # the caller was interrupted before the program began
         kill_all(child)
         os._exit(0)
     with ours:
@@ -91,7 +91,7 @@ def become(
         if LINUX:
             socket.send_fds(watcher, [b"."], guard(shared))
         watcher.close()
-        # Not before: no more descriptors may be under way to others than files may be open.
+        # Not earlier: the limit on open files also limits descriptors in flight to others.
         for name, value in limits.items():
             kind = getattr(resource, name)
             soft, hard = value, value + (name == "RLIMIT_CPU")

@@ -90,7 +90,7 @@ def score_solution(solution: str, problem: Problem) -> ScoredSolution:
 
 
 def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
-    """The programs in answers; an answer itself where the sanitiser gets nowhere with it twice."""
+    """The programs in answers; an answer itself where the sanitiser fails on it twice."""
     sources: list[str] = []
     while len(sources) < len(answers):
         rest = answers[len(sources) :]
@@ -99,7 +99,7 @@ def sanitised(answers: Sequence[tuple[str, str]]) -> list[str]:
         whole = lines if outcome.stdout.endswith("\n") else lines[:-1]
         sources += [str(json.loads(line)) for line in whole]
         if not whole:
-            logger.warning("an answer is tested as it is: EvalPlus's sanitiser: %s", outcome.reason)
+            logger.warning("an answer is tested as it is, unsanitised: %s", outcome.reason)
             sources.append(rest[0][0])
     return sources
 

@@ -38,7 +38,6 @@ def answer() -> None:
 
 
 def _send(messages: BufferedRWPair, run: Callable[..., Any], *arguments: Any) -> None:
-    """Send what `run` returns, or what it raises."""
     try:
         value = run(*arguments)
         # A solution may have set a limit of its own, too low for what follows.

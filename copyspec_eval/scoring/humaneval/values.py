@@ -31,7 +31,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """What `encode` made JSON of; `ValueError` for all that it gives nothing of.
+    """The value that `encode` made JSON of; `ValueError` for anything else.
 
     >>> decode({"tuple": [2.5, {"set": [1]}]})
     (2.5, {1})

@@ -16,7 +16,7 @@ from copyspec_eval.scoring.humaneval.values import decode, encode
 _SET_DUMPABLE = 4  # <sys/prctl.h>
 
 _CHECK_SECONDS, _CHECK_FACTOR = 10.0, 10.0
-"""For a problem's own tests: at least so long, and so many times what the right solution takes."""
+"""Seconds for a problem's own tests: at least this, and this many times the right solution's."""
 
 _ANSWER_BYTES = 2**26
 
@@ -130,7 +130,7 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
 
 
 def _compare_shapes() -> None:
-    """Make EvalPlus's `numpy.allclose` false for unlike shapes, which it would broadcast."""
+    """Make EvalPlus's `numpy.allclose` false for different shapes, which it would broadcast."""
     import numpy
 
     allclose = numpy.allclose
