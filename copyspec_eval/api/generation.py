@@ -98,8 +98,7 @@ class Answer:
 
     def _source_text(self, start: int, end: int) -> str:
         if start < 0:
-            is_stored = start == types.CopyOrigin.STORE
-            return "from an earlier answer" if is_stored else "from the model's runners-up"
+            return "from an earlier answer"
         copied = (self.prompt + self.whole_text)[start:end]
         where = "the prompt" if start < len(self.prompt) else "this answer"
         cut = "…" if len(copied) > _LONGEST_SOURCE else ""

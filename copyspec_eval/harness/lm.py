@@ -98,7 +98,7 @@ class CopySpecLM(HFLM):
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
         # lm-eval's default is "cuda", whether there is such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        remedy = "check its files, and what you pass with it"
+        remedy = "check its files and the model arguments"
         with options.loading("pretrained", pretrained, remedy):
             super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
@@ -176,8 +176,8 @@ class CopySpecLM(HFLM):
             session = Session(self.model, self.tokenizer, self._options, exact=self._exact, **rows)
         if session.reason:
             logger.warning(
-                f"{session.reason}: it is decoded with its own attention and cache, one request at "
-                "a time, and nothing of earlier prompts is reused (prefix_cache)"
+                f"{session.reason}: the model's own attention and cache are used, one request at a "
+                "time, without the prefix cache"
             )
             self._prefix_bytes = 0
         self._session = session

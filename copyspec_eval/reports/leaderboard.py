@@ -84,9 +84,8 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
 def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
     for number, share in board.lines.get("looped_share", Series(dtype=float)).items():
         if share is not None and share > _MUCH_LOOPED:
-            loops = f"{share:.0%} of its tokens are loops up to the token budget"
-            remedy = "which copy for nearly nothing; read the speed-up of ended answers"
-            yield f"{_name(board, number)}: {loops}, {remedy}"
+            looped = f"{share:.0%} of its tokens are looped and nearly free to copy"
+            yield f"{_name(board, number)}: {looped}; read speed-up (ended)"
     for number, share in board.lines.get("earlier_share", Series(dtype=float)).items():
         if shown(share):
             copied = f"{share:.0%} of its tokens were copied from answers of earlier runs"
