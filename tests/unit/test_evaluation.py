@@ -1,23 +1,18 @@
 """What a model knows of the evaluation that runs it: its own call's arguments, and no other's."""
 
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import lm_eval
 import pytest
 import torch
-from datasets import Dataset
-from in_process import rows_in
-from lm_eval.api.model import LM
+from in_process import limited_files, rows_in
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
+from scripted_lm import Scripted, counting
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import evaluation
@@ -31,70 +26,44 @@ simple_evaluate(lm, **settings)
 """
 
 
-def task(**config: Any) -> dict[str, Any]:
-    """Five documents to answer."""
-    documents = Dataset.from_list([{"question": f"Count to {number}."} for number in range(5)])
-    return {
-        "task": "counting",
-        "output_type": "generate_until",
-        "custom_dataset": lambda **_: {"test": documents},
-        "test_split": "test",
-        "doc_to_text": "{{question}}",
-        "doc_to_target": "",
-        "metric_list": [{"metric": "bypass"}],
-        "generation_kwargs": {"until": ["."], "max_gen_toks": 4},
-    } | config
-
-
 @pytest.fixture
 def settings() -> dict[str, Any]:
     manager = TaskManager(include_defaults=False)
-    return {"tasks": [task()], "task_manager": manager, "limit": 1, "bootstrap_iters": 0}
+    return {"tasks": [counting()], "task_manager": manager, "limit": 1, "bootstrap_iters": 0}
 
 
-def model(byte_model: Path) -> CopySpecLM:
-    return CopySpecLM(str(byte_model), drafter="none", exact=False, device="cpu")
+@pytest.fixture
+def make(byte_model):
+    return lambda kind=CopySpecLM: kind(str(byte_model), drafter="none", exact=False, device="cpu")
 
 
-def test_results_that_do_not_fit_on_the_disk_are_an_error(byte_model, settings, tmp_path):
-    """lm-eval warns, and ends as if all were well; a limit of a file's size stands for the disk."""
+def test_results_that_do_not_fit_on_the_disk_are_an_error(make, settings, tmp_path):
+    """lm-eval warns, and ends as if all were well."""
     tracker = EvaluationTracker(output_path=str(tmp_path))
-    results = lm_eval.simple_evaluate(
-        model(byte_model), evaluation_tracker=tracker, log_samples=True, **settings
+    results: Any = lm_eval.simple_evaluate(
+        make(), evaluation_tracker=tracker, log_samples=True, **settings
     )
-    assert results is not None
-    [samples] = results.pop("samples").values()
+    [[sample]] = results.pop("samples").values()
     tracker.save_results_aggregated(results=results, samples={})
-    tracker.save_results_samples(task_name="counting", samples=samples)
-    long = "x" * 2**20
+    tracker.save_results_samples(task_name="counting", samples=[sample])
+    long, error = "x" * 2**20, r"_.*: not written completely; free space"
     with limited_files(2**19):
-        with pytest.raises(DataError, match=r"results_.*json: not written completely; free space"):
+        with pytest.raises(DataError, match="results" + error):
             tracker.save_results_aggregated(results=results | {"long": long}, samples={})
-        more = [samples[0] | {"target": long}]
-        with pytest.raises(DataError, match=r"samples_counting_.*l: not written completely; free"):
-            tracker.save_results_samples(task_name="counting", samples=more)
+        with pytest.raises(DataError, match="samples_counting" + error):
+            tracker.save_results_samples(task_name="counting", samples=[sample | {"target": long}])
 
 
-@contextmanager
-def limited_files(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_rows_land_in_the_folder_of_the_calls_own_tracker(byte_model, settings, tmp_path):
+def test_rows_land_in_the_folder_of_the_calls_own_tracker(make, settings, tmp_path):
     """Neither in that of an earlier call, nor in that of a tracker among the script's globals."""
-    lm, folders = model(byte_model), [tmp_path / "first", tmp_path / "second"]
+    folders = [tmp_path / "first", tmp_path / "second"]
     names = {"simple_evaluate": lm_eval.simple_evaluate, "EvaluationTracker": EvaluationTracker}
-    exec(SCRIPT, names | {"lm": lm, "folders": folders, "settings": settings})
+    exec(SCRIPT, names | {"lm": make(), "folders": folders, "settings": settings})
     assert [len(rows_in(folder)) for folder in folders] == [1, 2]
     assert len({row.run_id for folder in folders for row in rows_in(folder)}) == 2
 
 
-def test_threads_have_an_evaluation_each(byte_model, settings, tmp_path):
+def test_threads_have_an_evaluation_each(make, settings, tmp_path):
     meet = Barrier(2)
 
     class Meeting(CopySpecLM):
@@ -103,17 +72,14 @@ def test_threads_have_an_evaluation_each(byte_model, settings, tmp_path):
             return super().generate_until(*args, **kwargs)
 
     # Loaded one after the other: transformers' loading leaves its own state behind in two threads.
-    loaded = {
-        number: Meeting(str(byte_model), drafter="none", exact=False, device="cpu")
-        for number in (1, 3)
-    }
+    loaded = {number: make(Meeting) for number in (1, 3)}
 
     def run(number: int) -> int:
-        tracker = EvaluationTracker(output_path=str(tmp_path / str(number)))
-        manager = TaskManager(include_defaults=False)
+        folder, manager = tmp_path / str(number), TaskManager(include_defaults=False)
         chosen = {"task_manager": manager, "limit": number}
+        tracker = EvaluationTracker(output_path=str(folder))
         lm_eval.simple_evaluate(loaded[number], evaluation_tracker=tracker, **settings | chosen)
-        return len(rows_in(tmp_path / str(number)))
+        return len(rows_in(folder))
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(run, [1, 3])) == [1, 3]
@@ -123,14 +89,10 @@ class Ended(Exception):
     """So that lm-eval does not score."""
 
 
-class Asked(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
+class Asked(Scripted):
     """Looks at the evaluation, as a model may from within."""
 
     device = torch.device("cpu")
-
-    def __init__(self, world_size: int = 1) -> None:
-        super().__init__()
-        self._world_size = world_size
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.stack([tensor] * self.world_size)
@@ -142,8 +104,6 @@ class Asked(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
         self.documents = [evaluation.document_number("counting", each.doc_id) for each in requests]
         raise Ended
 
-    loglikelihood = loglikelihood_rolling = generate_until
-
 
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize(
@@ -152,20 +112,20 @@ class Asked(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
 )
 def test_answers_of_all_ranks_are_counted(settings, world_size, chosen, documents):
     """This is rank 0, which has documents 0, 2 and 4 of all."""
-    lm = Asked(world_size)
+    lm = Asked()
+    lm._world_size = world_size
+    settings |= {"tasks": [counting(repeats=3)], "limit": None, **chosen}
     with pytest.raises(Ended):
-        lm_eval.simple_evaluate(
-            lm, **settings | {"tasks": [task(repeats=3)], "limit": None} | chosen
-        )
+        lm_eval.simple_evaluate(lm, **settings)
     assert lm.count == 3 * documents
     assert evaluation.num_answers() is None, "a model used by hand"
 
 
 def test_settings_are_those_of_the_call(settings):
     lm = Asked()
-    samples = {"samples": {"counting": [4, 1]}, "limit": None}
+    settings |= {"samples": {"counting": [4, 1]}, "limit": None, "gen_kwargs": "top_k=3"}
     with pytest.raises(Ended):
-        lm_eval.simple_evaluate(lm, **settings | samples | {"gen_kwargs": "top_k=3"})
+        lm_eval.simple_evaluate(lm, **settings)
     assert lm.settings["samples"] == {"counting": [4, 1]}
     assert lm.settings["gen_kwargs"] == {"top_k": 3}, "in lm-eval's own reading"
     assert lm.settings["torch_random_seed"] == 1234
@@ -186,16 +146,14 @@ def test_evaluate_alone_is_an_evaluation_as_well(settings):
 
 def test_names_that_were_imported_before_are_wrapped_too():
     """And neither torch nor transformers is imported for it."""
-    program = (
-        "import sys\n"
-        "from lm_eval.evaluator import evaluate, simple_evaluate\n"
-        "from copyspec_eval.harness import autoload\n"
-        "autoload.watch_evaluations()\n"
-        "import lm_eval\n"
-        "print(simple_evaluate is lm_eval.simple_evaluate, evaluate is lm_eval.evaluate,\n"
-        "      simple_evaluate.__wrapped__.__name__, {'torch', 'transformers'} & {*sys.modules})"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert result.stdout == "True True simple_evaluate set()\n"
+    program = """
+import sys
+from lm_eval.evaluator import evaluate, simple_evaluate
+from copyspec_eval.harness import autoload
+autoload.watch_evaluations()
+import lm_eval
+print(simple_evaluate is lm_eval.simple_evaluate, evaluate is lm_eval.evaluate,
+      simple_evaluate.__wrapped__.__name__, {'torch', 'transformers'} & {*sys.modules})
+"""
+    printed = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert printed == "True True simple_evaluate set()\n"
