@@ -1,8 +1,6 @@
 """`copyspec_eval.generate` and the package's public names."""
 
 import gc
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -31,25 +29,17 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_the_public_names() -> None:
-    assert dir(copyspec_eval) == ["Answer", "__version__", "custom_generate", "generate"]
-    assert copyspec_eval.__all__ == dir(copyspec_eval)
-    assert all(getattr(copyspec_eval, name) for name in copyspec_eval.__all__)
+    names = ["Answer", "__version__", "custom_generate", "generate"]
+    assert dir(copyspec_eval) == copyspec_eval.__all__ == names
+    assert all(getattr(copyspec_eval, name) for name in names)
     with pytest.raises(AttributeError, match="no attribute 'generat'"):
         copyspec_eval.generat  # noqa: B018
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    program = "import sys, copyspec_eval; print(copyspec_eval.__version__, *sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
-    assert not {b"torch", b"transformers", b"lm_eval"} & {*ran.stdout.split()}
-
-
 def test_answers_are_those_of_plain_decoding(ask: Any) -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    prompts: Any = [TEXT, turns, "abc " * 9]
-    plain = ask(prompts, max_new_tokens=80, drafter="none")
-    answers = ask(prompts, max_new_tokens=80)
-    batch = ask(prompts, max_new_tokens=80, batch_size=2, store=True)
+    sample = partial(ask, [TEXT, turns, "abc " * 9], max_new_tokens=80)
+    plain, answers, batch = sample(drafter="none"), sample(), sample(batch_size=2, store=True)
     model, tokenizer = ask.args
     assert list(answers[0].token_ids) == generated(model, tokenizer(TEXT)["input_ids"], 80)
     assert [each.token_ids for each in answers] == [each.token_ids for each in plain]
@@ -121,9 +111,8 @@ def test_it_shows_itself_with_marks(ask: Any) -> None:
     assert "a &amp; b" in plain._repr_html_()
 
 
-def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
-    save_byte_model(tmp_path)
-    model, tokenizer = loaded(tmp_path)
+def test_nothing_keeps_a_model_alive(byte_model: Path) -> None:
+    model, tokenizer = loaded(byte_model)
     generate(model, tokenizer, "abc", max_new_tokens=2)
     watched = weakref.ref(model)
     del model
@@ -138,8 +127,6 @@ def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
         ({"prompts": ["a", "b"], "streamer": object()}, "streamer is for one prompt"),
         ({"prompts": torch.tensor([1])}, "prompt 0 is of type Tensor; pass a text or a list of me"),
         ({"model": "gpt2"}, "model is a str; pass a loaded model"),
-        ({"drafter": "copyspek"}, "did you mean 'copyspec'"),
-        ({"gamma": 0}, "gamma must be an integer"),
         ({"tree": True}, "exact=False"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
@@ -147,7 +134,6 @@ def test_nothing_keeps_a_model_alive(tmp_path: Path) -> None:
         ({"max_new_tokens": 4000}, "2048 positions"),
         ({"max_length": 9}, "use max_new_tokens"),
         ({"temprature": 1.0}, "unknown generation setting 'temprature'"),
-        ({"num_beams": 2}, "beam search"),
         ({"cache_implementation": "quantized"}, "cache_implementation='quantized'"),
         ({"prefix_cache": "big"}, r"prefix_cache must be a size, e\.g\. 2GB, or 0 .*, got 'big'"),
         ({"store": "runs/base"}, "store must be true"),

@@ -20,8 +20,8 @@ def asked(seed: int, number: int) -> list[Asked]:
     source = random.Random(seed)
     made = []
     for which in range(number):
-        prompt = [100 + which, *(source.randrange(9) for _ in range(source.randint(3, 40)))]
-        answer = [source.randrange(9) for _ in range(source.randint(1, 20))]
+        prompt = [100 + which, *source.choices(range(9), k=source.randint(3, 40))]
+        answer = source.choices(range(9), k=source.randint(1, 20))
         at = source.randrange(len(prompt))
         made.append(Asked(prompt, answer + prompt[at : at + 20] + answer[:5]))
     return made
@@ -79,10 +79,8 @@ def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_answer_can_be_copied_by_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "drafter=suffix,store=true")
-    proposer = CopySpecProposer(config())
-    answer = list(range(100, 130))
-    first, second = Asked([1, 2, 3], answer), Asked([4, 5, 6], answer)
-    serve(proposer, [first, second], 1, random.Random(0))
+    first, second = (Asked(prompt, list(range(100, 130))) for prompt in ([1, 2, 3], [4, 5, 6]))
+    serve(CopySpecProposer(config()), [first, second], 1, random.Random(0))
     assert not any(first.drafts)
     assert any(second.drafts)
 
@@ -102,9 +100,8 @@ def test_a_server_remembers_no_request_that_has_ended(monkeypatch: pytest.Monkey
 
 
 def test_a_row_that_is_full_is_left_alone() -> None:
-    proposer = CopySpecProposer(config(max_length=20))
     request = Asked([1, 2] * 8, [1, 2] * 2)
-    serve(proposer, [request], 1, random.Random(0))
+    serve(CopySpecProposer(config(max_length=20)), [request], 1, random.Random(0))
     assert request.drafts[-1] == []
     assert all(len(draft) < 20 - 16 for draft in request.drafts)
 

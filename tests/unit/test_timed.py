@@ -1,6 +1,5 @@
 """Stock backends with a clock: their answers unchanged, and records of only what they report."""
 
-import functools
 import shutil
 from itertools import product
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.forced import ForcedModel
 from byte_model import loaded
+from in_process import evaluate_into, rows_in
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import model_registry
 from lm_eval.models.huggingface import HFLM
@@ -20,13 +21,14 @@ from transformers import GenerationConfig
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.timed import TimedLM
+from copyspec_eval.manifest import read_manifests
 from copyspec_eval.reports import tables
 
 LOOKUP = {"prompt_lookup_num_tokens": 10}
 
 
-def make_hf(folder: Path, options: str = "", **configured: Any) -> Any:
-    return make(f"base=hf,pretrained={folder},dtype=float64,{options}", device="cpu", **configured)
+def make_hf(folder: Path, **configured: Any) -> Any:
+    return make(f"base=hf,pretrained={folder},dtype=float64", device="cpu", **configured)
 
 
 @pytest.fixture(scope="module")
@@ -43,39 +45,31 @@ def test_hf_answers_as_ever_and_its_tokens_are_counted(byte_model, stock, batch_
     timed = make_hf(byte_model, batch_size=batch_size)
     assert isinstance(timed, HFLM)
     wanted = answers_of(stock)
-    stops = [wanted[0][7:9], wanted[2][12:13]]
-    reasons = set()
-    for settings in ({}, {"until": stops}, {"max_gen_toks": 9}):
+    stops, reasons = [wanted[0][7:9], wanted[2][12:13]], set()
+    for settings in ({"until": stops}, {"max_gen_toks": 9}, {}):
+        started = perf_counter()
         answers = answers_of(timed, settings)
+        seconds = perf_counter() - started
         assert answers == answers_of(stock, settings)
-        for row, answer in zip(rows(answers), answers, strict=True):
-            assert row.counts.num_tokens == len(row.token_ids or ())
-            assert row.counts.num_forwards == (row.counts.num_tokens if batch_size == 1 else None)
-            assert row.counts.num_prompt_tokens == len(timed.tok_encode(CONTEXTS[row.doc_id]))
+        recorded = rows(answers)
+        for row, answer in zip(recorded, answers, strict=True):
+            counts: Any = row.counts
+            assert counts.num_tokens == len(row.token_ids or ())
+            assert counts.num_forwards == (counts.num_tokens if batch_size == 1 else None)
+            assert counts.num_prompt_tokens == len(timed.tok_encode(CONTEXTS[row.doc_id]))
             assert timed.tok_decode(row.token_ids).startswith(answer)
             assert (row.backend, row.batch_size, row.text) == ("hf", batch_size, answer)
-            reasons.add(row.counts.finish_reason)
+            reasons.add(counts.finish_reason)
+            assert 0 < counts.prefill_seconds < counts.seconds <= counts.latency_seconds <= seconds
+            assert counts.prefill_seconds + counts.decode_seconds == pytest.approx(counts.seconds)
+            assert counts.num_prefill_tokens == 1
+        assert sum(row.counts.seconds or 0 for row in recorded) <= seconds
     assert reasons == {"eos", "stop", "length"}
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_records_of_hf_add_up(byte_model, batch_size):
-    timed = make_hf(byte_model, batch_size=batch_size)
-    started = perf_counter()
-    recorded = rows(answers_of(timed))
-    seconds = perf_counter() - started
-    every: list[Any] = [row.counts for row in recorded]
-    for counts in every:
-        assert 0 < counts.prefill_seconds < counts.seconds <= counts.latency_seconds <= seconds
-        assert counts.prefill_seconds + counts.decode_seconds == pytest.approx(counts.seconds)
-        assert counts.num_prefill_tokens == 1
-    assert sum(counts.seconds for counts in every) <= seconds
-    latencies = {counts.latency_seconds for counts in every}
+    latencies = {row.counts.latency_seconds for row in recorded}
     assert len(latencies) == -(-len(CONTEXTS) // batch_size), "a batch has one latency"
     figures = timed.get_model_info()["copyspec"]["figures"]["task"]["turn 1"]
-    assert figures["turns"] == len(CONTEXTS), "the warm-up is not counted"
-    assert figures["tokens_per_second"] > 0
-    assert figures["decode_tokens_per_second"] > 0
+    assert figures["turns"] == 3 * len(CONTEXTS), "the warm-up is not counted"
+    assert min(figures["tokens_per_second"], figures["decode_tokens_per_second"]) > 0
     assert figures["tokens_per_forward"] == (1 if batch_size == 1 else None)
     assert figures["copied_share"] is None
     assert "tok/s" in tables.run_table(recorded)
@@ -96,69 +90,37 @@ def test_requests_with_other_settings_are_not_in_one_batch(byte_model, stock):
     assert {row.counts.num_tokens for row in rows(answers)} == {5, 6, 11}
 
 
-SAMPLING = {"do_sample": True, "temperature": 1.0}
-
-
-def test_the_same_seed_samples_as_hf(byte_model, stock):
+def test_the_same_seed_samples_as_hf_and_repeats_are_samples_of_their_own(byte_model, stock):
+    sampling = {"do_sample": True, "temperature": 1.0}
     timed, answers = make_hf(byte_model), []
     for lm in (timed, stock):
         torch.manual_seed(1)
-        answers.append(answers_of(lm, SAMPLING))
-    assert answers[0] == answers[1] != answers_of(stock)
-
-
-def test_repeats_are_samples_of_their_own(byte_model):
-    timed = make_hf(byte_model, batch_size=3)
-    answers = answers_of(timed, SAMPLING, repeats=2)
-    recorded = rows(answers)
-    docs = range(len(CONTEXTS))
-    assert [(row.doc_id, row.repeat) for row in recorded] == [*product(docs, range(2))]
-    assert answers[0] != answers[1]
-    assert len(timed._recorder.rows) == 2 * len(CONTEXTS)
+        answers.append(answers_of(lm, sampling, repeats=2))
+    assert answers[0] == answers[1]
+    assert answers[0][0] != answers[0][1]
+    recorded = rows(answers[0])
+    asked = [*product(range(len(CONTEXTS)), range(2))]
+    assert [(row.doc_id, row.repeat) for row in recorded] == asked
     assert [timed.tok_decode(row.token_ids) for row in recorded] == [row.text for row in recorded]
 
 
 def test_prompt_lookup_of_hf_shows_its_tokens_per_forward(byte_model, stock):
     answers = answers_of(make_hf(byte_model), LOOKUP)
-    recorded = rows(answers)
-    prefills = {row.counts.num_prefill_tokens for row in recorded}
-    assert prefills == {None}, "its prefill verifies a draft"
     assert answers == answers_of(stock)
-    figures = tables.run_figures(recorded)["task"]["turn 1"]
+    prefills = {row.counts.num_prefill_tokens for row in rows(answers)}
+    assert prefills == {None}, "its prefill verifies a draft"
+    figures = tables.run_figures(rows(answers))["task"]["turn 1"]
     assert figures["tokens_per_forward"] > 1.5
     assert figures["accepted_per_attempt"] is None
-
-
-def model_continuing(text: str, folder: Path) -> tuple[Any, list[int]]:
-    """A model that continues as `text` does, and how many tokens each of its `generate` gave."""
-    model, words = loaded(folder)
-    script, lengths = torch.tensor(words.encode(text)), []
-    forward, generate = model.forward, model.generate
-
-    @functools.wraps(forward)
-    def scripted(*args: Any, **kwargs: Any) -> Any:
-        output = forward(*args, **kwargs)
-        end = output.past_key_values.get_seq_length() + 1
-        following = script[end - output.logits.shape[1] : end]
-        output.logits.zero_().scatter_(2, following[None, :, None], 1.0)
-        return output
-
-    def counted(input_ids: torch.Tensor, **kwargs: Any) -> Any:
-        output = generate(input_ids=input_ids, **kwargs)
-        lengths.append(output.shape[1] - input_ids.shape[1])
-        return output
-
-    model.forward, model.generate = scripted, counted
-    return model, lengths
 
 
 def test_prompt_lookup_of_hf_runs_past_a_stop_string(byte_model):
     """lm-eval cuts the text, so the answer is right; what comes behind the stop is in vain."""
     prompt = "xyENDabcdefghijklmnopqrstuvw Again: "
-    model, lengths = model_continuing(prompt + 3 * prompt, byte_model)
-    timed: Any = TimedLM.create_from_arg_obj(
-        {"base": "hf", "pretrained": model, "tokenizer": str(byte_model)}
-    )
+    model, tokenizer = loaded(byte_model)
+    forced = ForcedModel(model, [tokenizer.encode(4 * prompt)])
+    arguments = {"base": "hf", "pretrained": model, "tokenizer": str(byte_model)}
+    timed: Any = TimedLM.create_from_arg_obj(arguments)
     for settings in ({}, LOOKUP):
         [row] = rows(answers_of(timed, {"until": ["END"], **settings}, contexts=[prompt]))
         counts = row.counts
@@ -166,7 +128,7 @@ def test_prompt_lookup_of_hf_runs_past_a_stop_string(byte_model):
         assert timed.tok_decode(row.token_ids) == "xyEND"
         assert (counts.num_tokens, counts.num_prompt_tokens) == (5, len(prompt))
         assert counts.num_forwards == 5
-    assert lengths == [4, 5, 40], "the warm-up, up to the stop, and past it to the budget"
+    assert forced.forwards[-1].position > len(prompt) + 20, "past the stop to the budget"
 
 
 def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path):
@@ -189,7 +151,6 @@ def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path)
         ("bas=hf,pretrained=x", r"no base among the model_args \(bas, pretrained\); pass base="),
         ("base=vlm", r"unknown base 'vlm' \(did you mean 'vllm'\?\)"),
         ("base=copyspec", r"base=copyspec keeps records of its own; .* base=hf"),
-        ("base=copyspec-timed", r"base=copyspec-timed keeps records of its own"),
         ("base=hf,batch_size=auto", r"batch_size='auto' is not a number .* pass --batch_size 1"),
         ("base=hf,batch_size=0", r"batch_size=0 is not a number"),
         ("base=local-completions,batch_size=auto", r"batch_size='auto' is not a number"),
@@ -204,12 +165,13 @@ def test_refusals(monkeypatch, options, message):
     assert "\n" not in str(refusal.value)
 
 
-def test_the_spec_names_the_model_as_it_was_given():
-    timed: Any = make("base=hf,pretrained=copyspec-tiny", device="cpu")
-    spec = timed._spec([])
-    assert (spec.backend, spec.model, spec.drafting) == ("hf", "copyspec-tiny", {})
-    assert spec.model_args["max_length"] == 2048
-    assert "pretrained" not in spec.model_args
+def test_a_run_names_the_model_as_it_was_given(our_questions, tmp_path):
+    evaluate_into(tmp_path, Path("copyspec-tiny"), "base=hf", "copyspec-timed", limit=1)
+    [run] = read_manifests(tmp_path, []).values()
+    assert (run.spec.backend, run.spec.model, run.spec.drafting) == ("hf", "copyspec-tiny", {})
+    assert run.spec.model_args["max_length"] == 2048
+    assert "pretrained" not in run.spec.model_args
+    assert [row.run_id for row in rows_in(tmp_path)] == [run.run_id] * 2
 
 
 def test_the_warm_up_leaves_a_devices_random_numbers_as_they_were(monkeypatch):

@@ -7,8 +7,8 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
+from scripted_lm import Scripted
 from threaded_server import Handler, InThread
 from timed_models import CONTEXTS, instances, make, rows
 
@@ -16,20 +16,18 @@ from copyspec_eval.reports import tables
 from copyspec_eval.types import Attempt, DraftCounts
 
 
-class SlowLM(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
+class SlowLM(Scripted):
     """A backend that reports nothing but its answers."""
 
     def __init__(self, batch_size: int = 1, **kwargs: Any) -> None:
         super().__init__()
         self.batch_size = batch_size
-        self.asked: list[list[str]] = []
+        self.batches: list[list[str]] = []
 
     def generate_until(self, requests):
-        self.asked.append([request.args[0] for request in requests])
+        self.batches.append([request.args[0] for request in requests])
         time.sleep(0.01)
-        return [f"to {request.args[0]}" for request in requests]
-
-    loglikelihood = loglikelihood_rolling = None
+        return [f"to {text}" for text in self.batches[-1]]
 
 
 def test_any_other_backend_has_seconds_and_no_rates(monkeypatch):
@@ -38,13 +36,12 @@ def test_any_other_backend_has_seconds_and_no_rates(monkeypatch):
     answers = timed.generate_until(instances())
     assert answers == [f"to {text}" for text in CONTEXTS]
     longest = sorted(CONTEXTS, key=lambda text: (-len(text), text))
-    assert timed.asked == [longest[:1], longest[:2], longest[2:4], longest[4:]], "a warm-up first"
+    assert timed.batches == [longest[:1], longest[:2], longest[2:4], longest[4:]], "a warm-up first"
     recorded = rows(answers)
     assert {row.backend for row in recorded} == {"slow"}
     assert {(row.counts.num_tokens, row.counts.num_forwards) for row in recorded} == {(None, None)}
-    for row in recorded:
-        if row.doc_id != CONTEXTS.index(longest[4]):
-            assert row.counts.seconds == (row.counts.latency_seconds or 0) / 2 >= 0.005
+    full = [row.counts for row in recorded if row.doc_id != CONTEXTS.index(longest[4])]
+    assert all(each.seconds == (each.latency_seconds or 0) / 2 >= 0.005 for each in full)
     figures = tables.run_figures(recorded)["task"]["turn 1"]
     assert figures["tokens_per_second"] is None
     assert figures["latency_seconds"] >= 0.01
@@ -59,8 +56,8 @@ class Server(InThread, ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.more: dict[str, Any] = {}
-        self.under_way = [0]
         self.bodies: list[dict[str, Any]] = []
+        self.under_way = [0]
 
 
 class _Handler(Handler):
@@ -81,7 +78,8 @@ class _Handler(Handler):
             choices = [{"index": 0, "message": {"role": "assistant", "content": f"to {question}"}}]
             size = len(question) if server.seconds else size
         else:
-            prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+            prompts = body["prompt"]  # several together, or one
+            prompts = prompts if isinstance(prompts, list) else [prompts]
             choices = [{"index": i, "text": f"to {text}"} for i, text in enumerate(prompts)]
         usage = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": 12}
         reply = {"choices": choices} | server.more | ({"usage": usage} if server.usage else {})
@@ -145,23 +143,20 @@ def test_a_server_says_what_it_drafted(server):
 
 def test_requests_under_way_together_have_times_and_counts_of_their_own(server, capsys):
     server.seconds, server.failures = 0.05, 1
-    timed = chatting(server, ",num_concurrent=3")
     twice = [*CONTEXTS, CONTEXTS[0]]
     started = time.perf_counter()
-    answers = answers_of(timed, twice)
+    answers = answers_of(chatting(server, ",num_concurrent=3"), twice)
     seconds = time.perf_counter() - started
     assert answers == [f"to {text}" for text in twice]
     recorded = rows(answers)
-    assert {row.batch_size for row in recorded} == {3}
+    assert {(row.batch_size, row.counts.prefill_seconds) for row in recorded} == {(3, None)}
     assert 1 < max(server.under_way) <= 3
     assert len(server.bodies) == 1 + 1 + len(twice), "a warm-up, and one that failed"
     assert [row.counts.num_prompt_tokens for row in recorded] == [len(text) for text in twice]
     latencies = [row.counts.latency_seconds or 0.0 for row in recorded]
     assert 0.05 <= min(latencies) <= max(latencies) < seconds
-    shares = {row.counts.seconds for row in recorded}
-    assert len(shares) == 1, "of the time in which all were answered"
-    assert max(latencies) < len(twice) * sum(filter(None, shares)) < seconds
-    assert {row.counts.prefill_seconds for row in recorded} == {None}
+    [share] = {row.counts.seconds for row in recorded}
+    assert max(latencies) < len(twice) * (share or 0.0) < seconds, "in which all were answered"
     assert capsys.readouterr().err == ""
 
 

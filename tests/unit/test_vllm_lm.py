@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from in_process import evaluate_into
 from pretended_vllm import LLM, NUM_ROWS, pretended
 from timed_models import CONTEXTS, check_counts, instances, rows
 
@@ -13,10 +14,12 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends import counts_by_source, finish_reason_from
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.harness.vllm_lm import CopySpecVLLM
+from copyspec_eval.manifest import read_manifests
 from copyspec_eval.records import TurnRecord
 
 TEXTS = [f"{text}, {text}; {text}." for text in CONTEXTS if text.isascii()]
 WANTED = [(text + text).encode()[:40].decode("utf-8", "replace") for text in TEXTS]
+STORE = "drafter=suffix,store=true"
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +45,9 @@ def check(recorded: list[TurnRecord]) -> None:
         assert row.counts.drafts == counts_by_source(row.attempts)
 
 
-@pytest.mark.parametrize("drafter", ["drafter=suffix,store=true", "gamma=2", "drafter=none"])
+@pytest.mark.parametrize("drafter", [STORE, "gamma=2", "drafter=none"])
 def test_counts_and_copies_of_every_answer(byte_model: Path, drafter: str) -> None:
-    lm = make(byte_model, drafter)
-    answers = lm.generate_until(instances(contexts=TEXTS), disable_tqdm=True)
+    answers = make(byte_model, drafter).generate_until(instances(contexts=TEXTS))
     assert answers == WANTED
     recorded = rows(answers)
     check(recorded)
@@ -81,33 +83,25 @@ def test_close_to_the_longest_length_only_drafts_of_ours_are_counted(byte_model:
 @pytest.mark.parametrize("settings", [{"do_sample": None}, {"do_sample": True, "temperature": 0.5}])
 def test_sampling_drafts_on_a_cpu_is_refused(byte_model: Path, settings: dict[str, Any]) -> None:
     """Of a batch in which one request samples vLLM garbles the greedy answers, too."""
-    requests = [*instances(contexts=TEXTS[1:]), *instances(settings, contexts=TEXTS[:1])]
+    sampled = instances(settings, contexts=TEXTS[:1])
+    given: dict[str, Any] = {"base": "vllm", "pretrained": str(byte_model), "max_length": 256}
     ngram = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 5}}
-    stock = TimedLM.create_from_arg_obj(
-        {"base": "vllm", "pretrained": str(byte_model), "max_length": 256, **ngram}
-    )
-    for lm in (make(byte_model), stock):
+    drafting, ours = TimedLM.create_from_arg_obj(given | ngram), make(byte_model)
+    for lm in (ours, drafting):
         with pytest.raises(OptionError, match=r"=(1\.0|0\.5): .* --gen_kwargs do_sample=false"):
-            lm.generate_until(requests, disable_tqdm=True)
-    [row] = answered(stock, TEXTS[:1])
+            lm.generate_until([*instances(contexts=TEXTS[1:]), *sampled], disable_tqdm=True)
+    [row] = answered(drafting, TEXTS[:1])
     assert row.counts.num_forwards
     assert row.counts.drafts is None, "vLLM drafts, and does not report it"
-
-
-def test_sampling_is_vllms_where_it_does_not_draft_or_has_a_gpu(byte_model: Path) -> None:
-    sampled = instances({"do_sample": True, "temperature": 0.5}, contexts=TEXTS[:1])
-    on_gpu = make(byte_model)
-    on_gpu.model.llm_engine.vllm_config.device_config.device_type = "cuda"
-    stock = TimedLM.create_from_arg_string(f"base=vllm,pretrained={byte_model},max_length=256")
-    for lm in (on_gpu, stock):
-        assert lm.generate_until(sampled, disable_tqdm=True)
+    ours.model.llm_engine.vllm_config.device_config.device_type = "cuda"
+    for lm in (ours, TimedLM.create_from_arg_obj(given)):
+        assert lm.generate_until(sampled), "vLLM's, on a GPU or without drafts"
 
 
 def test_equal_requests_share_out_their_records(byte_model: Path) -> None:
     """With a store later ones copy the answer of the first, and so more of it."""
-    lm = make(byte_model, "drafter=suffix,store=true", batch_size="auto")
     requests = instances(repeats=8, contexts=TEXTS[:1])
-    recorded = rows(lm.generate_until(requests, disable_tqdm=True))
+    recorded = rows(make(byte_model, STORE, batch_size="auto").generate_until(requests))
     assert len({row.token_ids for row in recorded}) == 1
     assert len({row.spans for row in recorded}) > 1, "not one record for all"
 
@@ -119,14 +113,16 @@ def test_vllm_fills_up_its_own_batch(byte_model: Path) -> None:
     asked = [len(call.args[0]) for call in lm.ask.call_args_list]
     assert asked == [1, len(TEXTS)], "a warm-up, and all at once"
     assert {row.batch_size for row in recorded} == {NUM_ROWS}
-    assert {row.counts.latency_seconds for row in recorded} == {3.0}, "without the wait"
-    assert {row.counts.prefill_seconds for row in recorded} == {None}
+    times = {(row.counts.latency_seconds, row.counts.prefill_seconds) for row in recorded}
+    assert times == {(3.0, None)}, "without the wait"
 
 
-def test_the_manifest_has_what_vllm_has_loaded(byte_model: Path) -> None:
-    spec = make(byte_model, "gamma=3")._spec([])
-    assert (spec.device, spec.dtype, spec.quantization) == ("cpu", "bfloat16", None)
-    assert spec.drafting.items() >= {"drafter": "copyspec", "gamma": 3}.items()
+@pytest.mark.usefixtures("our_questions")
+def test_the_manifest_has_what_vllm_has_loaded(byte_model: Path, tmp_path: Path) -> None:
+    evaluate_into(tmp_path, byte_model, "gamma=3,max_length=256", "copyspec-vllm", limit=1)
+    [run] = read_manifests(tmp_path, []).values()
+    assert (run.spec.device, run.spec.dtype, run.spec.quantization) == ("cpu", "bfloat16", None)
+    assert run.spec.drafting.items() >= {"drafter": "copyspec", "gamma": 3}.items()
 
 
 def test_a_paired_run_has_both_answers(byte_model: Path) -> None:
@@ -140,22 +136,17 @@ def test_a_paired_run_has_both_answers(byte_model: Path) -> None:
         assert (baseline.agreement, baseline.token_ids) == ("identical", row.token_ids)
         assert baseline.counts.num_forwards == row.counts.num_tokens
     assert any(row.attempts for row in recorded)
-
-
-def test_answers_that_differ_are_said_to_and_the_baselines_are_handed_on(byte_model: Path) -> None:
-    lm = make(byte_model, "paired=true")
-    LLM.made[0].wrong_after = 7
-    answers = lm.generate_until(instances(contexts=TEXTS), disable_tqdm=True)
-    assert answers == WANTED == [row.text for row in rows(answers)]
+    drafting.wrong_after = 7
+    answers = lm.generate_until(instances(contexts=TEXTS))
+    assert answers == WANTED == [row.text for row in rows(answers)], "the baseline's"
     for row in rows(answers):
-        baseline: Any = row.baseline
+        baseline = row.baseline
         assert baseline.difference.position == 7
         assert baseline.agreement == "diverged", "nothing says that it is a near-tie"
 
 
 def test_the_warm_up_is_not_copied_from(byte_model: Path) -> None:
-    lm = make(byte_model, "drafter=suffix,store=true", batch_size=1)
-    [row] = answered(lm, ["abcdefghij"])
+    [row] = answered(make(byte_model, STORE, batch_size=1), ["abcdefghij"])
     assert all(source != "store" for _, _, source in row.attempts)
 
 
