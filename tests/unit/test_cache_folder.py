@@ -9,8 +9,8 @@ from typing import Any
 
 import pooch
 import pytest
-from byte_model import loaded, save_byte_model
-from lm_eval.api.instance import Instance
+from byte_model import loaded
+from timed_models import instances
 
 from copyspec_eval import generate
 from copyspec_eval.harness.lm import CopySpecLM
@@ -48,10 +48,10 @@ def no_permission(folder: Path) -> None:
 
 def answers(model: Path) -> list[str]:
     """Through lm-eval's model, and from Python."""
-    request = Instance("generate_until", {}, (PROMPT, {"max_gen_toks": 12}), 0, ("task", 0, 1))
     lm = CopySpecLM(str(model), device="cpu", dtype="float32")
+    texts = lm.generate_until(instances({"max_gen_toks": 12}, contexts=[PROMPT]))
     [answer] = generate(loaded(model)[0], lm.tokenizer, PROMPT, max_new_tokens=12)
-    return [*map(str, lm.generate_until([request], disable_tqdm=True)), answer.text]
+    return [*map(str, texts), answer.text]
 
 
 def written(folder: Path) -> list[Any]:
@@ -63,23 +63,27 @@ def written(folder: Path) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("is_new_process", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("fill", [a_file, a_link_to_itself, garbage, no_permission])
-def test_a_load_and_runs_beside_any_cache_folder(fill, is_new_process, tmp_path, monkeypatch):
-    model, folder = tmp_path / "model", tmp_path / "cache" / "copyspec_eval"
-    save_byte_model(model)
-    wanted = answers(model)
-    folder.parent.mkdir()
+FILLS = a_file, a_link_to_itself, garbage, no_permission
+
+
+@pytest.mark.parametrize(
+    ("fill", "is_new_process"),
+    [(no_permission, False), *(pytest.param(f, True, marks=pytest.mark.slow) for f in FILLS)],
+)
+def test_a_load_and_runs_beside_any_cache_folder(
+    fill, is_new_process, byte_model, tmp_path, monkeypatch
+):
+    wanted, folder = answers(byte_model), tmp_path / "copyspec_eval"
     fill(folder)
     before = written(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if is_new_process:  # it loads its kernels anew
         code = "import sys, pathlib, json, test_cache_folder as test\n"
         code += "print(json.dumps(test.answers(pathlib.Path(sys.argv[1]))))"
         paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-        command = ["env", f"PYTHONPATH={paths}", sys.executable, "-c", code, str(model)]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+        command = ["env", f"PYTHONPATH={paths}", sys.executable, "-c", code, str(byte_model)]
+        output = subprocess.check_output(command)
         assert json.loads(output.splitlines()[-1]) == wanted
     else:
-        assert answers(model) == wanted
+        assert answers(byte_model) == wanted
     assert written(folder) == before

@@ -19,8 +19,7 @@ from scipy.stats import chisquare
 from copyspec_eval.decoding.choosing import gumbel_max
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.verify import verify
-from copyspec_eval.types import Draft, Verdict
+from copyspec_eval.types import Draft
 
 VOCABULARY, LENGTH, SAMPLES = 5, 3, 2500
 
@@ -36,9 +35,8 @@ TABLE = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_s
 
 def sample(name, draft, seed):
     sequence = Sequence([0], StopRule(LENGTH), sampling(*WARPERS[name], seed=seed))
-    fixed = {name: lambda *given: None for name in ("start", "observe", "finish")}
-    drafter = SimpleNamespace(propose=lambda most, _: Draft(draft[:most]), **fixed)
-    sequence.start(drafter)
+    fixed = dict.fromkeys(("start", "observe", "finish"), lambda *given: None)
+    sequence.start(SimpleNamespace(propose=lambda most, _: Draft(draft[:most]), **fixed))
     sequence.commit(Draft(), sequence.choices(Draft(), [], TABLE[:1]))
     while sequence.finish_reason is None:
         drafted = sequence.propose([0.0] * LENGTH)
@@ -58,37 +56,24 @@ def target(name):
     }
 
 
-def chi_square_p(counts, probabilities):
-    """Chance of counts at least this far from the probabilities."""
-    # Rare sequences share one cell, so that every cell expects at least five.
-    cells = {s: p for s, p in probabilities.items() if p * SAMPLES >= 5}
-    observed = [counts[s] for s in cells] + [SAMPLES - sum(counts[s] for s in cells)]
-    wanted = [p * SAMPLES for p in cells.values()] + [(1 - sum(cells.values())) * SAMPLES]
-    pairs = [(o, w) for o, w in zip(observed, wanted, strict=True) if w > 1e-6]
-    return float(chisquare(*zip(*pairs, strict=True)).pvalue)
-
-
-@pytest.mark.parametrize("draft", [(), (1, 2), (4, 4, 4)], ids=str)
-@pytest.mark.parametrize("name", WARPERS)
+@pytest.mark.parametrize(
+    ("name", "draft"),
+    [("temperature", ()), ("temperature", (4, 4, 4)), ("top-p", (1, 2)), ("top-k", (4, 4, 4))],
+    ids=str,
+)
 def test_sampled_distribution_is_the_targets(name, draft):
     """Chi-square at level 1e-4; the seeds are fixed, so the outcome is too."""
     probabilities = target(name)
     counts = Counter(sample(name, draft, seed) for seed in range(SAMPLES))
     assert all(probabilities[sequence] > 0 for sequence in counts), "an impossible token"
-    assert chi_square_p(counts, probabilities) > 1e-4
-
-
-def test_the_chi_square_sees_a_draft_accepted_too_often(monkeypatch):
-    flips = random.Random(0)
-
-    def lenient(draft, choose):
-        if draft.token_ids and flips.random() < 0.1:
-            return Verdict(1, choose(1))
-        return verify(draft, choose)
-
-    monkeypatch.setattr("copyspec_eval.decoding.sequence.verify", lenient)
-    counts = Counter(sample("temperature", (4, 4, 4), seed) for seed in range(SAMPLES))
-    assert chi_square_p(counts, target("temperature")) < 1e-4
+    # Rare sequences share one cell, so that every cell expects at least five.
+    cells = {each: p for each, p in probabilities.items() if p * SAMPLES >= 5}
+    observed = [counts[each] for each in cells]
+    wanted = [p * SAMPLES for p in cells.values()]
+    if SAMPLES - sum(wanted) > 1e-6:
+        observed.append(SAMPLES - sum(observed))
+        wanted.append(SAMPLES - sum(wanted))
+    assert chisquare(observed, wanted).pvalue > 1e-4
 
 
 def margin_of(chooser, logits, token):
@@ -118,13 +103,14 @@ def test_greedy_margins_by_hand(processor, logits, wanted):
     logits=st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=8),
     token=st.integers(0, 2),
     seed=st.integers(0, 1000),
-    warper=st.sampled_from(sorted(WARPERS)),
-    sampled=st.booleans(),
+    warpers=st.sampled_from([[], WARPERS["temperature"]]),
+    is_sampled=st.booleans(),
 )
-def test_noise_under_half_the_margin_never_changes_a_choice(logits, token, seed, warper, sampled):
+def test_noise_under_half_the_margin_never_changes_a_choice(
+    logits, token, seed, warpers, is_sampled
+):
     """The claim that near-ties rest on, for filters that keep every token or only drop some."""
-    warpers = WARPERS[warper] if warper == "temperature" else []
-    chooser = sampling(*warpers, seed=seed) if sampled else greedy(*warpers)
+    chooser = sampling(*warpers, seed=seed) if is_sampled else greedy(*warpers)
     tensor = torch.tensor(logits)
     margin = margin_of(chooser, tensor, token)
     assert margin is not None
@@ -145,29 +131,16 @@ def test_a_choice_can_be_repeated_from_any_position():
         assert chooser.choose([0], logits) == first[position]
 
 
-def check_winner(values, uniform):
-    sums = values.astype(numpy.float64) - numpy.log(-numpy.log(uniform))
-    assert gumbel_max(values, uniform) == int(sums.argmax())
-
-
 scores = st.floats(-20, 20, width=32) | st.just(-math.inf)
 numbers = st.floats(2.0**-53, 1 - 2.0**-53)
 
 
 @given(st.lists(st.tuples(scores, numbers), min_size=1, max_size=50))
-def test_the_largest_sum_is_found_among_the_candidates(tokens):
+def test_the_largest_sum_wins(tokens):
     values, uniform = map(numpy.array, zip(*tokens, strict=True))
     values[0] = 0.0  # one token at least is possible
-    check_winner(values.astype(numpy.float32), uniform)
-
-
-@pytest.mark.parametrize("deviation", [0.0, 0.1, 1.0, 3.0, 30.0])
-def test_the_winner_among_a_whole_vocabulary(deviation):
-    generator = numpy.random.default_rng(0)
-    for _ in range(40):
-        values = (deviation * generator.standard_normal(5_000)).astype(numpy.float32)
-        values[generator.random(5_000) < 0.3] = -math.inf
-        check_winner(values, generator.random(5_000))
+    sums = values - numpy.log(-numpy.log(uniform))
+    assert gumbel_max(values.astype(numpy.float32), uniform) == int(sums.argmax())
 
 
 def test_a_choice_goes_by_its_prefix_whatever_was_asked_before():

@@ -3,26 +3,20 @@
 import csv
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import evaluate_into, rows_in
 from lm_eval_command import Command
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
 
 from copyspec_eval.cli import main
-from copyspec_eval.manifest import RunManifest, read_manifests
+from copyspec_eval.manifest import RunManifest
 from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.runs import read_run
-
-OPTIONS = "drafter=none,exact=false"
-SHORT = "dtype=float32,exact=false"
-TOKENS = "max_gen_toks=8"
 
 
 def some(run_id: str, docs: range = range(4)) -> list[TurnRecord]:
@@ -64,10 +58,9 @@ def test_every_form_of_a_report_says_so(tmp_path, capsys):
 
 
 def test_a_whole_run_is_not_said_to_be_cut_short(tmp_path, capsys):
-    folder = write_run(tmp_path, some("a"), asked("a"))
-    assert main(["report", str(folder)]) == 0
-    assert main(["compare", str(folder), str(folder)]) == 0
-    assert main(["report", str(folder), "--format", "csv"]) == 0
+    folder = str(write_run(tmp_path, some("a"), asked("a")))
+    for command in (["report"], ["compare", folder], ["report", "--format", "csv"]):
+        assert main([*command, folder]) == 0
     printed = capsys.readouterr()
     assert "cut short" not in printed.out + printed.err
 
@@ -113,20 +106,21 @@ def test_what_is_known_of_a_run_that_was_cut_short_is_said(rows, run, answers, t
 
 def test_a_later_run_of_the_same_settings_continues_it(tmp_path):
     """With the answers that lm-eval's cache had, or with all of them again."""
-    first, rest = some("a", range(2)), some("b", range(2, 4))
-    runs = asked("a"), asked("b")
-    assert cut_short(write_run(tmp_path / "1", first + rest, *runs, cut_short={"a"})) == []
-    again = write_run(tmp_path / "2", first + some("b"), *runs, cut_short={"a"})
-    assert cut_short(again) == []
-    both = write_run(tmp_path / "3", first + rest[1:], *runs, cut_short={"a", "b"})
+    first, rest, runs = some("a", range(2)), some("b", range(2, 4)), (asked("a"), asked("b"))
+    for number, (later, ended, wanted) in enumerate(
+        ((rest, {"a"}, []), (some("b"), {"a"}, []), (rest, {"b"}, ["b"]))
+    ):
+        folder = write_run(tmp_path / str(number), first + later, *runs, cut_short=ended)
+        assert cut_short(folder) == wanted
+    both = write_run(tmp_path / "both", first + rest[1:], *runs, cut_short={"a", "b"})
     assert read_recorded(both).notes == [note(both, "b", "7 of 8")], "those of both"
-    earlier = write_run(tmp_path / "4", first + rest, *runs, cut_short={"b"})
-    assert cut_short(earlier) == ["b"]
-    others: list[dict[str, Any]] = [{"threads": 9}, {"tasks": {"other": {}}}]
-    for number, other in enumerate(others, start=5):
-        runs = asked("a"), asked("b", **other)
-        folder = write_run(tmp_path / str(number), first + rest, *runs, cut_short={"a"})
-        assert cut_short(folder) == ["a"], other
+
+
+@pytest.mark.parametrize("other", [{"threads": 9}, {"tasks": {"other": {}}}], ids=str)
+def test_a_later_run_of_other_settings_does_not(other, tmp_path):
+    rows = [*some("a", range(2)), *some("b", range(2, 4))]
+    write_run(tmp_path, rows, asked("a"), asked("b", **other), cut_short={"a"})
+    assert cut_short(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("finished", [["one", "two"], ["two"]])
@@ -170,34 +164,19 @@ def test_results_beside_a_json_output_path_are_found(tmp_path):
     assert cut_short(tmp_path) == []
 
 
-@pytest.fixture
-def _interrupts() -> Iterator[None]:
-    """Where tests run in the background, their programs would ignore an interrupt."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interrupts")
 @pytest.mark.slow  # a killed one is reported in the tests of the command
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_ended_on_its_way(sent, byte_model, questions, tmp_path, capsys):
+def test_a_run_that_is_interrupted(byte_model, questions, tmp_path, capsys):
     command = Command(byte_model, questions, tmp_path / "run")
-    code = command.end("--gen_kwargs", "max_gen_toks=1000", options=OPTIONS, sent=sent)
+    # Where tests run in the background, their programs would ignore an interrupt.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        more = "--gen_kwargs", "max_gen_toks=1000"
+        code = command.end(*more, options="drafter=none,exact=false", sent=signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert code not in (0, 1)
     [run_id] = {row.run_id for row in command.rows()}
     assert main(["report", str(command.output)]) == 0
     printed = capsys.readouterr().out
     assert f"run {run_id} was cut short or is still running (answers: " in printed
     assert " of 12; results of lm-eval: none)" in printed
-
-
-def test_a_run_knows_how_many_answers_are_asked_for(byte_model, our_questions, tmp_path):
-    """Two turns of each document, whichever are chosen; what lm-eval writes makes it whole."""
-    chosen: list[dict[str, Any]] = [{"limit": 2}, {"samples": {"mt_redundant": [0, 3, 5]}}]
-    for settings, count in zip(chosen, (4, 6), strict=True):
-        folder = tmp_path / str(count)
-        evaluate_into(folder, byte_model, SHORT, gen_kwargs=TOKENS, **settings)
-        [run] = read_manifests(folder, []).values()
-        assert run.num_answers == len(rows_in(folder)) == count
-        assert cut_short(folder) == []
