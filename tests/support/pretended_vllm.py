@@ -36,15 +36,13 @@ class LLM:
         self.options = options
         self.wrong_after: int | None = None
         speculative = options.get("speculative_config")
-        self.llm_engine: Any = SimpleNamespace(
-            output_processor=Processor(),
-            vllm_config=SimpleNamespace(
-                speculative_config=speculative and SimpleNamespace(**speculative),
-                scheduler_config=SimpleNamespace(max_num_seqs=NUM_ROWS),
-                model_config=SimpleNamespace(dtype=torch.bfloat16, quantization=None),
-                device_config=SimpleNamespace(device_type="cpu"),
-            ),
+        settings = SimpleNamespace(
+            speculative_config=speculative and SimpleNamespace(**speculative),
+            scheduler_config=SimpleNamespace(max_num_seqs=NUM_ROWS),
+            model_config=SimpleNamespace(dtype=torch.bfloat16, quantization=None),
+            device_config=SimpleNamespace(device_type="cpu"),
         )
+        self.llm_engine: Any = SimpleNamespace(output_processor=Processor(), vllm_config=settings)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(options["model"])
         self._workers: list[Any] = []
         self._limits: dict[str, int] = {}
@@ -70,9 +68,8 @@ class LLM:
             for request in asked:
                 request.answer_ids[self.wrong_after :] = [0]
         names = {id(request): str(number) for number, request in enumerate(asked)}
-        processor.request_states = {
-            name: SimpleNamespace(external_req_id=name) for name in names.values()
-        }
+        states = {name: SimpleNamespace(external_req_id=name) for name in names.values()}
+        processor.request_states = states
 
         def on_step(request: Asked, sampled: list[int]) -> None:
             beyond = len(request.output_ids) - (request.stop or MOST_LENGTH)

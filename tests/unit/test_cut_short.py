@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 from lm_eval_command import Command
-from recorded_runs import manifest, turn, write_run
+from recorded_runs import manifest, turn, turns, write_run
 from run_folders import sample, write_log
 
 from copyspec_eval.cli import main
 from copyspec_eval.manifest import RunManifest
-from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.runs import read_run
-
-
-def some(run_id: str, docs: range = range(4)) -> list[TurnRecord]:
-    return [turn(run_id, doc, number) for doc in docs for number in (1, 2)]
 
 
 def asked(run_id: str, num_answers: int = 8, **changes: Any) -> RunManifest:
@@ -38,14 +33,15 @@ def note(folder: Path, run_id: str, answers: str) -> str:
     )
 
 
-def give(log: Path, config: dict[str, Any]) -> None:
-    """Put another configuration into the results beside a sample log."""
+def scored(folder: Path, config: dict[str, Any], *samples: dict[str, Any]) -> None:
+    """Write a sample log, with results of this configuration beside it."""
+    log = write_log(folder, [*samples], task="mt_bench")
     [path] = log.parent.glob("results_*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))
 
 
-def test_every_form_of_a_report_says_so(tmp_path, capsys):
-    folder = write_run(tmp_path / "run", some("a")[:5], asked("a"), cut_short={"a"})
+def test_reports_and_comparisons_say_so(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", turns("a")[:5], asked("a"), cut_short={"a"})
     line = note(folder, "a", "5 of 8")
     for form in ("table", "md", "json"):
         assert main(["report", str(folder), "--format", form, "--out", str(tmp_path)]) == 0
@@ -55,31 +51,26 @@ def test_every_form_of_a_report_says_so(tmp_path, capsys):
     assert main(["report", str(folder), "--format", "csv"]) == 0
     [row] = csv.DictReader(capsys.readouterr().out.splitlines())
     assert row["runs_cut_short"] == "1"
+    whole = write_run(tmp_path / "whole", turns("a"), asked("a"))
+    assert main(["compare", str(whole), str(folder)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"note: {line}\n"
+    assert "3 missing" in printed.out
 
 
 def test_a_whole_run_is_not_said_to_be_cut_short(tmp_path, capsys):
-    folder = str(write_run(tmp_path, some("a"), asked("a")))
+    folder = str(write_run(tmp_path, turns("a"), asked("a")))
     for command in (["report"], ["compare", folder], ["report", "--format", "csv"]):
         assert main([*command, folder]) == 0
     printed = capsys.readouterr()
     assert "cut short" not in printed.out + printed.err
 
 
-def test_compare_says_so(tmp_path, capsys):
-    whole = write_run(tmp_path / "whole", some("a"), asked("a"))
-    part = write_run(tmp_path / "part", some("a")[:5], asked("a"), cut_short={"a"})
-    assert main(["compare", str(whole), str(part)]) == 1
-    printed = capsys.readouterr()
-    assert printed.err == f"note: {note(part, 'a', '5 of 8')}\n"
-    assert "3 missing" in printed.out
-
-
 def test_compare_names_the_answers_that_it_leaves_out(tmp_path):
     """A later run into the folder of a whole one, and a task whose log a kill prevented."""
-    rows = [*some("a"), turn("a", 0, 1, task="other"), turn("b", 0, 1)]
+    rows = [*turns("a"), turn("a", 0, 1, task="other"), turn("b", 0, 1)]
     write_run(tmp_path, rows, asked("a"), asked("b"), cut_short={"b"})
-    log = write_log(tmp_path, [sample(0, ["p", "q"], [["A"], ["B"]])], task="mt_bench")
-    give(log, {"copyspec": {"run_id": "a"}})
+    scored(tmp_path, {"copyspec": {"run_id": "a"}}, sample(0, ["p", "q"], [["A"], ["B"]]))
     assert read_run(tmp_path).notes == (
         f"{tmp_path}: answers to other are left out: they have no sample log",
         note(tmp_path, "b", "1 of 8") + "; its answers are left out: other runs have sample logs",
@@ -87,7 +78,7 @@ def test_compare_names_the_answers_that_it_leaves_out(tmp_path):
 
 
 def test_compare_reads_the_answers_beside_a_broken_manifest(tmp_path):
-    write_run(tmp_path, some("a"), asked("a"))
+    write_run(tmp_path, turns("a"), asked("a"))
     (tmp_path / "manifest.json").write_text("[]")
     run = read_run(tmp_path)
     assert len(run.answers) == 8
@@ -96,7 +87,7 @@ def test_compare_reads_the_answers_beside_a_broken_manifest(tmp_path):
 
 @pytest.mark.parametrize(
     ("rows", "run", "answers"),
-    [(some("a")[:5], manifest("a"), "5"), ([], asked("a"), "0 of 8")],
+    [(turns("a")[:5], manifest("a"), "5"), ([], asked("a"), "0 of 8")],
     ids=["number unknown", "no answer"],
 )
 def test_what_is_known_of_a_run_that_was_cut_short_is_said(rows, run, answers, tmp_path):
@@ -106,9 +97,9 @@ def test_what_is_known_of_a_run_that_was_cut_short_is_said(rows, run, answers, t
 
 def test_a_later_run_of_the_same_settings_continues_it(tmp_path):
     """With the answers that lm-eval's cache had, or with all of them again."""
-    first, rest, runs = some("a", range(2)), some("b", range(2, 4)), (asked("a"), asked("b"))
+    first, rest, runs = turns("a")[:4], turns("b")[4:], (asked("a"), asked("b"))
     for number, (later, ended, wanted) in enumerate(
-        ((rest, {"a"}, []), (some("b"), {"a"}, []), (rest, {"b"}, ["b"]))
+        ((rest, {"a"}, []), (turns("b"), {"a"}, []), (rest, {"b"}, ["b"]))
     ):
         folder = write_run(tmp_path / str(number), first + later, *runs, cut_short=ended)
         assert cut_short(folder) == wanted
@@ -118,7 +109,7 @@ def test_a_later_run_of_the_same_settings_continues_it(tmp_path):
 
 @pytest.mark.parametrize("other", [{"threads": 9}, {"tasks": {"other": {}}}], ids=str)
 def test_a_later_run_of_other_settings_does_not(other, tmp_path):
-    rows = [*some("a", range(2)), *some("b", range(2, 4))]
+    rows = [*turns("a")[:4], *turns("b")[4:]]
     write_run(tmp_path, rows, asked("a"), asked("b", **other), cut_short={"a"})
     assert cut_short(tmp_path) == ["a"]
 
@@ -151,15 +142,14 @@ def test_a_task_that_lm_evals_cache_had_as_a_whole_is_continued_too(finished, tm
 )
 def test_results_of_another_run_do_not_make_one_whole(config, whole, tmp_path):
     """Those of a later run that was served from lm-eval's cache alone do."""
-    write_run(tmp_path, some("a"), asked("a"), cut_short={"a"})
-    log = write_log(tmp_path, [sample(0, ["Q"], [["A"]], acc=0.5)], task="mt_bench")
-    give(log, config)
+    write_run(tmp_path, turns("a"), asked("a"), cut_short={"a"})
+    scored(tmp_path, config, sample(0, ["Q"], [["A"]], acc=0.5))
     run = read_recorded(tmp_path)
     assert (not run.cut_short, ("a", "mt_bench") in run.scores) == (whole, whole)
 
 
 def test_results_beside_a_json_output_path_are_found(tmp_path):
-    write_run(tmp_path, some("a"), asked("a"))
+    write_run(tmp_path, turns("a"), asked("a"))
     (tmp_path / "results_a.json").rename(tmp_path / "mine_2026-01-01T00-00-00.000001.json")
     assert cut_short(tmp_path) == []
 
