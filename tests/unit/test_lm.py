@@ -29,43 +29,51 @@ def make(kind: Any, folder: Path, options: str = "", **configured: Any) -> Any:
     return kind.create_from_arg_string(arguments, {"device": "cpu", **configured})
 
 
-LONG = "num_draft_tokens=40,gamma=1,exact=false"
+def answers_of(lm: Any, settings: dict[str, Any] | None = None, **more: Any) -> list[str]:
+    return list(lm.generate_until(instances(settings, **more), disable_tqdm=True))
+
+
+def of_both(folder: Path, options: str) -> list[str]:
+    """Answers of stock `hf` and ours, which are the same."""
+    theirs, ours = (answers_of(make(kind, folder, options)) for kind in (HFLM, CopySpecLM))
+    assert theirs == ours
+    return ours
+
+
+@pytest.fixture(scope="module")
+def stock(byte_model: Path) -> Any:
+    return make(HFLM, byte_model)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, "auto"])
 @pytest.mark.parametrize(
-    ("options", "drafter"),
+    ("drafter", "options"),
     [
-        ("drafter=none", "none"),
-        ("", "suffix"),
-        ("gamma=2,exact=false", "copyspec"),
-        (LONG, "copyspec"),
+        ("none", "drafter=none"),
+        ("suffix", ""),
+        ("copyspec", "gamma=2,exact=false"),
+        ("copyspec", "num_draft_tokens=40,gamma=1,exact=false"),
     ],
 )
-def test_answers_are_those_of_hf(byte_model, options, drafter, batch_size):
+def test_answers_are_those_of_hf(byte_model, stock, drafter, options, batch_size):
     """The best drafter is the default, and the paper's where γ is given."""
-    stock = make(HFLM, byte_model)
     ours = make(CopySpecLM, byte_model, options, batch_size=batch_size)
-    full = stock.generate_until(instances(), disable_tqdm=True)
+    full = answers_of(stock)
     stops = [full[0][7:9], full[2][12:13]]
     for settings in ({}, {"until": stops}, {"until": stops[0], "max_gen_toks": 9}):
-        wanted = stock.generate_until(instances(settings), disable_tqdm=True)
-        answers = ours.generate_until(instances(settings), disable_tqdm=True)
-        assert answers == wanted
+        answers = answers_of(ours, settings)
+        assert answers == answers_of(stock, settings)
         assert {row.drafter for row in rows(answers)} == {drafter}
     assert "stop" in {row.counts.finish_reason for row in rows(answers)}
 
 
-def test_generation_config_of_the_model_is_honoured(byte_model, tmp_path, our_questions):
+def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path, our_questions):
     folder = tmp_path / "penalised"
     shutil.copytree(byte_model, folder)
-    stock = make(HFLM, byte_model)
-    unpenalised = stock.generate_until(instances(), disable_tqdm=True)
+    unpenalised = answers_of(stock)
     eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(unpenalised[1])[15]]
     GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
-    wanted = make(HFLM, folder).generate_until(instances(), disable_tqdm=True)
-    ours = make(CopySpecLM, folder, "gamma=1")
-    assert ours.generate_until(instances(), disable_tqdm=True) == wanted != unpenalised
+    assert of_both(folder, "") != unpenalised
     evaluate_into(tmp_path / "run", folder, "drafter=none,exact=false", limit=1)
     [run] = read_manifests(tmp_path / "run", []).values()
     processors = run.spec.tasks["mt_redundant"]["logits_processors"]
@@ -73,31 +81,22 @@ def test_generation_config_of_the_model_is_honoured(byte_model, tmp_path, our_qu
 
 
 @pytest.mark.parametrize("marker", ["{id}", "'{text}'"])
-def test_thinking_is_cut_as_hf_cuts_it(byte_model, marker):
-    stock = make(HFLM, byte_model)
-    answers = stock.generate_until(instances(), disable_tqdm=True)
-    character = next(
-        c for c in "".join(answers) if c.isascii() and c.isprintable() and c not in ",='"
-    )
-    [identifier] = stock.tok_encode(character)
-    option = "think_end_token=" + marker.format(id=identifier, text=character)
-    wanted = make(HFLM, byte_model, option).generate_until(instances(), disable_tqdm=True)
-    ours = make(CopySpecLM, byte_model, option)
-    assert ours.generate_until(instances(), disable_tqdm=True) == wanted
-    assert wanted != answers
+def test_thinking_is_cut_as_hf_cuts_it(byte_model, stock, marker):
+    answers = answers_of(stock)
+    text = next(c for c in "".join(answers) if c.isascii() and c.isprintable() and c not in ",='")
+    [identifier] = stock.tok_encode(text)
+    option = "think_end_token=" + marker.format(id=identifier, text=text)
+    assert of_both(byte_model, option) != answers
 
 
 def test_long_prompts_are_cut_from_the_left(byte_model):
-    stock, ours = (make(kind, byte_model, "max_length=50") for kind in (HFLM, CopySpecLM))
-    answers = ours.generate_until(instances(), disable_tqdm=True)
-    assert answers == stock.generate_until(instances(), disable_tqdm=True)
+    answers = of_both(byte_model, "max_length=50")
     assert [row.counts.num_prompt_tokens for row in rows(answers)][2] == 10
 
 
 def test_a_prompt_without_tokens_starts_from_the_prefix_token(byte_model):
-    request = Instance("generate_until", {}, ("", {"until": [], "max_gen_toks": 3}), 0, ("t", 0, 1))
-    [answer] = make(CopySpecLM, byte_model).generate_until([request], disable_tqdm=True)
-    assert rows([answer])[0].counts.num_prompt_tokens == 1
+    [row] = rows(answers_of(make(CopySpecLM, byte_model), {"max_gen_toks": 3}, contexts=[""]))
+    assert row.counts.num_prompt_tokens == 1
 
 
 def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model):
@@ -106,7 +105,7 @@ def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model):
     def sample(seed: int = 1, options: str = "gamma=1", batch_size: int = 1) -> list[str]:
         torch.manual_seed(seed)
         model = make(CopySpecLM, byte_model, options, batch_size=batch_size)
-        return [str(text) for text in model.generate_until(instances(settings, repeats=2))]
+        return [str(text) for text in answers_of(model, settings, repeats=2)]
 
     first = sample()
     assert sample(options="drafter=none") == sample(batch_size=4) == sample() == first
@@ -165,7 +164,7 @@ def test_records_add_up(byte_model):
 )
 def test_requests_that_cannot_be_served(byte_model, settings, message):
     with pytest.raises(RequestError, match=message) as refusal:
-        make(CopySpecLM, byte_model).generate_until(instances(settings), disable_tqdm=True)
+        answers_of(make(CopySpecLM, byte_model), settings)
     assert "\n" not in str(refusal.value)
 
 
@@ -191,7 +190,6 @@ def test_requests_that_cannot_be_served(byte_model, settings, message):
         ("store=a:", r"store must be true, false or the folder of an earlier run, got 'a:'"),
         ("drafter=none,store=runs/a", r"store=runs/a is not for drafter=none; pass drafter=suf"),
         ("tree=true", r"tree=True .* pass exact=False"),
-        ("drafter=copyspec,store=true", r"store=true is not for drafter=copyspec; .*suffix"),
         ("draft_model=x,delta=0", r"delta must be an integer .*got 0"),
     ],
 )
@@ -220,10 +218,10 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_loading(tmp_p
         evaluate(evaluation_tracker=tracker)
 
 
-def test_a_draft_model_with_the_targets_weights_is_always_right(byte_model):
+def test_a_draft_model_with_the_targets_weights_is_always_right(byte_model, stock):
     options = f"drafter=none,draft_model={byte_model},delta=4"
-    answers = make(CopySpecLM, byte_model, options, batch_size=2).generate_until(instances())
-    assert answers == make(HFLM, byte_model).generate_until(instances(), disable_tqdm=True)
+    answers = answers_of(make(CopySpecLM, byte_model, options, batch_size=2))
+    assert answers == answers_of(stock)
     for row in rows(answers):
         assert row.drafter == f"none + draft_model={byte_model.name} + delta=4"
         [(source, drafts)] = (row.counts.drafts or {}).items()
@@ -247,7 +245,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused(byte_model, tmp_path):
 
 def test_the_warm_up_is_not_copied_from(byte_model):
     ours = make(CopySpecLM, byte_model, "drafter=suffix,store=true")
-    [row] = rows(ours.generate_until(instances(contexts=["abcdefghij"]), disable_tqdm=True))
+    [row] = rows(answers_of(ours, contexts=["abcdefghij"]))
     assert all(source != "store" for _, _, source in row.attempts)
 
 
@@ -280,7 +278,7 @@ def test_log_likelihoods_cost_what_they_cost_with_hf(byte_model, capfd):
     ours = made[1]
     assert outcomes[0] == outcomes[1] == (scores, 3, "")
     assert ours.get_model_info()["copyspec"]["figures"] == {}
-    ours.generate_until(instances()[:1], disable_tqdm=True)
+    answers_of(ours, contexts=CONTEXTS[:1])
     assert len(forwards) > 20, "it is checked before the first answer"
     assert ours.loglikelihood(requests, disable_tqdm=True) == scores, "and leaves them be"
 
@@ -291,7 +289,7 @@ def test_a_model_that_cannot_be_exact_is_refused_before_its_first_answer(byte_mo
     model.model.layers[0].mlp.forward = lambda hidden: hidden * hidden.abs().mean()
     lm = CopySpecLM(pretrained=model, tokenizer=tokenizer, device="cpu")
     with pytest.raises(CopySpecError, match=r"exact=false|--model hf") as refusal:
-        lm.generate_until(instances(), disable_tqdm=True)
+        answers_of(lm)
     assert "\n" not in str(refusal.value)
     assert not lm.get_model_info()["copyspec"]["figures"]
 

@@ -59,44 +59,27 @@ def questions(local_data):
     write_questions(local_data, QUESTIONS[:2], "question_redundant")
 
 
+DEFAULT = {"until": [], "do_sample": False, "max_gen_toks": 1024}
+
+
 def test_turns_are_asked_in_phases_with_their_history():
     lm = ScriptedLM()
     evaluated(lm, "mt_bench")
-    prompts = [prompt for prompt, _ in lm.asked]
-    assert prompts[:3] == [f"User: {first}\n\nAssistant:" for first, _ in QUESTIONS]
-    assert prompts[3:] == [
+    assert lm.asked[:3] == [(f"User: {first}\n\nAssistant:", DEFAULT) for first, _ in QUESTIONS]
+    assert [prompt for prompt, _ in lm.asked[3:]] == [
         f"User: {first}\n\nAssistant:reply to {first}\n\nUser: {second}\n\nAssistant:"
         for first, second in QUESTIONS
     ]
 
 
-def test_chat_template_and_system_instruction_reach_every_turn():
+def test_what_the_caller_sets_reaches_every_turn():
     lm = ScriptedLM(OURS)
-    evaluated(lm, "mt_bench", limit=1, apply_chat_template=True, system_instruction="Be brief.")
+    options: dict[str, Any] = {"limit": 1, "gen_kwargs": {"max_gen_toks": 8}}
+    options |= {"apply_chat_template": True, "system_instruction": "Be brief."}
+    evaluated(lm, "mt_bench", **options)
     start = "<system>Be brief.<user>Name a fruit.<assistant>"
     second = f"{start}reply to Name a fruit.<user>And its colour?<assistant>"
-    assert [prompt for prompt, _ in lm.asked] == [start, second]
-
-
-def test_generation_settings_reach_every_turn():
-    lm = ScriptedLM()
-    evaluated(lm, "mt_bench", limit=1)
-    evaluated(lm, "mt_bench", limit=1, gen_kwargs={"max_gen_toks": 8})
-    default = {"until": [], "do_sample": False, "max_gen_toks": 1024}
-    wanted = [default] * 2 + [default | {"max_gen_toks": 8}] * 2
-    assert [settings for _, settings in lm.asked] == wanted
-
-
-@pytest.mark.parametrize(
-    ("options", "asked"), [({"limit": 2}, [0, 1]), ({"samples": {"mt_bench": [0, 2]}}, [0, 2])]
-)
-def test_limit_and_samples(options, asked):
-    lm = ScriptedLM()
-    results = evaluated(lm, "mt_bench", **options)
-    firsts = [f"User: {QUESTIONS[index][0]}\n\nAssistant:" for index in asked]
-    assert [prompt for prompt, _ in lm.asked[:2]] == firsts
-    assert len(lm.asked) == 4
-    assert [sample["doc_id"] for sample in results["samples"]["mt_bench"]] == asked
+    assert lm.asked == [(prompt, DEFAULT | {"max_gen_toks": 8}) for prompt in (start, second)]
 
 
 def test_other_backends_report_the_answered_share_only():

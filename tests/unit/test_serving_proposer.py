@@ -77,14 +77,6 @@ def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -
     assert num_drafts > 100
 
 
-def test_an_answer_can_be_copied_by_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "drafter=suffix,store=true")
-    first, second = (Asked(prompt, list(range(100, 130))) for prompt in ([1, 2, 3], [4, 5, 6]))
-    serve(CopySpecProposer(config()), [first, second], 1, random.Random(0))
-    assert not any(first.drafts)
-    assert any(second.drafts)
-
-
 def test_a_server_remembers_no_request_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "drafter=none")
     length, used = 20_000, []
@@ -108,11 +100,7 @@ def test_a_row_that_is_full_is_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ("drafter=sufix", "unknown drafter 'sufix'"),
-        ("gama=3", "unknown drafter argument 'gama'"),
-        ("drafter=suffix,tree=true", "only chains"),
-    ],
+    [("gama=3", "unknown drafter argument 'gama'"), ("drafter=suffix,tree=true", "only chains")],
 )
 def test_what_is_refused(options: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, options)

@@ -153,11 +153,9 @@ def test_the_warm_up_is_not_copied_from(byte_model: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("drafter=sufix", "unknown drafter 'sufix'"),
         ("tensor_paralel_size=2", "unknown model_arg 'tensor_paralel_size'"),
         ("exact=true", "unknown model_arg 'exact'"),
         ("base=hf", "base is set by copyspec-vllm itself"),
-        ("gamma=3,store=true", "store=true is not for drafter=copyspec"),
         ("paired=1", "paired must be true or false, got 1"),
         ("data_parallel_size=2", "data_parallel_size=2: lm-eval would load the model within"),
         ("store=nowhere", "store=nowhere: no such file"),
