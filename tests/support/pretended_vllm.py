@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.machinery import ModuleSpec
+from pkgutil import resolve_name
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -48,11 +49,11 @@ class LLM:
         self._limits: dict[str, int] = {}
         if speculative and "model" in speculative:
             longest, max_length = speculative["num_speculative_tokens"], options["max_model_len"]
-            proposer = _of_name(speculative["model"])(config(longest, max_length))
+            proposer = resolve_name(speculative["model"])(config(longest, max_length))
             self._limits = {"longest": longest, "max_length": max_length}
             # Of two pipeline stages, only the last has a proposer.
             for runner in (SimpleNamespace(), SimpleNamespace(drafter=proposer)):
-                self._workers.append(_of_name(options["worker_extension_cls"])())
+                self._workers.append(resolve_name(options["worker_extension_cls"])())
                 self._workers[-1].model_runner = runner
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
@@ -133,21 +134,14 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         module.__spec__ = ModuleSpec(name, None)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    of_others = metadata.version
-    monkeypatch.setattr(
-        metadata, "version", lambda name: "0.8.0" if name == "vllm" else of_others(name)
-    )
+    others = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda n: "0.8.0" if n == "vllm" else others(n))
     placeholder = "lm_eval.models.vllm_causallms:VLLM"
     monkeypatch.setitem(model_registry._objs, "vllm", placeholder)
     LLM.made.clear()
     yield
     sys.modules.pop(placeholder.partition(":")[0], None)
     _materialise_placeholder.cache_clear()
-
-
-def _of_name(name: str) -> Any:
-    module, _, member = name.rpartition(".")
-    return getattr(import_module(module), member)
 
 
 def _plain(value: Any) -> Any:

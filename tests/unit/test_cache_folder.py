@@ -19,14 +19,6 @@ from copyspec_eval.sources import FILES
 PROMPT = "to be or not to be, that is the question: to be or not to"
 
 
-def a_file(folder: Path) -> None:
-    folder.write_bytes(b"\x00 no folder")
-
-
-def a_link_to_itself(folder: Path) -> None:
-    folder.symlink_to(folder)
-
-
 def garbage(folder: Path) -> None:
     """Under names that this and earlier versions use, and folders in the place of files."""
     for number, content in enumerate([b"", b"\xff\x00", b"{}", b'{"steps": [[]]}', b"[1e999"]):
@@ -63,18 +55,23 @@ def written(folder: Path) -> list[Any]:
     ]
 
 
-FILLS = a_file, a_link_to_itself, garbage, no_permission
+FILLS = {
+    "file": lambda folder: folder.write_bytes(b"\x00 no folder"),
+    "link to itself": lambda folder: folder.symlink_to(folder),
+    "garbage": garbage,
+    "no permission": no_permission,
+}
 
 
 @pytest.mark.parametrize(
     ("fill", "is_new_process"),
-    [(no_permission, False), *(pytest.param(f, True, marks=pytest.mark.slow) for f in FILLS)],
+    [("no permission", False), *(pytest.param(f, True, marks=pytest.mark.slow) for f in FILLS)],
 )
 def test_a_load_and_runs_beside_any_cache_folder(
     fill, is_new_process, byte_model, tmp_path, monkeypatch
 ):
     wanted, folder = answers(byte_model), tmp_path / "copyspec_eval"
-    fill(folder)
+    FILLS[fill](folder)
     before = written(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if is_new_process:  # it loads its kernels anew

@@ -95,14 +95,11 @@ def test_what_is_known_of_a_run_that_was_cut_short_is_said(rows, run, answers, t
     assert note(tmp_path, "a", answers) in read_recorded(tmp_path).notes
 
 
-def test_a_later_run_of_the_same_settings_continues_it(tmp_path):
-    """With the answers that lm-eval's cache had, or with all of them again."""
+def test_a_later_run_of_the_same_settings_is_cut_short_itself(tmp_path):
+    """How one continues another, `test_leaderboard` has."""
     first, rest, runs = turns("a")[:4], turns("b")[4:], (asked("a"), asked("b"))
-    for number, (later, ended, wanted) in enumerate(
-        ((rest, {"a"}, []), (turns("b"), {"a"}, []), (rest, {"b"}, ["b"]))
-    ):
-        folder = write_run(tmp_path / str(number), first + later, *runs, cut_short=ended)
-        assert cut_short(folder) == wanted
+    folder = write_run(tmp_path / "later", first + rest, *runs, cut_short={"b"})
+    assert cut_short(folder) == ["b"]
     both = write_run(tmp_path / "both", first + rest[1:], *runs, cut_short={"a", "b"})
     assert read_recorded(both).notes == [note(both, "b", "7 of 8")], "those of both"
 

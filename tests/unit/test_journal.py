@@ -1,10 +1,7 @@
 """Nothing that was acknowledged is lost, whatever happens to the writer or the disk."""
 
-import errno
-import fcntl
 import json
 import os
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -111,7 +108,7 @@ def test_what_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(DataError, match="cannot be written"), journal.locked(Path("/proc/nowhere")):
         pass
     with pytest.raises(DataError, match=r"nowhere: cannot be read \(No such file"):
-        list(journal.lines(tmp_path / "nowhere"))
+        journal.read(tmp_path / "nowhere")
     (tmp_path / ".rows.jsonl.lock").mkdir()
     wrong = pytest.raises(DataError, match=r"\.rows\.jsonl\.lock: cannot be written")
     with wrong, journal.alone(tmp_path / "rows.jsonl"):
@@ -127,23 +124,14 @@ def test_a_file_system_without_locks_is_written_all_the_same(tmp_path, monkeypat
     assert (tmp_path / "file").read_bytes() == b"x\n"
 
 
-@pytest.mark.filterwarnings("ignore:flock not supported")
-def test_a_lock_file_that_is_left_without_flock_is_named(tmp_path, monkeypatch):
-    """Where there is no flock, a lock is held as long as its file is there."""
-
-    def no_flock(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "no flock here")
-
-    monkeypatch.setattr(fcntl, "flock", no_flock)
+def test_a_lock_that_another_holds_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "WAIT_SECONDS", 0.1)
-    for name in (".lock", ".rows.jsonl.lock"):
-        (tmp_path / name).write_text(f"{os.getppid()}\n{socket.gethostname()}\n")
     rows = tmp_path / "rows.jsonl"
-    with pytest.raises(DataError, match=r"/\.lock: another process holds it .* or remove the fi"):
+    held = pytest.raises(DataError, match=r"/\.lock: another process holds it .* or remove the fi")
+    with FileLock(tmp_path / ".lock"), held:
         journal.append(rows, b"x")
-    (tmp_path / ".lock").unlink()
-    refused = pytest.raises(DataError, match=r"another process is .* remove .*\.rows\.jsonl\.lock")
-    with refused, journal.alone(rows):
+    busy = pytest.raises(DataError, match=r"another process is .* remove .*\.rows\.jsonl\.lock")
+    with journal.alone(rows), busy, journal.alone(rows):
         pass
 
 

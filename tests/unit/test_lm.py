@@ -21,7 +21,6 @@ from transformers import GenerationConfig, MambaConfig, T5Config
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.manifest import read_manifests
-from copyspec_eval.reports import tables
 
 
 def make(kind: Any, folder: Path, options: str = "", **configured: Any) -> Any:
@@ -139,14 +138,6 @@ def test_records_add_up(byte_model):
         characters = row.prompt + row.answer
         for start, end, source_start, source_end in row.span_characters:
             assert row.answer[start:end] == characters[source_start:source_end]
-    figures = tables.run_figures(recorded)["task"]["turn 1"]
-    assert figures["turns"] == len(CONTEXTS)
-    assert figures["by_category"]["c"]["copied_share"] == figures["copied_share"] > 0
-    assert json.loads(json.dumps(ours.get_model_info()["copyspec"])) == {
-        "run_id": recorded[0].run_id,
-        "figures": tables.run_figures(recorded),
-    }
-    assert "tok/s" in tables.run_table(recorded)
 
 
 @pytest.mark.parametrize(
