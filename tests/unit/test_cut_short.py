@@ -58,14 +58,6 @@ def test_reports_and_comparisons_say_so(tmp_path, capsys):
     assert "3 missing" in printed.out
 
 
-def test_a_whole_run_is_not_said_to_be_cut_short(tmp_path, capsys):
-    folder = str(write_run(tmp_path, turns("a"), asked("a")))
-    for command in (["report"], ["compare", folder], ["report", "--format", "csv"]):
-        assert main([*command, folder]) == 0
-    printed = capsys.readouterr()
-    assert "cut short" not in printed.out + printed.err
-
-
 def test_compare_names_the_answers_that_it_leaves_out(tmp_path):
     """A later run into the folder of a whole one, and a task whose log a kill prevented."""
     rows = [*turns("a"), turn("a", 0, 1, task="other"), turn("b", 0, 1)]

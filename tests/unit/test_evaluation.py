@@ -25,13 +25,6 @@ from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import run_spec
 from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests, write_manifest
 
-SCRIPT = """
-first, second = (EvaluationTracker(output_path=str(folder)) for folder in folders)
-simple_evaluate(lm, evaluation_tracker=first, **settings)
-simple_evaluate(lm, evaluation_tracker=second, **settings | {"limit": 2})
-simple_evaluate(lm, **settings)
-"""
-
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
@@ -62,10 +55,11 @@ def test_results_that_do_not_fit_on_the_disk_are_an_error(make, settings, tmp_pa
 
 
 def test_rows_land_in_the_folder_of_the_calls_own_tracker(make, settings, tmp_path):
-    """Neither in that of an earlier call, nor in that of a tracker among the script's globals."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    names = {"simple_evaluate": lm_eval.simple_evaluate, "EvaluationTracker": EvaluationTracker}
-    exec(SCRIPT, names | {"lm": make(), "folders": folders, "settings": settings})
+    lm, folders = make(), [tmp_path / "first", tmp_path / "second"]
+    for number, folder in enumerate(folders, start=1):
+        tracker = EvaluationTracker(output_path=str(folder))
+        lm_eval.simple_evaluate(lm, evaluation_tracker=tracker, **settings | {"limit": number})
+    lm_eval.simple_evaluate(lm, **settings)
     assert [len(rows_in(folder)) for folder in folders] == [1, 2]
     assert len({row.run_id for folder in folders for row in rows_in(folder)}) == 2
 

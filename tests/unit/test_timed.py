@@ -158,7 +158,6 @@ def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path)
         ("base=vlm", r"unknown base 'vlm' \(did you mean 'vllm'\?\)"),
         ("base=copyspec", r"base=copyspec keeps records of its own; .* base=hf"),
         ("base=hf,batch_size=auto", r"batch_size='auto' is not a number .* pass --batch_size 1"),
-        ("base=hf,batch_size=0", r"batch_size=0 is not a number"),
         ("base=local-completions,batch_size=auto", r"batch_size='auto' is not a number"),
         ("base=hf,num_concurrent=4", r"num_concurrent=4: .* leave .* out"),
         ("base=absent", r"base=absent cannot be imported \(No module named 'nowhere'\)"),
