@@ -39,19 +39,11 @@ def save_byte_model(folder: Path, eos_factor: float = 1.0, hidden_size: int = 32
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
-    )
+    shape: dict[str, Any] = {"hidden_size": hidden_size, "intermediate_size": 2 * hidden_size}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    ids = {"eos_token_id": fast.eos_token_id, "pad_token_id": fast.pad_token_id}
+    shape |= {"max_position_embeddings": 2048, "initializer_range": 0.1, "bos_token_id": None}
+    config = LlamaConfig(vocab_size=len(fast), **shape, **ids)
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         model.lm_head.weight[fast.eos_token_id] *= eos_factor

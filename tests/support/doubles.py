@@ -60,16 +60,12 @@ class RecordingChooser(TokenChooser):
     """Greedy; keeps the logits of every choice, by prefix length."""
 
     def __init__(self) -> None:
-        super().__init__(LogitsProcessorList(), do_sample=False)
         self.logits: dict[int, torch.Tensor] = {}
+        super().__init__(LogitsProcessorList([self._keep]), do_sample=False)  # type: ignore[list-item]
 
-    @property
-    def is_argmax(self) -> bool:
-        return False
-
-    def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
-        self.logits[len(prefix_ids)] = logits.clone()
-        return super().choose(prefix_ids, logits)
+    def _keep(self, prefix_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        self.logits[prefix_ids.shape[1]] = logits[0].clone()
+        return logits
 
 
 def verdict_on(draft: Draft, answer: Sequence[int]) -> Verdict:

@@ -1,12 +1,16 @@
-"""The harness model against stock `hf`: same answers, same log-likelihoods, and clear refusals."""
+"""The harness model against stock `hf`: same answers, log-likelihoods, and clear refusals."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import pooch
 import pytest
 import torch
 from byte_model import loaded
@@ -18,9 +22,11 @@ from lm_eval.models.huggingface import HFLM
 from timed_models import CONTEXTS, check_counts, instances, rows
 from transformers import GenerationConfig, MambaConfig, T5Config
 
+from copyspec_eval import generate
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.manifest import read_manifests
+from copyspec_eval.sources import FILES
 
 
 def make(kind: Any, folder: Path, options: str = "", **configured: Any) -> Any:
@@ -292,3 +298,73 @@ def test_no_chat_template(byte_model, tmp_path):
     with pytest.raises(ModelError, match=r"has no chat template; leave --apply_chat_template out"):
         make(CopySpecLM, folder).chat_template(True)
     assert make(CopySpecLM, byte_model).chat_template(True)
+
+
+PROMPT = "to be or not to be, that is the question: to be or not to"
+
+
+def garbage(folder: Path) -> None:
+    """Under names that this and earlier versions use, and folders in the place of files."""
+    for number, content in enumerate([b"", b"\xff\x00", b"{}", b'{"steps": [[]]}', b"[1e999"]):
+        file = folder / "exact_steps" / f"{number}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    for path, public in FILES.items():
+        (folder / public.sha256[:12] / Path(path).name).mkdir(parents=True)
+    (folder / "kernels").mkdir(mode=0o700)
+    for kernel in Path(pooch.os_cache("copyspec_eval")).glob("kernels/*.so"):
+        (folder / "kernels" / kernel.name).write_bytes(b"\x7fELF")
+
+
+def no_permission(folder: Path) -> None:
+    garbage(folder)
+    for path in (*folder.rglob("*"), folder):
+        path.chmod(0)
+
+
+def through_both_doors(model: Path) -> list[str]:
+    """Through lm-eval's model, and from Python."""
+    lm = CopySpecLM(str(model), device="cpu", dtype="float32")
+    texts = answers_of(lm, {"max_gen_toks": 12}, contexts=[PROMPT])
+    [answer] = generate(loaded(model)[0], lm.tokenizer, PROMPT, max_new_tokens=12)
+    return [*map(str, texts), answer.text]
+
+
+def written(folder: Path) -> list[Any]:
+    """What lies there and when it was written, but for compiled kernels."""
+    paths = [folder, *(path for path in sorted(folder.rglob("*")) if path.suffix != ".so")]
+    return [
+        (path, path.lstat().st_mode, path.name != "kernels" and path.lstat().st_mtime_ns)
+        for path in paths
+    ]
+
+
+FILLS = {
+    "file": lambda folder: folder.write_bytes(b"\x00 no folder"),
+    "link to itself": lambda folder: folder.symlink_to(folder),
+    "garbage": garbage,
+    "no permission": no_permission,
+}
+
+
+@pytest.mark.parametrize(
+    ("fill", "is_new_process"),
+    [("no permission", False), *(pytest.param(f, True, marks=pytest.mark.slow) for f in FILLS)],
+)
+def test_a_load_and_runs_beside_any_cache_folder(
+    fill, is_new_process, byte_model, tmp_path, monkeypatch
+):
+    wanted, folder = through_both_doors(byte_model), tmp_path / "copyspec_eval"
+    FILLS[fill](folder)
+    before = written(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if is_new_process:  # it loads its kernels anew
+        code = "import sys, pathlib, json, test_lm as test\n"
+        code += "print(json.dumps(test.through_both_doors(pathlib.Path(sys.argv[1]))))"
+        paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        command = ["env", f"PYTHONPATH={paths}", sys.executable, "-c", code, str(byte_model)]
+        output = subprocess.check_output(command)
+        assert json.loads(output.splitlines()[-1]) == wanted
+    else:
+        assert through_both_doors(byte_model) == wanted
+    assert written(folder) == before

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_runs import manifest, write_run
-from sample_rows import PAIRED_ROW, SPEC
+from recorded_runs import manifest, turn, write_run
+from sample_rows import SPEC
 
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, OptionError
@@ -25,22 +25,15 @@ from copyspec_eval.types import DraftCounts, DraftOptions, TurnCounts
 REQUEST = Request("org/model", Path("runs"), draft_model="org/small")
 
 
-def row(options: DraftOptions, doc: int, turn: int, seconds: float, **counts: Any) -> TurnRecord:
+def row(options: DraftOptions, doc: int, number: int, seconds: float, **counts: Any) -> TurnRecord:
     """A turn of ten tokens, which plain decoding gives in ten seconds."""
     of_turn = TurnCounts(num_prompt_tokens=100, num_tokens=10, num_prefill_tokens=1, num_forwards=5)
     counts = {"drafts": {"context": DraftCounts(2, 20, 5)}} | counts
     plain = replace(of_turn, seconds=10.0, decode_seconds=9.0, drafts={})
-    return replace(
-        PAIRED_ROW,
-        run_id=f"20260101-{options.drafter}-{options.gamma}",
-        task="mt_redundant_paper",
-        drafter=options.label,
-        doc_id=doc,
-        turn=turn,
-        category=("math", "writing")[doc],
-        counts=replace(of_turn, seconds=seconds, decode_seconds=seconds, **counts),
-        baseline=BaselineTurn(plain, PAIRED_ROW.token_ids, difference=None),
-    )
+    made: dict[str, Any] = {"task": "mt_redundant_paper", "drafter": options.label}
+    made["baseline"] = BaselineTurn(plain, tuple(range(10)), difference=None)
+    made["counts"] = replace(of_turn, seconds=seconds, decode_seconds=seconds, **counts)
+    return turn(f"20260101-{options.drafter}-{options.gamma}", doc, number, **made)
 
 
 def answered(
@@ -67,8 +60,8 @@ def test_the_draft_model_alone_and_behind_copying(tmp_path):
     for (drafter, gamma), (by_turn, drafts) in seconds.items():
         options = DraftOptions(drafter, gamma=gamma, draft_model="org/small", delta=3)
         rows = [
-            row(options, doc, turn, taken[doc], drafts=drafts)
-            for turn, taken in by_turn.items()
+            row(options, doc, number, taken[doc], drafts=drafts)
+            for number, taken in by_turn.items()
             for doc in (0, 1)
         ]
         arms.append((options, rows))
@@ -113,8 +106,8 @@ def test_prompt_lengths_share_out_the_turns(tmp_path):
     run, _ = TABLES["categories"].runs(REQUEST)
     options = DraftOptions("copyspec")
     rows = [
-        row(options, doc, turn, 5.0 / turn, num_prompt_tokens=length)
-        for doc, turn, length in ((0, 1, 100), (1, 1, 128), (0, 2, 3000), (1, 2, 200))
+        row(options, doc, number, 5.0 / number, num_prompt_tokens=length)
+        for doc, number, length in ((0, 1, 100), (1, 1, 128), (0, 2, 3000), (1, 2, 200))
     ]
     table = layouts.context_lengths([answered(tmp_path, run, [(options, rows)])])
     assert [line[:4] for line in table.rows] == [

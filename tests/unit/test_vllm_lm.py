@@ -1,21 +1,30 @@
-"""`--model copyspec-vllm`: what is recorded of answers that vLLM gives with our drafts."""
+"""Drafts for vLLM, which shows rows without names, and `--model copyspec-vllm`, which records."""
 
+import random
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from in_process import evaluate_into
 from pretended_vllm import LLM, NUM_ROWS, pretended
+from rows_engine import MOST_LENGTH, Asked, config, serve
 from timed_models import CONTEXTS, check_counts, instances, rows
 
+from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends import counts_by_source, finish_reason_from
 from copyspec_eval.harness.timed import TimedLM
 from copyspec_eval.harness.vllm_lm import CopySpecVLLM
 from copyspec_eval.manifest import read_manifests
 from copyspec_eval.records import TurnRecord
+from copyspec_eval.serving.proposer import VARIABLE, CopySpecProposer, StepClock
+from copyspec_eval.types import Verdict
 
 TEXTS = [f"{text}, {text}; {text}." for text in CONTEXTS if text.isascii()]
 WANTED = [(text + text).encode()[:40].decode("utf-8", "replace") for text in TEXTS]
@@ -24,7 +33,7 @@ STORE = "drafter=suffix,store=true"
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("COPYSPEC_DRAFTING", raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     with pretended(monkeypatch):
         yield
 
@@ -167,9 +176,7 @@ def test_what_is_refused_before_loading(byte_model: Path, options: str, message:
     assert not LLM.made
 
 
-def test_without_vllm_it_says_what_to_install(
-    byte_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_vllm_it_says_what_to_install(byte_model: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("copyspec_eval.harness.vllm_lm.find_spec", lambda name: None)
     with pytest.raises(OptionError, match=r"pip install 'copyspec-eval\[vllm\]'"):
         make(byte_model)
@@ -178,3 +185,96 @@ def test_without_vllm_it_says_what_to_install(
 def test_a_stop_without_a_string_is_an_eos() -> None:
     ends = [("stop", None), ("stop", 7), ("stop", "s"), ("length", None), (None, None)]
     assert [finish_reason_from(*end) for end in ends] == ["eos", "eos", "stop", "length", None]
+
+
+def asked(seed: int, number: int) -> list[Asked]:
+    source = random.Random(seed)
+    made = []
+    for which in range(number):
+        prompt = [100 + which, *source.choices(range(9), k=source.randint(3, 40))]
+        answer = source.choices(range(9), k=source.randint(1, 20))
+        at = source.randrange(len(prompt))
+        made.append(Asked(prompt, answer + prompt[at : at + 20] + answer[:5]))
+    return made
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from([60, MOST_LENGTH]))
+def test_answers_are_taken_up_whole_and_in_their_own_request(
+    seed: int, num_rows: int, limit: int
+) -> None:
+    """Rows change places or are left out, requests preempted, drafts cut, prompts read in parts.
+
+    Close to the limit vLLM gives all rows zeros; those that go on are the same requests afterwards.
+    """
+    requests, proposer = asked(seed, 8), CopySpecProposer(config(max_length=limit))
+    for one in requests:
+        one.answer_ids = one.answer_ids[: limit - len(one.prompt_ids)]
+    proposer.restart(is_recording=True)
+    serve(proposer, requests, num_rows, random.Random(seed), max_length=limit)
+    drafted = proposer.requests.take_drafted([(one.prompt_ids, one.output_ids) for one in requests])
+    for one, (attempts, _) in zip(requests, drafted, strict=True):
+        accepted = sum(attempt.num_accepted for attempt in attempts)
+        assert accepted == sum(each for _, each in one.ours)
+        # Where the last token is the next of the draft, the draft may not have been verified.
+        assert limit == MOST_LENGTH or len(one.ours) - len(attempts) in (0, 1)
+
+
+def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the paper's rule, which goes by the context alone."""
+    monkeypatch.setenv(VARIABLE, "drafter=copyspec,gamma=2,num_draft_tokens=6")
+    num_drafts = 0
+    for seed in range(20):
+        requests = asked(seed, 6)
+        serve(CopySpecProposer(config()), requests, 3, random.Random(seed))
+        for request in requests:
+            for draft, length in zip(request.drafts, request.lengths, strict=True):
+                alone = CopySpecDrafter(gamma=2, num_draft_tokens=6)
+                alone.start(request.prompt_ids)
+                output_ids = request.answer_ids[:length]
+                alone.observe(output_ids, Verdict(0, output_ids[-1]))
+                assert draft == list(alone.propose(6, [0.01] * 6).token_ids)
+                num_drafts += bool(draft)
+    assert num_drafts > 100
+
+
+def test_a_server_remembers_no_request_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "drafter=none")
+    length, used = 20_000, []
+    proposer = CopySpecProposer(config(max_length=2 * length))
+    text = numpy.arange(1000, 1000 + length, dtype=numpy.int32)
+    tracemalloc.start()
+    for number in range(40):
+        text[0] = number
+        proposer.propose([[1]], numpy.array([length]), text[None])
+        used.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert used[-1] < used[3] + 1e6
+
+
+def test_a_row_that_is_full_is_left_alone() -> None:
+    request = Asked([1, 2] * 8, [1, 2] * 2)
+    serve(CopySpecProposer(config(max_length=20)), [request], 1, random.Random(0))
+    assert request.drafts[-1] == []
+    assert all(len(draft) < 20 - 16 for draft in request.drafts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("gama=3", "unknown drafter argument 'gama'"), ("drafter=suffix,tree=true", "only chains")],
+)
+def test_what_a_proposer_refuses(
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, options)
+    with pytest.raises(OptionError, match=message):
+        CopySpecProposer(config())
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 10)), max_size=60), st.integers(1, 64))
+def test_thresholds_are_probabilities(steps: list[tuple[int, float]], num_rows: int) -> None:
+    clock = StepClock()
+    for tokens, seconds in steps:
+        clock.add(tokens, seconds)
+    thresholds = clock.thresholds(num_rows, longest=4)
+    assert len(thresholds) == 4
+    assert all(0 < least <= 1 for least in thresholds)
