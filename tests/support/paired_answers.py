@@ -53,7 +53,6 @@ def pairs_of(
     make_chooser: Callable[[], TokenChooser] = greedy,
     asked: abc.Sequence[tuple[int, ...]] | None = None,
 ) -> list[Pair]:
-    """Every prompt of `asked` answered by both arms, in order."""
     sequences = sequences_of(asked or prompts(), BUDGET, make_chooser)
     actual: list[Pair] = []
 

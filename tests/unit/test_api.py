@@ -32,7 +32,6 @@ def _seeded() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`generate` of a small model whose tokens are bytes."""
     folder = tmp_path_factory.mktemp("bytes")
     save_byte_model(folder, eos_factor=1.7)
     return partial(generate, *loaded(folder))

@@ -119,7 +119,6 @@ def test_noise_under_half_the_margin_never_changes_a_choice(
 
 
 def test_random_numbers_go_by_the_position():
-    """Whatever was chosen before, and of another model's vocabulary too."""
     flat, chooser = torch.zeros(100), sampling(seed=4)
     smaller, larger = flat[:60], torch.cat([flat, torch.full((28,), -math.inf)])
     chosen = [chooser.choose([0], flat) for _ in range(20)]

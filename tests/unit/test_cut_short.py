@@ -34,7 +34,6 @@ def note(folder: Path, run_id: str, answers: str) -> str:
 
 
 def scored(folder: Path, config: dict[str, Any], *samples: dict[str, Any]) -> None:
-    """Write a sample log, with results of this configuration beside it."""
     log = write_log(folder, [*samples], task="mt_bench")
     [path] = log.parent.glob("results_*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"config": config}))

@@ -91,8 +91,6 @@ class Ended(Exception):
 
 
 class Asked(Scripted):
-    """Looks at the evaluation, as a model may from within."""
-
     device = torch.device("cpu")
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -136,7 +134,6 @@ def test_settings_are_those_of_the_call(settings):
 
 
 def test_evaluate_alone_is_an_evaluation_as_well(settings):
-    """However a caller of it groups the tasks."""
     loaded = settings["task_manager"].load(settings["tasks"])
     for task_dict in (loaded, loaded["tasks"], {"group": loaded["tasks"]}):
         lm = Asked()

@@ -62,7 +62,6 @@ def test_two_processes_lose_and_mix_nothing(tmp_path):
 
 
 def test_kills_lose_nothing_that_was_acknowledged(tmp_path):
-    """Writers in turn, each killed somewhere in its loop."""
     path, num_kills = tmp_path / "file.jsonl", 30
     for attempt in range(num_kills):
         reading, writing = os.pipe()

@@ -39,7 +39,6 @@ def row(options: DraftOptions, doc: int, number: int, seconds: float, **counts: 
 def answered(
     folder: Path, run: plan.PlannedRun, arms: Iterable[tuple[DraftOptions, list[TurnRecord]]]
 ) -> layouts.Answered:
-    """The figures of a run whose arms drafted so."""
     for options, rows in arms:
         drafting = SPEC.drafting | asdict(options) | {"arms": ["several"]}
         write_run(folder, rows, manifest(rows[0].run_id, drafting=drafting))

@@ -199,8 +199,6 @@ def test_the_warm_up_leaves_a_devices_random_numbers_as_they_were(monkeypatch):
 
 
 class SlowLM(Scripted):
-    """A backend that reports nothing but its answers."""
-
     def __init__(self, batch_size: int = 1, **kwargs: Any) -> None:
         super().__init__()
         self.batch_size = batch_size
@@ -254,16 +252,12 @@ class _Handler(Handler):
         if server.failures:
             server.failures -= 1
             return self.send_error(503)
-        size = 7
-        if "messages" in body:
-            question = body["messages"][-1]["content"]
-            choices = [{"index": 0, "message": {"role": "assistant", "content": f"to {question}"}}]
-            size = len(question) if server.seconds else size
-        else:
-            prompts = body["prompt"]  # several together, or one
-            prompts = prompts if isinstance(prompts, list) else [prompts]
-            choices = [{"index": i, "text": f"to {text}"} for i, text in enumerate(prompts)]
-        usage = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": 12}
+        asked = body.get("prompt") or body["messages"][-1]["content"]
+        choices = [
+            {"index": index, "text": f"to {text}", "message": {"content": f"to {text}"}}
+            for index, text in enumerate(asked if isinstance(asked, list) else [asked])
+        ]
+        usage = {"prompt_tokens": len(asked), "completion_tokens": 5, "total_tokens": 12}
         reply = {"choices": choices} | server.more | ({"usage": usage} if server.usage else {})
         self.send(json.dumps(reply).encode())
 
@@ -281,7 +275,6 @@ def chatting(server: Server, options: str = "", **configured: Any) -> Any:
 
 
 def chats_with(timed: Any, texts: Sequence[str] = CONTEXTS) -> list[str]:
-    """Those to conversations in which so much was asked."""
     chats = [timed.apply_chat_template([{"role": "user", "content": text}]) for text in texts]
     return list(timed.generate_until(instances(contexts=chats), disable_tqdm=True))
 
@@ -293,9 +286,9 @@ def test_a_chat_server_reports_its_counts_or_not(server, usage, capsys):
     assert answers == [f"to {text}" for text in CONTEXTS]
     recorded = rows(answers)
     assert {row.batch_size for row in recorded} == {1}, "lm-eval asks a chat server one by one"
-    counted = {(row.counts.num_tokens, row.counts.num_prompt_tokens) for row in recorded}
-    assert counted == {(5, 7) if usage else (None, None)}
-    assert {row.counts.num_forwards for row in recorded} == {None}
+    for row, text in zip(recorded, CONTEXTS, strict=True):
+        counted = row.counts.num_tokens, row.counts.num_prompt_tokens, row.counts.num_forwards
+        assert counted == ((5, len(text), None) if usage else (None, None, None))
     assert len({row.prompt_sha256 for row in recorded}) == len(CONTEXTS)
     assert [body["max_tokens"] for body in server.bodies] == [4] + [40] * len(CONTEXTS)
     figures = tables.run_figures(recorded)["task"]["turn 1"]

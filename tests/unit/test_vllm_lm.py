@@ -48,7 +48,6 @@ def answered(lm: Any, texts: Sequence[str] = TEXTS, **settings: Any) -> list[Tur
 
 
 def check(recorded: list[TurnRecord]) -> None:
-    """Every token is of the model's own or of a draft of ours, and every copy has its place."""
     for row in recorded:
         check_counts(row)
         assert row.counts.drafts == counts_by_source(row.attempts)
@@ -220,7 +219,6 @@ def test_answers_are_taken_up_whole_and_in_their_own_request(
 
 
 def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the paper's rule, which goes by the context alone."""
     monkeypatch.setenv(VARIABLE, "drafter=copyspec,gamma=2,num_draft_tokens=6")
     num_drafts = 0
     for seed in range(20):
