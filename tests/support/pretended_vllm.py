@@ -90,23 +90,17 @@ class LLM:
     def _output(self, request: Asked, name: str, is_drafting: bool) -> Any:
         drafted, accepted = ([each[at] for each in request.verified] for at in (0, 1))
         metrics = SimpleNamespace(per_step_drafted=drafted, per_step_accepted=accepted)
-        token_ids = request.output_ids[: request.stop]
-        answer = SimpleNamespace(
-            text=self._tokenizer.decode(token_ids),
-            token_ids=token_ids,
-            finish_reason="stop" if request.is_stopped else "length",
-            stop_reason="a string" if request.is_stopped else None,
-            # vLLM's engine counts, and does not know yet that a stop string ends the answer.
-            spec_decode_metrics=metrics if is_drafting and not request.is_stopped else None,
-        )
-        return SimpleNamespace(
-            request_id=name,
-            prompt_token_ids=request.prompt_ids,
-            num_cached_tokens=0,
-            # By a clock of its own: it has waited for 5 s, and then took 1 s and 2 s.
-            metrics=SimpleNamespace(scheduled_ts=5.0, first_token_ts=6.0, last_token_ts=8.0),
-            outputs=[answer],
-        )
+        token_ids, is_stopped = request.output_ids[: request.stop], request.is_stopped
+        answer = SimpleNamespace(text=self._tokenizer.decode(token_ids), token_ids=token_ids)
+        answer.finish_reason = "stop" if is_stopped else "length"
+        answer.stop_reason = "a string" if is_stopped else None
+        # vLLM's engine counts, and does not know yet that a stop string ends the answer.
+        answer.spec_decode_metrics = metrics if is_drafting and not is_stopped else None
+        # By a clock of its own: it has waited for 5 s, and then took 1 s and 2 s.
+        times = SimpleNamespace(scheduled_ts=5.0, first_token_ts=6.0, last_token_ts=8.0)
+        output = SimpleNamespace(request_id=name, prompt_token_ids=request.prompt_ids)
+        output.num_cached_tokens, output.metrics, output.outputs = 0, times, [answer]
+        return output
 
 
 @dataclass

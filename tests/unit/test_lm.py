@@ -303,11 +303,7 @@ PROMPT = "to be or not to be, that is the question: to be or not to"
 
 
 def garbage(folder: Path) -> None:
-    """Under names that this and earlier versions use, and folders in the place of files."""
-    for number, content in enumerate([b"", b"\xff\x00", b"{}", b'{"steps": [[]]}', b"[1e999"]):
-        file = folder / "exact_steps" / f"{number}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+    """Under the names of kernels, and folders in the place of files."""
     for path, public in FILES.items():
         (folder / public.sha256[:12] / Path(path).name).mkdir(parents=True)
     (folder / "kernels").mkdir(mode=0o700)

@@ -125,27 +125,6 @@ def test_predict_only():
     assert len(results["samples"]["mt_bench"][0]["resps"]) == 2
 
 
-def test_use_cache_resumes_in_the_middle_of_a_conversation(tmp_path):
-    class Killed(ScriptedLM):
-        def answer(self, request):
-            if (request.doc_id, request.turn) == (1, 2):
-                raise InterruptedError
-            answer = super().answer(request)
-            self.cache_hook.add_partial("generate_until", request.args, answer)
-            return answer
-
-    cache = str(tmp_path / "answers")
-    with pytest.raises(InterruptedError):
-        evaluated(Killed(EARLIER), "mt_bench", use_cache=cache)
-    resumed, again = ScriptedLM(OURS), ScriptedLM(OURS)
-    speedup = figures(resumed, "mt_bench", use_cache=cache)["speedup"]
-    for (prompt, _), (_, second) in zip(resumed.asked, QUESTIONS[1:], strict=True):
-        assert prompt.endswith(f"User: {second}\n\nAssistant:")
-    assert speedup == 10, "of the second turns alone"
-    evaluated(again, "mt_bench", use_cache=cache)
-    assert again.asked == []
-
-
 def test_cache_requests_serves_another_model(tmp_path, monkeypatch):
     monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
     first, second = ScriptedLM(), ScriptedLM()
