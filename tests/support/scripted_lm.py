@@ -21,13 +21,9 @@ def _tasks() -> TaskManager:
 def counting(**config: Any) -> dict[str, Any]:
     """A task of lm-eval's own kind: five documents to answer, without scores."""
     documents = Dataset.from_list([{"question": f"Count to {number}."} for number in range(5)])
-    task: dict[str, Any] = {
-        "task": "counting",
-        "output_type": "generate_until",
-        "metric_list": [{"metric": "bypass"}],
-    }
+    task: dict[str, Any] = {"task": "counting", "metric_list": [{"metric": "bypass"}]}
     task |= {"custom_dataset": lambda **_: {"test": documents}, "test_split": "test"}
-    task |= {"doc_to_text": "{{question}}", "doc_to_target": ""}
+    task |= {"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": ""}
     return task | {"generation_kwargs": {"until": ["."], "max_gen_toks": 4}} | config
 
 

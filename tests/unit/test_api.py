@@ -3,7 +3,6 @@
 import copy
 import gc
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from asking import generated, model_from
-from byte_model import loaded, save_byte_model
+from byte_model import loaded
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, skip_if_refused, tiny_model
 from transformers import BloomConfig, DynamicCache, MaxLengthCriteria, StoppingCriteria
 
@@ -24,17 +23,9 @@ from copyspec_eval.errors import CopySpecError, ModelError, RequestError
 TEXT = "to be or not to be, that is the question: to be or not to"
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        yield
-
-
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("bytes")
-    save_byte_model(folder, eos_factor=1.7)
-    return partial(generate, *loaded(folder))
+def ask(byte_model: Path) -> Any:
+    return partial(generate, *loaded(byte_model))
 
 
 def streamer() -> Any:

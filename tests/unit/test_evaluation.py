@@ -208,21 +208,18 @@ def test_a_spec_is_flat_and_of_one_task_as_a_key():
 
 
 def test_other_weights_under_one_name_are_another_run():
-    first, second, third, fourth = (torch.nn.Linear(1, 1, dtype=torch.float64) for _ in range(4))
-    for other in (second, third, fourth):
-        other.load_state_dict(first.state_dict())
-
-    def spec(model: Any) -> RunSpec:
+    def spec(change: float = 0.0, **buffers: int) -> RunSpec:
+        model = torch.nn.Linear(1, 1, dtype=torch.float64)
+        torch.nn.init.constant_(model.weight, 1 + change)
+        torch.nn.init.zeros_(model.bias)
+        for name, value in buffers.items():
+            model.register_buffer(name, torch.full((3,), value, dtype=torch.int8))
         lm = SimpleNamespace(model=model, world_size=1)
         return run_spec(lm, "M", {}, [], list, backend="copyspec", batch_size=1)
 
-    assert spec(first) == spec(second)
-    with torch.no_grad():
-        second.bias += 1e-9
-    assert spec(first).key() != spec(second).key()
-    for packed, value in ((third, 1), (fourth, 2)):
-        packed.register_buffer("qweight", torch.full((3,), value, dtype=torch.int8))
-    assert len({spec(model).weights for model in (first, third, fourth)}) == 3
+    assert spec() == spec()
+    others = [spec(1e-9), spec(packed=1), spec(packed=2)]
+    assert len({each.key() for each in (spec(), *others)}) == 4
 
 
 def test_packages_that_few_have_are_recorded_where_they_are(monkeypatch):

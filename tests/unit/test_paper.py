@@ -92,7 +92,6 @@ def test_tau_and_copied_share_per_turn(tmp_path):
     by_turn = of_run.board.by_turn
     assert by_turn["copied_share"].tolist() == [7 / 20, 12 / 20]
     assert by_turn["accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
-    assert by_turn["context_accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
     headers, cells, _ = layouts.gammas([of_run])
     assert "looped" in headers
     base, gamma = (dict(zip(headers, line, strict=False)) for line in cells)
