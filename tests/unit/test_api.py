@@ -132,7 +132,6 @@ def test_nothing_keeps_a_model_alive(byte_model: Path) -> None:
         ({"prompts": ["a", "b"], "streamer": object()}, "streamer is for one prompt"),
         ({"prompts": torch.tensor([1])}, "prompt 0 is of type Tensor; pass a text or a list of me"),
         ({"model": "gpt2"}, "model is a str; pass a loaded model"),
-        ({"tree": True}, "exact=False"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"max_new_token": 9}, r"unknown .* 'max_new_token' \(did you mean 'max_new_tokens'"),

@@ -257,9 +257,7 @@ def test_compare_reads_the_answers_beside_a_broken_manifest(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "run", "answers"),
-    [(turns("a")[:5], manifest("a"), "5"), ([], asked("a"), "0 of 8")],
-    ids=["number unknown", "no answer"],
+    ("rows", "run", "answers"), [(turns("a")[:5], manifest("a"), "5"), ([], asked("a"), "0 of 8")]
 )
 def test_what_is_known_of_a_run_that_was_cut_short_is_said(rows, run, answers, tmp_path):
     write_run(tmp_path, rows, run, cut_short={"a"})

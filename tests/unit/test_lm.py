@@ -320,12 +320,9 @@ def written(folder: Path) -> list[Any]:
     return [(path, path.lstat().st_mode) for path in paths]
 
 
-FILLS = {
-    "file": lambda folder: folder.write_bytes(b"\x00 no folder"),
-    "link to itself": lambda folder: folder.symlink_to(folder),
-    "garbage": garbage,
-    "no permission": no_permission,
-}
+FILLS = {"garbage": garbage, "no permission": no_permission}
+FILLS["file"] = lambda folder: folder.write_bytes(b"\x00 no folder")
+FILLS["link to itself"] = lambda folder: folder.symlink_to(folder)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,6 @@ def test_other_backends_report_the_answered_share_only():
         ([{**OURS, "baseline": None}], {}),
         ([None, OURS, EARLIER | IDENTICAL], {"speedup": 7.5, "identical": 0.5}),
     ],
-    ids=["paired", "earlier run", "not paired", "mixed"],
 )
 def test_figures_are_over_what_is_known(changes, wanted):
     assert figures(ScriptedLM(*changes), "mt_bench") == {"answered": 1, **wanted}
