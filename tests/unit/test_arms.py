@@ -29,7 +29,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import drafter_factory
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.manifest import read_manifests
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
@@ -58,7 +58,10 @@ def test_wrong_arms_are_refused(arms, message):
         parse_arms(DraftOptions(), arms)
 
 
-def test_arms_beside_a_drafter_are_refused(byte_model, tmp_path):
+def test_no_arms_without_answers_or_beside_a_drafter(byte_model, tmp_path):
+    (tmp_path / "turns.jsonl").touch()
+    with pytest.raises(DataError, match="no sample logs"):
+        read_run(tmp_path)
     with pytest.raises(OptionError, match="names the drafters; leave drafter=suffix out"):
         evaluate_into(tmp_path, byte_model, "arms=copyspec,drafter=suffix")
 

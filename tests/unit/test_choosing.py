@@ -21,19 +21,14 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.types import Draft
 
 VOCABULARY, LENGTH, SAMPLES = 5, 3, 2500
-
-WARPERS: dict[str, list[hf.LogitsProcessor]] = {
-    "temperature": [hf.TemperatureLogitsWarper(0.7)],
-    "top-p": [hf.TemperatureLogitsWarper(1.3), hf.TopPLogitsWarper(0.8)],
-    "top-k": [hf.TopKLogitsWarper(3)],
-}
+COOLER = hf.TemperatureLogitsWarper(0.7)
 
 # The model: logits of the next token given the last one.
 TABLE = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3))
 
 
-def sample(name, draft, seed):
-    sequence = Sequence([0], StopRule(LENGTH), sampling(*WARPERS[name], seed=seed))
+def sample(warpers, draft, seed):
+    sequence = Sequence([0], StopRule(LENGTH), sampling(*warpers, seed=seed))
     fixed = dict.fromkeys(("start", "observe", "finish"), lambda *given: None)
     sequence.start(SimpleNamespace(propose=lambda most, _: Draft(draft[:most]), **fixed))
     sequence.commit(Draft(), sequence.choices(Draft(), [], TABLE[:1]))
@@ -44,24 +39,28 @@ def sample(name, draft, seed):
     return tuple(sequence.output_ids)
 
 
-def target(name):
+def target(warpers):
     """The exact probability of every sequence of `LENGTH` tokens."""
     prefixes: Any = torch.arange(VOCABULARY)[:, None]
-    scores = hf.LogitsProcessorList(WARPERS[name])(prefixes, TABLE.clone())
+    scores = hf.LogitsProcessorList(warpers)(prefixes, TABLE.clone())
     table = torch.softmax(scores.double(), -1).tolist()
     sequences = itertools.product(range(VOCABULARY), repeat=LENGTH)
     return {(a, b, c): table[0][a] * table[a][b] * table[b][c] for a, b, c in sequences}
 
 
 @pytest.mark.parametrize(
-    ("name", "draft"),
-    [("temperature", ()), ("temperature", (4, 4, 4)), ("top-p", (1, 2)), ("top-k", (4, 4, 4))],
-    ids=str,
+    ("warpers", "draft"),
+    [
+        ([COOLER], ()),
+        ([COOLER], (4, 4, 4)),
+        ([hf.TemperatureLogitsWarper(1.3), hf.TopPLogitsWarper(0.8)], (1, 2)),
+        ([hf.TopKLogitsWarper(3)], (4, 4, 4)),
+    ],
 )
-def test_sampled_distribution_is_the_targets(name, draft):
+def test_sampled_distribution_is_the_targets(warpers, draft):
     """Chi-square at level 1e-4; the seeds are fixed, so the outcome is too."""
-    probabilities = target(name)
-    counts = Counter(sample(name, draft, seed) for seed in range(SAMPLES))
+    probabilities = target(warpers)
+    counts = Counter(sample(warpers, draft, seed) for seed in range(SAMPLES))
     assert all(probabilities[sequence] > 0 for sequence in counts), "an impossible token"
     # Rare sequences share one cell, so that every cell expects at least five.
     cells = {each: p for each, p in probabilities.items() if p * SAMPLES >= 5}
@@ -100,14 +99,12 @@ def test_greedy_margins_by_hand(processor, logits, wanted):
     logits=st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=8),
     token=st.integers(0, 2),
     seed=st.integers(0, 1000),
-    warpers=st.sampled_from([[], WARPERS["temperature"]]),
-    is_sampled=st.booleans(),
+    warpers=st.sampled_from([[], [COOLER]]),
+    drawn=st.booleans(),
 )
-def test_noise_under_half_the_margin_never_changes_a_choice(
-    logits, token, seed, warpers, is_sampled
-):
+def test_noise_under_half_the_margin_never_changes_a_choice(logits, token, seed, warpers, drawn):
     """The claim that near-ties rest on, for filters that keep every token or only drop some."""
-    chooser = sampling(*warpers, seed=seed) if is_sampled else greedy(*warpers)
+    chooser = sampling(*warpers, seed=seed) if drawn else greedy(*warpers)
     tensor = torch.tensor(logits)
     margin = margin_of(chooser, tensor, token)
     assert margin is not None

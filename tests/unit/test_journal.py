@@ -207,10 +207,8 @@ def cut_short(folder: Path) -> list[str]:
 
 
 def note(folder: Path, run_id: str, answers: str) -> str:
-    return (
-        f"{folder}/turns.jsonl: run {run_id} was cut short or is still running "
-        f"(answers: {answers}; results of lm-eval: none)"
-    )
+    start = f"{folder}/turns.jsonl: run {run_id} was cut short or is still running"
+    return f"{start} (answers: {answers}; results of lm-eval: none)"
 
 
 def scored(folder: Path, config: dict[str, Any], *samples: dict[str, Any]) -> None:

@@ -93,12 +93,9 @@ def test_thinking_is_cut_as_hf_cuts_it(byte_model, stock, marker):
     assert of_both(byte_model, option) != answers
 
 
-def test_long_prompts_are_cut_from_the_left(byte_model):
+def test_prompts_are_cut_from_the_left_or_begin_with_the_prefix_token(byte_model):
     answers = of_both(byte_model, "max_length=50")
     assert [row.counts.num_prompt_tokens for row in rows(answers)][2] == 10
-
-
-def test_a_prompt_without_tokens_starts_from_the_prefix_token(byte_model):
     [row] = rows(answers_of(make(CopySpecLM, byte_model), {"max_gen_toks": 3}, contexts=[""]))
     assert row.counts.num_prompt_tokens == 1
 
@@ -329,9 +326,7 @@ FILLS["link to itself"] = lambda folder: folder.symlink_to(folder)
     ("fill", "is_new_process"),
     [("no permission", False), *(pytest.param(f, True, marks=pytest.mark.slow) for f in FILLS)],
 )
-def test_a_load_and_runs_beside_any_cache_folder(
-    fill, is_new_process, byte_model, tmp_path, monkeypatch
-):
+def test_no_cache_folder_stops_a_run(fill, is_new_process, byte_model, tmp_path, monkeypatch):
     wanted, folder = through_both_doors(byte_model), tmp_path / "copyspec_eval"
     FILLS[fill](folder)
     before = written(folder)
