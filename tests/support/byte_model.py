@@ -19,10 +19,9 @@ def loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def save_byte_model(folder: Path, eos_factor: float = 1.0, hidden_size: int = 32) -> None:
-    """Save model and tokenizer; 2,048 positions. Its answers soon repeat themselves.
+    """Save model and tokenizer; 2,048 positions. Its answers repeat themselves, and do not end.
 
-    They do not end, but with an `eos_factor` of 1.7, of the EOS token's logit, after some 50 to
-    250 tokens.
+    With an `eos_factor`, of the EOS token's logit, of 1.7 they end after some 50 to 250 tokens.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -45,6 +44,5 @@ def save_byte_model(folder: Path, eos_factor: float = 1.0, hidden_size: int = 32
     shape |= {"max_position_embeddings": 2048, "initializer_range": 0.1, "bos_token_id": None}
     config = LlamaConfig(vocab_size=len(fast), **shape, **ids)
     model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        model.lm_head.weight[fast.eos_token_id] *= eos_factor
+    model.lm_head.weight.data[fast.eos_token_id] *= eos_factor
     model.save_pretrained(folder)

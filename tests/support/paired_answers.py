@@ -14,13 +14,10 @@ from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.types import Difference, DraftOptions, ExactMode, Generation
 
-BUDGET = 40
-"""Tokens of an answer."""
+BUDGET = 40  # tokens of an answer
 
 
 class Pair(NamedTuple):
-    """What `PairedEngine` gives of one sequence."""
-
     drafted: Generation
     baseline: Generation
     difference: Difference | None

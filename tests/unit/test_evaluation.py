@@ -28,8 +28,8 @@ from copyspec_eval.manifest import RunManifest, RunSpec, read_manifests, write_m
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    manager = TaskManager(include_defaults=False)
-    return {"tasks": [counting()], "task_manager": manager, "limit": 1, "bootstrap_iters": 0}
+    tasks = {"tasks": [counting()], "task_manager": TaskManager(include_defaults=False)}
+    return tasks | {"limit": 1, "bootstrap_iters": 0}
 
 
 @pytest.fixture
@@ -86,10 +86,6 @@ def test_threads_have_an_evaluation_each(make, settings, tmp_path):
         assert list(pool.map(run, [1, 3])) == [1, 3]
 
 
-class Ended(Exception):
-    """So that lm-eval does not score."""
-
-
 class Asked(Scripted):
     device = torch.device("cpu")
 
@@ -101,7 +97,7 @@ class Asked(Scripted):
         self.tasks = evaluation.task_settings({"counting", "another"})
         self.settings = evaluation.evaluation_settings()
         self.documents = [evaluation.document_number("counting", each.doc_id) for each in requests]
-        raise Ended
+        raise InterruptedError  # so that lm-eval does not score
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -114,7 +110,7 @@ def test_answers_of_all_ranks_are_counted(settings, world_size, chosen, document
     lm = Asked()
     lm._world_size = world_size
     settings |= {"tasks": [counting(repeats=3)], "limit": None, **chosen}
-    with pytest.raises(Ended):
+    with pytest.raises(InterruptedError):
         lm_eval.simple_evaluate(lm, **settings)
     assert lm.count == 3 * documents
     assert evaluation.num_answers() is None, "a model used by hand"
@@ -123,7 +119,7 @@ def test_answers_of_all_ranks_are_counted(settings, world_size, chosen, document
 def test_settings_are_those_of_the_call(settings):
     lm = Asked()
     settings |= {"samples": {"counting": [4, 1]}, "limit": None, "gen_kwargs": "top_k=3"}
-    with pytest.raises(Ended):
+    with pytest.raises(InterruptedError):
         lm_eval.simple_evaluate(lm, **settings)
     assert lm.settings["samples"] == {"counting": [4, 1]}
     assert lm.settings["gen_kwargs"] == {"top_k": 3}, "in lm-eval's own reading"
@@ -137,7 +133,7 @@ def test_evaluate_alone_is_an_evaluation_as_well(settings):
     loaded = settings["task_manager"].load(settings["tasks"])
     for task_dict in (loaded, loaded["tasks"], {"group": loaded["tasks"]}):
         lm = Asked()
-        with pytest.raises(Ended):
+        with pytest.raises(InterruptedError):
             lm_eval.evaluate(lm=lm, task_dict=task_dict, limit=2)
         assert (list(lm.tasks), lm.count, lm.settings) == (["counting"], 2, {})
 
@@ -183,8 +179,8 @@ def test_a_file_that_only_has_the_manifests_name_is_left_alone(tmp_path, content
 def test_an_entry_of_another_schema_is_left_out_and_named(tmp_path):
     write_manifest(tmp_path, replace(FIRST, run_id="good"))
     runs = json.loads((tmp_path / "manifest.json").read_text())["runs"]
-    runs += [runs[0] | {"run_id": "old", "schema_version": 1}]
-    runs += [runs[0] | {"run_id": "torn", "spec": {}}]
+    for change in ({"run_id": "old", "schema_version": 1}, {"run_id": "torn", "spec": {}}):
+        runs.append(runs[0] | change)
     (tmp_path / "manifest.json").write_text(json.dumps({"runs": runs}))
     notes: list[str] = []
     assert read_manifests(tmp_path, notes).keys() == {"good"}

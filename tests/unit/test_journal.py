@@ -10,6 +10,7 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from filelock import FileLock
@@ -124,10 +125,7 @@ def test_what_cannot_be_written_is_one_line(tmp_path):
 
 
 def test_a_file_system_without_locks_is_written_all_the_same(tmp_path, monkeypatch):
-    def no_lock(*_: object) -> None:
-        raise NotImplementedError
-
-    monkeypatch.setattr(FileLock, "acquire", no_lock)
+    monkeypatch.setattr(FileLock, "acquire", mock.Mock(side_effect=NotImplementedError))
     journal.append(tmp_path / "file", b"x")
     assert (tmp_path / "file").read_bytes() == b"x\n"
 

@@ -176,7 +176,6 @@ def test_requests_that_cannot_be_served(byte_model, settings, message):
         ("quantization_config=x", r"quantization_config='x' .* saved quantized"),
         ("tp_plan=auto", r"tp_plan='auto' is not served; pass parallelize=True"),
         ("max_memory=1GB", r"max_memory='1GB' is not read by lm-eval; pass max_memory_per_gpu or"),
-        ("max_cpu_memory=1GB", r"max_cpu_memory needs parallelize=True"),
         ("device_map=auto", r"device_map needs parallelize=True"),
         ("prefix_cache=2XB", r"prefix_cache must be a size, e\.g\. 2GB, or 0 for none, got '2XB'"),
         ("store=1", r"store must be true, false or the folder of an earlier run, got 1"),
@@ -283,7 +282,6 @@ def test_no_chat_template(byte_model, tmp_path):
     shutil.copytree(byte_model, folder, ignore=shutil.ignore_patterns("chat_template*"))
     with pytest.raises(ModelError, match=r"has no chat template; leave --apply_chat_template out"):
         make(CopySpecLM, folder).chat_template(True)
-    assert make(CopySpecLM, byte_model).chat_template(True)
 
 
 PROMPT = "to be or not to be, that is the question: to be or not to"

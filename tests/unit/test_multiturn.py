@@ -83,11 +83,8 @@ def test_what_the_caller_sets_reaches_every_turn():
 
 
 def test_other_backends_report_the_answered_share_only():
-    class Mute(ScriptedLM):
-        def answer(self, request):
-            return None if (request.doc_id, request.turn) == (0, 1) else "x"
-
-    lm = Mute()
+    lm: Any = ScriptedLM()
+    lm.answer = lambda request: None if (request.doc_id, request.turn) == (0, 1) else "x"
     assert figures(lm, "mt_bench") == {"answered": pytest.approx(5 / 6)}
     second = "User: Name a fruit.\n\nAssistant:\n\nUser: And its colour?\n\nAssistant:"
     assert lm.asked[3][0] == second
@@ -196,11 +193,8 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def test_documents_of_another_length_are_refused_on_the_rank_that_has_them():
-    class Uneven(QuestionFileTask):
-        def user_turns(self, doc):
-            return ["a"] * (2 if doc["question_id"] == 81 else 3)
-
-    task = Uneven(config())
+    task: Any = QuestionFileTask(config())
+    task.user_turns = lambda doc: ["a"] * (2 if doc["question_id"] == 81 else 3)
     task.build_all_requests(limit=1)
     with pytest.raises(DataError, match="document 1 has 3 turns, the first has 2; give every"):
         task.build_all_requests()
