@@ -123,12 +123,12 @@ def test_predict_only():
 
 def test_cache_requests_serves_another_model(tmp_path, monkeypatch):
     monkeypatch.setattr("lm_eval.caching.cache.PATH", str(tmp_path / "requests"))
-    first, second = ScriptedLM(), ScriptedLM()
-    vars(first)["generator"] = (n for n in ())  # which nothing can pickle
-    for lm, limit in ((first, None), (second, 2)):
-        evaluated(lm, "mt_bench", limit=limit, cache_requests=True, apply_chat_template=True)
-        monkeypatch.setattr(QuestionFileTask, "construct_requests", None)  # then from the cache
-        second.apply_chat_template = lambda *_, **__: "another"  # type: ignore[method-assign]
+    options = {"cache_requests": True, "apply_chat_template": True}
+    evaluated(ScriptedLM(), "mt_bench", **options)
+    monkeypatch.setattr(QuestionFileTask, "construct_requests", None)  # so they come from the cache
+    second: Any = ScriptedLM()
+    second.apply_chat_template = lambda *_, **__: "another"
+    evaluated(second, "mt_bench", limit=2, **options)
     assert len(list((tmp_path / "requests").iterdir())) == 1
     assert [prompt for prompt, _ in second.asked] == ["another"] * 4
 
