@@ -78,7 +78,8 @@ def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path,
     eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(unpenalised[1])[15]]
     GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
     assert of_both(folder, "") != unpenalised
-    evaluate_into(tmp_path / "run", folder, "drafter=none,exact=false", limit=1)
+    brief: dict[str, Any] = {"limit": 1, "gen_kwargs": "max_gen_toks=2"}
+    evaluate_into(tmp_path / "run", folder, "drafter=none,exact=false", **brief)
     [run] = read_manifests(tmp_path / "run", []).values()
     processors = run.spec.tasks["mt_redundant"]["logits_processors"]
     assert processors == ["RepetitionPenaltyLogitsProcessor"]
@@ -106,7 +107,7 @@ def test_samples_repeat_with_the_seed_and_not_with_the_drafter(byte_model):
     def sample(seed: int = 1, options: str = "gamma=1", batch_size: int = 1) -> list[str]:
         torch.manual_seed(seed)
         model = make(CopySpecLM, byte_model, options, batch_size=batch_size)
-        return [str(text) for text in answers_of(model, settings, repeats=2)]
+        return [str(text) for text in answers_of(model, settings, repeats=2, contexts=CONTEXTS[:2])]
 
     first = sample()
     assert sample(options="drafter=none") == sample(batch_size=4) == sample() == first
