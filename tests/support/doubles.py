@@ -61,7 +61,7 @@ class RecordingChooser(TokenChooser):
 
     def __init__(self) -> None:
         self.logits: dict[int, torch.Tensor] = {}
-        super().__init__(LogitsProcessorList([self._keep]), do_sample=False)  # type: ignore[list-item]
+        super().__init__(LogitsProcessorList([self._keep]), do_sample=False)
 
     def _keep(self, prefix_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         self.logits[prefix_ids.shape[1]] = logits[0].clone()

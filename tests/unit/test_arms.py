@@ -69,7 +69,7 @@ def test_no_arms_without_answers_or_beside_a_drafter(byte_model, tmp_path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, byte_model, questions):
     folder = tmp_path_factory.mktemp("arms")
-    options = {"limit": 2, "use_cache": str(folder / "answers")}
+    options: dict[str, Any] = {"limit": 2, "use_cache": str(folder / "answers")}
     with mock.patch.dict(os.environ, COPYSPEC_DATA_DIR=str(questions)):
         evaluate_into(folder / "run", byte_model, f"arms={ARMS}", **options)
         shutil.copytree(folder / "run", folder / "continued")

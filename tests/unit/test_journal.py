@@ -65,8 +65,7 @@ def test_two_processes_lose_and_mix_nothing(tmp_path):
         for writer in writers:
             writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0]
-    lines = [json.loads(line) for _, line in journal.lines(path)]
-    assert len(lines) == 600
+    assert len([*journal.lines(path)]) == 600
     for name in "ab":
         assert numbers_by(name, path) == list(range(300))
 

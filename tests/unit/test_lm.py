@@ -78,8 +78,7 @@ def test_generation_config_of_the_model_is_honoured(byte_model, stock, tmp_path,
     eos = [int(stock.tokenizer.eos_token_id), stock.tok_encode(unpenalised[1])[15]]
     GenerationConfig(repetition_penalty=1.3, eos_token_id=eos).save_pretrained(folder)
     assert of_both(folder, "") != unpenalised
-    brief: dict[str, Any] = {"limit": 1, "gen_kwargs": "max_gen_toks=2"}
-    evaluate_into(tmp_path / "run", folder, "drafter=none,exact=false", **brief)
+    evaluate_into(tmp_path / "run", folder, "exact=false", limit=1, gen_kwargs="max_gen_toks=2")
     [run] = read_manifests(tmp_path / "run", []).values()
     processors = run.spec.tasks["mt_redundant"]["logits_processors"]
     assert processors == ["RepetitionPenaltyLogitsProcessor"]
@@ -305,9 +304,8 @@ def no_permission(folder: Path) -> None:
 
 def through_both_doors(model: Path) -> list[str]:
     lm = CopySpecLM(str(model), device="cpu", dtype="float32")
-    texts = answers_of(lm, {"max_gen_toks": 12}, contexts=[PROMPT])
     [answer] = generate(loaded(model)[0], lm.tokenizer, PROMPT, max_new_tokens=12)
-    return [*map(str, texts), answer.text]
+    return [*answers_of(lm, {"max_gen_toks": 12}, contexts=[PROMPT]), answer.text]
 
 
 def written(folder: Path) -> list[Any]:
@@ -316,7 +314,7 @@ def written(folder: Path) -> list[Any]:
     return [(path, path.lstat().st_mode) for path in paths]
 
 
-FILLS = {"garbage": garbage, "no permission": no_permission}
+FILLS: dict[str, Any] = {"garbage": garbage, "no permission": no_permission}
 FILLS["file"] = lambda folder: folder.write_bytes(b"\x00 no folder")
 FILLS["link to itself"] = lambda folder: folder.symlink_to(folder)
 

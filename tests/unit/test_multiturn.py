@@ -112,7 +112,6 @@ def test_results_and_samples_of_a_paired_run():
     assert sample["arguments"][1][0].endswith("User: And its colour?\n\nAssistant:")
     assert sample["resps"] == [["reply to Name a fruit."], ["reply to And its colour?"]]
     assert json.loads(json.dumps(sample["speedup"])) == [[10, 2, 10, 10], [20, 2, 10, 10]]
-    assert sample["doc"]["category"] == "writing"
 
 
 def test_predict_only():
