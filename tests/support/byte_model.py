@@ -19,10 +19,9 @@ def loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def save_byte_model(folder: Path, eos_factor: float = 1.0, hidden_size: int = 32) -> None:
-    """Save model and tokenizer; 2,048 positions. Its answers soon repeat themselves.
+    """Save model and tokenizer; 2,048 positions. Its answers repeat themselves, and do not end.
 
-    They do not end, but with an `eos_factor` of 1.7, of the EOS token's logit, after some 50 to
-    250 tokens.
+    With an `eos_factor`, of the EOS token's logit, of 1.7 they end after some 50 to 250 tokens.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -39,20 +38,11 @@ def save_byte_model(folder: Path, eos_factor: float = 1.0, hidden_size: int = 32
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=fast.eos_token_id,
-        pad_token_id=fast.pad_token_id,
-    )
+    shape: dict[str, Any] = {"hidden_size": hidden_size, "intermediate_size": 2 * hidden_size}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    ids = {"eos_token_id": fast.eos_token_id, "pad_token_id": fast.pad_token_id}
+    shape |= {"max_position_embeddings": 2048, "initializer_range": 0.1, "bos_token_id": None}
+    config = LlamaConfig(vocab_size=len(fast), **shape, **ids)
     model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        model.lm_head.weight[fast.eos_token_id] *= eos_factor
+    model.lm_head.weight.data[fast.eos_token_id] *= eos_factor
     model.save_pretrained(folder)

@@ -13,8 +13,8 @@ from copyspec_eval.decoding.verify import verify
 from copyspec_eval.types import Draft, Verdict
 
 
-class ScriptedDrafter:
-    """Knows the model's answer to each prompt, and drafts something made from it."""
+class OracleDrafter:
+    """Knows the model's answer to each prompt: always right, past EOS and stop strings too."""
 
     def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], vocabulary: int) -> None:
         self.answers, self.vocabulary = answers, vocabulary
@@ -30,24 +30,17 @@ class ScriptedDrafter:
         """Nothing to keep."""
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        raise NotImplementedError
-
-
-class OracleDrafter(ScriptedDrafter):
-    """Always right, past EOS and stop strings too."""
-
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         return Draft(tuple(self.answer[:max_tokens]), position=0)
 
 
-class AdversarialDrafter(ScriptedDrafter):
+class AdversarialDrafter(OracleDrafter):
     """Always wrong, at the first token."""
 
     def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
         return Draft(tuple((id + 1) % self.vocabulary for id in self.answer[:max_tokens]))
 
 
-class RandomDrafter(ScriptedDrafter):
+class RandomDrafter(OracleDrafter):
     """Right for a random stretch, then wrong; of random length; sometimes empty."""
 
     kind = "partly right"
@@ -55,13 +48,8 @@ class RandomDrafter(ScriptedDrafter):
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         super().start(prompt_ids)
         source = random.Random(str(prompt_ids))
-        self.drafter = doubles.ScriptedDrafter(self.kind, self.answer, self.vocabulary, source)
-
-    def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
-        self.drafter.observe(token_ids, verdict)
-
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        return self.drafter.propose(max_tokens, thresholds)
+        drafter = doubles.ScriptedDrafter(self.kind, self.answer, self.vocabulary, source)
+        vars(self).update(observe=drafter.observe, propose=drafter.propose)
 
 
 class RandomTreeDrafter(RandomDrafter):
@@ -72,16 +60,12 @@ class RecordingChooser(TokenChooser):
     """Greedy; keeps the logits of every choice, by prefix length."""
 
     def __init__(self) -> None:
-        super().__init__(LogitsProcessorList(), do_sample=False)
         self.logits: dict[int, torch.Tensor] = {}
+        super().__init__(LogitsProcessorList([self._keep]), do_sample=False)
 
-    @property
-    def is_argmax(self) -> bool:
-        return False
-
-    def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
-        self.logits[len(prefix_ids)] = logits.clone()
-        return super().choose(prefix_ids, logits)
+    def _keep(self, prefix_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        self.logits[prefix_ids.shape[1]] = logits[0].clone()
+        return logits
 
 
 def verdict_on(draft: Draft, answer: Sequence[int]) -> Verdict:

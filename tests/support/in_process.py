@@ -1,6 +1,8 @@
 """An evaluation as `lm_eval` does it and files as it leaves them, without a process of its own."""
 
-from collections.abc import Sequence
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,14 @@ def evaluate_into(
 
 def rows_in(folder: Path) -> list[TurnRecord]:
     return [row for file in folder.glob("turns*.jsonl") for row in records.read(file, [])]
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """Within it no file grows beyond `size` bytes, as where a disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

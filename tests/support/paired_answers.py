@@ -14,13 +14,10 @@ from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.types import Difference, DraftOptions, ExactMode, Generation
 
-BUDGET = 40
-"""Tokens of an answer."""
+BUDGET = 40  # tokens of an answer
 
 
 class Pair(NamedTuple):
-    """What `PairedEngine` gives of one sequence."""
-
     drafted: Generation
     baseline: Generation
     difference: Difference | None
@@ -53,7 +50,6 @@ def pairs_of(
     make_chooser: Callable[[], TokenChooser] = greedy,
     asked: abc.Sequence[tuple[int, ...]] | None = None,
 ) -> list[Pair]:
-    """Every prompt of `asked` answered by both arms, in order."""
     sequences = sequences_of(asked or prompts(), BUDGET, make_chooser)
     actual: list[Pair] = []
 

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.machinery import ModuleSpec
+from pkgutil import resolve_name
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -36,25 +37,23 @@ class LLM:
         self.options = options
         self.wrong_after: int | None = None
         speculative = options.get("speculative_config")
-        self.llm_engine: Any = SimpleNamespace(
-            output_processor=Processor(),
-            vllm_config=SimpleNamespace(
-                speculative_config=speculative and SimpleNamespace(**speculative),
-                scheduler_config=SimpleNamespace(max_num_seqs=NUM_ROWS),
-                model_config=SimpleNamespace(dtype=torch.bfloat16, quantization=None),
-                device_config=SimpleNamespace(device_type="cpu"),
-            ),
+        settings = SimpleNamespace(
+            speculative_config=speculative and SimpleNamespace(**speculative),
+            scheduler_config=SimpleNamespace(max_num_seqs=NUM_ROWS),
+            model_config=SimpleNamespace(dtype=torch.bfloat16, quantization=None),
+            device_config=SimpleNamespace(device_type="cpu"),
         )
+        self.llm_engine: Any = SimpleNamespace(output_processor=Processor(), vllm_config=settings)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(options["model"])
         self._workers: list[Any] = []
         self._limits: dict[str, int] = {}
         if speculative and "model" in speculative:
             longest, max_length = speculative["num_speculative_tokens"], options["max_model_len"]
-            proposer = _of_name(speculative["model"])(config(longest, max_length))
+            proposer = resolve_name(speculative["model"])(config(longest, max_length))
             self._limits = {"longest": longest, "max_length": max_length}
             # Of two pipeline stages, only the last has a proposer.
             for runner in (SimpleNamespace(), SimpleNamespace(drafter=proposer)):
-                self._workers.append(_of_name(options["worker_extension_cls"])())
+                self._workers.append(resolve_name(options["worker_extension_cls"])())
                 self._workers[-1].model_runner = runner
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
@@ -70,9 +69,8 @@ class LLM:
             for request in asked:
                 request.answer_ids[self.wrong_after :] = [0]
         names = {id(request): str(number) for number, request in enumerate(asked)}
-        processor.request_states = {
-            name: SimpleNamespace(external_req_id=name) for name in names.values()
-        }
+        states = {name: SimpleNamespace(external_req_id=name) for name in names.values()}
+        processor.request_states = states
 
         def on_step(request: Asked, sampled: list[int]) -> None:
             beyond = len(request.output_ids) - (request.stop or MOST_LENGTH)
@@ -92,23 +90,17 @@ class LLM:
     def _output(self, request: Asked, name: str, is_drafting: bool) -> Any:
         drafted, accepted = ([each[at] for each in request.verified] for at in (0, 1))
         metrics = SimpleNamespace(per_step_drafted=drafted, per_step_accepted=accepted)
-        token_ids = request.output_ids[: request.stop]
-        answer = SimpleNamespace(
-            text=self._tokenizer.decode(token_ids),
-            token_ids=token_ids,
-            finish_reason="stop" if request.is_stopped else "length",
-            stop_reason="a string" if request.is_stopped else None,
-            # vLLM's engine counts, and does not know yet that a stop string ends the answer.
-            spec_decode_metrics=metrics if is_drafting and not request.is_stopped else None,
-        )
-        return SimpleNamespace(
-            request_id=name,
-            prompt_token_ids=request.prompt_ids,
-            num_cached_tokens=0,
-            # By a clock of its own: it has waited for 5 s, and then took 1 s and 2 s.
-            metrics=SimpleNamespace(scheduled_ts=5.0, first_token_ts=6.0, last_token_ts=8.0),
-            outputs=[answer],
-        )
+        token_ids, is_stopped = request.output_ids[: request.stop], request.is_stopped
+        answer = SimpleNamespace(text=self._tokenizer.decode(token_ids), token_ids=token_ids)
+        answer.finish_reason = "stop" if is_stopped else "length"
+        answer.stop_reason = "a string" if is_stopped else None
+        # vLLM's engine counts, and does not know yet that a stop string ends the answer.
+        answer.spec_decode_metrics = metrics if is_drafting and not is_stopped else None
+        # By a clock of its own: it has waited for 5 s, and then took 1 s and 2 s.
+        times = SimpleNamespace(scheduled_ts=5.0, first_token_ts=6.0, last_token_ts=8.0)
+        output = SimpleNamespace(request_id=name, prompt_token_ids=request.prompt_ids)
+        output.num_cached_tokens, output.metrics, output.outputs = 0, times, [answer]
+        return output
 
 
 @dataclass
@@ -136,21 +128,14 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         module.__spec__ = ModuleSpec(name, None)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    of_others = metadata.version
-    monkeypatch.setattr(
-        metadata, "version", lambda name: "0.8.0" if name == "vllm" else of_others(name)
-    )
+    others = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda n: "0.8.0" if n == "vllm" else others(n))
     placeholder = "lm_eval.models.vllm_causallms:VLLM"
     monkeypatch.setitem(model_registry._objs, "vllm", placeholder)
     LLM.made.clear()
     yield
     sys.modules.pop(placeholder.partition(":")[0], None)
     _materialise_placeholder.cache_clear()
-
-
-def _of_name(name: str) -> Any:
-    module, _, member = name.rpartition(".")
-    return getattr(import_module(module), member)
 
 
 def _plain(value: Any) -> Any:

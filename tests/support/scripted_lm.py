@@ -5,6 +5,7 @@ from typing import Any
 from unittest import mock
 
 import lm_eval
+from datasets import Dataset
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
@@ -17,23 +18,36 @@ def _tasks() -> TaskManager:
     return TaskManager(include_path=[tasks_dir()], include_defaults=False)
 
 
-def evaluated(lm: LM, task: str, **options: Any) -> dict[str, Any]:
-    """What lm-eval makes of a task of ours; `options` as of `simple_evaluate`."""
+def counting(**config: Any) -> dict[str, Any]:
+    """A task of lm-eval's own kind: five documents to answer, without scores."""
+    documents = Dataset.from_list([{"question": f"Count to {number}."} for number in range(5)])
+    task: dict[str, Any] = {"task": "counting", "metric_list": [{"metric": "bypass"}]}
+    task |= {"custom_dataset": lambda **_: {"test": documents}, "test_split": "test"}
+    task |= {"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": ""}
+    return task | {"generation_kwargs": {"until": ["."], "max_gen_toks": 4}} | config
+
+
+def evaluated(lm: LM, *tasks: Any, **options: Any) -> dict[str, Any]:
+    """What lm-eval makes of tasks of ours; `options` as of `simple_evaluate`."""
     settings: dict[str, Any] = {"confirm_run_unsafe_code": True, "bootstrap_iters": 0}
     with mock.patch("lm_eval.evaluator.add_env_info", return_value=None):
         results: dict[str, Any] = lm_eval.simple_evaluate(
-            lm, tasks=[task], task_manager=_tasks(), **(settings | options)
+            lm, tasks=list(tasks), task_manager=_tasks(), **(settings | options)
         )
     return results
 
 
-def figures(lm: LM, task: str, **options: Any) -> dict[str, float]:
-    """The figures of `evaluated`, without lm-eval's standard errors."""
+def figures_in(results: dict[str, Any], task: str) -> dict[str, float]:
+    """A task's figures, without lm-eval's standard errors."""
     return {
         name.removesuffix(",none"): value
-        for name, value in evaluated(lm, task, **options)["results"][task].items()
+        for name, value in results["results"][task].items()
         if name.endswith(",none") and "_stderr" not in name
     }
+
+
+def figures(lm: LM, task: str, **options: Any) -> dict[str, float]:
+    return figures_in(evaluated(lm, task, **options), task)
 
 
 class Scripted(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
@@ -59,7 +73,4 @@ class Scripted(LM):  # type: ignore[misc]  # lm-eval's classes carry no types
     def chat_template(self, chat_template: bool | str = False) -> str:
         return "scripted"
 
-    def loglikelihood(self, requests: list[Instance]) -> Any:
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
+    loglikelihood = loglikelihood_rolling = None

@@ -1,20 +1,22 @@
 """The paper's tables: their runs, and their cells computed by hand."""
 
 import shlex
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_runs import manifest, write_run
-from sample_rows import PAIRED_ROW, SPEC
+from recorded_runs import manifest, turn, write_run
+from sample_rows import SPEC
 
 from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.paper import layouts, plan, tables
 from copyspec_eval.paper.plan import Request
 from copyspec_eval.paper.tables import TABLES
-from copyspec_eval.records import TurnRecord
+from copyspec_eval.records import BaselineTurn, TurnRecord
 from copyspec_eval.redaction import shareable
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
@@ -23,45 +25,23 @@ from copyspec_eval.types import DraftCounts, DraftOptions, TurnCounts
 REQUEST = Request("org/model", Path("runs"), draft_model="org/small")
 
 
-def row(
-    run_id: str, drafter: str, doc: int, turn: int, seconds: float, **counts: Any
-) -> TurnRecord:
+def row(options: DraftOptions, doc: int, number: int, seconds: float, **counts: Any) -> TurnRecord:
     """A turn of ten tokens, which plain decoding gives in ten seconds."""
-    baseline = PAIRED_ROW.baseline
-    assert baseline is not None
     of_turn = TurnCounts(num_prompt_tokens=100, num_tokens=10, num_prefill_tokens=1, num_forwards=5)
-    drafts = counts.pop("drafts", {"context": DraftCounts(2, 20, 5)})
-    return replace(
-        PAIRED_ROW,
-        run_id=run_id,
-        task="mt_redundant_paper",
-        drafter=drafter,
-        doc_id=doc,
-        turn=turn,
-        category=("math", "writing")[doc],
-        counts=replace(of_turn, seconds=seconds, decode_seconds=seconds, drafts=drafts, **counts),
-        baseline=replace(
-            baseline,
-            counts=replace(of_turn, seconds=10.0, decode_seconds=9.0, drafts={}),
-            difference=None,
-        ),
-    )
+    counts = {"drafts": {"context": DraftCounts(2, 20, 5)}} | counts
+    plain = replace(of_turn, seconds=10.0, decode_seconds=9.0, drafts={})
+    made: dict[str, Any] = {"task": "mt_redundant_paper", "drafter": options.label}
+    made["baseline"] = BaselineTurn(plain, tuple(range(10)), difference=None)
+    made["counts"] = replace(of_turn, seconds=seconds, decode_seconds=seconds, **counts)
+    return turn(f"20260101-{options.drafter}-{options.gamma}", doc, number, **made)
 
 
 def answered(
-    folder: Path, run: plan.PlannedRun, arms: list[tuple[DraftOptions, list[TurnRecord]]]
+    folder: Path, run: plan.PlannedRun, arms: Iterable[tuple[DraftOptions, list[TurnRecord]]]
 ) -> layouts.Answered:
-    """The figures of a run whose arms drafted so."""
-    manifests = [
-        manifest(
-            rows[0].run_id,
-            drafting=SPEC.drafting
-            | {name: getattr(options, name) for name in options.__slots__}
-            | {"arms": ["several"]},
-        )
-        for options, rows in arms
-    ]
-    write_run(folder, [row for _, rows in arms for row in rows], *manifests)
+    for options, rows in arms:
+        drafting = SPEC.drafting | asdict(options) | {"arms": ["several"]}
+        write_run(folder, rows, manifest(rows[0].run_id, drafting=drafting))
     return layouts.Answered(run, folder, leaderboard([read_recorded(folder)]))
 
 
@@ -76,11 +56,11 @@ def test_the_draft_model_alone_and_behind_copying(tmp_path):
         ("copyspec", 5): ({1: (4.0, 1.0), 2: (2.0, 2.0)}, both),
     }
     arms = []
-    for number, ((drafter, gamma), (by_turn, drafts)) in enumerate(seconds.items()):
+    for (drafter, gamma), (by_turn, drafts) in seconds.items():
         options = DraftOptions(drafter, gamma=gamma, draft_model="org/small", delta=3)
         rows = [
-            row(f"20260101-a-{number}", options.label, doc, turn, taken[doc], drafts=drafts)
-            for turn, taken in by_turn.items()
+            row(options, doc, number, taken[doc], drafts=drafts)
+            for number, taken in by_turn.items()
             for doc in (0, 1)
         ]
         arms.append((options, rows))
@@ -102,22 +82,16 @@ def test_the_draft_model_alone_and_behind_copying(tmp_path):
 def test_tau_and_copied_share_per_turn(tmp_path):
     """Turn 1: 5 + 2 of 20 tokens in 2 + 1 attempts; turn 2: 8 + 4 of 20 in 1 + 2."""
     [run] = TABLES["gamma"].runs(REQUEST)
-    drafts = {
-        (0, 1): DraftCounts(2, 20, 5),
-        (1, 1): DraftCounts(1, 10, 2),
-        (0, 2): DraftCounts(1, 10, 8),
-        (1, 2): DraftCounts(2, 20, 4),
-    }
+    drafts = {(0, 1): (2, 20, 5), (1, 1): (1, 10, 2), (0, 2): (1, 10, 8), (1, 2): (2, 20, 4)}
     options = DraftOptions("copyspec", gamma=2)
     rows = [
-        row("20260101-a", "copyspec", doc, turn, 5.0, drafts={"context": counts})
-        for (doc, turn), counts in drafts.items()
+        row(options, *place, 5.0, drafts={"context": DraftCounts(*counts)})
+        for place, counts in drafts.items()
     ]
     of_run = answered(tmp_path, run, [(options, rows)])
     by_turn = of_run.board.by_turn
     assert by_turn["copied_share"].tolist() == [7 / 20, 12 / 20]
     assert by_turn["accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
-    assert by_turn["context_accepted_per_attempt"].tolist() == pytest.approx([7 / 3, 4.0])
     headers, cells, _ = layouts.gammas([of_run])
     assert "looped" in headers
     base, gamma = (dict(zip(headers, line, strict=False)) for line in cells)
@@ -128,11 +102,12 @@ def test_tau_and_copied_share_per_turn(tmp_path):
 
 def test_prompt_lengths_share_out_the_turns(tmp_path):
     run, _ = TABLES["categories"].runs(REQUEST)
+    options = DraftOptions("copyspec")
     rows = [
-        row("20260101-a", "copyspec", doc, turn, 5.0 / turn, num_prompt_tokens=length)
-        for doc, turn, length in ((0, 1, 100), (1, 1, 128), (0, 2, 3000), (1, 2, 200))
+        row(options, doc, number, 5.0 / number, num_prompt_tokens=length)
+        for doc, number, length in ((0, 1, 100), (1, 1, 128), (0, 2, 3000), (1, 2, 200))
     ]
-    table = layouts.context_lengths([answered(tmp_path, run, [(DraftOptions("copyspec"), rows)])])
+    table = layouts.context_lengths([answered(tmp_path, run, [(options, rows)])])
     assert [line[:4] for line in table.rows] == [
         ["0 to 127", "1", "1.00", "2.00"],
         ["128 to 255", "2", "1.00", "2.67"],
@@ -150,8 +125,7 @@ def test_every_table_has_a_plan(name, capsys):
     for line, (model, run) in zip(commands, models, strict=True):
         start = f"copyspec-eval run --model copyspec --model_args pretrained=org/{model}"
         assert line.startswith(start)
-        assert f"--tasks {run.task}" in line
-        assert "--limit 8" in line
+        assert {("--tasks", run.task), ("--limit", "8")} <= {*pairwise(line.split())}
     tokens = 2 * sum(run.num_tokens(replace(REQUEST, limit=8)) for run in runs)
     assert estimate == f"# about {tokens / 36000:.1f} hours at 10 tokens/s"
     words = [shareable(line).split() for line in commands]
@@ -161,23 +135,21 @@ def test_every_table_has_a_plan(name, capsys):
 
 
 def test_options_reach_every_command(capsys):
-    command = ["paper", "gamma", "--model", "M", "--plan", "--gen-kwargs", "max_gen_toks=30"]
-    command += ["--system-instruction", "Be brief.", "--template", "qwen-7b-chat", "--base"]
+    options = {"--gen_kwargs": "max_gen_toks=30", "--system_instruction": "Be brief."}
+    command = ["paper", "gamma", "--model", "M", "--plan", "--template", "qwen-7b-chat", "--base"]
+    for name, value in options.items():
+        command += [name.replace("_", "-"), value]
     assert main([*command, "--tasks", "mbpp_evalplus_paper", "humaneval_evalplus_paper"]) == 0
     *commands, _ = map(shlex.split, capsys.readouterr().out.splitlines())
     tasks = [words[words.index("--tasks") + 1] for words in commands]
     assert tasks == ["mbpp_evalplus_paper", "humaneval_evalplus_paper"]
     for words in commands:
         assert "--apply_chat_template" not in words
-        for name, value in {
-            "--gen_kwargs": "max_gen_toks=30",
-            "--system_instruction": "Be brief.",
-            "--metadata": '{"template": "qwen-7b-chat"}',
-        }.items():
+        for name, value in (options | {"--metadata": '{"template": "qwen-7b-chat"}'}).items():
             assert words[words.index(name) + 1] == value
 
 
-def test_samples_are_the_papers():
+def test_samples_are_the_papers_and_tables_share_runs():
     runs = {run.task: run for run in TABLES["main"].runs(REQUEST)}
     assert runs["gsm8k_self_correction_paper"].num_documents(REQUEST) == 104
     assert runs["cnn_dailymail_extractive_paper"].num_documents(REQUEST) == 101
@@ -186,39 +158,33 @@ def test_samples_are_the_papers():
     assert not chats["mt_redundant_paper"], "FastChat's template is the prompt"
     assert chats["gsm8k_self_correction_paper"]
     assert all("prefix_cache=0" in run.command(REQUEST)[4] for run in runs.values())
+    names = {name: {run.name for run in table.runs(REQUEST)} for name, table in TABLES.items()}
+    assert names["categories"] <= names["main"]
+    assert not (names["gamma"] | names["copied-tokens"]) & names["main"]
+    assert len(names["draft-model"]) == 3
 
 
-def test_tables_that_need_the_same_run_share_it():
-    names = {run.name for run in TABLES["main"].runs(REQUEST)}
-    assert {run.name for run in TABLES["categories"].runs(REQUEST)} <= names
-    [gammas], [copied] = TABLES["gamma"].runs(REQUEST), TABLES["copied-tokens"].runs(REQUEST)
-    assert not {gammas.name, copied.name} & names
-    assert len({run.name for run in TABLES["draft-model"].runs(REQUEST)}) == 3
-
-
-def test_wrong_requests_are_refused():
-    with pytest.raises(OptionError, match=r"unknown table of the paper 'gama' \(did you mean 'gam"):
-        tables.table_named("gama", REQUEST)
-    with pytest.raises(OptionError, match="--limit must be at least 1, got 0"):
-        tables.table_named("gamma", replace(REQUEST, limit=0))
+@pytest.mark.parametrize(
+    ("table", "changes", "message"),
+    [
+        ("gama", {}, r"unknown table of the paper 'gama' \(did you mean 'gamma'\?\)"),
+        ("gamma", {"limit": 0}, "--limit must be at least 1, got 0"),
+        ("gamma", {"tasks": ["mbpp"]}, "unknown task of the paper 'mbpp'"),
+        ("self-correction", {"tasks": ["mt_bench_paper"]}, "gsm8k_self.* alone; leave --tas"),
+        ("draft-model", {"draft_model": None}, "needs a draft model; give --draft-model NAME"),
+    ],
+)
+def test_wrong_requests_are_refused(table, changes, message):
+    with pytest.raises(OptionError, match=message):
+        tables.table_named(table, replace(REQUEST, **changes))
     with pytest.raises(OptionError, match=r"--tokens-per-second must be positive, got 0\.0"):
         tables.planned(TABLES["gamma"], [REQUEST], 0.0)
-    with pytest.raises(OptionError, match=r"unknown task of the paper 'mbpp'"):
-        tables.table_named("gamma", replace(REQUEST, tasks=["mbpp"]))
-    with pytest.raises(OptionError, match="is of gsm8k_self_correction_paper alone; leave --tas"):
-        tables.table_named("self-correction", replace(REQUEST, tasks=["mt_bench_paper"]))
-    with pytest.raises(OptionError, match="needs a draft model; give --draft-model NAME"):
-        tables.table_named("draft-model", replace(REQUEST, draft_model=None))
 
 
-def test_a_folder_with_another_run_is_refused(tmp_path):
+def test_a_folder_whose_command_cannot_be_read_is_refused(tmp_path):
     request = replace(REQUEST, out=tmp_path)
-    runs = TABLES["gamma"].runs(request)
-    folder = runs[0].folder(request)
-    folder.mkdir(parents=True)
-    (folder / "command.json").write_text("[]")
-    with pytest.raises(DataError, match=r"has a run of another command .* give another --out"):
-        plan.make(runs, request)
-    (folder / "command.json").write_text("[")
+    [run] = TABLES["gamma"].runs(request)
+    run.folder(request).mkdir()
+    (run.folder(request) / "command.json").write_text("[")
     with pytest.raises(DataError, match=r"cannot be read .* remove the folder"):
-        plan.make(runs, request)
+        plan.make([run], request)
