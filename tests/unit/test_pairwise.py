@@ -60,16 +60,13 @@ def test_both_orders_are_judged_and_counted_as_fastchat_does(runs, capsys):
         printed = capsys.readouterr().out
         assert judge(runs, server) == 0
         assert sum(server.asked.values()) == 12, "nothing twice"
-    rows = [line.split("|")[1:-1] for line in printed.splitlines()[2:]]
-    assert [[cell.strip() for cell in row] for row in rows] == [
+    assert [line.replace("|", " ").split() for line in printed.splitlines()[2:]] == [
         ["mt_redundant", "1", "3", "0", "2", "0", "1", "83.3%"],
         ["mt_redundant", "2", "3", "0", "1", "0", "2", "66.7%"],
     ]
     capsys.readouterr()
-    names = Namespace(
-        input_file=str(file_of(runs[0])), model_list=None, baseline_model=None, bench_name=""
-    )
-    show_result.display_result_pairwise(names)
+    names = {"model_list": None, "baseline_model": None, "bench_name": ""}
+    show_result.display_result_pairwise(Namespace(input_file=str(file_of(runs[0])), **names))
     shown = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("good"))
     assert shown.split()[1:4] == ["3", "0", "3"]
     assert float(shown.split()[-1]) == 0.75
@@ -78,9 +75,8 @@ def test_both_orders_are_judged_and_counted_as_fastchat_does(runs, capsys):
 def test_references_are_shown_where_they_hold(runs):
     with JudgeServer(prefers_good) as server:
         judge(runs, server)
-        math = {prompt for prompt in server.asked if "Q2" in prompt}
-        assert {"|ref R1" in prompt for prompt in math if "|R2|" not in prompt} == {True}
-        assert not any("ref" in prompt for prompt in math if "|R2|" in prompt)
+        math = [prompt for prompt in server.asked if "Q2" in prompt]
+        assert ["ref R1" in prompt for prompt in math] == ["|R2|" not in p for p in math]
         judge(runs, server, "--all-references")
         assert any("|ref R1, R2" in prompt for prompt in server.asked)
     assert file_of(runs[0]).with_name("org__judge_pair-all-references-bad.jsonl").exists()
@@ -90,44 +86,35 @@ def test_what_has_no_verdict_is_asked_again(runs, capsys):
     def at_first(prompt: str, times: int) -> Reply:
         if "Q2" in prompt and times <= 3:
             return Reply("I cannot say.")
-        if "Q3" in prompt and times == 1:
-            return Reply("busy", 500)
         return prefers_good(prompt, times)
 
     with JudgeServer(at_first) as server:
         assert judge(runs, server) == 1
-        printed = capsys.readouterr().out
-        assert "- no verdict in 3 judgements: mt_redundant 2 turn 1" in printed
-        assert "- HTTP 500: busy: mt_redundant 3 turn 1, mt_redundant 3 turn 2" in printed
-        for _ in range(3):
-            code = judge(runs, server)
-        assert code == 0
+        assert "- no verdict in 3 judgements: mt_redundant 2 turn 1" in capsys.readouterr().out
+        assert judge(runs, server) == 0
 
 
-def test_verdicts_on_other_answers_are_refused(runs, capsys):
+@pytest.mark.parametrize(
+    "change", [{"g1_user_prompt": "another"}, {"model_1": "other"}, {"question_id": 9}], ids=str
+)
+def test_verdicts_on_other_answers_are_refused(change, runs, capsys):
     with JudgeServer(prefers_good) as server:
         assert judge(runs, server) == 0
-        file = file_of(runs[0])
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        for change in ({"g1_user_prompt": "another"}, {"model_1": "other"}, {"question_id": 9}):
-            file.write_text("".join(json.dumps(row | change) + "\n" for row in rows[:1]))
-            assert judge(runs, server) == 1
-            assert "move the file away" in capsys.readouterr().err
+        first, *_ = file_of(runs[0]).read_text().splitlines()
+        file_of(runs[0]).write_text(json.dumps(json.loads(first) | change))
+        assert judge(runs, server) == 1
+    assert "move the file away" in capsys.readouterr().err
 
 
-def test_references_of_no_question_are_one_line(runs, tmp_path, capsys):
+def test_what_cannot_be_compared_is_one_line(runs, tmp_path, capsys):
+    other = [{**question, "question_id": 50} for question in QUESTIONS]
+    write_conversations(runs[1] / "x", "mt_redundant", other, "bad")
     file = tmp_path / "data" / "mt_bench" / "reference_answer_gpt-4.jsonl"
-    file.write_text('{"question_id": "x", "choices": []}\n')
     with JudgeServer(prefers_good) as server:
+        assert judge((runs[0], runs[1] / "x"), server) == 1
+        assert "no question that both runs answered" in capsys.readouterr().err
+        file.write_text('{"question_id": "x", "choices": []}\n')
         assert judge(runs, server) == 1
         assert not server.asked
     error = capsys.readouterr().err
     assert f"{file}:1: question_id is 'x', not a number; copy the file again" in error
-
-
-def test_runs_of_other_questions_are_refused(runs, capsys):
-    other = [{**question, "question_id": 50} for question in QUESTIONS]
-    write_conversations(runs[1] / "x", "mt_redundant", other, "bad")
-    with JudgeServer(prefers_good) as server:
-        assert judge((runs[0], runs[1] / "x"), server) == 1
-    assert "no question that both runs answered" in capsys.readouterr().err
