@@ -1,5 +1,7 @@
-"""The programming task: its two kinds of prompts, and scores by EvalPlus."""
+"""The programming task: its data, its two kinds of prompts, and scores by EvalPlus."""
 
+import gzip
+import importlib.util
 import itertools
 import json
 import os
@@ -9,34 +11,68 @@ import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from humaneval_data import BASE, CONFIG, PLUS, TASK, write
-from hypothesis import given
-from hypothesis import strategies as st
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from sandbox_levels import WORKING
 from scripted_lm import Scripted, figures
 
 import copyspec_eval
-from copyspec_eval.errors import OptionError, SandboxError
-from copyspec_eval.harness.humaneval import HumanEvalTask, read_problems
+from copyspec_eval.errors import DataError, OptionError, SandboxError
+from copyspec_eval.harness.humaneval import HumanEvalTask, MbppTask, read_problems
 from copyspec_eval.harness.reference_prompts import stops
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import LIMITS, Outcome
 from copyspec_eval.scoring.humaneval.scores import (
     ScoredSolution,
-    as_samples,
     sanitised,
     score_all,
     score_solution,
 )
 
+TASK = "humaneval_evalplus"
+PLUS: list[dict[str, Any]] = [
+    {
+        "task_id": "HumanEval/0",
+        "prompt": "from typing import List\n\n\ndef total(n: List[int]) -> int:\n    '''Sum.'''\n",
+        "contract": "",
+        "canonical_solution": "    return sum(n)\n",
+        "entry_point": "total",
+        "base_input": [[[1, 2]], [[3]]],
+        "plus_input": [[[]], [[-1, -2]]],
+        "atol": 0,
+    },
+    {
+        "task_id": "HumanEval/1",
+        "prompt": 'def half(number: float) -> float:\n    """ Half of it. """\n',
+        "contract": "",
+        "canonical_solution": "    return number / 2\n",
+        "entry_point": "half",
+        "base_input": [[4], [0.5]],
+        "plus_input": [[3], [2**70]],
+        "atol": 1e-6,
+    },
+]
+BASE: list[dict[str, Any]] = [
+    {name: row[name] for name in ("task_id", "prompt", "canonical_solution", "entry_point")}
+    | {"test": f"def check(candidate):\n    assert candidate({given!r}) == {wanted!r}\n"}
+    for row, given, wanted in zip(PLUS, ([1, 2], 4), (3, 2), strict=True)
+]
+CONFIG: dict[str, Any] = {"task": TASK, "test_split": "test"}
 BARE = "def total(numbers):\n    return sum(numbers)"
 TOTAL = f"Of course:\n```python\n{BARE}\n```\nIt adds."
 ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
 """Right for 4 and 0.5, wrong for 3."""
+
+
+def write(folder: Path, rows: list[Any], name: str = "HumanEvalPlus.jsonl") -> Path:
+    path = folder / "humaneval" / name
+    path.parent.mkdir(exist_ok=True)
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
 
 
 def printed(command: list[Any], **variables: str) -> str:
@@ -69,18 +105,12 @@ def test_chat_scored_by_evalplus(local_data, tmp_path):
 def test_completion_of_the_base_data(local_data):
     """Without EvalPlus's tests there is no figure for them."""
     write(local_data, BASE, "HumanEval.jsonl.gz")
-    lm = Scripted("    return sum(n)\n", "    return number\n")
+    lm = Scripted("    return sum(n)\n", None)
     scores = evaluate(lm, apply_chat_template=False)
-    assert scores == {"answered": 1, "pass@1_base": 0.5}
+    assert scores == {"answered": 0.5, "pass@1_base": 0.5}
     prompt, settings = lm.asked[1]
     assert prompt == PLUS[1]["prompt"]
     assert settings["until"] == stops("humaneval")
-
-
-def test_an_answer_that_is_none_and_a_run_without_consent(local_data):
-    write(local_data, BASE, "HumanEval.jsonl.gz")
-    lm = Scripted(TOTAL, None)
-    assert evaluate(lm)["pass@1_base"] == 0.5
     with pytest.raises(ValueError, match="marked as unsafe"):
         evaluate(lm, confirm_run_unsafe_code=False)
 
@@ -215,14 +245,6 @@ def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
     assert starts == ["a", "c", "bad", "d"]
 
 
-@given(st.lists(st.tuples(st.text(), st.text())))
-def test_samples_are_one_a_line(solutions):
-    lines = as_samples(solutions).split("\n")[:-1]
-    assert [json.loads(line) for line in lines] == [
-        {"task_id": task_id, "solution": program} for task_id, program in solutions
-    ]
-
-
 @pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)])
 def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir, every):
     problems = [*read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values()]
@@ -247,3 +269,73 @@ def test_evalplus_itself_reads_the_samples(local_data, tmp_path):
         XDG_CACHE_HOME=str(tmp_path / "cache"),
     )
     assert re.findall(r"^pass@1:\s*(\S+)", output, re.MULTILINE) == ["1.000", "0.500"]
+
+
+NO_OBJECT = r"not a JSON object \(.*\); copy the file again"
+
+
+def test_the_better_file_is_taken(local_data):
+    for name in ("HumanEval.jsonl.gz", "HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
+        write(local_data, [row | {"prompt": name, "test": ""} for row in PLUS], name)
+        assert {doc["prompt"] for doc in HumanEvalTask(CONFIG).test_docs()} == {name}
+    for name in ("HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"):
+        path = write(local_data, PLUS, name)
+        assert read_problems(path) == {row["task_id"]: row for row in PLUS}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"base_input": None}, "base_input is None; give a list"),
+        ({"atol": "0"}, "atol is '0'; give a int or float"),
+        ({"prompt": 3}, "prompt is 3; give a str"),
+        ({"task_id": "HumanEval/0"}, "task_id HumanEval/0 occurs twice; remove one"),
+    ],
+)
+def test_bad_rows_are_named(local_data, row, message):
+    path = write(local_data, [PLUS[0], PLUS[1] | row])
+    with pytest.raises(DataError) as caught:
+        HumanEvalTask(CONFIG)
+    assert str(caught.value) == f"{path}:2: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("HumanEvalPlus.jsonl", b"", "the file is empty; copy it again"),
+        ("HumanEvalPlus.jsonl", b"[1]\n", f"1: {NO_OBJECT}"),
+        ("HumanEvalPlus.jsonl", b'{"a": \n', f"1: {NO_OBJECT}"),
+        ("HumanEvalPlus.jsonl", b"\xff\n", f"0: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", b"{}", f"0: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], rf"\d: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), "1: task_id is None; give a str"),
+    ],
+)
+def test_bad_files_are_named(local_data, name, content, message):
+    write(local_data, [], name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}:{message}|{name}: {message}") as caught:
+        HumanEvalTask(CONFIG)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", [HumanEvalTask, MbppTask])
+def test_missing_file(local_data, task):
+    names = rf"{task.benchmark}: none of \w+Plus\.jsonl, \w+Plus\.jsonl\.gz.* unset COPYSPEC_DATA"
+    with pytest.raises(DataError, match=names):
+        task(CONFIG)
+
+
+def test_without_local_data_evalplus_downloads(monkeypatch):
+    monkeypatch.delenv("COPYSPEC_DATA_DIR", raising=False)
+    load = Mock(return_value={row["task_id"]: row for row in PLUS})
+    monkeypatch.setattr("evalplus.data.get_human_eval_plus", load)
+    assert len(HumanEvalTask(CONFIG).test_docs()) == 2
+    load.side_effect = ConnectionError("no network")
+    with pytest.raises(DataError, match=r"^cannot download humaneval \(no network\); copy it"):
+        HumanEvalTask(CONFIG)
+
+
+def test_without_evalplus_the_remedy_is_one_line(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=r"^.*pip install 'copyspec-eval\[humaneval\]'$"):
+        HumanEvalTask(CONFIG)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from scripted_lm import Scripted, figures
 
-from copyspec_eval.errors import DataError
-from copyspec_eval.harness.humaneval import MbppTask
 from copyspec_eval.harness.reference_prompts import stops
 
 COMMON: dict[str, Any] = {"contract": "", "assertion": "", "atol": 0}
@@ -67,9 +65,3 @@ def test_prompts():
     lm = Scripted(SHARED, POLAR)
     figures(lm, "mbpp_evalplus_paper", apply_chat_template=True, predict_only=True)
     assert lm.asked[0][0].endswith("```python\n")
-
-
-def test_a_missing_file_is_named(local_data):
-    (local_data / "mbpp" / "MbppPlus.jsonl.gz").unlink()
-    with pytest.raises(DataError, match=r"mbpp: none of MbppPlus\.jsonl, MbppPlus\.jsonl\.gz is"):
-        MbppTask({"task": "mbpp_evalplus", "test_split": "test"})
