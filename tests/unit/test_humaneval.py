@@ -1,4 +1,4 @@
-"""The programming task: its data, its two kinds of prompts, and scores by EvalPlus."""
+"""The programming tasks: their data, their two kinds of prompts, and scores by EvalPlus."""
 
 import gzip
 import importlib.util
@@ -25,38 +25,52 @@ from copyspec_eval.harness.humaneval import HumanEvalTask, MbppTask, read_proble
 from copyspec_eval.harness.reference_prompts import stops
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import LIMITS, Outcome
-from copyspec_eval.scoring.humaneval.scores import (
-    ScoredSolution,
-    sanitised,
-    score_all,
-    score_solution,
-)
+from copyspec_eval.scoring.humaneval import scores
+from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_all, score_solution
 
 TASK = "humaneval_evalplus"
-PLUS: list[dict[str, Any]] = [
-    {
-        "task_id": "HumanEval/0",
-        "prompt": "from typing import List\n\n\ndef total(n: List[int]) -> int:\n    '''Sum.'''\n",
-        "contract": "",
-        "canonical_solution": "    return sum(n)\n",
-        "entry_point": "total",
-        "base_input": [[[1, 2]], [[3]]],
-        "plus_input": [[[]], [[-1, -2]]],
-        "atol": 0,
-    },
-    {
-        "task_id": "HumanEval/1",
-        "prompt": 'def half(number: float) -> float:\n    """ Half of it. """\n',
-        "contract": "",
-        "canonical_solution": "    return number / 2\n",
-        "entry_point": "half",
-        "base_input": [[4], [0.5]],
-        "plus_input": [[3], [2**70]],
-        "atol": 1e-6,
-    },
+
+
+FIELDS = ("task_id", "entry_point", "prompt", "canonical_solution")
+FIELDS += ("base_input", "plus_input", "atol")
+
+
+def problem(*values: Any) -> dict[str, Any]:
+    """The values of `FIELDS`, as EvalPlus has them."""
+    return dict(zip(FIELDS, values, strict=True)) | {"contract": "", "assertion": ""}
+
+
+PLUS = [
+    problem(
+        *("HumanEval/0", "total"),
+        "from typing import List\n\n\ndef total(n: List[int]) -> int:\n    '''Sum.'''\n",
+        "    return sum(n)\n",
+        *([[[1, 2]], [[3]]], [[[]], [[-1, -2]]], 0),
+    ),
+    problem(
+        *("HumanEval/1", "half"),
+        'def half(number: float) -> float:\n    """ Half of it. """\n',
+        "    return number / 2\n",
+        *([[4], [0.5]], [[3], [2**70]], 1e-6),
+    ),
+]
+MBPP = [
+    problem(
+        *("Mbpp/2", "similar_elements"),
+        '"""\nWrite a function to find what two tuples share.\n"""\n',
+        "\ndef similar_elements(a, b):\n    return tuple(set(a) & set(b))\n",
+        # As tuples, of which JSON has none.
+        *([[[3, 4, 5], [5, 4, 7]]], [[[], [1]], [[1, 2], [2, 1]]], 0),
+    ),
+    problem(
+        *("Mbpp/252", "convert"),
+        '"""\nWrite a function to convert complex numbers to polar ones.\n"""\n',
+        "\nimport cmath\ndef convert(z):\n    return cmath.polar(z)\n",
+        *([["(1+0j)"]], [["(3+4j)"]], 1e-6),
+    ),
 ]
 BASE: list[dict[str, Any]] = [
-    {name: row[name] for name in ("task_id", "prompt", "canonical_solution", "entry_point")}
+    {name: row[name] for name in FIELDS[:4]}
     | {"test": f"def check(candidate):\n    assert candidate({given!r}) == {wanted!r}\n"}
     for row, given, wanted in zip(PLUS, ([1, 2], 4), (3, 2), strict=True)
 ]
@@ -65,10 +79,14 @@ BARE = "def total(numbers):\n    return sum(numbers)"
 TOTAL = f"Of course:\n```python\n{BARE}\n```\nIt adds."
 ROUNDED = "```python\nimport math\n\ndef half(number):\n    return number // 2 or number / 2\n```"
 """Right for 4 and 0.5, wrong for 3."""
+SHARED = "```python\ndef similar_elements(a, b):\n    return tuple(x for x in a if x in b)\n```"
+LIST = "```python\ndef similar_elements(a, b):\n    return [1] if a == [] else a + b\n```"
+POLAR = "```python\nimport cmath\ndef convert(number):\n    return cmath.polar(number)\n```"
+REAL = "```python\ndef convert(number):\n    return (number.real, 0.0)\n```"
 
 
 def write(folder: Path, rows: list[Any], name: str = "HumanEvalPlus.jsonl") -> Path:
-    path = folder / "humaneval" / name
+    path = folder / ("humaneval" if name.startswith("Human") else "mbpp") / name
     path.parent.mkdir(exist_ok=True)
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
@@ -94,12 +112,9 @@ def test_chat_scored_by_evalplus(local_data, tmp_path):
     assert prompt.startswith("<user>Write a self-contained Python script")
     assert prompt.endswith(f"```python\n{PLUS[1]['prompt']}```<assistant>")
     assert settings == {"until": [], "do_sample": False, "max_gen_toks": 1024}
-    sanitised, raw = (
-        [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]
-        for name in ("samples.jsonl", "samples_raw.jsonl")
-    )
-    assert [row["solution"] for row in raw] == [TOTAL, ROUNDED]
-    assert sanitised[0] == {"task_id": "HumanEval/0", "solution": BARE}
+    for name, solution in (("samples.jsonl", BARE), ("samples_raw.jsonl", TOTAL)):
+        first, _ = map(json.loads, (tmp_path / "run" / name).read_text().splitlines())
+        assert first == {"task_id": "HumanEval/0", "solution": solution}
 
 
 def test_completion_of_the_base_data(local_data):
@@ -113,6 +128,29 @@ def test_completion_of_the_base_data(local_data):
     assert settings["until"] == stops("humaneval")
     with pytest.raises(ValueError, match="marked as unsafe"):
         evaluate(lm, confirm_run_unsafe_code=False)
+
+
+@pytest.mark.parametrize(
+    ("answers", "base", "plus"), [((SHARED, POLAR), 1, 1), ((LIST, REAL), 0.5, 0)]
+)
+def test_right_programs_of_mbpp_pass_and_wrong_ones_do_not(local_data, answers, base, plus):
+    """The order of what two tuples share is free, and inputs are tuples and complex numbers."""
+    write(local_data, MBPP, "MbppPlus.jsonl.gz")
+    lm = Scripted(*answers)
+    scores = figures(lm, "mbpp_evalplus", apply_chat_template=True)
+    assert (scores["pass@1_base"], scores["pass@1_plus"]) == (base, plus)
+    assert lm.asked[0][0].startswith("<user>Write a self-contained Python script")
+
+
+def test_prompts_of_mbpp(local_data):
+    write(local_data, MBPP, "MbppPlus.jsonl.gz")
+    lm = Scripted(MBPP[0]["canonical_solution"], "")
+    assert figures(lm, "mbpp_evalplus")["pass@1_base"] == 0.5
+    prompt, settings = lm.asked[0]
+    assert (prompt, settings["until"]) == (MBPP[0]["prompt"], stops("mbpp"))
+    lm = Scripted(SHARED, POLAR)
+    figures(lm, "mbpp_evalplus_paper", apply_chat_template=True, predict_only=True)
+    assert lm.asked[0][0].endswith("```python\n")
 
 
 def test_predict_only_runs_nothing(local_data, monkeypatch, tmp_path):
@@ -146,9 +184,8 @@ def test_where_right_solutions_would_count_as_wrong_nothing_is_answered(local_da
     write(local_data, PLUS)
     monkeypatch.setattr(programs, "INSTALLED", programs.INSTALLED[:1])
     lm = Scripted(TOTAL, TOTAL)
-    with pytest.raises(SandboxError, match=r"No module named 'copyspec_eval.*; install") as error:
+    with pytest.raises(SandboxError, match=r"^.*No module named 'copyspec_eval.*; install.*$"):
         evaluate(lm)
-    assert "\n" not in str(error.value)
     assert lm.asked == []
 
 
@@ -195,9 +232,8 @@ def test_other_ranks_have_files_of_their_own(local_data, monkeypatch, tmp_path):
 
 def test_a_solution_that_is_stuck():
     stuck = "def total(n):\n    if n != []: return sum(n)\n    while True:\n        try: [][0]\n"
-    stuck += "        except BaseException: pass\n"
-    expected = ScoredSolution(stuck.strip(), base=True, plus=False)
-    assert score_all([(stuck, PLUS[0])]) == [expected]
+    stuck += "        except BaseException: pass"
+    assert score_all([(stuck, PLUS[0])]) == [ScoredSolution(stuck, base=True, plus=False)]
 
 
 def test_what_is_no_solution_fails():
@@ -218,13 +254,13 @@ def test_a_worker_that_fails_is_no_silent_zero(caplog):
 
 def test_helpers_of_the_prompt_are_there_for_the_test():
     """As in HumanEval/38, whose test calls a function that the solution need not repeat."""
-    problem = BASE[0] | {
+    row = BASE[0] | {
         "prompt": "def twice(x):\n    return 2 * x\n\ndef half(x):\n    '''Undo `twice`.'''\n",
         "canonical_solution": "    return x // 2\n",
         "entry_point": "half",
         "test": "def check(candidate):\n    assert candidate(twice(3)) == 3\n",
     }
-    assert score_solution("def half(x):\n    return x // 2", problem).base
+    assert score_solution("def half(x):\n    return x // 2", row).base
 
 
 def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
@@ -241,19 +277,18 @@ def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
     assert score_all([]) == []
     monkeypatch.setattr(programs, "run", run)
     answers = [(raw, "f") for raw in ("a", "b", "c", "bad", "d")]
-    assert sanitised(answers) == ["A", "B", "C", "bad", "D"]
+    assert scores.sanitised(answers) == ["A", "B", "C", "bad", "D"]
     assert starts == ["a", "c", "bad", "d"]
 
 
 @pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)])
 def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir, every):
-    problems = [*read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values()]
-    assert len(problems) == 164
-    for problem in problems[::every]:
-        solution = problem["prompt"] + problem["canonical_solution"]
-        scored = score_solution(solution, problem)
-        assert (scored.base, scored.plus) == (True, None), problem["task_id"]
-        assert not score_solution(problem["prompt"] + "    pass\n", problem).base
+    rows = [*read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values()]
+    assert len(rows) == 164
+    for row in rows[::every]:
+        scored = score_solution(row["prompt"] + row["canonical_solution"], row)
+        assert (scored.base, scored.plus) == (True, None), row["task_id"]
+        assert not score_solution(row["prompt"] + "    pass\n", row).base
 
 
 @pytest.mark.slow
