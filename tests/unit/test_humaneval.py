@@ -31,8 +31,8 @@ from copyspec_eval.scoring.humaneval.scores import ScoredSolution, score_all, sc
 TASK = "humaneval_evalplus"
 
 
-FIELDS = ("task_id", "entry_point", "prompt", "canonical_solution")
-FIELDS += ("base_input", "plus_input", "atol")
+TEXTS = ("task_id", "entry_point", "prompt", "canonical_solution")
+FIELDS = (*TEXTS, "base_input", "plus_input", "atol")
 
 
 def problem(*values: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ MBPP = [
     ),
 ]
 BASE: list[dict[str, Any]] = [
-    {name: row[name] for name in FIELDS[:4]}
+    {name: row[name] for name in TEXTS}
     | {"test": f"def check(candidate):\n    assert candidate({given!r}) == {wanted!r}\n"}
     for row, given, wanted in zip(PLUS, ([1, 2], 4), (3, 2), strict=True)
 ]
@@ -106,8 +106,8 @@ def test_chat_scored_by_evalplus(local_data, tmp_path):
     write(local_data, PLUS)
     lm = Scripted(TOTAL, ROUNDED)
     tracker = EvaluationTracker(output_path=str(tmp_path / "run"))
-    scores = evaluate(lm, evaluation_tracker=tracker)
-    assert scores == {"answered": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
+    wanted = {"answered": 1, "pass@1_base": 1, "pass@1_plus": 0.5}
+    assert evaluate(lm, evaluation_tracker=tracker) == wanted
     prompt, settings = lm.asked[1]
     assert prompt.startswith("<user>Write a self-contained Python script")
     assert prompt.endswith(f"```python\n{PLUS[1]['prompt']}```<assistant>")
@@ -121,8 +121,8 @@ def test_completion_of_the_base_data(local_data):
     """Without EvalPlus's tests there is no figure for them."""
     write(local_data, BASE, "HumanEval.jsonl.gz")
     lm = Scripted("    return sum(n)\n", None)
-    scores = evaluate(lm, apply_chat_template=False)
-    assert scores == {"answered": 0.5, "pass@1_base": 0.5}
+    wanted = {"answered": 0.5, "pass@1_base": 0.5}
+    assert evaluate(lm, apply_chat_template=False) == wanted
     prompt, settings = lm.asked[1]
     assert prompt == PLUS[1]["prompt"]
     assert settings["until"] == stops("humaneval")
@@ -137,8 +137,8 @@ def test_right_programs_of_mbpp_pass_and_wrong_ones_do_not(local_data, answers, 
     """The order of what two tuples share is free, and inputs are tuples and complex numbers."""
     write(local_data, MBPP, "MbppPlus.jsonl.gz")
     lm = Scripted(*answers)
-    scores = figures(lm, "mbpp_evalplus", apply_chat_template=True)
-    assert (scores["pass@1_base"], scores["pass@1_plus"]) == (base, plus)
+    wanted = {"answered": 1, "pass@1_base": base, "pass@1_plus": plus}
+    assert figures(lm, "mbpp_evalplus", apply_chat_template=True) == wanted
     assert lm.asked[0][0].startswith("<user>Write a self-contained Python script")
 
 

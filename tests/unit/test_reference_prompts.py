@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 from collections import defaultdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +51,13 @@ def prompts_of(task: MultiTurnTask, tokenizer: Any, answers: Any) -> list[list[s
     return [by_document[number] for number in range(DOCUMENTS)]
 
 
-def traces_of(path: Path, tokenizer: Any) -> list[list[tuple[str, str]]]:
-    """Prompt and answer of each turn, of as many documents, from recorded token ids."""
-    by_document: dict[Any, list[tuple[str, str]]] = defaultdict(list)
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        prompt, answer = (tokenizer.decode(row[name]) for name in ("prompt_ids", "answer_ids"))
-        by_document[row["id"]].append((prompt, answer.removesuffix("<|im_end|>")))
-    return list(by_document.values())[:DOCUMENTS]
-
-
 def test_prompts_are_those_of_recorded_answers(data_dir, tokenizer):
-    traces = data_dir / "traces" / "gsm8k_self_correction__qwen2.5-7b.jsonl"
-    recorded = traces_of(traces, tokenizer)
+    file = data_dir / "traces" / "gsm8k_self_correction__qwen2.5-7b.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()[: 3 * DOCUMENTS]]
+    texts = {(row["id"], row["turn"]): tokenizer.decode(row["answer_ids"]) for row in rows}
     task = task_named("gsm8k_self_correction_paper")
-    asked = prompts_of(task, tokenizer, lambda doc, turn: recorded[doc][turn - 1][1])
-    assert asked == [[prompt for prompt, _ in turns] for turns in recorded]
+    asked = prompts_of(task, tokenizer, lambda *key: texts[key].removesuffix("<|im_end|>"))
+    assert [*chain(*asked)] == [tokenizer.decode(row["prompt_ids"]) for row in rows]
 
 
 ANSWERS = (" An answer.\n", "It stops. ### Human: and goes on", "### at the beginning", "")
@@ -89,29 +81,14 @@ def as_the_reference(template: str, questions: list[str], answers: list[str]) ->
 @pytest.mark.parametrize(
     ("name", "metadata", "template", "begins"),
     [
-        (
-            "mt_bench_paper",
-            {"pretrained": "Qwen/Qwen2.5-7B-Instruct"},
-            "qwen-7b-chat",
-            "<|im_start|>system\nYou are a",
-        ),
+        ("bench", {"pretrained": "Qwen/Qwen2.5-7B-Instruct"}, "qwen-7b-chat", "<|im_start|>system"),
         # The name in the reference's own command for Llama, whose FastChat knows no such model.
-        (
-            "mt_redundant_paper",
-            {"model": "llama3-8B-experiments-redundant-copy"},
-            "zero_shot",
-            "A chat between a curious human",
-        ),
-        (
-            "mt_bench_paper",
-            {"pretrained": "some/model", "template": "vicuna_v1.1"},
-            "vicuna_v1.1",
-            "A chat between",
-        ),
+        ("redundant", {"model": "llama3-8B-experiments-redundant-copy"}, "zero_shot", "A chat "),
+        ("bench", {"pretrained": "some/m", "template": "vicuna_v1.1"}, "vicuna_v1.1", "A chat "),
     ],
 )
 def test_conversations_are_those_of_fastchat(data_dir, tokenizer, name, metadata, template, begins):
-    task = task_named(name, metadata)
+    task = task_named(f"mt_{name}_paper", metadata)
     asked = prompts_of(task, tokenizer, lambda doc, turn: ANSWERS[(doc + turn) % len(ANSWERS)])
     for number, prompts in enumerate(asked):
         answers = [ANSWERS[(number + turn) % len(ANSWERS)] for turn in (1, 2)]
