@@ -1,6 +1,7 @@
-"""`copyspec-eval judge` against a server, with what FastChat makes of the same files."""
+"""`copyspec-eval judge` of one run, or of two, and what FastChat makes of the same files."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ QUESTIONS = [
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastchat.llm_judge.common")
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(write_judge_data(tmp_path / "data")))
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(chat, "MAX_RETRIES", 1)
 
 
 @pytest.fixture
@@ -40,8 +43,8 @@ def command(run: Path, server: JudgeServer, *more: str) -> list[str]:
     return ["judge", str(run), "--model", "org/judge", "--base-url", server.url, *more]
 
 
-def judgement_file(run: Path, task: str) -> Path:
-    return run / "fastchat" / task / "model_judgment" / "org__judge_single.jsonl"
+def judged(run: Path, task: str = "mt_redundant", kind: str = "single") -> Path:
+    return run / "fastchat" / task / "model_judgment" / f"org__judge_{kind}.jsonl"
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -73,21 +76,20 @@ def test_means_are_those_of_fastchat(run, capsys):
     printed = capsys.readouterr().out
     assert "njudged, and" not in printed
     for task in ("mt_bench", "mt_redundant"):
-        path = judgement_file(run, task)
+        file = judged(run, task)
         ours = [means(printed)[task, turn, "all"] for turn in ("1", "2", "both")]
-        assert shown_by_fastchat(path) == pytest.approx(ours, abs=0.005)
-        judged = {(row["question_id"], row["turn"]): row for row in rows(path)}
-        assert len(judged) == 8
-        assert list(judged[2, 1]) == [
+        assert shown_by_fastchat(file) == pytest.approx(ours, abs=0.005)
+        by_turn = {(row["question_id"], row["turn"]): row for row in rows(file)}
+        assert len(by_turn) == 8
+        assert list(by_turn[2, 1]) == [
             *("question_id", "model", "judge", "user_prompt"),
             *("judgment", "score", "turn", "tstamp"),
         ]
-        assert judged[2, 1]["judge"] == ["org/judge", "single-math-v1"]
-        assert judged[2, 1]["user_prompt"] == f"Q2|{task} 2.1|ref R1"
+        assert by_turn[2, 1]["judge"] == ["org/judge", "single-math-v1"]
+        assert by_turn[2, 1]["user_prompt"] == f"Q2|{task} 2.1|ref R1"
 
 
-def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(run, monkeypatch, capfd):
-    monkeypatch.setattr(chat, "MAX_RETRIES", 1)
+def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(run, capfd):
     echo = json.dumps({"error": {"message": f"limit of {KEY}"}})
     trouble = {
         "Q1|mt_bench 1.1": Reply(echo, 429),
@@ -112,7 +114,7 @@ def test_what_is_unjudged_is_no_zero_and_can_be_asked_for_again(run, monkeypatch
         _, _, unjudged = printed.out.partition("Unjudged, and in no mean: 6;")
         assert [line for line in unjudged.splitlines()[1:] if line] == [f"- {r}" for r in reasons]
         assert ("mt_bench", "1", "all") not in means(printed.out), "none of these is a score"
-        assert {row["turn"] for row in rows(judgement_file(run, "mt_bench"))} == {2}
+        assert {row["turn"] for row in rows(judged(run, "mt_bench"))} == {2}
         written = [file.read_text("utf-8") for file in run.rglob("*") if file.is_file()]
         assert not any(KEY in text for text in (printed.out, printed.err, *written))
         trouble.clear()
@@ -155,3 +157,91 @@ def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, monkeypatch, ca
     sent = [body["messages"] for body in server.requests]
     assert sorted(map(str, sent)) == sorted(map(str, wanted))
     assert len(wanted) == 160
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[Path, Path]:
+    for name in ("good", "bad"):
+        write_conversations(tmp_path / name, "mt_redundant", QUESTIONS, name)
+    return tmp_path / "good", tmp_path / "bad"
+
+
+def prefers_good(prompt: str, _: int) -> Reply:
+    """Whichever place it has; question 1 goes to the first place, turn 2 of 3 is a tie."""
+    if "Q1" in prompt:
+        return Reply("[[A]]")
+    if "Q3|R3" in prompt:
+        return Reply("[[C]]")
+    return Reply("[[A]]" if prompt.index("good") < prompt.index("bad") else "[[B]]")
+
+
+def choose(runs: tuple[Path, Path], server: JudgeServer, *more: str) -> int:
+    return main(command(runs[0], server, "--against", str(runs[1]), *more))
+
+
+def test_both_orders_are_judged_and_counted_as_fastchat_does(runs, capsys):
+    show_result = pytest.importorskip("fastchat.llm_judge.show_result")
+    with JudgeServer(prefers_good) as server:
+        assert choose(runs, server) == 0
+        printed = capsys.readouterr().out
+        assert choose(runs, server) == 0
+        assert server.asked.total() == 16, "eight pairs in both orders, and nothing twice"
+    assert [line.replace("|", " ").split() for line in printed.splitlines()[2:]] == [
+        ["mt_redundant", "1", "4", "0", "3", "0", "1", "87.5%"],
+        ["mt_redundant", "2", "4", "0", "2", "0", "2", "75.0%"],
+    ]
+    capsys.readouterr()
+    names = {"model_list": None, "baseline_model": None, "bench_name": ""}
+    file = str(judged(runs[0], kind="pair-bad"))
+    show_result.display_result_pairwise(Namespace(input_file=file, **names))
+    shown = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("good"))
+    assert shown.split()[1:4] == ["5", "0", "3"]
+    assert float(shown.split()[-1]) == 0.8125
+
+
+def test_references_are_shown_where_they_hold(runs):
+    with JudgeServer(prefers_good) as server:
+        choose(runs, server)
+        math = [prompt for prompt in server.asked if "Q2" in prompt]
+        assert ["ref R1" in prompt for prompt in math] == ["|R2|" not in p for p in math]
+        choose(runs, server, "--all-references")
+        assert any("|ref R1, R2" in prompt for prompt in server.asked)
+    assert judged(runs[0], kind="pair-all-references-bad").exists()
+
+
+def test_what_has_no_verdict_is_asked_again(runs, capsys):
+    def at_first(prompt: str, times: int) -> Reply:
+        if "Q2" in prompt and times <= 3:
+            return Reply("I cannot say.")
+        return prefers_good(prompt, times)
+
+    with JudgeServer(at_first) as server:
+        assert choose(runs, server) == 1
+        assert "- no verdict in 3 judgements: mt_redundant 2 turn 1" in capsys.readouterr().out
+        assert choose(runs, server) == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"g1_user_prompt": "another"}, {"model_1": "other"}, {"question_id": 9}], ids=str
+)
+def test_verdicts_on_other_answers_are_refused(change, runs, capsys):
+    with JudgeServer(prefers_good) as server:
+        assert choose(runs, server) == 0
+        file = judged(runs[0], kind="pair-bad")
+        file.write_text(json.dumps(rows(file)[0] | change))
+        assert choose(runs, server) == 1
+    assert "move the file away" in capsys.readouterr().err
+
+
+def test_what_cannot_be_compared_is_one_line(runs, tmp_path, capsys):
+    other = [{**question, "question_id": 50} for question in QUESTIONS]
+    write_conversations(runs[1] / "x", "mt_redundant", other, "bad")
+    file = tmp_path / "data" / "mt_bench" / "reference_answer_gpt-4.jsonl"
+    with JudgeServer(prefers_good) as server:
+        assert choose((runs[0], runs[1] / "x"), server) == 1
+        assert "no question that both runs answered" in capsys.readouterr().err
+        file.write_text('{"question_id": "x", "choices": []}\n')
+        assert choose(runs, server) == 1
+        assert not server.asked
+    error = capsys.readouterr().err
+    assert f"{file}:1: question_id is 'x', not a number; copy the file again" in error
