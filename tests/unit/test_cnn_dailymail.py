@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.models.huggingface import HFLM
-from scripted_lm import Scripted, evaluated, figures
+from scripted_lm import Scripted, evaluated
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness import reference_prompts
@@ -84,11 +84,6 @@ TEXTS = st.text(st.sampled_from(["a", "B", "7", ".", "!", '"', "'", "”", ")", 
 def test_any_part_of_the_article_is_verbatim(article, start, length):
     part = article[start : start + length]
     assert verbatim_share(part, article) == (1 if sentences(part) else 0)
-
-
-@given(TEXTS, TEXTS, TEXTS)
-def test_scores_are_shares(summary, article, highlights):
-    assert all(0 <= each <= 1 for each in score_summary(summary, article, highlights).values())
 
 
 @given(TEXTS)
@@ -216,11 +211,10 @@ def test_the_papers_task_has_rouge_as_its_code_takes_it(local_data, monkeypatch)
     assert ours["rouge1"] == scores["rouge1"]
 
 
-@pytest.mark.parametrize("predict_only", [False, True])
-def test_evaluation(local_data, predict_only):
+def test_evaluation(local_data):
     write(local_data, [ROW, ROW])
-    lm = Scripted(*["It rained on Monday. Ann was wet."] * 2)
+    results = evaluated(Scripted(*["It rained on Monday. Ann was wet."] * 2), CONFIG["task"])
+    figures = results["results"][CONFIG["task"]]
     scores = {"rouge1": 1, "rouge2": 1, "rougeL": 1, "verbatim": 0.5, "answered": 1}
-    task, options = CONFIG["task"], {"predict_only": predict_only}
-    assert figures(lm, task, **options) == ({"bypass": 999} if predict_only else scores)
-    assert evaluated(lm, task, **options)["samples"][task][1]["target"] == ROW["highlights"]
+    assert {name: figures[f"{name},none"] for name in scores} == scores
+    assert results["samples"][CONFIG["task"]][1]["target"] == ROW["highlights"]

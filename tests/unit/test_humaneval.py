@@ -318,39 +318,32 @@ def test_the_better_file_is_taken(local_data):
         assert read_problems(path) == {row["task_id"]: row for row in PLUS}
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"base_input": None}, "base_input is None; give a list"),
-        ({"atol": "0"}, "atol is '0'; give a int or float"),
-        ({"prompt": 3}, "prompt is 3; give a str"),
-        ({"task_id": "HumanEval/0"}, "task_id HumanEval/0 occurs twice; remove one"),
-    ],
-)
-def test_bad_rows_are_named(local_data, row, message):
-    path = write(local_data, [PLUS[0], PLUS[1] | row])
-    with pytest.raises(DataError) as caught:
-        HumanEvalTask(CONFIG)
-    assert str(caught.value) == f"{path}:2: {message}"
+def second(**changes: Any) -> bytes:
+    """A file whose second row is changed."""
+    return b"\n".join(json.dumps(row).encode() for row in (PLUS[0], PLUS[1] | changes))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("HumanEvalPlus.jsonl", b"", "the file is empty; copy it again"),
-        ("HumanEvalPlus.jsonl", b"[1]\n", f"1: {NO_OBJECT}"),
-        ("HumanEvalPlus.jsonl", b'{"a": \n', f"1: {NO_OBJECT}"),
-        ("HumanEvalPlus.jsonl", b"\xff\n", f"0: {NO_OBJECT}"),
-        ("HumanEval.jsonl.gz", b"{}", f"0: {NO_OBJECT}"),
-        ("HumanEval.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], rf"\d: {NO_OBJECT}"),
-        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), "1: task_id is None; give a str"),
+        ("HumanEvalPlus.jsonl", second(base_input=None), ":2: base_input is None; give a list"),
+        ("HumanEvalPlus.jsonl", second(atol="0"), ":2: atol is '0'; give a int or float"),
+        ("HumanEvalPlus.jsonl", second(prompt=3), ":2: prompt is 3; give a str"),
+        ("HumanEvalPlus.jsonl", second(task_id="HumanEval/0"), ":2: .*/0 occurs twice; remove one"),
+        ("HumanEvalPlus.jsonl", b"", ": the file is empty; copy it again"),
+        ("HumanEvalPlus.jsonl", b"[1]\n", f":1: {NO_OBJECT}"),
+        ("HumanEvalPlus.jsonl", b'{"a": \n', f":1: {NO_OBJECT}"),
+        ("HumanEvalPlus.jsonl", b"\xff\n", f":0: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", b"{}", f":0: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], rf":\d: {NO_OBJECT}"),
+        ("HumanEval.jsonl.gz", gzip.compress(b"{}", mtime=0), ":1: task_id is None; give a str"),
     ],
 )
 def test_bad_files_are_named(local_data, name, content, message):
-    write(local_data, [], name).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name}:{message}|{name}: {message}") as caught:
+    path = write(local_data, [], name)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"^{path}{message}$"):
         HumanEvalTask(CONFIG)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("task", [HumanEvalTask, MbppTask])

@@ -138,6 +138,9 @@ def test_broken_judge_data_is_one_line(tmp_path):
 
 
 def test_a_judge_that_cannot_be_asked(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written .*; free space there, or choose"):
+        judge(tmp_path / "file" / "j")
     with pytest.raises(OptionError, match="concurrency 0; give 1 or more"):
         judge(tmp_path / "j.jsonl", concurrency=0)
     for url in ("localhost:8000", "http://", "http://[", "http://h:port"):
@@ -289,12 +292,6 @@ def test_a_file_of_another_run_is_refused(change, tmp_path):
     path.write_text(json.dumps(ROW | {"score": 5} | change) + "\n")
     with pytest.raises(DataError, match=r"j\.jsonl:1: judges another answer than this run's; move"):
         judge(path)
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be written .*; free space there, or choose"):
-        judge(tmp_path / "file" / "j")
 
 
 def test_the_table_leaves_the_unjudged_out_of_its_means():
