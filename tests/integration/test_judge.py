@@ -1,17 +1,22 @@
-"""`copyspec-eval judge` of one run, or of two, and what FastChat makes of the same files."""
+"""`copyspec-eval judge` of one run, or of two; its ratings in reports, as FastChat has them."""
 
 import json
 from argparse import Namespace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from judge_server import JudgeServer, Reply, shown_by_fastchat, write_judge_data
+from recorded_runs import manifest, turn, write_run
 from run_folders import write_conversations
 
 from copyspec_eval.cli import main
-from copyspec_eval.reports import export
-from copyspec_eval.reports.runs import read_run
+from copyspec_eval.reports.conversations import read_ratings
+from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.leaderboard_forms import as_markdown, csv_files
+from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.scoring import chat, judging
 from copyspec_eval.sources import read_jsonl
 
@@ -132,8 +137,6 @@ def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, monkeypatch, ca
     write_conversations(tmp_path, "mt_bench", questions, "{{{question_id}}} {turn}\u2028")
     with JudgeServer(numbered) as server:
         assert main(command(tmp_path, server)) == 0
-    export.write_fastchat(read_run(tmp_path), tmp_path)
-    answers = common.load_model_answers(str(tmp_path / "mt_bench" / "model_answer"))["org__model"]
     templates = common.load_judge_prompts(str(folder / "judge_prompts.jsonl"))
     references = {
         row.fields["question_id"]: row.fields
@@ -148,12 +151,13 @@ def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, monkeypatch, ca
     monkeypatch.setattr(common, "chat_completion_openai", answer)
     for question in questions:
         number = question["question_id"]
+        answers = {"choices": [{"turns": [f"{{{number}}} {turn}\u2028" for turn in (1, 2)]}]}
         has_reference = question["category"] in common.NEED_REF_CATS
         for end in ("", "-multi-turn"):
             template = templates[f"single-{'math-' if has_reference else ''}v1{end}"]
             judge = common.Judge("gpt-4", template, multi_turn=bool(end))
             reference = references[number] if has_reference else None
-            common.run_judge_single(question, answers[number], judge, reference, bool(end))
+            common.run_judge_single(question, answers, judge, reference, bool(end))
     sent = [body["messages"] for body in server.requests]
     assert sorted(map(str, sent)) == sorted(map(str, wanted))
     assert len(wanted) == 160
@@ -245,3 +249,73 @@ def test_what_cannot_be_compared_is_one_line(runs, tmp_path, capsys):
         assert not server.asked
     error = capsys.readouterr().err
     assert f"{file}:1: question_id is 'x', not a number; copy the file again" in error
+
+
+SCORES = {(1, 1): 7.0, (1, 2): 5.5, (2, 1): 9.0, (2, 2): 3.0, (4, 1): 8.0}
+
+
+def ratings(scores: dict[tuple[int, int], float], **changes: Any) -> list[dict[str, Any]]:
+    """Rows of FastChat's, for the answers of `recorded`."""
+    judge = {"model": "org__model", "judge": ["gpt-4", "single-v1"], "judgment": "", "tstamp": 1.0}
+    rows = []
+    for (number, which), score in scores.items():
+        row = judge | {"question_id": number, "turn": which, "score": score}
+        rows.append(row | {"user_prompt": f"Judge: mt_bench {number}.{which}"} | changes)
+    return rows
+
+
+def write(folder: Path, rows: Iterable[dict[str, Any]], judge: str = "gpt-4_single") -> Path:
+    file = folder / "fastchat" / "mt_bench" / "model_judgment" / f"{judge}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def recorded(run: Path) -> Path:
+    """With the records of its answers to MT-Bench."""
+    rows = [
+        replace(turn("r", doc, number), category=str(question["category"]), task="mt_bench")
+        for doc, question in enumerate(QUESTIONS)
+        for number in (1, 2)
+    ]
+    return write_run(run, rows, manifest("r"))
+
+
+def test_ratings_stand_in_every_form_of_a_report_with_fastchats_means(recorded):
+    file = write(recorded, ratings(SCORES) + ratings({(4, 2): -1}))
+    write(recorded, ratings({(1, 1): 2.0}), "gpt-4_single-all-references")
+    board = leaderboard([read_recorded(recorded)])
+    by_turn = board.by_turn["rating_gpt-4"]
+    ours = [by_turn[0, 1], by_turn[0, 2], board.lines.at[0, "rating_gpt-4"]]
+    assert ours == pytest.approx([8.0, 4.25, 6.5])
+    assert shown_by_fastchat(file) == pytest.approx(ours, abs=1e-6)
+    assert board.by_category.at[(0, 1, "writing"), "rating_gpt-4"] == 7.5
+    text = as_markdown(board)
+    assert "rating by gpt-4 6.50, rating by gpt-4-all-references 2.00" in text
+    assert "| rating" in text.partition("## By turn")[2]
+    assert all("rating_gpt-4" in table.partition("\n")[0] for table in csv_files(board).values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"user_prompt": "Judge: another answer"}, {"question_id": 99}, {"turn": 3}, {"turn": 0}),
+        *({"score": 11}, {"score": "high"}, {"score": None}),
+    ],
+    ids=str,
+)
+def test_what_is_no_rating_of_these_answers_is_left_out_of_reports(recorded, changes):
+    write(recorded, ratings(SCORES) + ratings({(1, 1): 1.0}, **changes))
+    notes: list[str] = []
+    assert {(r.question_id, r.turn): r.score for r in read_ratings(recorded, notes)} == SCORES
+    [note] = notes
+    assert note.endswith("no ratings of this run's answers, left out: 1 rows")
+
+
+def test_a_run_without_samples_has_no_ratings(tmp_path):
+    write_run(tmp_path, [turn("r", 0, 1)], manifest("r"))
+    write(tmp_path, ratings(SCORES))
+    notes: list[str] = []
+    assert read_ratings(tmp_path, notes) == []
+    assert "its ratings are left out" in notes[0]

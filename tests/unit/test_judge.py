@@ -24,7 +24,6 @@ MATH = Conversation(2, "math", ("1+1?", "Why?"), ("{2}", "So."))
 WRITING = replace(MATH, category="writing")
 REFERENCE = {"choices": [{"turns": ["R1", "R2"]}]}
 KEY = "sk-secret-0123456789"
-SECONDS = chat.TIMEOUT_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -157,12 +156,10 @@ def test_a_judge_that_cannot_be_asked(monkeypatch, tmp_path):
         ChatModel("gpt-4")
 
 
+KEYS = st.sampled_from(["choices", "message", "content", "a"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["choices", "message", "content", "a"]), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner),
     max_leaves=6,
 )
 RATINGS = ["[[5]]", "[[10]]", "[[1.5]]", "[[11]]", "[[0]]", f"[[{'9' * 400}]]", "[[-3]]", "[[nan]]"]
@@ -171,16 +168,15 @@ BODIES = (
     | VALUES.map(lambda value: json.dumps(value).encode())
     | (st.sampled_from(RATINGS) | st.text(max_size=9) | VALUES).map(completion)
 )
-HEADERS = st.sampled_from(
-    [
-        *("Content-Encoding: gzip", "Content-Encoding: br", "Transfer-Encoding: chunked"),
-        *("Retry-After: nan", "Content-Type: text/html; charset=none", "Location: http://["),
-    ]
-)
+HEADERS = [
+    *("Content-Encoding: gzip", "Content-Encoding: br", "Transfer-Encoding: chunked"),
+    *("Retry-After: nan", "Content-Type: text/html; charset=none", "Location: http://["),
+]
+STATUSES = [200, 204, 301, 307, 400, 401, 429, 500, 999]
 REPLIES = st.one_of(
     st.builds(http, BODIES),
-    st.builds(http, BODIES, HEADERS),
-    st.builds(http, BODIES, status=st.sampled_from([200, 204, 301, 307, 400, 401, 429, 500, 999])),
+    st.builds(http, BODIES, st.sampled_from(HEADERS)),
+    st.builds(http, BODIES, status=st.sampled_from(STATUSES)),
     st.builds(http, BODIES, length=st.sampled_from([-1, 0, 5, 10**6, 10**30])),
     st.binary(max_size=30).map(lambda raw: Sent((raw,))),
 )
@@ -228,7 +224,7 @@ def test_a_server_that_drips_is_given_up(start, monkeypatch, tmp_path):
 def test_the_help_names_the_time_after_which_an_answer_is_given_up(capsys):
     with pytest.raises(SystemExit):
         main(["judge", "--help"])
-    assert f"over {SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
+    assert f"over {chat.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
 
 
 def test_two_judges_of_one_run_exclude_each_other(tmp_path):

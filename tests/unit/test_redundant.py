@@ -55,13 +55,10 @@ def test_second_turns_ask_for_the_first_answer_again(questions, tmp_path, capsys
         assert [row["question_id"] for row in read_questions(out)] == [5]
         assert redundant(questions, server, out) == 0
         assert sorted(server.asked.values()) == [1, 2, 2]
-    assert [(row["question_id"], row["turns"]) for row in read_questions(out)] == [
-        (number, [f"Write {number}.", f"Once more, with {number} changed."]) for number in (5, 3, 9)
-    ], "in the order of the questions"
-
-
-def test_another_files_variant_is_refused(questions, tmp_path, capsys):
-    other = write(tmp_path / "other.jsonl", "Else?")
-    with JudgeServer(again) as server:
+        assert [(row["question_id"], row["turns"]) for row in read_questions(out)] == [
+            (number, [f"Write {number}.", f"Once more, with {number} changed."])
+            for number in (5, 3, 9)
+        ], "in the order of the questions"
+        other = write(tmp_path / "other.jsonl", "Else?")
         assert redundant(questions, server, other) == 1
     assert "question 5 is of another file; give another --out" in capsys.readouterr().err

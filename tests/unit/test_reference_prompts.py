@@ -1,7 +1,6 @@
 """The tasks `*_paper` ask as the paper's own code does, character by character."""
 
 import ast
-import inspect
 import json
 from collections import defaultdict
 from itertools import chain
@@ -120,13 +119,9 @@ def test_problems_are_asked_as_evalplus_does(data_dir, tokenizer):
 
     task = task_named("humaneval_evalplus_paper")
     asked = prompts_of(task, tokenizer, lambda doc, turn: "")
-    source = inspect.getsource(__import__("evalplus.codegen", fromlist=["run_codegen"]))
-    prefixes = [
-        ast.literal_eval(line.split(" = ", 1)[1])
-        for name in ("instruction_prefix", "response_prefix")
-        for line in source.splitlines()
-        if line.startswith(f"    {name} = ")
-    ]
+    prefixes = instruction, response = reference_prompts.evalplus_prefixes()
+    assert instruction.startswith("Please provide a self-contained Python script that solves")
+    assert response.startswith("Below is a Python script with a self-contained function that")
     for doc, [prompt] in zip(task.task_docs, asked, strict=False):
         problem = doc["prompt"].strip() + "\n"
         assert prompt == make_raw_chat_prompt(problem, *prefixes, tokenizer)
