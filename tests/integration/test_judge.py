@@ -138,10 +138,8 @@ def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, monkeypatch, ca
     with JudgeServer(numbered) as server:
         assert main(command(tmp_path, server)) == 0
     templates = common.load_judge_prompts(str(folder / "judge_prompts.jsonl"))
-    references = {
-        row.fields["question_id"]: row.fields
-        for row in read_jsonl(folder / "reference_answer_gpt-4.jsonl")
-    }
+    rows = [row.fields for row in read_jsonl(folder / "reference_answer_gpt-4.jsonl")]
+    references = {row["question_id"]: row for row in rows}
     wanted: list[Any] = []
 
     def answer(model: str, conversation: Any, **_: Any) -> str:
@@ -150,9 +148,11 @@ def test_the_judge_reads_what_fastchat_sends(tmp_path, data_dir, monkeypatch, ca
 
     monkeypatch.setattr(common, "chat_completion_openai", answer)
     for question in questions:
-        number = question["question_id"]
+        number, has_reference = (
+            question["question_id"],
+            question["category"] in common.NEED_REF_CATS,
+        )
         answers = {"choices": [{"turns": [f"{{{number}}} {turn}\u2028" for turn in (1, 2)]}]}
-        has_reference = question["category"] in common.NEED_REF_CATS
         for end in ("", "-multi-turn"):
             template = templates[f"single-{'math-' if has_reference else ''}v1{end}"]
             judge = common.Judge("gpt-4", template, multi_turn=bool(end))

@@ -99,27 +99,20 @@ def test_any_output_has_a_verdict(output, gold):
 
 TASK = "gsm8k_self_correction"
 PROBLEMS = [{"question": f"What is {n} {{x}}?", "answer": f"so\n#### {n}"} for n in (3, 4, 5, 6)]
-
-
-def block(code: str) -> str:
-    return f"Here:\n```python\n{code}\n```"
-
-
-ANSWERS = {
-    3: (block("print(3)"), block("print(3)")),
-    4: (block("print(4)"), block("print(5)")),
-    5: (block("1/0"), block("print('=', 5)")),
-    6: ("six", None),
-}
+BLOCK = "Here:\n```python\n{}\n```".format
+# Right in both turns, in the first, in the last, in none.
+ANSWERS = [
+    (BLOCK("print(3)"), "Fine.", BLOCK("print(3)")),
+    (BLOCK("print(4)"), "Fine.", BLOCK("print(5)")),
+    (BLOCK("1/0"), "Fine.", BLOCK("print('=', 5)")),
+    ("six", "Fine.", None),
+]
 
 
 class Solver(Scripted):
-    """Right in both turns, in the first, in the last, in none."""
-
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[Any]:
-        self.prompt = requests[0].args[0]
-        answers = [(ANSWERS[int(gold_number(each.doc["answer"]))], each.turn) for each in requests]
-        return [{1: first, 2: "Fine.", 3: last}[turn] for (first, last), turn in answers]
+        super().generate_until(requests)
+        return [ANSWERS[each.doc_id][each.turn - 1] for each in requests]
 
 
 @pytest.fixture
@@ -143,8 +136,8 @@ def test_both_programs_are_run_and_compared(caplog):
     samples = results["samples"][TASK]
     assert [sample["acc_turn1"] for sample in samples] == [1, 1, 0, 0]
     assert [sample["acc_turn3"] for sample in samples] == [1, 0, 1, 0]
-    assert solver.prompt.startswith("User: Solve this problem")
-    assert "What is 3 {x}?" in solver.prompt
+    assert solver.asked[0][0].startswith("User: Solve this problem")
+    assert "What is 3 {x}?" in solver.asked[0][0]
     assert "programs of turn 1: 2 right, 2 no program" in caplog.messages
     assert "programs of turn 3: 2 right, 1 wrong number, 1 no program" in caplog.messages
 
