@@ -213,7 +213,7 @@ def test_an_endless_answer_is_given_up(tmp_path):
     assert {*reasons.values()} == {"an answer of over 1048576 bytes"}
 
 
-@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+@pytest.mark.parametrize("start", [b"HTTP", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_server_that_drips_is_given_up(start, monkeypatch, tmp_path):
     monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.2)
     drips = Sent((start, *([b" "] * 100)), pause=0.05)
