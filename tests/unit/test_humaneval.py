@@ -144,13 +144,12 @@ def test_right_programs_of_mbpp_pass_and_wrong_ones_do_not(local_data, answers, 
 
 def test_prompts_of_mbpp(local_data):
     write(local_data, MBPP, "MbppPlus.jsonl.gz")
-    lm = Scripted(MBPP[0]["canonical_solution"], "")
-    assert figures(lm, "mbpp_evalplus")["pass@1_base"] == 0.5
-    prompt, settings = lm.asked[0]
-    assert (prompt, settings["until"]) == (MBPP[0]["prompt"], stops("mbpp"))
     lm = Scripted(SHARED, POLAR)
+    figures(lm, "mbpp_evalplus", predict_only=True)
     figures(lm, "mbpp_evalplus_paper", apply_chat_template=True, predict_only=True)
-    assert lm.asked[0][0].endswith("```python\n")
+    (completed, settings), _, (begun, _), _ = lm.asked
+    assert (completed, settings["until"]) == (MBPP[0]["prompt"], stops("mbpp"))
+    assert begun.endswith("```python\n")
 
 
 def test_predict_only_runs_nothing(local_data, monkeypatch, tmp_path):
@@ -240,8 +239,7 @@ def test_what_is_no_solution_fails():
     solutions = ["", "a\0b", "\ud800", "(" * 5000, "import os\nos._exit(0)", "raise SystemExit"]
     solutions.append("def other(numbers):\n    return sum(numbers)")
     assert [each for each in solutions if score_solution(each, BASE[0]).base] == []
-    scored = score_all([(each, PLUS[0]) for each in solutions])
-    assert {(each.base, each.plus) for each in scored} == {(False, False)}
+    assert not any(scored.base for scored in score_all([(each, BASE[0]) for each in solutions]))
 
 
 def test_a_worker_that_fails_is_no_silent_zero(caplog):
@@ -281,7 +279,7 @@ def test_only_the_answer_that_ends_the_sanitiser_is_left_as_it_is(monkeypatch):
     assert starts == ["a", "c", "bad", "d"]
 
 
-@pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [33, pytest.param(1, marks=pytest.mark.slow)])
 def test_canonical_solutions_pass_and_empty_ones_do_not(data_dir, every):
     rows = [*read_problems(data_dir / "humaneval" / "HumanEval.jsonl.gz").values()]
     assert len(rows) == 164

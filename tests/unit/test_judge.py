@@ -182,7 +182,7 @@ REPLIES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
 def test_random_servers(count, monkeypatch):
     monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.3)
 
