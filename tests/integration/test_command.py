@@ -44,7 +44,7 @@ SHORT = ("--gen_kwargs", "max_gen_toks=24")
 
 def test_one_command_gives_answers_figures_and_records(command, monkeypatch):
     printed = command.run(*SHORT)
-    assert printed.count("tok/s") == 1, "our table follows lm-eval's"
+    assert printed.count("tokens/s") == 1, "our table follows lm-eval's"
     results = command.results()
     rows = command.rows()
     assert turns_of(rows) == EVERY_TURN

@@ -6,29 +6,16 @@ from typing import Any
 import pytest
 from lm_eval_command import Command
 
-TURNS = {
-    "mt_bench": 2,
-    "mt_redundant": 2,
-    "gsm8k_self_correction": 3,
-    "cnn_dailymail_extractive": 1,
-    "humaneval_evalplus": 1,
-}
-MORE = ("--limit", "2", "--gen_kwargs", "max_gen_toks=16", "--confirm_run_unsafe_code")
+TURNS = {"mt_bench": 2, "mt_redundant": 2, "gsm8k_self_correction": 3}
+TURNS |= {"cnn_dailymail_extractive": 1, "humaneval_evalplus": 1}
+MORE = ("--tasks", "copyspec", "--limit", "2", "--gen_kwargs", "max_gen_toks=16")
 SCORES = {
     "cnn_dailymail_extractive": {"rouge1", "rouge2", "rougeL", "verbatim"},
     "humaneval_evalplus": {"pass@1_base"},
 }
 
 
-class AllTasks(Command):
-    """The same command for the group."""
-
-    def arguments(self, *more: str, **named: str) -> list[str]:
-        words = super().arguments(*more, **named)
-        return ["copyspec" if word == "mt_redundant" else word for word in words]
-
-
-def samples_of(command: Command, task: str) -> list[tuple[Any, Any]]:
+def samples_in(command: Command, task: str) -> list[tuple[Any, Any]]:
     """Prompts and answers of every document."""
     [file] = command.output.glob(f"*/samples_{task}_*.jsonl")
     samples = map(json.loads, file.read_text().splitlines())
@@ -37,15 +24,14 @@ def samples_of(command: Command, task: str) -> list[tuple[Any, Any]]:
 
 @pytest.mark.slow
 def test_all_five_tasks_on_our_model_and_on_hf(byte_model, data_dir, tmp_path):
-    ours = AllTasks(byte_model, data_dir, tmp_path / "ours")
-    stock = AllTasks(byte_model, data_dir, tmp_path / "stock")
-    ours.run(*MORE)
-    stock.run(*MORE, model="hf", options="")
+    ours = Command(byte_model, data_dir, tmp_path / "ours")
+    stock = Command(byte_model, data_dir, tmp_path / "stock")
+    ours.run(*MORE, "--confirm_run_unsafe_code")
+    stock.run(*MORE, "--confirm_run_unsafe_code", model="hf", options="")
     for command in (ours, stock):
         results = command.results()["results"]
         for task in TURNS:
-            assert results[task]["answered,none"] >= 0
-            for score in SCORES.get(task, ()):
+            for score in {"answered"} | SCORES.get(task, set()):
                 assert 0 <= results[task][f"{score},none"] <= 1
         for name in ("samples.jsonl", "samples_raw.jsonl"):
             rows = map(json.loads, (command.output / name).read_text().splitlines())
@@ -54,6 +40,6 @@ def test_all_five_tasks_on_our_model_and_on_hf(byte_model, data_dir, tmp_path):
     assert ours.results()["config"]["copyspec"]["figures"].keys() == TURNS.keys()
     assert len(ours.rows()) == 2 * sum(TURNS.values())
     for task, turns in TURNS.items():
-        samples = samples_of(ours, task)
+        samples = samples_in(ours, task)
         assert [len(answers) for _, answers in samples] == [turns, turns]
-        assert samples == samples_of(stock, task)
+        assert samples == samples_in(stock, task)

@@ -1,14 +1,21 @@
-"""An OpenAI-compatible server in a thread that judges, fails and delays on demand."""
+"""OpenAI-compatible servers in a thread: one judges and fails on demand, one sends any bytes."""
 
 import json
+import re
+import socketserver
 import threading
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from http.server import ThreadingHTTPServer
+from io import StringIO
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from threaded_server import Handler, InThread
 
 
@@ -17,7 +24,6 @@ class Reply(NamedTuple):
 
     text: str
     status: int = 200
-    seconds: float = 0.0
 
 
 class JudgeServer(InThread, ThreadingHTTPServer):
@@ -52,40 +58,88 @@ class _Handler(Handler):
             server.asked[prompt] += 1
             server.authorization = self.headers["Authorization"]
             times = server.asked[prompt]
-        reply = server.answer(body, times)
-        time.sleep(reply.seconds)
-        message = {"role": "assistant", "content": reply.text}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        completion = {"id": "j", "object": "chat.completion", "created": 0, "model": "judge"}
-        text = json.dumps({**completion, "choices": choices})
-        self.send((text if reply.status == 200 else reply.text).encode(), reply.status)
+        text, status = server.answer(body, times)
+        if status == 200:
+            message = {"role": "assistant", "content": text}
+            text = json.dumps({"choices": [{"index": 0, "message": message}]})
+        self.send(text.encode(), status)
+
+
+class Sent(NamedTuple):
+    """Bytes that are sent in pieces, `pause` seconds before each; then the connection is closed."""
+
+    pieces: tuple[bytes, ...]
+    pause: float = 0.0
+
+
+class HostileServer(InThread):
+    """A context manager; the nth request is answered with `replies[n]`, the last one for good."""
+
+    def __init__(self, replies: Sequence[Sent]) -> None:
+        super().__init__(("127.0.0.1", 0), _RawHandler)
+        self.replies = chain(replies, repeat(replies[-1]))
+
+
+class _RawHandler(socketserver.StreamRequestHandler):
+    server: HostileServer
+
+    def handle(self) -> None:
+        length = 0
+        while (line := self.rfile.readline()).strip():
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        self.rfile.read(length)
+        reply = next(self.server.replies)
+        for piece in reply.pieces:
+            time.sleep(reply.pause)
+            self.wfile.write(piece)
+
+
+def http(body: bytes, *headers: str, status: int = 200, length: int | None = None) -> Sent:
+    """A response as HTTP has it, but for what is asked otherwise."""
+    lines = [f"HTTP/1.1 {status} So", "Content-Type: application/json", "Connection: close"]
+    if length is None or length >= 0:
+        lines.append(f"Content-Length: {len(body) if length is None else length}")
+    return Sent(("\r\n".join((*lines, *headers, "", "")).encode() + body,))
+
+
+_SINGLE = {"type": "single", "output_format": "[[rating]]"}
+_PAIRWISE = {"type": "pairwise", "output_format": "[[A]]"}
+_BOTH = "{question_1}|{answer_1}|{question_2}|{answer_2}"
+_PAIR = "{question}|{answer_a} or {answer_b}"
+_PAIRS = "{question_1}|{question_2}|{answer_a_1}, {answer_a_2} or {answer_b_1}, {answer_b_2}"
+_FIRST, _ALL = "|ref {ref_answer_1}", "|ref {ref_answer_1}, {ref_answer_2}"
+_KINDS = {
+    "single-v1": ("{question}|{answer}", _SINGLE),
+    "single-math-v1": ("{question}|{answer}" + _FIRST, _SINGLE),
+    "single-v1-multi-turn": (_BOTH, _SINGLE),
+    "single-math-v1-multi-turn": (_BOTH + _ALL, _SINGLE),
+    "pair-v2": (_PAIR, _PAIRWISE),
+    "pair-math-v1": (_PAIR + _FIRST, _PAIRWISE),
+    "pair-v2-multi-turn": (_PAIRS, _PAIRWISE),
+    "pair-math-v1-multi-turn": (_PAIRS + _ALL, _PAIRWISE),
+}
+PROMPTS: list[dict[str, str]] = [
+    {"name": name, "system_prompt": f"Be {name}.", "prompt_template": text} | kind
+    for name, (text, kind) in _KINDS.items()
+]
+_REFERENCES = [{"question_id": 2, "choices": [{"index": 0, "turns": ["R1", "R2"]}]}]
 
 
 def write_judge_data(folder: Path) -> Path:
-    """Made-up prompts and a reference answer, laid out as in `COPYSPEC_DATA_DIR`."""
-    single, both = "{question}|{answer}", "{question_1}|{answer_1}|{question_2}|{answer_2}"
-    pair = "{question}|{answer_a} or {answer_b}"
-    pairs = "{question_1}|{question_2}|{answer_a_1}, {answer_a_2} or {answer_b_1}, {answer_b_2}"
-    rating = {"type": "single", "output_format": "[[rating]]"}
-    choice = {"type": "pairwise", "output_format": "[[A]]"}
-    first, all_references = "|ref {ref_answer_1}", "|ref {ref_answer_1}, {ref_answer_2}"
-    kinds = {
-        "single-v1": (single, rating),
-        "single-math-v1": (single + first, rating),
-        "single-v1-multi-turn": (both, rating),
-        "single-math-v1-multi-turn": (both + all_references, rating),
-        "pair-v2": (pair, choice),
-        "pair-math-v1": (pair + first, choice),
-        "pair-v2-multi-turn": (pairs, choice),
-        "pair-math-v1-multi-turn": (pairs + all_references, choice),
-    }
-    prompts = [
-        {"name": name, "system_prompt": f"Be {name}.", "prompt_template": user} | kind
-        for name, (user, kind) in kinds.items()
-    ]
-    references = [{"question_id": 2, "choices": [{"index": 0, "turns": ["R1", "R2"]}]}]
+    """`PROMPTS` and a reference answer, laid out as in `COPYSPEC_DATA_DIR`."""
     (folder / "mt_bench").mkdir(parents=True)
-    for name, rows in (("judge_prompts", prompts), ("reference_answer_gpt-4", references)):
+    for name, rows in (("judge_prompts", PROMPTS), ("reference_answer_gpt-4", _REFERENCES)):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / "mt_bench" / f"{name}.jsonl").write_text(text)
     return folder
+
+
+def shown_by_fastchat(file: Path) -> list[float]:
+    """Means of turn 1, turn 2 and both, as FastChat's `show_result` prints them of a file."""
+    show_result = pytest.importorskip("fastchat.llm_judge.show_result")
+    named = {"bench_name": "mt_bench", "judge_model": "", "model_list": None}
+    with redirect_stdout(StringIO()) as printed:
+        show_result.display_result_single(Namespace(input_file=str(file), **named))
+    means = re.findall(r"^org__model .*?(\S+)$", printed.getvalue(), re.M)
+    return [float(mean) for mean in means]

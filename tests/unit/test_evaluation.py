@@ -171,7 +171,7 @@ def test_earlier_runs_are_kept(tmp_path):
 def test_a_file_that_only_has_the_manifests_name_is_left_alone(tmp_path, content):
     path = tmp_path / "manifest.json"
     path.write_text(content)
-    with pytest.raises(DataError, match=r"manifest.json: not a manifest of ours"):
+    with pytest.raises(DataError, match=r"manifest.json: not a copyspec manifest"):
         write_manifest(tmp_path, FIRST)
     assert path.read_text() == content
 

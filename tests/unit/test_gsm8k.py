@@ -4,26 +4,16 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
-import datasets
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_lm import Scripted, evaluated, figures
 
 from copyspec_eval.errors import DataError
-from copyspec_eval.harness import tasks
 from copyspec_eval.sandbox import programs
 from copyspec_eval.sandbox.commands import Outcome
-from copyspec_eval.scoring.gsm8k import (
-    RIGHT,
-    extract_program,
-    first_number,
-    gold_number,
-    is_correct,
-    verdict,
-)
+from copyspec_eval.scoring.gsm8k import RIGHT, extract_program, first_number, gold_number, verdict
 
 
 @pytest.mark.parametrize(
@@ -37,7 +27,7 @@ from copyspec_eval.scoring.gsm8k import (
         ("```python\nprint(1)\n```\n```python\nprint(2", "print(2"),
         ("1. so:\n   ```python\n   x = 1\n   print(x)\n   ```", "x = 1\nprint(x)\n"),
         ("```python\nprint('```')\n```", "print('```')\n"),
-        ("```python \r\nprint(1)\r\n```".replace("\r", ""), "print(1)\n"),
+        ("```python \nprint(1)\n```", "print(1)\n"),
         ("```python\nx = 1\n```", None),
         ("```\nprint(1)\n```", None),
         ("```python3\nprint(1)\n```", None),
@@ -52,22 +42,10 @@ def test_the_program_of_an_answer(answer, program):
 @pytest.mark.parametrize(
     ("output", "number"),
     [
-        ("18", 18),
-        ("18.0\n", 18),
-        ("$1,234,567.50", 1234567.5),
-        ("-3", -3),
-        ("- 3", 3),
-        (".5", 0.5),
-        ("1e3", 1000),
-        ("(1, 2)", 1),
-        ("1,2", 1),
-        ("1,2345", 1),
-        ("18.", 18),
-        ("Janet makes 18 dollars in 1 day", 18),
-        ("9" * 400, float("inf")),
-        ("٣", None),
-        ("none", None),
-        ("", None),
+        *(("18", 18), ("18.0\n", 18), ("18.", 18), ("$1,234,567.50", 1234567.5), ("-3", -3)),
+        *(("- 3", 3), (".5", 0.5), ("1e3", 1000), ("(1, 2)", 1), ("1,2", 1), ("1,2345", 1)),
+        *(("Janet makes 18 dollars in 1 day", 18), ("9" * 400, float("inf"))),
+        *((text, None) for text in ("٣", "none", "")),
     ],
 )
 def test_the_first_number(output, number):
@@ -78,99 +56,74 @@ def test_the_first_number(output, number):
 def test_every_whole_number_is_read_back(number, form):
     text = form.format(number)
     assert first_number(text) == number
-    assert is_correct(text, number)
+    assert verdict(ended(text), number) == RIGHT
     assert gold_number(f"because\n#### {number:,}") == number
-
-
-@given(st.text(), st.floats(allow_nan=False))
-def test_any_output_is_judged(output, gold):
-    assert is_correct(output, gold) in (True, False)
 
 
 @given(st.text(alphabet="`python\n print()#\t", max_size=60))
 def test_a_program_is_a_part_of_its_answer(answer):
-    program = extract_program(answer)
-    if program is not None:
+    if (program := extract_program(answer)) is not None:
         assert "print" in program
-        lines = [line.strip() for line in answer.split("\n")]
-        assert all(line.strip() in " ".join(lines) for line in program.split("\n"))
+        lines = " ".join(line.strip() for line in answer.split("\n"))
+        assert all(line.strip() in lines for line in program.split("\n"))
+
+
+def ended(output: str) -> Outcome:
+    return Outcome("ok", 0, output, "")
 
 
 @pytest.mark.parametrize(
-    ("output", "gold", "correct"),
+    ("outcome", "gold", "reason"),
     [
-        ("18.00001", 18, True),
-        ("18.0001", 18, False),
-        ("0", 0, True),
-        ("0.0000001", 0, False),
-        ("-18", 18, False),
+        (None, 18, "no program"),
+        (ended("18\n"), 18, RIGHT),
+        (ended("18.00001"), 18, RIGHT),
+        (ended("0"), 0, RIGHT),
+        (ended("x\n"), 18, "no number printed"),
+        (ended("17, not 18"), 18, "wrong number"),
+        (ended("18.0001"), 18, "wrong number"),
+        (ended("0.0000001"), 0, "wrong number"),
+        (ended("-18"), 18, "wrong number"),
+        (Outcome("error", 1, "18\n", "exit code 1: E"), 18, "exit code 1: E"),
+        (Outcome("timeout", None, "18\n", "over 10 s of wall time"), 18, "over 10 s of wall time"),
     ],
 )
-def test_tolerance(output, gold, correct):
-    assert is_correct(output, gold) == correct
+def test_verdicts(outcome, gold, reason):
+    assert verdict(outcome, gold) == reason
 
 
-@pytest.mark.parametrize("answer", ["18", "#### ", "#### x", ""])
-def test_a_reference_answer_without_number(answer):
-    with pytest.raises(ValueError, match=r"####|could not convert"):
-        gold_number(answer)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "reason"),
-    [
-        (None, "no program"),
-        (Outcome("ok", 0, "18\n", ""), RIGHT),
-        (Outcome("ok", 0, "x\n", ""), "no number printed"),
-        (Outcome("ok", 0, "17, not 18", ""), "wrong number"),
-        (Outcome("error", 1, "18\n", "exit code 1: E"), "exit code 1: E"),
-        (Outcome("timeout", None, "18\n", "over 10 s of wall time"), "over 10 s of wall time"),
-    ],
-)
-def test_verdicts(outcome, reason):
-    assert verdict(outcome, 18) == reason
+@given(st.text(), st.floats(allow_nan=False))
+def test_any_output_has_a_verdict(output, gold):
+    assert verdict(ended(output), gold) in (RIGHT, "no number printed", "wrong number")
 
 
 TASK = "gsm8k_self_correction"
 PROBLEMS = [{"question": f"What is {n} {{x}}?", "answer": f"so\n#### {n}"} for n in (3, 4, 5, 6)]
-
-
-def block(code: str) -> str:
-    return f"Here:\n```python\n{code}\n```"
-
-
-ANSWERS = {
-    3: (block("print(3)"), block("print(3)")),
-    4: (block("print(4)"), block("print(5)")),
-    5: (block("1/0"), block("print('=', 5)")),
-    6: ("six", None),
-}
+BLOCK = "Here:\n```python\n{}\n```".format
+# Right in both turns, in the first, in the last, in none.
+ANSWERS = [
+    (BLOCK("print(3)"), "Fine.", BLOCK("print(3)")),
+    (BLOCK("print(4)"), "Fine.", BLOCK("print(5)")),
+    (BLOCK("1/0"), "Fine.", BLOCK("print('=', 5)")),
+    ("six", "Fine.", None),
+]
 
 
 class Solver(Scripted):
-    """Right in both turns, in the first, in the last, in none."""
-
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[Any]:
-        self.prompt = requests[0].args[0]
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request: Any) -> Any:
-        first, last = ANSWERS[int(gold_number(request.doc["answer"]))]
-        return {1: first, 2: "Fine.", 3: last}[request.turn]
+        super().generate_until(requests)
+        return [ANSWERS[each.doc_id][each.turn - 1] for each in requests]
 
 
-def write(folder: Path, *rows: object) -> Path:
-    path = folder / "gsm8k" / "test.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+@pytest.fixture
+def path(local_data: Path) -> Path:
+    (local_data / "gsm8k").mkdir()
+    path = local_data / "gsm8k" / "test.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
     return path
 
 
-@pytest.fixture(autouse=True)
-def problems(local_data: Path) -> Path:
-    return write(local_data, *PROBLEMS)
-
-
+@pytest.mark.usefixtures("path")
 def test_both_programs_are_run_and_compared(caplog):
     solver = Solver()
     with caplog.at_level(logging.INFO, "lm_eval.copyspec"):
@@ -183,13 +136,13 @@ def test_both_programs_are_run_and_compared(caplog):
     samples = results["samples"][TASK]
     assert [sample["acc_turn1"] for sample in samples] == [1, 1, 0, 0]
     assert [sample["acc_turn3"] for sample in samples] == [1, 0, 1, 0]
-    assert solver.prompt.startswith("User: Solve this problem")
-    assert "What is 3 {x}?" in solver.prompt
-    messages = [record.getMessage() for record in caplog.records]
-    assert "programs of turn 1: 2 right, 2 no program" in messages
-    assert "programs of turn 3: 2 right, 1 wrong number, 1 no program" in messages
+    assert solver.asked[0][0].startswith("User: Solve this problem")
+    assert "What is 3 {x}?" in solver.asked[0][0]
+    assert "programs of turn 1: 2 right, 2 no program" in caplog.messages
+    assert "programs of turn 3: 2 right, 1 wrong number, 1 no program" in caplog.messages
 
 
+@pytest.mark.usefixtures("path")
 def test_nothing_is_run_without_scores_or_leave(monkeypatch):
     monkeypatch.setattr(programs, "run_all", None)
     assert figures(Solver(), TASK, predict_only=True) == {"bypass": 999}
@@ -197,35 +150,10 @@ def test_nothing_is_run_without_scores_or_leave(monkeypatch):
         evaluated(Solver(), TASK, confirm_run_unsafe_code=False)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"question": "Q"}, "answer is None; give a non-empty string"),
-        ({"question": " ", "answer": "#### 1"}, "question is ' '; give a non-"),
-        ({"question": "Q", "answer": "18"}, "answer does not end in #### and a number"),
-        ({"question": "Q", "answer": "####"}, "answer does not end in #### and a number"),
-    ],
-)
-def test_bad_problems(local_data, row, message):
-    path = write(local_data, row)
+@pytest.mark.parametrize("answer", ["18", "####", "#### x"])
+def test_a_problem_without_a_number_is_named(path, answer):
+    path.write_text(json.dumps({"question": "Q", "answer": answer}))
     with pytest.raises(DataError) as caught:
         evaluated(Solver(), TASK)
-    assert str(caught.value).startswith(f"{path}:1: {message}")
-    path.unlink()
-    with pytest.raises(DataError, match=r"gsm8k/test\.jsonl: no such file; put .* there, or u"):
-        evaluated(Solver(), TASK)
-
-
-def test_the_public_data_set_and_no_network(monkeypatch):
-    load = Mock(return_value=datasets.Dataset.from_list(PROBLEMS[:2]))
-    monkeypatch.delenv("COPYSPEC_DATA_DIR")
-    monkeypatch.setattr(tasks, "load_dataset", load)
-    assert figures(Solver(), TASK)["acc_turn1"] == 1
-    load.assert_called_once_with("openai/gsm8k", "main", split="test")
-    load.side_effect = ConnectionError("offline\nmore")
-    with pytest.raises(DataError) as caught:
-        figures(Solver(), TASK)
-    assert str(caught.value) == (
-        "cannot download openai/gsm8k (offline more); "
-        "copy its test split to FOLDER/gsm8k/test.jsonl and set COPYSPEC_DATA_DIR=FOLDER"
-    )
+    reason = "answer does not end in #### and a number; copy the file again"
+    assert str(caught.value) == f"{path}:1: {reason}"

@@ -1,21 +1,24 @@
-"""A judge reads FastChat's prompts, and what it does not rate is never a score."""
+"""A judge is asked as FastChat asks; whatever it sends, no rating is lost or made up."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from judge_server import JudgeServer, Reply, write_judge_data
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from judge_server import PROMPTS, HostileServer, JudgeServer, Reply, Sent, http
 
+from copyspec_eval.cli import main
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports import judged
 from copyspec_eval.scoring import chat, judging
 from copyspec_eval.scoring.chat import ChatModel
 from copyspec_eval.scoring.judging import Conversation, Judged, Match, judge_all, matches
-from copyspec_eval.sources import read_jsonl
 
 MATH = Conversation(2, "math", ("1+1?", "Why?"), ("{2}", "So."))
 WRITING = replace(MATH, category="writing")
@@ -23,23 +26,34 @@ REFERENCE = {"choices": [{"turns": ["R1", "R2"]}]}
 KEY = "sk-secret-0123456789"
 
 
-@pytest.fixture
-def prompts(tmp_path: Path) -> list[dict[str, Any]]:
-    file = write_judge_data(tmp_path / "data") / "mt_bench" / "judge_prompts.jsonl"
-    return [row.fields for row in read_jsonl(file)]
-
-
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fastchat.llm_judge.common")
     monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(chat, "MAX_RETRIES", 2)
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
 def first_turns(*ids: int) -> list[Match]:
-    return [Match((replace(WRITING, question_id=n, answers=(f"A{n}", "")),), 1, None) for n in ids]
+    return [Match((replace(WRITING, question_id=n, answers=("A", "")),), 1, None) for n in ids]
+
+
+def judge(
+    path: Path,
+    url: str = "http://localhost:1",
+    asked: Sequence[Match] = first_turns(1, 2),
+    prompts: Sequence[dict[str, Any]] = PROMPTS,
+    concurrency: int = 1,
+) -> Judged:
+    return judge_all(ChatModel("j", url), asked, prompts, path, ["m"], concurrency)
+
+
+def judge_by(replies: list[Sent], path: Path) -> tuple[dict[Any, float], dict[Any, str]]:
+    """Ratings, and reasons for none, of two answers."""
+    with HostileServer(replies) as server:
+        result = judge(path, server.url)
+    return {key: row["score"] for key, row in result.rows.items()}, result.reasons
 
 
 @pytest.mark.parametrize(
@@ -60,177 +74,220 @@ def test_references_are_shown_where_they_answer_the_question(
     assert [(each.turn, each.reference is not None) for each in asked] == [*enumerate(shown, 1)]
 
 
-def ask(
-    prompts: Sequence[dict[str, Any]], path: Path, asked: Sequence[Match], *replies: Reply
-) -> tuple[Judged, JudgeServer]:
-    """Judged by a server that gives `replies`, the last one repeatedly."""
-    with JudgeServer(lambda _, n: replies[min(n, len(replies)) - 1]) as server:
-        model = ChatModel("org/j", server.url)
-        return judge_all(model, asked, prompts, path, ["m"], 1), server
-
-
-@pytest.mark.parametrize(
-    ("judgement", "rating"),
-    [
-        ("Good. Rating: [[8]]", 8),
-        ("[1] says so. [[7.5]] or [[3]]", 7.5),
-        ("Rating: [6]", 6),
-        *((text, None) for text in ("[[ten]] [[rating]] 8/10", "", "[[11]]", "[[0]]", "[[08]]")),
-        *((text, None) for text in (f"[[{'9' * 400}]]", f"[[{'9' * 5000}]]", "[0.5] and [[7")),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_only_a_number_on_the_scale_is_a_rating(judgement, rating, prompts, tmp_path):
-    result, server = ask(prompts, tmp_path / "j.jsonl", first_turns(2), Reply(judgement))
-    assert {row["score"] for row in result.rows.values()} == ({rating} if rating else set())
-    assert [*result.reasons.values()] == ([] if rating else ["no rating in 3 judgements"])
-    assert server.asked == {"1+1?|A2": 1 if rating else 3}
-
-
 @pytest.mark.parametrize("trouble", [Reply("busy", 429), Reply("no", 500), Reply("no [[rating]]")])
-def test_trouble_that_ends_is_asked_through(trouble, prompts, tmp_path):
-    asked = [Match((MATH,), 2, REFERENCE)]
-    path, replies = tmp_path / "j.jsonl", (trouble, trouble, Reply("[[9]]"))
-    result, server = ask(prompts, path, asked, *replies)
+def test_trouble_that_ends_is_asked_through(trouble, monkeypatch, tmp_path):
+    monkeypatch.setattr(chat, "MAX_RETRIES", 2)
+    with JudgeServer(lambda _, times: trouble if times < 3 else Reply("[[9]]")) as server:
+        result = judge(tmp_path / "j.jsonl", server.url, [Match((MATH,), 2, REFERENCE)])
+    assert [row["score"] for row in result.rows.values()] == [9]
     user = "1+1?|{2}|Why?|So.|ref R1, R2"
     assert server.asked == {user: 3}
     assert server.authorization == f"Bearer {KEY}"
-    assert server.requests[0] == {
-        "model": "org/j",
-        "messages": [
-            {"role": "system", "content": "Be single-math-v1-multi-turn."},
-            {"role": "user", "content": user},
-        ],
-        "temperature": 0,
-        "max_tokens": 2048,
-    }
-    [row] = result.rows.values()
-    assert row | {"tstamp": 0} == {
-        **{"question_id": 2, "turn": 2, "model": "m", "user_prompt": user, "judgment": "[[9]]"},
-        **{"judge": ["org/j", "single-math-v1-multi-turn"], "score": 9, "tstamp": 0},
-    }
+    messages = [
+        {"role": "system", "content": "Be single-math-v1-multi-turn."},
+        {"role": "user", "content": user},
+    ]
+    sent = {"model": "j", "messages": messages, "temperature": 0, "max_tokens": 2048}
+    assert server.requests[0] == sent
+
+
+def completion(content: Any) -> bytes:
+    return json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+
+
+NO_COMPLETIONS = [
+    *(b"", b"null", b"{}", b"[1]", b"{", b"[" * 10**5, b'{"choices": []}', b'{"choices": 5}'),
+    *(b'{"choices": {"0": 5}}', b'{"choices": [{"message": []}]}'),
+]
+NO_RATINGS = [
+    *("[[ten]] [[rating]] 8/10", "", "[[11]]", "[[0]]", "[[08]]", "[0.5] and [[7"),
+    *(f"[[{'9' * 400}]]", f"[[{'9' * 5000}]]", [{"type": "text", "text": "[[9]]"}]),
+]
 
 
 @pytest.mark.parametrize(
-    ("trouble", "reason", "times"),
+    ("body", "rating"),
     [
-        (Reply("busy", 429), "HTTP 429: busy", 3),
-        (Reply("not\nhere", 503), "HTTP 503: not here", 3),
-        (Reply(f"bad key {KEY}", 401), "HTTP 401: bad key not-recorded", 1),
-        (Reply("x" * 190 + KEY, 400), "HTTP 400: " + "x" * 190, 1),
+        (completion("Good. Rating: [[8]]"), 8),
+        (completion("[1] says so. [[7.5]] or [[3]]"), 7.5),
+        (completion("Rating: [6]"), 6),
+        *((body, None) for body in (*NO_COMPLETIONS, *map(completion, NO_RATINGS))),
     ],
+    ids=lambda value: str(value)[:70],
 )
-def test_trouble_that_stays_is_no_rating(trouble, reason, times, prompts, tmp_path):
-    result, server = ask(prompts, tmp_path / "j.jsonl", first_turns(2), trouble)
-    assert (result.reasons, result.rows) == ({(2, 1): reason}, {})
-    assert server.asked["1+1?|A2"] == times
+def test_only_a_number_on_the_scale_is_a_rating(body, rating, tmp_path):
+    scores, reasons = judge_by([http(body)], tmp_path / "j.jsonl")
+    if rating:
+        assert scores == {(1, 1): rating, (2, 1): rating}
+    else:
+        assert (scores, {*reasons.values()}) == ({}, {"no rating in 3 judgements"})
 
 
-def test_broken_judge_data_is_one_line(prompts, tmp_path):
-    cases = [
-        (prompts[1:], "judge_prompts.jsonl has no 'single-v1'; copy the file again"),
+def test_broken_judge_data_is_one_line(tmp_path):
+    cases: list[tuple[list[dict[str, Any]], str]] = [
+        (PROMPTS[1:], "judge_prompts.jsonl has no 'single-v1'; copy the file again"),
         ([{"name": "single-v1"}], "judge_prompts.jsonl has no 'single-math-v1'"),
-        ([prompts[0] | {"prompt_template": "{other}"}, *prompts[1:]], r"data \(KeyError\('other'"),
-        ([{"name": each["name"]} for each in prompts], r"data \(KeyError\('type'"),
+        ([PROMPTS[0] | {"prompt_template": "{other}"}, *PROMPTS[1:]], r"data \(KeyError\('other'"),
+        ([{"name": each["name"]} for each in PROMPTS], r"data \(KeyError\('type'"),
     ]
     for broken, message in cases:
         with pytest.raises(DataError, match=message):
-            ask(broken, tmp_path / "j.jsonl", first_turns(1), Reply("[[5]]"))
+            judge(tmp_path / "j.jsonl", prompts=broken)
     assert not (tmp_path / "j.jsonl").exists()
 
 
-def test_a_judge_that_cannot_be_asked(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(OptionError, match="OPENAI_API_KEY is not set; set it, or give --base-url"):
-        ChatModel("gpt-4")
+def test_a_judge_that_cannot_be_asked(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written .*; free space there, or choose"):
+        judge(tmp_path / "file" / "j")
+    with pytest.raises(OptionError, match="--concurrency must be at least 1, got 0"):
+        judge(tmp_path / "j.jsonl", concurrency=0)
     for url in ("localhost:8000", "http://", "http://[", "http://h:port"):
         with pytest.raises(OptionError, match="give one such as http://localhost:8000/v1"):
             ChatModel("gpt-4", url)
     monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}é")
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=r"^\w+ has characters that no key has; set it again$"):
         ChatModel("gpt-4")
-    assert KEY not in str(caught.value)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(OptionError, match="OPENAI_API_KEY is not set; set it, or give --base-url"):
+        ChatModel("gpt-4")
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(OptionError, match=r"pip install 'copyspec-eval\[judge\]'$"):
         ChatModel("gpt-4")
 
 
-@pytest.fixture
-def rated(prompts: list[dict[str, Any]]) -> Iterator[Callable[..., tuple[Judged, list[str]]]]:
-    """Judged by a server that rates no answer 13, and what it was asked."""
-
-    def reply(prompt: str, _: int) -> Reply:
-        return Reply("no", 400) if "A13" in prompt else Reply(f"fine\u2028 [[{prompt[-1]}]]")
-
-    with JudgeServer(reply) as server:
-
-        def judge(path: Path, asked: Sequence[Match], model: str = "m") -> Any:
-            server.requests.clear()
-            result = judge_all(ChatModel("j", server.url), asked, prompts, path, [model], 1)
-            return result, [body["messages"][-1]["content"] for body in server.requests]
-
-        yield judge
-
-
-def scores(result: Judged) -> dict[tuple[int, int], float]:
-    return {key: row["score"] for key, row in result.rows.items()}
-
-
-def test_what_is_judged_stays_and_the_rest_is_asked_again(rated, tmp_path):
-    path = tmp_path / "deep" / "j_single.jsonl"
-    first, _ = rated(path, first_turns(1, 13, 2))
-    assert scores(first) == {(1, 1): 1, (2, 1): 2}
-    assert first.reasons == {(13, 1): "HTTP 400: no"}
-    assert len(path.read_text("utf-8").splitlines()) == 2, "what is unjudged is not written"
-    again, asked = rated(path, first_turns(1, 13, 2))
-    assert (again, asked) == (first, ["1+1?|A13"])
+KEYS = st.sampled_from(["choices", "message", "content", "a"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner),
+    max_leaves=6,
+)
+RATINGS = ["[[5]]", "[[10]]", "[[1.5]]", "[[11]]", "[[0]]", f"[[{'9' * 400}]]", "[[-3]]", "[[nan]]"]
+BODIES = (
+    st.binary(max_size=60)
+    | VALUES.map(lambda value: json.dumps(value).encode())
+    | (st.sampled_from(RATINGS) | st.text(max_size=9) | VALUES).map(completion)
+)
+HEADERS = [
+    *("Content-Encoding: gzip", "Content-Encoding: br", "Transfer-Encoding: chunked"),
+    *("Retry-After: nan", "Content-Type: text/html; charset=none", "Location: http://["),
+]
+STATUSES = [200, 204, 301, 307, 400, 401, 429, 500, 999]
+REPLIES = st.one_of(
+    st.builds(http, BODIES),
+    st.builds(http, BODIES, st.sampled_from(HEADERS)),
+    st.builds(http, BODIES, status=st.sampled_from(STATUSES)),
+    st.builds(http, BODIES, length=st.sampled_from([-1, 0, 5, 10**6, 10**30])),
+    st.binary(max_size=30).map(lambda raw: Sent((raw,))),
+)
 
 
-def test_a_line_cut_off_by_a_kill_is_asked_again(rated, tmp_path):
-    path = tmp_path / "j_single.jsonl"
-    rated(path, first_turns(1, 2))
-    path.write_bytes(path.read_bytes()[:-5])
-    result, asked = rated(path, first_turns(1, 2))
-    assert (asked, scores(result)) == (["1+1?|A2"], {(1, 1): 1, (2, 1): 2})
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
+def test_random_servers(count, monkeypatch):
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.3)
+
+    @settings(
+        max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(st.lists(REPLIES, min_size=1, max_size=6))
+    def run(replies: list[Sent]) -> None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "j.jsonl"
+            scores, reasons = judge_by(replies, path)
+            rows = [json.loads(line) for line in path.read_text().splitlines()] if scores else []
+            again, _ = judge_by([http(b"", status=400)], path)
+            assert again == scores
+        assert scores.keys() | reasons.keys() == {(1, 1), (2, 1)}
+        assert not scores.keys() & reasons.keys()
+        assert [(row["question_id"], row["turn"]) for row in rows] == list(scores)
+        assert all(1 <= score <= 10 for score in scores.values())
+        assert all(len(reason.splitlines()) == 1 for reason in reasons.values())
+
+    run()
+
+
+def test_an_endless_answer_is_given_up(tmp_path):
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    fast = Sent((head, *([b" " * 2**16] * 64)))
+    _, reasons = judge_by([fast], tmp_path / "j.jsonl")
+    assert {*reasons.values()} == {"an answer of over 1048576 bytes"}
+
+
+@pytest.mark.parametrize("start", [b"HTTP", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_server_that_drips_is_given_up(start, monkeypatch, tmp_path):
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.2)
+    drips = Sent((start, *([b" "] * 100)), pause=0.05)
+    _, reasons = judge_by([drips], tmp_path / "j.jsonl")
+    assert {*reasons.values()} == {"no answer in 0.2 s, retries included"}
+
+
+def test_the_help_names_the_time_after_which_an_answer_is_given_up(capsys):
+    with pytest.raises(SystemExit):
+        main(["judge", "--help"])
+    assert f"over {chat.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
+
+
+def test_two_judges_of_one_run_exclude_each_other(tmp_path):
+    path = tmp_path / "j.jsonl"
+
+    def rate(prompt: str, _: int) -> Reply:
+        with pytest.raises(DataError, match=r"j.jsonl: another process is writing it; wait until"):
+            judge(path)
+        return Reply("[[5]]")
+
+    with JudgeServer(rate) as server:
+        assert judge(path, server.url).rows.keys() == {(1, 1), (2, 1)}
+
+
+ROW = {"question_id": 1, "turn": 1, "model": "m", "judge": ["j", "single-v1"]}
+ROW |= {"user_prompt": "1+1?|A"}
+NO_JUDGEMENTS = [
+    *(b"[" * 10**5, b"9" * 10**5, b"\xff\xfe", b"{}", b"[]", b"3", b"NaN"),
+    *(json.dumps(ROW).encode(), json.dumps(ROW | {"score": 5}).encode()[:-5]),
+    b'{"question_id": [1], "turn": {}, "model": "m", "judge": 5, "user_prompt": "q"}',
+]
+OFF_THE_SCALE = [
+    json.dumps(ROW | {"score": score}).encode() for score in (11, 0, -1, 10**400, 1e999)
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        *((line, "skipped, not a judgement") for line in NO_JUDGEMENTS),
+        *((line, "skipped, has no rating or verdict") for line in OFF_THE_SCALE),
+    ],
+    ids=lambda text: repr(text[:70]),
+)
+def test_a_line_that_is_no_rating_is_noted_and_asked_again(line, reason, tmp_path):
+    """Also a last line without an end, as a kill leaves it."""
+    path = tmp_path / "j.jsonl"
+    path.write_bytes(b"\n" + line)
+    with JudgeServer(lambda prompt, _: Reply("[[5]]")) as server:
+        result, again = judge(path, server.url), judge(path, server.url)
+    assert {key: row["score"] for key, row in result.rows.items()} == {(1, 1): 5, (2, 1): 5}
+    assert again.rows == result.rows
     [note] = result.notes
-    assert note.startswith(f"{path}:2: skipped, not a judgement (JSONDecodeError: ")
+    assert note.startswith(f"{path}:2: {reason}")
     assert note.endswith("; remove the line")
-    lines = path.read_text().splitlines()
-    assert [json.loads(line)["question_id"] for line in (lines[0], lines[2])] == [1, 2]
+    assert again.notes == [note]
+    assert server.asked.total() == 2
 
 
-def test_a_file_of_another_run_is_refused(rated, tmp_path):
-    path = tmp_path / "j_single.jsonl"
-    rated(path, first_turns(1))
-    [match] = first_turns(1)
-    other_question = replace(match.conversations[0], questions=("2+2?", ""))
-    for other in (first_turns(2), [match._replace(conversations=(other_question,))]):
-        with pytest.raises(DataError, match=r"single\.jsonl:1: judges another answer than this"):
-            rated(path, other)
-    with pytest.raises(DataError, match=r"single\.jsonl:1: judges another answer than this"):
-        rated(path, first_turns(1), model="n")
-    row = json.loads(path.read_text())
-    for change in ({"judge": ["k", "single-v1"]}, {"judge": ["j", "single-math-v1"]}):
-        path.write_text(json.dumps(row | change) + "\n")
-        with pytest.raises(DataError, match="judges another answer"):
-            rated(path, first_turns(1))
-    path.write_text(json.dumps(row | {"score": -1}) + "\n")
-    result, asked = rated(path, first_turns(1))
-    assert (len(asked), scores(result)) == (1, {(1, 1): 1}), "FastChat's mark for unjudged"
-
-
-def test_options_and_files_that_cannot_be_used(prompts, tmp_path):
-    with pytest.raises(OptionError, match="--concurrency must be at least 1, got 0"):
-        judge_all(ChatModel("j"), first_turns(1), prompts, tmp_path / "file", ["m"], 0)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be written .*; free space there, or choose"):
-        judge_all(ChatModel("j"), first_turns(1), prompts, tmp_path / "file" / "j", ["m"], 1)
-
-
-def cells(text: str) -> Iterator[list[str]]:
-    for line in text.splitlines():
-        if line.startswith("|"):
-            yield [cell.strip() for cell in line.strip("|").split("|")]
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"question_id": 9}, {"turn": 2}, {"model": "n"}),
+        *({"user_prompt": "1+1?|B"}, {"user_prompt": "2+2?|A"}),
+        *({"judge": ["k", "single-v1"]}, {"judge": ["j", "single-math-v1"]}),
+    ],
+    ids=str,
+)
+def test_a_file_of_another_run_is_refused(change, tmp_path):
+    path = tmp_path / "j.jsonl"
+    path.write_text(json.dumps(ROW | {"score": 5} | change) + "\n")
+    with pytest.raises(DataError, match=r"j\.jsonl:1: judges another answer than this run's; move"):
+        judge(path)
 
 
 def test_the_table_leaves_the_unjudged_out_of_its_means():
@@ -238,17 +295,11 @@ def test_the_table_leaves_the_unjudged_out_of_its_means():
     rows = {(2, 1): {"score": 4}, (2, 2): {"score": 1}, (3, 1): {"score": 9}}
     result = Judged(matches("t", [conversations], {}), rows, {(3, 2): "HTTP 500: no"}, ["a note"])
     text = judged.ratings_table({"mt_bench": result})
-    _, _, *table = cells(text)
-    assert [row[1:] for row in table] == [
-        ["both", "all", "4", "1", "4.67"],
-        ["both", "math", "2", "0", "2.50"],
-        ["both", "writing", "2", "1", "9.00"],
-        ["1", "all", "2", "0", "6.50"],
-        ["1", "math", "1", "0", "4.00"],
-        ["1", "writing", "1", "0", "9.00"],
-        ["2", "all", "2", "1", "1.00"],
-        ["2", "math", "1", "0", "1.00"],
-        ["2", "writing", "1", "1", ""],
+    lines = [line.replace("|", " ").split() for line in text.splitlines() if line[:1] == "|"]
+    assert [" ".join(line[1:]) for line in lines[2:]] == [
+        *("both all 4 1 4.67", "both math 2 0 2.50", "both writing 2 1 9.00"),
+        *("1 all 2 0 6.50", "1 math 1 0 4.00", "1 writing 1 0 9.00"),
+        *("2 all 2 1 1.00", "2 math 1 0 1.00", "2 writing 1 1"),
     ]
     assert text.endswith(
         "\nNot judged, and in no mean: 1; repeat the command to ask for them\n"

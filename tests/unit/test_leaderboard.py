@@ -319,7 +319,7 @@ def test_what_has_no_answers_fails(tmp_path, capsys):
 def test_loops_are_named(tmp_path):
     rows = [with_counts(row, num_tokens=10, num_looped_tokens=3) for row in turns("a")]
     notes = "\n".join(board(write_run(tmp_path, rows, manifest("a"))).notes)
-    assert "30% of its tokens are loops up to the token budget" in notes
+    assert "30% of its tokens are looped and nearly free to copy" in notes
 
 
 @pytest.mark.parametrize("form", ["md", "csv", "json"])

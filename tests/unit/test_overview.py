@@ -25,7 +25,7 @@ def test_scores_and_speed_stand_with_their_turns(tmp_path, capsys):
     rows = [sample(3, ["Q", "R"], [["A"], ["B"]], **scores)]
     write_log(tmp_path, rows, task="mt_bench")
     write_run(tmp_path, [PAIRED_ROW, replace(PAIRED_ROW, turn=2)], manifest("r"))
-    narrow = {"task": "mt_bench", "turn": "1", "answers": "1", "tok/s": "2"}
+    narrow = {"task": "mt_bench", "turn": "1", "answers": "1", "tokens/s": "2"}
     narrow |= {"speed-up (ended)": "2.00", "speed-up (all)": "2.00", "identical": "0%"}
     headers, first, _ = screen(tmp_path, capsys)
     assert dict(zip(headers, first, strict=True)) == narrow
@@ -34,7 +34,7 @@ def test_scores_and_speed_stand_with_their_turns(tmp_path, capsys):
         "model": "M",
         "drafter": "copyspec",
         "score": "exact 1",
-        "baseline tok/s": "1",
+        "baseline tokens/s": "1",
         "median": "2.00",
         "copied": "50%",
         "cut by length": "0%",
@@ -46,7 +46,7 @@ def test_scores_and_speed_stand_with_their_turns(tmp_path, capsys):
 def test_a_run_that_is_not_paired_has_fewer_columns(tmp_path, capsys):
     write_run(tmp_path, [ROW], manifest("r"))
     headers, *rows = screen(tmp_path, capsys)
-    assert headers == ["task", "turn", "answers", "tok/s"]
+    assert headers == ["task", "turn", "answers", "tokens/s"]
     assert rows == [["mt_bench", "1", "1", "2"]]
 
 
@@ -71,7 +71,7 @@ def test_repeated_runs_are_means_with_their_spread(tmp_path, capsys):
     write_run(tmp_path, rows, manifest("r"), manifest("later"))
     headers, row = screen(tmp_path, capsys)
     cells = dict(zip(headers, row, strict=True))
-    assert (cells["answers"], cells["runs"], cells["tok/s"]) == ("1", "2", "6 ±6")
+    assert (cells["answers"], cells["runs"], cells["tokens/s"]) == ("1", "2", "6 ±6")
 
 
 def test_a_run_without_records_is_refused(tmp_path, capsys):

@@ -78,7 +78,7 @@ def test_hf_answers_as_ever_and_its_tokens_are_counted(byte_model, stock, batch_
     assert min(figures["tokens_per_second"], figures["decode_tokens_per_second"]) > 0
     assert figures["tokens_per_forward"] == (1 if batch_size == 1 else None)
     assert figures["copied_share"] is None
-    assert "tok/s" in tables.run_table(recorded)
+    assert "tokens/s" in tables.run_table(recorded)
 
 
 def test_other_requests_are_left_to_the_base(byte_model, stock):
@@ -225,7 +225,7 @@ def test_any_other_backend_has_seconds_and_no_rates(monkeypatch):
     figures = tables.run_figures(recorded)["task"]["turn 1"]
     assert figures["tokens_per_second"] is None
     assert figures["latency_seconds"] >= 0.01
-    assert "tok/s" not in tables.run_table(recorded)
+    assert "tokens/s" not in tables.run_table(recorded)
 
 
 class Server(InThread, ThreadingHTTPServer):
