@@ -104,11 +104,11 @@ def harness():
     contains it, and opens that to change it."""
     named = re.findall(r"/[\w./-]+", " ".join(_lines(f"/proc/{os.getppid()}/cmdline")))
     folders = {folder for path in map(Path, named) for folder in (path, *path.parents)}
-    code = [path for folder in folders for path in folder.glob("child/*.py")]
+    code = [path for folder in folders for path in glob.glob(f"{folder}/child")]
     return (
         _none_opens(os.O_RDONLY, *(folder / ".git" / "HEAD" for folder in folders))
-        and _none_opens(os.O_RDWR, *code)
-        and _none(lambda path: len(os.listdir(path.parents[1])) > 1, code)
+        and _none_opens(os.O_RDWR, *(f"{path}/main.py" for path in code))
+        and _none(lambda path: len(os.listdir(f"{path}/..")) > 1, code)
     )
 
 
