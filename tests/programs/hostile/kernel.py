@@ -120,7 +120,7 @@ def machine():
     name, clock and alarm, and asks for its log, limits and modules of security; nothing comes
     of it where it is allowed."""
     clock, text = ctypes.create_string_buffer(256), ctypes.create_string_buffer(4096)
-    name = socket.gethostname().encode()
+    name, folder = socket.gethostname().encode(), os.open(".", os.O_RDONLY)
     ports = [(173, -1, 0x80, 1, 1)] if platform.machine() == "x86_64" else []
     return _no_call(
         *ports,  # ioperm
@@ -135,8 +135,8 @@ def machine():
         (283, 85, 9, 0),  # timerfd_create, by a clock that wakes the machine
         (286, 86, -1, 0, struct.pack("4q", 0, 0, 86400, 0), None),  # timerfd_settime
         (103, 116, 3, text, 4096),  # syslog
-        (443, 443, os.open("/", os.O_RDONLY), 0x800007 << 8, 0, text),  # quotactl_fd
-        (443, 443, os.open("/", os.O_RDONLY), 0x800004 << 8, 0, text),
+        (443, 443, folder, 0x800007 << 8, 0, text),  # quotactl_fd
+        (443, 443, folder, 0x800004 << 8, 0, text),
         (461, 461, text, ctypes.byref(ctypes.c_uint32(4096)), 0),  # lsm_list_modules
     )
 

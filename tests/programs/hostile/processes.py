@@ -34,13 +34,14 @@ def contents_of_others():
     """Reads the environment, the memory and where what is in it, of every process that is not its
     own, such as those beside it and the harness; and opens the files that they have open."""
     names = ("environ", "maps", "smaps", "auxv", "pagemap", "stack", "syscall", "io")
+    files = [path for one in _others() for path in glob.glob(f"/proc/{one}/fd/*")]
     return (
         _none(_read, (f"/proc/{one}/{name}" for one in _others() for name in names))
         and _none(
             lambda one: _read(f"/proc/{one}/maps") and os.open(f"/proc/{one}/mem", os.O_RDWR),
             _others(),
         )
-        and _none_opens(os.O_RDONLY | os.O_NONBLOCK, *glob.glob("/proc/[0-9]*/fd/*"))
+        and _none_opens(os.O_RDONLY | os.O_NONBLOCK, *files)
     )
 
 
