@@ -42,7 +42,12 @@ FORGED_ENDINGS = {
     ),
     "arguments-changed": ("find_zero", "xs[:] = [0.0] * len(xs); return 5.0"),
 }
-AWKWARD_ENDINGS = {"frozen-sets": ("parts", "return {frozenset(word) for word in text.split()}")}
+AWKWARD_ENDINGS = {
+    "nested-sets-and-a-low-limit": (
+        "parts",
+        "import sys; sys.setrecursionlimit(12); return {frozenset(word) for word in text.split()}",
+    )
+}
 
 
 def solutions(kind: str, endings: dict[str, tuple[str, str]]) -> dict[str, str]:

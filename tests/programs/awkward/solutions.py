@@ -121,8 +121,8 @@ def numbers_of_other_types():
 
 
 def without_streams():
-    """Is slow to load, closes all three streams, takes away the modules and names of what runs it,
-    and sets a low limit for recursion."""
+    """Is slow to load, closes all three streams, and takes away the modules and names of what runs
+    it."""
     global json, encode, decode, solution, values
     sys.stdout.close()
     sys.stderr = sys.stdin = json = encode = decode = solution = values = None
@@ -135,6 +135,4 @@ def without_streams():
         raise RuntimeError
 
     def total(numbers):
-        result = sum(numbers)
-        sys.setrecursionlimit(12)
-        return result
+        return sum(numbers)
