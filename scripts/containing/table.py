@@ -22,7 +22,7 @@ def render(programs: list[Program], outcomes: Mapping[str, Mapping[str, str]], u
             "",
             "What hostile programs achieve in the sandbox, at each level of containment. They are",
             f"in `tests/programs/hostile`; written by `scripts/containment`, run as {users}.",
-            f"`{DONE}` means that a program did what it tries, for at least one of them.",
+            f"`{DONE}` means that a program did some of what it tries, for at least one of them.",
             "",
             "`tests/unit/test_system_calls.py` also makes every system call by number, up to 599.",
             "At no level does the kernel answer one that is not on the list of what Python needs.",

@@ -17,7 +17,7 @@ from copyspec_eval.sandbox.commands import DEFAULT_LIMITS, LANDLOCK, Command, Le
 from copyspec_eval.sandbox.process import PYTHON, Watch
 from copyspec_eval.sandbox.programs import function, run, run_all, run_program
 
-SHORT = Limits(wall_seconds=1)
+SHORT = Limits(wall_seconds=0.5)
 
 # What runs at `limits` is run at `landlock` as well.
 SLOW = [pytest.mark.slow] if LANDLOCK in WORKING else []
@@ -50,7 +50,7 @@ def sleeper(kind: str, level: Level) -> tuple[list[str], str]:
     return [PYTHON, "-I", "-S", "-c", "import time; time.sleep(60)", marker], marker
 
 
-WALL, OUTPUT = "over 1 s of wall time", "over 64 KiB of output"
+WALL, OUTPUT = "over 0.5 s of wall time", "over 64 KiB of output"
 SESSIONS = """
 import os
 while True:
@@ -135,27 +135,6 @@ def test_the_environment_is_not_ours():
     assert set(eval(outcome.stdout)) <= {"PATH", "HOME", "LANG", "OMP_NUM_THREADS", "PWD", "TMPDIR"}
 
 
-OPENS = """
-for path in {}:
-    try: print(open(path, {!r}))
-    except OSError: print("refused")
-"""
-
-
-def test_files_of_others_can_be_neither_read_nor_written(level, tmp_path):
-    """More is tried by the programs of `test_hostile_programs`."""
-    if level.name == "limits":
-        pytest.skip("this level does not contain files, and reports it")
-    secret, ours = tmp_path / "secret", f"/proc/{os.getpid()}"
-    secret.write_text("here")
-    read = [str(secret), "/etc/passwd", f"{ours}/environ", f"{ours}/mem", __file__]
-    written = ["/new", "/usr/new", f"{sys.base_prefix}/new", str(tmp_path / "new"), "/dev/new"]
-    changed = ["/proc/sys/kernel/core_pattern", f"{ours}/mem", str(secret)]
-    for paths, mode in ((read, "r"), (written, "w"), (changed, "r+")):
-        assert ran(OPENS.format(paths, mode)).stdout.split() == ["refused"] * len(paths)
-    assert not (tmp_path / "new").exists()
-
-
 def test_a_fork_bomb_never_has_more_than_its_processes():
     """Each process may be in one fork that was allowed when there was still room."""
     outcome = ran("import os\nwhile True: os.fork(); os.write(1, f'{os.getpid()}\\n'.encode())")
@@ -182,19 +161,18 @@ def test_a_child_is_not_left_running(level):
     wait_until(lambda: not processes_with(marker))
 
 
-def test_ten_thousand_files_are_removed():
-    """That is checked after every test."""
+def test_many_files_and_deep_folders_are_removed():  # which `level` checks after every test
     outcome = ran("""
     import contextlib, os
-    for number in range(10_000):
+    for number in range(300):
         open(str(number), "w").close()
     os.makedirs("a/b")
     with contextlib.suppress(PermissionError):
         os.chmod("a/b", 0)
         os.chmod("a", 0)
-    for _ in range(2000):
-        os.mkdir("d")
-        os.chdir("d")
+    for _ in range(600):  # longer than a path may be
+        os.mkdir("folder")
+        os.chdir("folder")
     print("done")
     """)
     assert outcome.stdout == "done\n"

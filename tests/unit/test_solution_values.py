@@ -25,6 +25,7 @@ HASHABLE = st.recursive(ATOMS, lambda inner: st.lists(inner).map(tuple), max_lea
 VALUES = st.recursive(
     HASHABLE,
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(HASHABLE, inner),
+    max_leaves=8,
 )
 KEYS = st.sampled_from(["int", "set", "numpy", "x"])
 JSON = st.recursive(

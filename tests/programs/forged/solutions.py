@@ -29,10 +29,37 @@ def _callers():
     return frames
 
 
+def _named_by_callers(*names):
+    for name in names:
+        for frame in _callers():
+            known = {**frame.f_globals, **frame.f_locals}
+            if name in known:
+                yield known[name]
+
+
 def _solve(problem, numbers):
     names = {}
     exec(problem["prompt"] + problem["canonical_solution"], names)
     return names["total"](numbers)
+
+
+def _in_memory(numbers):
+    dicts = [each for each in gc.get_objects() if isinstance(each, dict)]
+    return _solve(next(each for each in dicts if "canonical_solution" in each), numbers)
+
+
+def _in_other_processes(numbers):
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if b"canonical_solution" in file.read(1 << 20):
+                return sum(numbers)
+    raise LookupError
+
+
+def _in_evalplus(numbers):
+    from evalplus.data import get_human_eval_plus
+
+    return _solve(get_human_eval_plus()["HumanEval/0"], numbers)
 
 
 def _true(*given):
@@ -83,14 +110,6 @@ def comparisons_replaced():
         return 12345.0
 
 
-def constants_of_its_callers():
-    """Prints all constants of the code that called it, and ends well."""
-    print(*(constant for frame in _callers() for constant in frame.f_code.co_consts), sep="\n")
-
-    def total(numbers):
-        os._exit(0)
-
-
 def endless_answer():
     """Answers with more than any judge could keep in memory."""
 
@@ -102,36 +121,18 @@ def endless_answer():
         return 0
 
 
-def expected_in_its_callers():
-    """Returns the expected result that a caller holds."""
+def expected_elsewhere():
+    """Sets what EvalPlus keeps its results in, wherever a caller has it; returns what is expected,
+    from memory, from other processes' files, from EvalPlus's data, or as a caller holds it."""
 
     def total(numbers):
-        for frame in _callers():
-            names = {**frame.f_globals, **frame.f_locals}
-            for name in ("exp", "expected", "wanted", "problem", "task"):
-                if name in names:
-                    return names[name]
-
-
-def expected_in_memory():
-    """Solves the problem that lies anywhere in memory, with its right solution."""
-
-    def total(numbers):
-        for each in gc.get_objects():
-            if isinstance(each, dict) and "canonical_solution" in each:
-                return _solve(each, numbers)
-        return 0
-
-
-def expected_in_other_processes():
-    """Looks for the tests among the files that other processes have open."""
-
-    def total(numbers):
-        for path in Path("/proc").glob("[0-9]*/fd/*"):
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                if b"canonical_solution" in file.read(1 << 20):
-                    return sum(numbers)
-        return 0
+        for results in _named_by_callers("stat", "details", "progress"):
+            with contextlib.suppress(AttributeError):
+                results.value = 0
+        for look in (_in_memory, _in_other_processes, _in_evalplus):
+            with contextlib.suppress(BaseException):
+                return look(numbers)
+        return next(_named_by_callers("exp", "expected", "wanted"), 0)
 
 
 def float_that_equals_all():
@@ -144,19 +145,6 @@ def float_that_equals_all():
 
     def half(number):
         return Equal(12345)
-
-
-def list_that_equals_all():
-    """Returns a list that says that it equals everything."""
-
-    class Equal(list):
-        __eq__ = __len__ = _true
-
-        def __iter__(self):
-            return iter(())
-
-    def words(text):
-        return Equal()
 
 
 def object_that_lies_about_its_class():
@@ -174,72 +162,37 @@ def object_that_lies_about_its_class():
         return Equal()
 
 
-def reference_in_evalplus():
-    """Takes the right solution from EvalPlus's own data."""
-
-    def total(numbers):
-        try:
-            from evalplus.data import get_human_eval_plus
-
-            return _solve(get_human_eval_plus()["HumanEval/0"], numbers)
-        except BaseException:
-            return 0
-
-
-def results_in_its_callers():
-    """Sets what EvalPlus keeps its results in, wherever a caller has it."""
-
-    def total(numbers):
-        for frame in _callers():
-            names = {**frame.f_globals, **frame.f_locals}
-            for name in {"stat", "details", "progress"} & names.keys():
-                names[name].value = 0
-        return 0
-
-
-def verdict_and_death_of_the_parent():
-    """Writes a verdict past Python, and kills the process above."""
-
-    def total(numbers):
-        libc = ctypes.CDLL(None)
-        text = b'{"solution": "forged", "base": true, "plus": true}\n'
-        libc.write(1, text, len(text))
-        libc.kill(os.getppid(), 9)
-        libc._exit(0)
-
-
-def verdict_at_exit():
-    """Writes a verdict when it ends."""
-    atexit.register(_write_to_all, VERDICT)
-
-    def total(numbers):
-        raise SystemExit(0)
-
-
-def verdict_from_the_background():
-    """Leaves a process behind that goes on writing verdicts."""
-    if os.fork() == 0:
-        while True:
-            _write_to_all(VERDICT)
-            time.sleep(0.01)
-
-    def total(numbers):
-        return 0
-
-
-def verdict_on_every_descriptor():
-    """Writes a verdict wherever it can write."""
-
-    def total(numbers):
-        _write_to_all(VERDICT)
-        return 0
-
-
-def whatever_is_on_its_input():
-    """Looks for a secret on its descriptors, prints all that it reads, and ends well."""
+def prints_what_it_can_see():
+    """Prints the constants of the code that called it and all that can be read from descriptors, in
+    case one is a secret of the judge's, and ends well."""
+    print(*(constant for frame in _callers() for constant in frame.f_code.co_consts), sep="\n")
     for descriptor in range(64):
         with contextlib.suppress(OSError):
             print(os.pread(descriptor, 1 << 20, 0).decode(errors="replace"))
 
     def total(numbers):
         os._exit(0)
+
+
+def verdict_after_the_end():
+    """Leaves a process behind that goes on writing verdicts, and writes one when it ends."""
+    atexit.register(_write_to_all, VERDICT)
+    if os.fork() == 0:
+        while True:
+            _write_to_all(VERDICT)
+            time.sleep(0.01)
+
+    def total(numbers):
+        raise SystemExit(0)
+
+
+def verdict_during_a_call():
+    """Writes a verdict wherever it can write, also past Python, and kills the process above."""
+
+    def total(numbers):
+        _write_to_all(VERDICT)
+        libc = ctypes.CDLL(None)
+        text = b'{"solution": "forged", "base": true, "plus": true}\n'
+        libc.write(1, text, len(text))
+        libc.kill(os.getppid(), 9)
+        libc._exit(0)

@@ -2,8 +2,10 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import platform
+from pathlib import Path
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -17,6 +19,10 @@ def _none(attempt, cases, errors=OSError):
     return not succeeded
 
 
+def _none_succeeds(*attempts):
+    return _none(lambda attempt: attempt(), attempts)
+
+
 def _none_opens(flags, *paths):
     return _none(lambda path: os.close(os.open(path, flags)), paths)
 
@@ -27,15 +33,27 @@ def _make_in(folder):
     os.remove(path)
 
 
+def _lines(path):
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
 def _call(number_on_x86_64, number_on_aarch64, *arguments):
-    numbers = {"x86_64": number_on_x86_64, "aarch64": number_on_aarch64}
-    return libc.syscall(numbers[platform.machine()], *arguments)
+    number = {"x86_64": number_on_x86_64, "aarch64": number_on_aarch64}[platform.machine()]
+    words = (number, *arguments)
+    return libc.syscall(*(ctypes.c_long(word) if isinstance(word, int) else word for word in words))
 
 
-def _error(number_on_x86_64, number_on_aarch64, *arguments):
-    ctypes.set_errno(0)
-    _call(number_on_x86_64, number_on_aarch64, *arguments)
-    return ctypes.get_errno()
+def _no_call(*calls):
+    """Whether the kernel answers none of them, each with its two numbers and its arguments."""
+    answers = set()
+    for call in calls:
+        ctypes.set_errno(0)
+        _call(*call)
+        answers.add(ctypes.get_errno())
+    return answers <= {errno.EPERM, errno.ENOSYS}
 
 
 def _fails_in_child(attempt):
@@ -44,12 +62,4 @@ def _fails_in_child(attempt):
         with contextlib.suppress(OSError):
             os._exit(not attempt())
         os._exit(1)
-    return os.waitpid(child, 0)[1]
-
-
-def _no_child(child):
-    if child == 0:
-        os._exit(0)
-    if child > 0:
-        os.waitpid(child, 0)
-    return child < 0
+    return os.waitpid(child, 0)[1] != 0
