@@ -49,12 +49,14 @@ def changed(value: Any) -> Any:
     return "another" if isinstance(value, str) else {"other": 1}
 
 
+DICTIONARIES = ("model_args", "drafting", "evaluation", "hardware")
+
+
 @pytest.mark.parametrize(
     ("field", "name"),
     [
         *((field.name, "") for field in fields(RunSpec)),
-        *((f, n) for f in ("model_args", "drafting", "hardware") for n in getattr(SPEC, f)),
-        *(("evaluation", name) for name in ("limit", "torch_random_seed")),
+        *((field, name) for field in DICTIONARIES for name in getattr(SPEC, field)),
     ],
 )
 def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path, field, name):
