@@ -11,6 +11,7 @@ from typing import Any
 
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
+from sample_rows import SPEC
 
 TASK, PROGRAMS = "mt_bench", "humaneval_evalplus"
 
@@ -23,29 +24,22 @@ ODD_VALUES: tuple[Any, ...] = (
 
 def sound_run(folder: Path, documents: tuple[int, ...] = (0, 1), run_id: str = "run-1") -> Path:
     """A shard of four documents, with sample logs, results, programs and traces."""
-    evaluation = manifest(run_id).spec.evaluation | {
-        "samples": {TASK: list(documents), PROGRAMS: list(documents[:1])}
-    }
+    samples = {TASK: list(documents), PROGRAMS: list(documents[:1])}
+    made = manifest(run_id, evaluation=SPEC.evaluation | {"samples": samples})
     rows = [turn(run_id, doc, number, task=TASK) for doc in documents for number in (1, 2)]
     rows.append(turn(run_id, documents[0], 1, task=PROGRAMS))
-    write_run(folder, rows, manifest(run_id, evaluation=evaluation), cut_short=[run_id])
-    date = f"2026-01-01T00-00-0{run_id[-1]}.000001"
+    write_run(folder, rows, made, cut_short=[run_id])
     asked = {"category": "x", "turns": ["p", "q"]}
-    samples = [
+    conversations = [
         sample(doc, ["p", "q"], [["A"], ["B"]], acc=1.0)
         | {"doc": {"question_id": 9 + doc, **asked}}
         for doc in documents
     ]
-    log = write_log(folder, samples, date=date, task=TASK, model_name_sanitized="M")
     program = sample(documents[0], ["p"], [["def f(): pass"]], acc=1.0)
     program["doc"] = {"task_id": "HumanEval/0", "prompt": "def f():", "entry_point": "f"}
-    write_log(folder, [program], date=date, task=PROGRAMS, model_name_sanitized="M")
-    results = log.parent / f"results_{date}.json"
-    written = json.loads(results.read_text())
-    written["config"]["copyspec"] = {"run_id": run_id}
-    written["results"] |= {TASK: {"name": TASK, "sample_len": len(documents), "acc,none": 1.0}}
-    written["n-samples"] = {TASK: {"original": 4, "effective": len(documents)}}
-    results.write_text(json.dumps(written))
+    date = f"2026-01-01T00-00-0{run_id[-1]}.000001"
+    for task, log in ((TASK, conversations), (PROGRAMS, [program])):
+        write_log(folder, log, date, task, run_id, original=4, model_name_sanitized="M")
     trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2, 3], "answer_ids": [1, 2]}
     for name, key, row in (("traces", "id", trace), ("questions", "question_id", asked)):
         text = "".join(json.dumps({key: doc, **row}) + "\n" for doc in documents)

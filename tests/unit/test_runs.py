@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from run_folders import CONVERSATION, DATE, sample, sha256, write_log
@@ -28,48 +29,38 @@ def test_a_run_is_read_from_its_log(tmp_path):
     assert run.dtype == "torch.bfloat16"
 
 
-def test_without_results_every_answer_counts(tmp_path):
+def test_results_may_be_missing_or_beside_a_json_output_path(tmp_path):
     path = write_log(tmp_path, [CONVERSATION])
-    next(path.parent.glob("results_*")).unlink()
+    [results] = path.parent.glob("results_*")
+    results = results.rename(path.parent / f"mine_{DATE}.json")
+    assert read_run(path.parent).dtype == "torch.bfloat16"
+    results.unlink()
     run = read_run(tmp_path)
     assert [each.text for each in run.answers.values()] == ["yes", "padded", "no\u2028"]
     assert run.dtype is None
-
-
-def test_results_beside_a_json_output_path_are_found(tmp_path):
-    path = write_log(tmp_path, [CONVERSATION])
-    next(path.parent.glob("results_*")).rename(path.parent / f"mine_{DATE}.json")
-    assert read_run(path.parent).dtype == "torch.bfloat16"
 
 
 def test_each_filter_has_its_scores_and_only_numbers_count(tmp_path):
     odd = {"pair": [1, 2.0], "none": None, "word": "x", "nan": float("nan")}
     rows = [sample(0, ["Q"], [["x"]], name, em=em, **odd) for name, em in (("a", 0.0), ("b", 1))]
     write_log(tmp_path, rows)
-    run = read_run(tmp_path)
-    assert len(run.answers) == 1
-    assert run.scores == {"the_task": {"em,a": {0: 0.0}, "em,b": {0: 1.0}}}
-
-
-def test_a_log_likelihood_has_scores_only(tmp_path):
-    row = sample(0, [], [], acc=1.0)
+    row = sample(0, [], [["-1.5", "False"], ["-2.5"]], acc=1.0)
     row["arguments"] = {"gen_args_0": {"arg_0": "Q", "arg_1": "A"}, "gen_args_1": {"arg_0": "Q"}}
-    row["resps"] = [[["-1.5", "False"]], [["-2.5"]]]
-    write_log(tmp_path, [row])
+    write_log(tmp_path, [row], task="log_likelihood")
     run = read_run(tmp_path)
-    assert (run.answers, run.scores) == ({}, {"the_task": {"acc,none": {0: 1.0}}})
+    assert [answer.task for answer in run.answers.values()] == ["the_task"]
+    assert run.scores == {
+        "the_task": {"em,a": {0: 0.0}, "em,b": {0: 1.0}},
+        "log_likelihood": {"acc,none": {0: 1.0}},
+    }
 
 
 def test_tokens_are_those_of_the_same_prompt_and_text(tmp_path):
     write_log(tmp_path, [CONVERSATION])
     row = replace(ROW, task="the_task", doc_id=0, text="yes", prompt_sha256=sha256("Q"))
-    for other in (
-        replace(row, task="other"),
-        replace(row, turn=2),
-        replace(row, prompt_sha256=sha256("P")),
-        replace(row, text="no\u2028"),
-    ):
-        records.append(tmp_path / "turns.jsonl", other)
+    others: list[dict[str, Any]] = [{"task": "other"}, {"turn": 2}, {"text": "no\u2028"}]
+    for changes in [*others, {"prompt_sha256": sha256("P")}]:
+        records.append(tmp_path / "turns.jsonl", replace(row, **changes))
     assert next(iter(read_run(tmp_path).answers.values())).token_ids is None
     records.append(records.records_file(tmp_path, rank=0), replace(row, token_ids=(1, 2)))
     paired = replace(row, baseline=PAIRED_ROW.baseline)
@@ -93,17 +84,6 @@ def test_records_alone_are_a_run(tmp_path):
     assert not alone.sampled
 
 
-def test_rows_that_cannot_be_read_are_noted(tmp_path):
-    write_log(tmp_path, [CONVERSATION])
-    assert read_run(tmp_path).notes == ()
-    file = tmp_path / "turns.jsonl"
-    records.append(file, replace(ROW, schema_version=4))
-    records.append(file, replace(ROW, task="the_task", text="yes", prompt_sha256=sha256("Q")))
-    run = read_run(tmp_path)
-    assert run.notes == (f"{file}: unreadable rows left out: 1, on line 1 (schema 4, not 5)",)
-    assert next(iter(run.answers.values())).token_ids == ROW.token_ids
-
-
 @pytest.mark.parametrize(
     ("settings", "sampled"),
     [
@@ -123,13 +103,13 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
         read_run(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"run lm_eval with --output_path .* --log_samples"):
         read_run(tmp_path)
-    path = write_log(tmp_path, [CONVERSATION, {"doc_id": 0}])
-    with pytest.raises(DataError, match=rf"{path.name}:2: not a sample of lm-eval \(KeyError"):
-        read_run(tmp_path)
-    path.write_text(json.dumps(CONVERSATION) + '\n{"doc_id": ')
-    with pytest.raises(DataError, match=rf"{path.name}:2: not JSON"):
-        read_run(tmp_path)
-    write_log(tmp_path, [CONVERSATION])
-    (path.parent / f"results_{DATE}.json").write_text("{")
-    with pytest.raises(DataError, match=rf"results_{DATE}.json: not a results file"):
-        read_run(tmp_path)
+    path = write_log(tmp_path, [CONVERSATION])
+    row, results = json.dumps(CONVERSATION), path.with_name(f"results_{DATE}.json")
+    for file, text, message in (
+        (path, row + '\n{"doc_id": 0}', rf"{path.name}:2: not a sample of lm-eval \(KeyError"),
+        (path, row + '\n{"doc_id": ', rf"{path.name}:2: not JSON"),
+        (results, "{", rf"{results.name}: not a results file"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_run(tmp_path)
