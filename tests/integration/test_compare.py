@@ -13,6 +13,12 @@ from in_process import evaluate_into
 from copyspec_eval.cli import main
 from copyspec_eval.reports.runs import read_run
 
+
+def regex(name: str, pattern: str) -> dict[str, Any]:
+    search = {"function": "regex", "regex_pattern": pattern}
+    return {"name": name, "filter": [search, {"function": "take_first"}]}
+
+
 STOCK_TASKS = {
     "extracted": {
         "output_type": "generate_until",
@@ -20,16 +26,7 @@ STOCK_TASKS = {
         "doc_to_target": "a",
         "generation_kwargs": {"until": [], "do_sample": False},
         "metric_list": [{"metric": "exact_match"}],
-        "filter_list": [
-            {
-                "name": name,
-                "filter": [
-                    {"function": "regex", "regex_pattern": pattern},
-                    {"function": "take_first"},
-                ],
-            }
-            for name, pattern in (("letter", "([a-z])"), ("line", "(.*)"))
-        ],
+        "filter_list": [regex("letter", "([a-z])"), regex("line", "(.*)")],
     },
     "chosen": {
         "output_type": "multiple_choice",

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,27 @@ from run_folders import CONVERSATION, sample, sha256, write_log
 
 from copyspec_eval.cli import main
 from copyspec_eval.harness.rescoring import rescore
-from copyspec_eval.records import AnswerKey, TurnRecord
+from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports import comparison
 from copyspec_eval.reports.comparison import Pair, compare_answers, compare_scores, fails
-from copyspec_eval.reports.runs import Answer, Run, Scores, read_arms, read_run
+from copyspec_eval.reports.runs import Answer, Run, read_arms, read_run
 from copyspec_eval.types import Difference
 
 
-def answer(
-    doc_id: int = 0,
-    turn: int = 1,
-    text: str = "yes",
-    tokens: Sequence[int] | None = None,
-    prompt: str = "Q",
-    repeat: int = 0,
-) -> Answer:
+def answer(doc_id=0, turn=1, text="yes", tokens=None, prompt="Q", repeat=0):
     ids = None if tokens is None else tuple(tokens)
     return Answer("t", doc_id, turn, repeat, prompt, sha256(prompt), text, ids, {})
 
 
-def run(*answers: Answer, scores: Scores | None = None) -> Run:
+def run(*answers, scores=None):
     return Run(Path("run"), {each.key: each for each in answers}, scores or {}, None)
 
 
-def scored(metric: str, values: Iterable[float]) -> Run:
+def scored(metric, values):
     return run(scores={"t": {metric: dict(enumerate(values))}})
 
 
-def statuses(a: Sequence[Answer], b: Sequence[Answer]) -> list[str]:
+def statuses(a, b):
     return [pair.status for pair in compare_answers(run(*a), run(*b))]
 
 
@@ -91,7 +83,7 @@ def test_other_documents_and_repeats_explain_nothing():
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw):
     """Conversations of one to three turns, some with tokens, in any order."""
     documents = draw(st.lists(st.integers(0, 20), unique=True, min_size=1, max_size=6))
     turns = draw(st.integers(1, 3))
@@ -140,10 +132,10 @@ def test_right_or_wrong_is_tested_by_mcnemar():
 
 def test_other_scores_get_an_interval():
     a = scored("f1,none", [0.5, 0.25, 1.0, 0.0])
+    score: Any
     [score] = compare_scores(a, scored("f1,none", [0.75, 0.25, 0.5, 0.25, 0.9]))
     assert (score.difference, score.num_documents, score.num_unpaired) == (0.0, 4, 1)
     assert (score.p_value, score.discordant) == (None, None)
-    assert score.interval is not None
     low, high = score.interval
     assert -0.5 <= low < 0 < high <= 0.25
     many, none = (scored("f1,none", each) for each in (map(math.sin, range(40)), [0.0] * 40))
@@ -230,14 +222,13 @@ def test_command_exits_by_the_answers(tmp_path, capsys):
     assert captured.err.endswith(": nothing to compare; give two runs of one task\n")
 
 
-def answered(doc: int, drafted: list[int], difference: Difference | None) -> TurnRecord:
+def answered(doc, drafted, difference):
     """A row of a paired run whose baseline answered [1, 2, 3]."""
-    row = turn("r", doc, 1)
-    assert row.baseline is not None
+    row: Any = turn("r", doc, 1)
     counts = replace(row.counts, num_tokens=len(drafted))
     baseline = replace(row.baseline, token_ids=(1, 2, 3), difference=difference)
-    made: dict[str, Any] = {"answer": "no" if difference else "yes", "text": "yes"}
-    return replace(row, token_ids=tuple(drafted), counts=counts, baseline=baseline, **made)
+    texts = {"answer": "no" if difference else "yes", "text": "yes"}
+    return replace(row, token_ids=tuple(drafted), counts=counts, baseline=baseline, **texts)
 
 
 SAME = answered(0, [1, 2, 3], None)
@@ -271,28 +262,18 @@ def test_a_run_without_both_arms_or_tokens_is_refused(tmp_path, capsys, changes,
     assert message in capsys.readouterr().err
 
 
-def rescored(byte_model: Path, **changes: Any) -> Difference:
-    """Two answers that differ in their second token."""
-    pairs = compare_answers(
-        *(run(replace(answer(tokens=ids), **changes)) for ids in ([1, 2], [1, 3]))
-    )
-    [pair] = rescore(pairs, str(byte_model), ["torch.float32"])
-    assert pair.difference is not None
-    assert pair.difference.position == 1
-    return pair.difference
-
-
-def test_what_a_server_was_asked_to_report_does_not_keep_answers_from_being_rescored(byte_model):
-    """With the options of docs/serving.md."""
-    rescored(byte_model, gen_kwargs={"return_token_ids": True, "max_gen_toks": 4, "until": []})
-
-
 def test_messages_to_a_chat_server_are_rescored_as_the_model_reads_them(byte_model):
-    messages = json.dumps([{"role": "user", "content": "Hi"}])
+    """With the options of docs/serving.md."""
+    settings = {"return_token_ids": True, "max_gen_toks": 4, "until": []}
+    messages, margins = json.dumps([{"role": "user", "content": "Hi"}]), []
     # The first as lm-eval logs them.
-    prompts = (json.dumps([messages]), "user: Hi\nassistant: ", messages)
-    chat, text, neither = (
-        rescored(byte_model, prompt=prompt, gen_kwargs={"max_gen_toks": 4, "until": []}).margin
-        for prompt in prompts
-    )
-    assert chat == text != neither
+    for prompt in (json.dumps([messages]), "user: Hi\nassistant: ", messages):
+        a, b = (
+            replace(answer(prompt=prompt, tokens=ids), gen_kwargs=settings)
+            for ids in ([1, 2], [1, 3])
+        )
+        pair: Any
+        [pair] = rescore(compare_answers(run(a), run(b)), str(byte_model), ["torch.float32"])
+        assert pair.difference.position == 1
+        margins.append(pair.difference.margin)
+    assert margins[0] == margins[1] != margins[2]

@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ PROGRAM = "def add(a: int) -> int:\n    return a + 1"
 FIRST = sample(0, ["Q"], [["A"]])
 
 
-def export(kind: str, folder: Path, out: Path | None = None) -> int:
+def export(kind, folder, out=None):
     return main(["export", kind, str(folder), "--out", str(out or folder / "out")])
 
 
@@ -89,9 +88,9 @@ def test_evalplus_samples(prompt, answer, tmp_path, capsys):
 
 
 def test_evalplus_errors(tmp_path, monkeypatch, capsys):
-    def error() -> str:
+    def error():
         assert export("evalplus", tmp_path) == 1
-        return str(capsys.readouterr().err)
+        return capsys.readouterr().err
 
     write_log(tmp_path, [FIRST])
     assert "no answers to humaneval_evalplus; run it" in error()
@@ -104,7 +103,7 @@ def test_evalplus_errors(tmp_path, monkeypatch, capsys):
     assert "pip install 'copyspec-eval[humaneval]'" in error()
 
 
-def odd(turns: Any) -> dict[str, Any]:
+def odd(turns):
     return {"question_id": 81, "category": "x", "turns": turns}
 
 

@@ -1,19 +1,17 @@
 """Settings that set a leaderboard's lines apart: all, answers of earlier runs among them."""
 
 from dataclasses import fields
-from typing import Any
 
 import pytest
 from recorded_runs import board, manifest, recorded_run, turns, write_run
 from sample_rows import SPEC, with_counts
 
 from copyspec_eval.manifest import RunSpec
-from copyspec_eval.records import TurnRecord
 from copyspec_eval.reports.leaderboard_forms import FORMS, overview
 from copyspec_eval.types import DraftCounts
 
 
-def asked(**documents: list[int]) -> dict[str, Any]:
+def asked(**documents):
     """The evaluation of a run with `--samples`."""
     return SPEC.evaluation | {"samples": documents}
 
@@ -35,7 +33,7 @@ def test_other_documents_set_a_line_apart_in_brief(tmp_path):
     assert any(way in notes for way in ways)
 
 
-def changed(value: Any) -> Any:
+def changed(value):
     """Another value of the same kind."""
     if isinstance(value, dict):
         # Among the tasks, those of the task that was answered.
@@ -73,13 +71,13 @@ def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path, field, nam
 LABEL = "suffix + store=base"
 
 
-def seeded(run_id: str) -> list[TurnRecord]:
+def seeded(run_id):
     """Turns that copied 4 of their 10 tokens from an earlier run."""
     drafts = {"earlier": DraftCounts(2, 9, 4)}
     return [with_counts(row, drafts=drafts) for row in turns(run_id, drafter=LABEL)]
 
 
-def stored(digest: str) -> dict[str, Any]:
+def stored(digest):
     return SPEC.drafting | {"store": "runs/base", "store_sha256": digest}
 
 

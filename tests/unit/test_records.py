@@ -4,7 +4,6 @@ import json
 import pickle
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,17 +12,17 @@ from sample_rows import PAIRED_ROW, ROW
 
 from copyspec_eval import records
 from copyspec_eval.errors import DataError, unknown_option
-from copyspec_eval.records import RecordedText, SpanCharacters, TurnRecord, record_of
+from copyspec_eval.records import RecordedText, SpanCharacters, record_of
 from copyspec_eval.types import Attempt, DraftCounts, Span, TurnCounts
 
 
-def rows_in(path: Path) -> tuple[list[TurnRecord], list[str]]:
+def rows_in(path):
     """Its rows and the notes on it."""
     notes: list[str] = []
     return records.read(path, notes), notes
 
 
-def write(path: Path, *rows: TurnRecord) -> list[str]:
+def write(path, *rows):
     """Its lines."""
     for row in rows:
         records.append(path, row)

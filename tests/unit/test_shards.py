@@ -1,8 +1,6 @@
 """Shards of one run: which are reported as that run, and which are not."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pandas import read_parquet
@@ -11,20 +9,20 @@ from run_folders import sample, write_log
 from sample_rows import SPEC
 
 from copyspec_eval.cli import main
-from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
+from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_runs
 
 TASK = turn("r", 0, 1).task
 
 
-def log(folder: Path, run_id: str, documents: list[int], task: str = TASK) -> None:
+def log(folder, run_id, documents, task=TASK):
     """A sample log of a task of four documents, with a score of 1 for every third."""
     samples = [sample(doc, ["Q"], [["A"]], acc=float(doc % 3 == 0)) for doc in documents]
     date = f"2026-01-01T00-00-0{run_id[-1]}.000001"
     write_log(folder, samples, date=date, task=task, run_id=run_id, original=4)
 
 
-def shard(folder: Path, run_id: str, documents: list[int], **changes: Any) -> Path:
+def shard(folder, run_id, documents, **changes):
     evaluation = {"evaluation": SPEC.evaluation | {"samples": {TASK: documents}}}
     made = manifest(run_id, **(evaluation | changes))
     rows = [turn(run_id, doc, number) for doc in documents for number in (1, 2)]
@@ -33,12 +31,12 @@ def shard(folder: Path, run_id: str, documents: list[int], **changes: Any) -> Pa
     return folder
 
 
-def board(*folders: Path) -> Leaderboard:
+def board(*folders):
     return leaderboard(read_runs(folders))
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
+def shards(tmp_path):
     return [shard(tmp_path / "a", "run-1", [0, 2]), shard(tmp_path / "b", "run-2", [1, 3])]
 
 
