@@ -3,9 +3,12 @@
 import base64
 import gzip
 import json
+import os
 import random
 import shutil
 import string
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +21,7 @@ from recorded_runs import HOSTILE, board, recorded_run, turn
 
 from copyspec_eval.records import SpanCharacters
 from copyspec_eval.reports.page.build import write_report
-from copyspec_eval.types import CopyOrigin, Difference
+from copyspec_eval.types import Attempt, CopyOrigin, Difference
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LONG = "word " * 4000
@@ -229,3 +232,36 @@ def test_a_line_of_a_million_characters_opens_soon(browser, tmp_path):
         page.locator("mark").first.hover()
         assert "950000 characters more, in turns.jsonl" in page.locator("#list").inner_text()
         assert perf_counter() - started < 2
+
+
+@pytest.mark.slow
+def test_fifty_runs_of_five_hundred_turns_take_neither_long_nor_much_memory(tmp_path):
+    """As long as answers of MT-Bench: 2,000 characters each, and a draft every few tokens."""
+    piece = "a piece of the answer, "
+    places = tuple(
+        SpanCharacters(start // 2, start // 2 + len(piece), start, start + len(piece))
+        for start in range(0, 2000, 46)
+    )
+    attempts = tuple(Attempt(10, accepted % 11) for accepted in range(100))
+    made: dict[str, Any] = {"span_characters": places, "attempts": attempts}
+    made |= {"prompt": "What is asked in a prompt of some length? " * 60}
+    made |= {"answer": piece * len(places), "text": piece * 2 * len(places)}
+    made["token_ids"] = tuple(range(500))
+    folders = []
+    for number in range(50):
+        run, drafter = f"run{number:02}", ("copyspec", "suffix")[number % 2]
+        rows = [
+            turn(run, place // 2, place % 2 + 1, number, drafter=drafter, **made)
+            for place in range(500)
+        ]
+        folders.append(recorded_run(tmp_path / run, run, rows, model=f"model{number // 2}"))
+
+    program = Path(sys.executable).parent / "copyspec-eval"
+    command: list[str | Path] = [program, "report", *folders, "--out", tmp_path / "out"]
+    started = perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    assert status == 0
+    assert perf_counter() - started < 30
+    assert used.ru_maxrss * 1024 < 1e9
+    assert (tmp_path / "out" / "report.html").stat().st_size < 10e6

@@ -1,14 +1,11 @@
 """What differs between two runs, or the arms of one, is named, and nothing else."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from recorded_runs import turn, write_run
 from run_folders import CONVERSATION, sample, sha256, write_log
 
@@ -82,41 +79,25 @@ def test_other_documents_and_repeats_explain_nothing():
     assert statuses([YES, answer(repeat=1)], b) == ["diverged", "other_prompt"]
 
 
-@st.composite
-def runs(draw):
-    """Conversations of one to three turns, some with tokens, in any order."""
-    documents = draw(st.lists(st.integers(0, 20), unique=True, min_size=1, max_size=6))
-    turns = draw(st.integers(1, 3))
-    tokens = st.none() | st.lists(st.integers(0, 3), max_size=4)
-    return run(
-        *(
-            answer(doc_id, turn, draw(st.text("ab", max_size=3)), draw(tokens), str(turn))
-            for doc_id in documents
-            for turn in range(1, turns + 1)
-        )
-    )
-
-
-@given(runs(), runs())
-def test_the_other_way_round_is_the_mirror_image(a, b):
-    mirrored = [replace(pair, a=pair.b, b=pair.a) for pair in compare_answers(b, a)]
-    assert compare_answers(a, b) == mirrored
-
-
-@given(runs(), st.data(), st.sampled_from(["identical", "missing", "diverged", "other_prompt"]))
-def test_one_change_is_named_and_nothing_else(a, data, change):
-    key = data.draw(st.sampled_from(list(a.answers)))
-    changed = {
-        "identical": [a.answers[key]],
-        "missing": [],
-        "diverged": [replace(a.answers[key], text="another", token_ids=None)],
-        "other_prompt": [replace(a.answers[key], prompt_sha256=sha256("another"))],
-    }[change]
-    others = [each for each in a.answers.values() if each.key != key]
-    pairs = compare_answers(a, run(*others, *changed))
-    expected = {each: "identical" for each in a.answers} | {key: change}
-    assert {pair.key: pair.status for pair in pairs} == expected
-    assert fails(pairs) is (change != "identical")
+@pytest.mark.parametrize(
+    ("change", "changes"),
+    [
+        ("identical", {}),
+        ("missing", None),
+        ("diverged", {"text": "another", "token_ids": None}),
+        ("other_prompt", {"prompt_sha256": sha256("another")}),
+    ],
+)
+def test_one_change_is_named_and_nothing_else(change, changes):
+    tokens = [None, [1], None]
+    answers = [answer(doc, turn, tokens=tokens[doc]) for doc in range(3) for turn in (2, 1)]
+    for each in answers:
+        others = [other for other in answers[::-1] if other != each]
+        others += [] if changes is None else [replace(each, **changes)]
+        pairs = compare_answers(run(*answers), run(*others))
+        expected = {other.key: "identical" for other in answers} | {each.key: change}
+        assert {pair.key: pair.status for pair in pairs} == expected
+        assert fails(pairs) is (change != "identical")
 
 
 def test_right_or_wrong_is_tested_by_mcnemar():
@@ -131,20 +112,19 @@ def test_right_or_wrong_is_tested_by_mcnemar():
 
 
 def test_other_scores_get_an_interval():
-    a = scored("f1,none", [0.5, 0.25, 1.0, 0.0])
+    a, b = scored("f1,none", [0.5, 0.25, 1.0, 0.0]), [0.75, 0.25, 0.5, 0.25, 0.9]
     score: Any
-    [score] = compare_scores(a, scored("f1,none", [0.75, 0.25, 0.5, 0.25, 0.9]))
+    [score] = compare_scores(a, scored("f1,none", b))
     assert (score.difference, score.num_documents, score.num_unpaired) == (0.0, 4, 1)
     assert (score.p_value, score.discordant) == (None, None)
     low, high = score.interval
     assert -0.5 <= low < 0 < high <= 0.25
-    many, none = (scored("f1,none", each) for each in (map(math.sin, range(40)), [0.0] * 40))
-    assert compare_scores(many, none) == compare_scores(many, none), "the same each time"
-    [same] = compare_scores(a, a)
+    assert compare_scores(a, scored("f1,none", b)) == [score], "the same each time"
+    same, single, alone = (
+        each for other in (a, scored("f1,none", [0.75]), run()) for each in compare_scores(a, other)
+    )
     assert same.interval == (0, 0)
-    [single] = compare_scores(a, scored("f1,none", [0.75]))
     assert (single.difference, single.interval, single.num_unpaired) == (0.25, None, 3)
-    [alone] = compare_scores(a, run())
     assert (alone.a, alone.num_documents, alone.num_unpaired) == (None, 0, 4)
 
 

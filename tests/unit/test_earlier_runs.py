@@ -41,23 +41,6 @@ def test_the_first_tokens_are_drafted_from_the_answer_to_the_same_request(prompt
     assert (draft.token_ids, draft.source, draft.position) == (drafted, "earlier", -2)
 
 
-def test_the_prompt_keeps_its_places():
-    drafter = SuffixDrafter()
-    drafter.start([1, 2, 3, 4, 1, 2], earlier=[[7]])
-    drafter.observe([3], Verdict(0, 3))
-    draft = drafter.propose(10, THRESHOLDS)
-    assert (draft.token_ids[0], draft.position, draft.source) == (4, 3, "context")
-
-
-def test_a_changed_token_costs_one_forward():
-    answer = tuple(range(10, 30))
-    earlier, trace = [(*answer[:9], 5, *answer[10:])], Trace("c", 1, PROMPT, answer)
-    counts = replay_turn(trace, SuffixDrafter(), THRESHOLDS, earlier=earlier).counts
-    assert counts.num_forwards == 2
-    assert counts.drafts is not None
-    assert counts.drafts["earlier"].num_accepted == 19
-
-
 @given(few_tokens, st.lists(few_tokens, max_size=6), few_tokens, st.booleans())
 def test_every_draft_says_where_it_is_from(prompt, earlier, answer, tree):
     drafter, text = SuffixDrafter(tree=tree), [*prompt]

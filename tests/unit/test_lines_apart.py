@@ -16,13 +16,6 @@ def asked(**documents):
     return SPEC.evaluation | {"samples": documents}
 
 
-def test_documents_of_other_tasks_set_no_line_apart(tmp_path):
-    more = recorded_run(tmp_path / "a", "a", evaluation=asked(mt_bench=[*range(4)], other=[5]))
-    alone = recorded_run(tmp_path / "b", "b", evaluation=asked(mt_bench=[*range(4)]))
-    actual = board(more, alone)
-    assert (actual.lines["runs"].to_list(), actual.notes) == ([2], [])
-
-
 def test_other_documents_set_a_line_apart_in_brief(tmp_path):
     every = recorded_run(tmp_path / "a", "a", turns("a", 8))
     some = recorded_run(tmp_path / "b", "b", turns("b", 8), evaluation=asked(mt_bench=[*range(8)]))

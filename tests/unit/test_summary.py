@@ -14,7 +14,6 @@ from sample_rows import PAIRED_ROW, ROW, with_baseline, with_counts
 
 from copyspec_eval.reports import turns
 from copyspec_eval.reports.summary import (
-    METRICS,
     bootstrap_interval,
     median_of_ratios,
     ratio_of_sums,
@@ -167,32 +166,6 @@ def test_memory_does_not_grow_with_resamples_and_rows():
     assert peak < 400e6, "2,000 resamples at once would take 1.6 GB"
 
 
-def columns(ratios):
-    """The columns that a metric of pairs reads, with these ratios of speed."""
-    return numpy.stack([ratios, *[numpy.ones(len(ratios))] * 3], axis=1)
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.1, 10), st.integers(0, 9)), min_size=2, max_size=30),
-    st.floats(0.5, 2),
-)
-def test_the_interval_holds_the_median_and_scales_with_it(turns, by):
-    ratios, conversations = (numpy.array(each) for each in zip(*turns, strict=True))
-    medians = [metric for metric in METRICS if metric.name.startswith("speedup_median_")]
-
-    def interval(ratios):
-        return [metric.over(columns(ratios), conversations) for metric in medians]
-
-    low, high = interval(ratios)
-    if len(set(conversations)) == 1:
-        assert math.isnan(low)
-        return
-    assert min(ratios) <= low * (1 + 1e-9)
-    assert low <= high <= max(ratios) * (1 + 1e-9)
-    assert [low, high] == interval(ratios), "the same each time"
-    assert interval(ratios * by) == pytest.approx([low * by, high * by])
-
-
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 4)), min_size=1, max_size=12))
 def test_a_weighted_median_is_the_median_of_repetitions(items):
     items = sorted(items)
@@ -200,8 +173,8 @@ def test_a_weighted_median_is_the_median_of_repetitions(items):
     if weights.sum():
         repeated = numpy.repeat(values, weights.astype(int))
         assert weighted_median(values, weights[None])[0] == numpy.median(repeated)
-        each_alone = numpy.arange(len(repeated))
-        assert median_of_ratios(columns(repeated), each_alone) == numpy.median(repeated)
+        pairs = numpy.stack([repeated, *[numpy.ones(len(repeated))] * 3], axis=1)
+        assert median_of_ratios(pairs, numpy.arange(len(repeated))) == numpy.median(repeated)
 
 
 def test_table_has_a_line_per_task_turn_and_drafter():
