@@ -54,7 +54,7 @@ def damage(source: random.Random, folder: Path, neighbour: Path) -> None:
         files = [path for path in everything if path.is_file() and path.stat().st_size]
         if source.random() < 0.55 and files:
             path = source.choice(files)
-            path.write_bytes(source.choice(_OF_CONTENT)(source, path.read_bytes()))
+            path.write_bytes(_damaged(source, path.read_bytes()))
         elif source.random() < 0.6 and everything:
             path = source.choice(everything)
             source.choice(_OF_FILES)(path, neighbour / path.relative_to(folder))
@@ -76,22 +76,23 @@ def snapshot(folder: Path) -> dict[str, tuple[int, object]]:
     return {str(path.relative_to(folder)): (path.lstat().st_mode, content(path)) for path in paths}
 
 
-def _flipped(source: random.Random, content: bytes) -> bytes:
-    damaged = bytearray(content)
+def _damaged(source: random.Random, content: bytes) -> bytes:
+    flipped, lines = bytearray(content), content.splitlines(keepends=True)
     for _ in range(source.choice((1, 5, 50))):
-        damaged[source.randrange(len(damaged))] = source.randrange(256)
-    return bytes(damaged)
-
-
-def _cut(source: random.Random, content: bytes) -> bytes:
+        flipped[source.randrange(len(flipped))] = source.randrange(256)
     start, end = sorted(source.choices(range(len(content) + 1), k=2))
-    return source.choice((content[:end], content[start:], content[:start] + content[end:]))
-
-
-def _repeated(source: random.Random, content: bytes) -> bytes:
-    lines = content.splitlines(keepends=True)
     source.shuffle(lines)
-    return b"".join(lines + lines[: source.randrange(len(lines) + 1)])
+    repeated = lines + lines[: source.randrange(len(lines) + 1)]
+    replaced = (
+        *(b"", b"\n", b"null", b"[]", b"{}", b"\x00" * 99, b"[" * 10**5, b"9" * 10**5),
+        *(content.decode("latin-1").encode("utf-16"), b"\xef\xbb\xbf" + content, b"\xff\xfe"),
+        *(b'{"a":' * 10**5, b'"' + b"x" * 10**6 + b'"', b"1e999\n" * 99, b"NaN\n"),
+        *(b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}\n", b'{"a": "\\ud800"}\n', content + b"{"),
+    )
+    shortened = content[:end], content[start:], content[:start] + content[end:]
+    others = 2 * [_with_other_values(source, content)]
+    kinds = bytes(flipped), source.choice(shortened), b"".join(repeated), source.choice(replaced)
+    return source.choice((*kinds, *others))
 
 
 def _with_other_values(source: random.Random, content: bytes) -> bytes:
@@ -117,22 +118,6 @@ def _changed(source: random.Random, value: Any) -> Any:
             del changed[source.choice(list(changed))]
         return changed
     return [_changed(source, item) for item in value] if isinstance(value, list) else value
-
-
-def _replaced(source: random.Random, content: bytes) -> bytes:
-    return source.choice(
-        (
-            *(b"", b"\n", b"null", b"[]", b"{}", b"\x00" * 99, b"[" * 10**5, b"9" * 10**5),
-            *(content.decode("latin-1").encode("utf-16"), b"\xef\xbb\xbf" + content, b"\xff\xfe"),
-            *(b'{"a":' * 10**5, b'"' + b"x" * 10**6 + b'"', b"1e999\n" * 99, b"NaN\n"),
-            *(b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}\n", b'{"a": "\\ud800"}\n', content + b"{"),
-        )
-    )
-
-
-_OF_CONTENT: tuple[Callable[[random.Random, bytes], bytes], ...] = (
-    *(_flipped, _cut, _repeated, _with_other_values, _with_other_values, _replaced),
-)
 
 
 def _cleared(path: Path) -> Path:

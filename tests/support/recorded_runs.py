@@ -13,7 +13,7 @@ from copyspec_eval import records
 from copyspec_eval.manifest import RunManifest, write_manifest
 from copyspec_eval.records import SpanCharacters, TurnRecord
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
-from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.recorded import read_runs
 
 MADE = {
     "started_at": "2026-01-02T03:04",
@@ -62,7 +62,7 @@ def turns(run_id: str, docs: int = 4, **changes: Any) -> list[TurnRecord]:
 
 
 def board(*folders: Path) -> Leaderboard:
-    return leaderboard([read_recorded(folder) for folder in folders])
+    return leaderboard(read_runs(folders))
 
 
 def write_run(
