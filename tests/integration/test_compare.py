@@ -103,17 +103,3 @@ def test_tokens_are_compared_where_both_have_them_and_records_alone_are_enough(
         figures = json.loads(capsys.readouterr().out)
         assert figures["counts"]["identical"] == figures["counts"]["answers"] == 18
         assert {turn["compared_by"] for turn in figures["turns"]} == {level}
-
-
-def test_a_changed_prompt_in_a_log_of_lm_evals_is_named(runs, tmp_path, capsys):
-    shutil.copytree(runs["hf"], tmp_path / "copy")
-    [log] = tmp_path.glob("copy/*/samples_mt_redundant_*.jsonl")
-    samples = [json.loads(line) for line in log.open(encoding="utf-8")]
-    samples[3]["arguments"]["gen_args_0"]["arg_0"] += " "
-    samples.insert(1, samples.pop(4))
-    log.write_text("".join(json.dumps(row) + "\n" for row in samples))
-    assert main(["compare", str(runs["copyspec"]), str(tmp_path / "copy"), "--json"]) == 1
-    [difference] = json.loads(capsys.readouterr().out)["differences"]
-    assert [difference[name] for name in ("task", "doc_id", "turn", "status")] == [
-        *("mt_redundant", 3, 1, "other_prompt")
-    ]

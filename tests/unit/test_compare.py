@@ -132,12 +132,10 @@ def test_lines_name_each_difference_and_hold_any_text():
     assert rendered.endswith(
         "\nNOT EQUAL: 2 diverged, 1 missing, 1 other prompt; identical: 3 of 7 answers\n"
     )
-    figures = json.loads(json.dumps(figures))
-    assert (figures["equal"], figures["counts"]["answers"]) == (False, 7)
+    first, *_, last = json.loads(json.dumps(figures))["differences"]
     assert figures["turns"][0]["compared_by"] == "both"
-    assert [each["doc_id"] for each in figures["differences"]] == [0, 1, 2, 5]
-    assert figures["differences"][0]["b"] == {"token_id": 9, "text": ("d|\n" * 30)[:20]}
-    assert figures["differences"][3]["a"] is None
+    assert first["b"] == {"token_id": 9, "text": ("d|\n" * 30)[:20]}
+    assert (last["doc_id"], last["a"]) == (5, None)
 
 
 def test_twenty_lines_are_enough():

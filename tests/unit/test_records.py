@@ -71,12 +71,9 @@ def test_lines_that_are_no_rows_are_left_out_and_named(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"num_tokens":10', '"num_tokens":"10"'),
         ('"num_tokens":10', '"num_tokens":1.5'),
         ('"finish_reason":"eos"', '"finish_reason":"bored"'),
-        ('"context":{', '"elsewhere":{'),
         ('"seconds":5.0', '"seconds":Infinity'),
-        ('[10,3,"context"]', "[10]"),
         ('"num_tokens":10', '"num_tokens":-1'),
         ('"seconds":5.0', '"seconds":-0.5'),
         ('"seconds":5.0', '"seconds":1e308'),

@@ -124,10 +124,14 @@ def log(folder, run_id, documents, task=TASK):
 
 
 def shard(folder, run_id, documents, **changes):
-    evaluation = {"evaluation": SPEC.evaluation | {"samples": {TASK: documents}}}
-    made = manifest(run_id, **(evaluation | changes))
-    rows = [turn(run_id, doc, number) for doc in documents for number in (1, 2)]
-    write_run(folder, rows, made, cut_short=[run_id])
+    evaluation = SPEC.evaluation | {"samples": {TASK: documents}}
+    made = manifest(run_id, **({"evaluation": evaluation} | changes))
+    write_run(
+        folder,
+        [turn(run_id, doc, n) for doc in documents for n in (1, 2)],
+        made,
+        cut_short=[run_id],
+    )
     log(folder, run_id, documents)
     return folder
 
