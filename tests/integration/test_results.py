@@ -34,8 +34,8 @@ def shown(run: str) -> str:
 
 
 def test_the_quickstarts_page_shows_its_run():
-    page = REPOSITORY / "docs" / "measuring.md"
-    assert shown("copyspec-tiny-suffix") in page.read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "measuring.md").read_text(encoding="utf-8")
+    assert shown("copyspec-tiny-suffix") in page
 
 
 def test_the_readme_shows_the_real_run():
@@ -51,19 +51,17 @@ def test_the_readme_shows_the_real_run():
         assert f"| {' | '.join(figures[name] for name in names)} |" in readme
 
 
-def test_the_bench_is_that_of_its_figures_and_the_pages():
-    result = json.loads((RESULTS / "bench" / "bench.json").read_text())
-    assert (RESULTS / "bench" / "BENCH.md").read_text() == report.render(result)
-    assert report.table(result) in SPEED.read_text()
-    step = json.loads((RESULTS / "bench" / "step.json").read_text())
-    assert (RESULTS / "bench" / "STEP.md").read_text() == one_token_step.render(step)
-
-
-def test_the_decoders_are_those_of_their_runs_and_the_pages():
-    folder = RESULTS / "decoders"
+def test_bench_and_decoders_are_those_of_their_figures_and_the_pages():
+    bench, folder = RESULTS / "bench", RESULTS / "decoders"
+    result, step, compared = (
+        json.loads(path.read_text())
+        for path in (bench / "bench.json", bench / "step.json", folder / "decoders.json")
+    )
     rows = decoders.read(folder / "runs.jsonl")
-    result = json.loads((folder / "decoders.json").read_text())
-    assert (folder / "DECODERS.md").read_text() == decoders.render(result, rows)
+    assert (bench / "BENCH.md").read_text() == report.render(result)
+    assert (bench / "STEP.md").read_text() == one_token_step.render(step)
+    assert (folder / "DECODERS.md").read_text() == decoders.render(compared, rows)
+    assert report.table(result) in SPEED.read_text()
     assert decoders.table(rows) in SPEED.read_text()
 
 

@@ -128,27 +128,15 @@ def _cleared(path: Path) -> Path:
     return path
 
 
-def _hard_linked(path: Path, other: Path) -> None:
-    _cleared(path)
-    if other.is_file():
-        path.hardlink_to(other)
-
-
-def _forbidden(path: Path, _: Path) -> None:
-    if not path.exists():
-        path.mkdir()
-    path.chmod(0)
-
-
 _OF_FILES: tuple[Callable[[Path, Path], Any], ...] = (
     *(2 * [lambda path, other: _cleared(path).symlink_to(other)]),
     lambda path, other: _cleared(path).symlink_to(other.parent / "nowhere"),
     lambda path, _: _cleared(path).symlink_to(path.name),
-    _hard_linked,
+    lambda path, other: other.is_file() and _cleared(path).hardlink_to(other),
     lambda path, _: _cleared(path).symlink_to("/dev/zero"),
     lambda path, _: os.mkfifo(_cleared(path)),
     lambda path, _: _cleared(path).mkdir(),
-    _forbidden,
+    lambda path, _: path.chmod(0),
     lambda path, _: path.rename(path.with_name(f"{path.name[:3]}\n\x1b[1m{path.name[3:]}")),
     lambda path, _: path.rename(path.with_name("turns\udcff.jsonl")),
     lambda path, _: path.rename(path.with_stem(path.stem + "_" * (250 - len(path.name)))),

@@ -11,14 +11,10 @@ from copyspec_eval.reports.leaderboard_forms import FORMS, overview
 from copyspec_eval.types import DraftCounts
 
 
-def asked(**documents):
-    """The evaluation of a run with `--samples`."""
-    return SPEC.evaluation | {"samples": documents}
-
-
 def test_other_documents_set_a_line_apart_in_brief(tmp_path):
+    asked = SPEC.evaluation | {"samples": {"mt_bench": [*range(8)]}}
     every = recorded_run(tmp_path / "a", "a", turns("a", 8))
-    some = recorded_run(tmp_path / "b", "b", turns("b", 8), evaluation=asked(mt_bench=[*range(8)]))
+    some = recorded_run(tmp_path / "b", "b", turns("b", 8), evaluation=asked)
     actual = board(every, some)
     assert sorted(actual.lines["drafter"]) == ["copyspec", "copyspec, samples=8, 0 to 7"]
     notes, both = " ".join(actual.notes), ("unset", "8, 0 to 7")
