@@ -217,15 +217,14 @@ def test_many_turns_and_long_lines_are_small_and_open_soon(browser, tmp_path, co
 def test_fifty_runs_of_five_hundred_turns_take_neither_long_nor_much_memory(tmp_path):
     """As long as answers of MT-Bench: 2,000 characters each, and a draft every few tokens."""
     piece = "a piece of the answer, "
-    places = tuple(
-        SpanCharacters(start // 2, start // 2 + len(piece), start, start + len(piece))
-        for start in range(0, 2000, 46)
-    )
-    attempts = tuple(Attempt(10, accepted % 11) for accepted in range(100))
-    made: dict[str, Any] = {"span_characters": places, "attempts": attempts}
-    made |= {"prompt": "What is asked in a prompt of some length? " * 60}
-    made |= {"answer": piece * len(places), "text": piece * 2 * len(places)}
-    made["token_ids"] = tuple(range(500))
+    made: dict[str, Any] = {
+        "prompt": "What is asked in a prompt of some length? " * 60,
+        **{"answer": piece * 44, "text": piece * 88, "token_ids": tuple(range(500))},
+        "attempts": tuple(Attempt(10, accepted % 11) for accepted in range(100)),
+        "span_characters": tuple(
+            SpanCharacters(at // 2, at // 2 + 23, at, at + 23) for at in range(0, 2000, 46)
+        ),
+    }
     folders = []
     for number in range(50):
         run, drafter = f"run{number:02}", ("copyspec", "suffix")[number % 2]

@@ -23,6 +23,7 @@ PROBLEM = {
     "entry_point": "add",
 }
 PROGRAM = "def add(a: int) -> int:\n    return a + 1"
+BEGUN = PROBLEM["prompt"].strip() + "\n"
 FIRST = sample(0, ["Q"], [["A"]])
 
 
@@ -62,12 +63,9 @@ def test_the_folder_names_a_model_whose_name_no_file_can_have(name, tmp_path):
 @pytest.mark.parametrize(
     ("prompt", "answer"),
     [
-        (
-            "<user>" + PROBLEM["prompt"] + "```<assistant>",
-            f"Sure:\n```python\n{PROGRAM}\n```\nBye.",
-        ),
-        (PROBLEM["prompt"].strip() + "\n", "    return a + 1\n"),
-        ("Be terse.\n\n" + PROBLEM["prompt"].strip() + "\n", "    return a + 1\nprint(add(1)"),
+        (f"<user>{PROBLEM['prompt']}```<assistant>", f"Sure:\n```python\n{PROGRAM}\n```\nBye."),
+        (BEGUN, "    return a + 1\n"),
+        (f"Be terse.\n\n{BEGUN}", "    return a + 1\nprint(add(1)"),
         ("Q", "\0 no"),
     ],
 )

@@ -53,33 +53,34 @@ def test_every_metric_by_hand():
     assert math.isnan(ratio_of_sums(numpy.array([[1.0, 0.0], [2.0, 0.0]]), numpy.arange(2)))
 
 
-def test_the_papers_figure_is_of_copies_alone():
-    """A turn that copies nothing has no τ, whatever a draft model proposed."""
-    model = DraftCounts(num_attempts=7, num_drafted=35, num_accepted=19)
-    proposed = figures(with_counts(ROW, drafts={"model": model}))
-    assert (proposed["accepted_per_attempt"], proposed["copied_share"]) == (None, 0)
-    assert proposed["drafted_per_token"] == 3.5
-    copied = {"context": DraftCounts(2, 20, 3), "store": DraftCounts(3, 9, 4), "model": model}
-    both = figures(with_counts(ROW, drafts=copied))
-    assert both["earlier_share"] is None
-    assert both["accepted_per_attempt"] == pytest.approx(7 / 5)
-    assert both["copied_share"] == pytest.approx(7 / 10)
-    for each in (proposed, both):
-        assert each["model_accepted_per_attempt"] == pytest.approx(19 / 7)
+MODEL, CONTEXT = DraftCounts(7, 35, 19), DraftCounts(2, 20, 3)
 
 
-def test_copies_from_earlier_runs_count_as_copies_and_have_a_share_of_their_own():
-    row = with_counts(
-        ROW, drafts={"context": DraftCounts(2, 20, 3), "earlier": DraftCounts(2, 9, 4)}
-    )
-    values = figures(row, with_counts(replace(ROW, doc_id=4), drafts={}))
-    assert values["earlier_share"] == pytest.approx(4 / 20)
-    assert values["copied_share"] == pytest.approx(7 / 20)
-    assert values["drafted_per_token"] == pytest.approx(29 / 20)
-    assert values["accepted_per_attempt"] == pytest.approx(7 / 4)
-    assert "from earlier runs" in run_table([row])
-    assert "40%" in run_table([row])
-    assert "from earlier runs" not in run_table([ROW])
+@pytest.mark.parametrize(
+    ("drafts", "expected"),
+    [
+        # A turn that copies nothing has no τ, whatever a draft model proposed.
+        (
+            {"model": MODEL},
+            {"accepted_per_attempt": None, "copied_share": 0, "drafted_per_token": 3.5},
+        ),
+        (
+            {"context": CONTEXT, "store": DraftCounts(3, 9, 4), "model": MODEL},
+            {"accepted_per_attempt": 7 / 5, "copied_share": 0.7, "earlier_share": None},
+        ),
+        (
+            {"context": CONTEXT, "earlier": DraftCounts(2, 9, 4)},
+            {"accepted_per_attempt": 7 / 4, "copied_share": 0.7, "earlier_share": 0.4},
+        ),
+    ],
+)
+def test_copies_earlier_answers_and_draft_models_have_figures_of_their_own(drafts, expected):
+    row = with_counts(ROW, drafts=drafts)
+    values = figures(row)
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
+    if "model" in drafts:
+        assert values["model_accepted_per_attempt"] == pytest.approx(19 / 7)
+    assert ("from earlier runs" in run_table([row])) == ("earlier" in drafts)
 
 
 def test_every_metric_of_pairs_by_hand():
