@@ -12,7 +12,7 @@ from sample_rows import ROW
 
 from copyspec_eval.cli import main
 from copyspec_eval.cli.replay import replay_turn
-from copyspec_eval.drafters.registry import drafter_factory, store_option, store_text
+from copyspec_eval.drafters.registry import drafter_factory, store_option
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import CopySpecError, OptionError
 from copyspec_eval.reports.earlier_runs import Asked, EarlierAnswers, Trace, read_earlier
@@ -130,12 +130,6 @@ def test_what_is_neither_a_switch_nor_paths_is_refused(value):
     message = r"^store must be true, false or the folder of an earlier run, got .*"
     with pytest.raises(OptionError, match=message):
         DraftOptions("suffix", store=store_option(value))
-
-
-def test_the_label_names_the_runs_and_not_their_places():
-    paths = ("/runs/one/", "/runs/two/turns.jsonl", "/runs/x.jsonl")
-    assert DraftOptions("suffix", store=paths).label == "suffix + store=one:two:x.jsonl"
-    assert store_text(paths[:2]) == "/runs/one:/runs/two/turns.jsonl"
 
 
 def replayed(traces, switches, capsys):

@@ -53,33 +53,24 @@ def test_every_metric_by_hand():
     assert math.isnan(ratio_of_sums(numpy.array([[1.0, 0.0], [2.0, 0.0]]), numpy.arange(2)))
 
 
-MODEL, CONTEXT = DraftCounts(7, 35, 19), DraftCounts(2, 20, 3)
+CONTEXT, EARLIER = DraftCounts(2, 20, 3), DraftCounts(2, 9, 4)
+STORE, MODEL = DraftCounts(3, 9, 4), DraftCounts(7, 35, 19)
 
 
 @pytest.mark.parametrize(
     ("drafts", "expected"),
     [
-        # A turn that copies nothing has no τ, whatever a draft model proposed.
-        (
-            {"model": MODEL},
-            {"accepted_per_attempt": None, "copied_share": 0, "drafted_per_token": 3.5},
-        ),
-        (
-            {"context": CONTEXT, "store": DraftCounts(3, 9, 4), "model": MODEL},
-            {"accepted_per_attempt": 7 / 5, "copied_share": 0.7, "earlier_share": None},
-        ),
-        (
-            {"context": CONTEXT, "earlier": DraftCounts(2, 9, 4)},
-            {"accepted_per_attempt": 7 / 4, "copied_share": 0.7, "earlier_share": 0.4},
-        ),
+        ({"model": MODEL}, [None, 19 / 7, 0, None, 3.5]),
+        ({"context": CONTEXT, "store": STORE, "model": MODEL}, [7 / 5, 19 / 7, 0.7, None, 6.4]),
+        ({"context": CONTEXT, "earlier": EARLIER}, [7 / 4, None, 0.7, 0.4, 2.9]),
     ],
 )
-def test_copies_earlier_answers_and_draft_models_have_figures_of_their_own(drafts, expected):
+def test_the_papers_figure_is_of_copies_alone_those_from_earlier_runs_among_them(drafts, expected):
+    """A turn that copies nothing has no τ, whatever a draft model proposed."""
     row = with_counts(ROW, drafts=drafts)
-    values = figures(row)
-    assert {name: values[name] for name in expected} == pytest.approx(expected)
-    if "model" in drafts:
-        assert values["model_accepted_per_attempt"] == pytest.approx(19 / 7)
+    accepted = ("accepted_per_attempt", "model_accepted_per_attempt")
+    names = (*accepted, "copied_share", "earlier_share", "drafted_per_token")
+    assert [figures(row)[name] for name in names] == pytest.approx(expected)
     assert ("from earlier runs" in run_table([row])) == ("earlier" in drafts)
 
 
