@@ -84,7 +84,6 @@ def write_conversations(
     """A two-turn run of `questions`, rows of FastChat's file; `answer` is filled in per turn."""
     rows = []
     for doc_id, doc in enumerate(questions):
-        texts = [answer.format(turn=turn, **doc) for turn in (1, 2)]
-        row = sample(doc_id, doc["turns"], [[text] for text in texts])
-        rows.append(row | {"doc": dict(doc)})
+        texts = [[answer.format(turn=turn, **doc)] for turn in (1, 2)]
+        rows.append(sample(doc_id, doc["turns"], texts) | {"doc": dict(doc)})
     return write_log(folder, rows, task=task, model_name_sanitized="org__model")

@@ -80,8 +80,7 @@ def test_a_run_with_earlier_answers_is_never_put_with_one_without(tmp_path):
         f"M, mt_bench, {LABEL}: 40% of its tokens were copied from answers of earlier runs; "
         "a line without them is no measure of it"
     ]
-    forms = [*FORMS.values(), overview]
-    assert all(LABEL in text(actual) for text in forms)
+    assert all(LABEL in text(actual) for text in (*FORMS.values(), overview))
     for text in (FORMS["md"], overview):
         assert "from earlier runs" in text(actual)
         assert "earlier runs" not in text(board(without))

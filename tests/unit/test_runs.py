@@ -129,12 +129,8 @@ def log(folder, run_id, documents, task=TASK):
 def shard(folder, run_id, documents, **changes):
     evaluation = SPEC.evaluation | {"samples": {TASK: documents}}
     made = manifest(run_id, **({"evaluation": evaluation} | changes))
-    write_run(
-        folder,
-        [turn(run_id, doc, n) for doc in documents for n in (1, 2)],
-        made,
-        cut_short=[run_id],
-    )
+    rows = [turn(run_id, doc, number) for doc in documents for number in (1, 2)]
+    write_run(folder, rows, made, cut_short=[run_id])
     log(folder, run_id, documents)
     return folder
 
