@@ -56,7 +56,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         SpanCharacters(end - len("word "), end - 1, CopyOrigin.EARLIER, CopyOrigin.EARLIER),
         SpanCharacters(end, end + len("again"), CopyOrigin.STORE, CopyOrigin.STORE),
     )
-    evil = {"task": "evil", "category": f"{HOSTILE[:20]} $x$", "prompt": HOSTILE}
+    evil: dict[str, Any] = {"task": "evil", "category": f"{HOSTILE[:20]} $x$", "prompt": HOSTILE}
     evil["answer"] = HOSTILE + LONG + "again"
     differing = turn("a", 91, 1, text="I did not.")
     assert differing.baseline is not None
@@ -199,8 +199,8 @@ def test_many_turns_and_long_lines_are_small_and_open_soon(browser, tmp_path, co
     places = (SpanCharacters(10, length - 1, 10, length - 1),)
     for doc in range(count):
         prompt, text = ("".join(source.choices(ascii_lowercase, k=length)) for _ in range(2))
-        texts = {"prompt": prompt, "answer": text, "text": text}
-        rows.append(turn("a", doc, 1, span_characters=places, **texts))
+        row = turn("a", doc, 1, prompt=prompt, answer=text, text=text, span_characters=places)
+        rows.append(row)
     report = report_of(tmp_path, recorded_run(tmp_path / "run", "a", rows))
     assert report.stat().st_size < 10e6
     started = perf_counter()

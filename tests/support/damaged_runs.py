@@ -128,11 +128,16 @@ def _cleared(path: Path) -> Path:
     return path
 
 
+def _hard_linked(path: Path, other: Path) -> None:
+    if other.is_file():
+        _cleared(path).hardlink_to(other)
+
+
 _OF_FILES: tuple[Callable[[Path, Path], Any], ...] = (
     *(2 * [lambda path, other: _cleared(path).symlink_to(other)]),
     lambda path, other: _cleared(path).symlink_to(other.parent / "nowhere"),
     lambda path, _: _cleared(path).symlink_to(path.name),
-    lambda path, other: other.is_file() and _cleared(path).hardlink_to(other),
+    _hard_linked,
     lambda path, _: _cleared(path).symlink_to("/dev/zero"),
     lambda path, _: os.mkfifo(_cleared(path)),
     lambda path, _: _cleared(path).mkdir(),

@@ -87,9 +87,9 @@ def test_runs_of_unequal_size_have_no_mean(tmp_path):
 def test_every_form_is_printed_and_written_the_same_each_time(tmp_path, capsys):
     folder = recorded_run(tmp_path / "run", "a")
     actual = board(folder)
-    for form, text in FORMS.items():
+    for form, render in FORMS.items():
         assert main(["report", str(folder), "--format", form]) == 0
-        assert capsys.readouterr().out == text(actual)
+        assert capsys.readouterr().out == render(actual)
     assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
     assert "report.html" in capsys.readouterr().err
     markdown, as_json = FORMS["md"](actual), FORMS["json"](actual)
@@ -127,7 +127,7 @@ def test_pandas_reads_the_files_with_the_right_types(tmp_path):
     ],
 )
 def test_names_stay_as_they_are_and_no_cell_is_a_formula(tmp_path, model):
-    actual = board(recorded_run(tmp_path, "a", turns("a", category=model), model=model))
+    actual = board(recorded_run(tmp_path, "a", turns("a", 1, category=model), model=model))
     actual = replace(actual, lines=actual.lines.assign(score_x=-10.0))
     cell = f"'{model}" if model[0] in "=+-@\t" else model
     for name, text in csv_files(actual).items():
@@ -150,8 +150,8 @@ def test_turns_stand_in_their_order(tmp_path):
 
 def test_scores_of_the_logs_stand_in_the_line_by_filter(tmp_path):
     recorded_run(tmp_path, "a", turns("a", docs=1))
-    metrics = {"exact_turn1": 1.0, "acc": 0.5, "speedup_turn1": 3.0}
-    rows = [sample(0, ["Q", "R"], [["A"], ["B"]], **metrics)]
+    both = ["Q", "R"], [["A"], ["B"]]
+    rows = [sample(0, *both, exact_turn1=1.0, acc=0.5, speedup_turn1=3.0)]
     write_log(tmp_path, [*rows, sample(0, ["Q"], [["A"]], "strict", acc=0.25)], task="mt_bench")
     [line] = json.loads(FORMS["json"](board(tmp_path)))["lines"]
     scores = {"score_acc": 0.5, "score_acc (strict)": 0.25, "score_exact_turn1": 1.0}

@@ -1,6 +1,7 @@
 """Settings that set a leaderboard's lines apart: all, answers of earlier runs among them."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from recorded_runs import board, recorded_run, turns
@@ -26,7 +27,7 @@ def changed(value):
     """Another value of the same kind."""
     if isinstance(value, dict):
         # Among the tasks, those of the task that was answered.
-        inner = {name: {"version": 2} for name in value if isinstance(value[name], dict)}
+        inner: Any = {name: {"version": 2} for name in value if isinstance(value[name], dict)}
         return value | (inner or {"a new setting": "1"})
     if isinstance(value, bool):
         return not value
@@ -48,8 +49,9 @@ DICTIONARIES = ("model_args", "drafting", "evaluation", "hardware")
 def test_runs_that_differ_in_one_setting_are_never_one_line(tmp_path, field, name):
     before = getattr(SPEC, field)
     value = before | {name: changed(before[name])} if name else changed(before)
-    one = recorded_run(tmp_path / "one", "a")
-    actual = board(one, recorded_run(tmp_path / "two", "b", **{field: value}))
+    rows = [turns(run_id, docs=1, baseline=None) for run_id in "ab"]
+    one = recorded_run(tmp_path / "one", "a", rows[0])
+    actual = board(one, recorded_run(tmp_path / "two", "b", rows[1], **{field: value}))
     assert actual.lines["runs"].to_list() == [1, 1]
     if field != "model":
         start = "M, mt_bench, copyspec: kept separate: they differ in "

@@ -93,10 +93,10 @@ def test_records_alone_are_a_run(tmp_path):
 
 def test_sampling_shows_in_the_settings():
     answer = Answer("t", 0, 1, 0, "Q", sha256("Q"), "A", None, {})
-    for settings in ({"do_sample": True}, {"temperature": 0.7}):
-        assert replace(answer, gen_kwargs=settings).sampled
-    for settings in ({}, {"do_sample": False, "temperature": 1.0}, {"temperature": 0}):
-        assert not replace(answer, gen_kwargs=settings).sampled
+    sampled: list[Any] = [{"do_sample": True}, {"temperature": 0.7}]
+    greedy: list[Any] = [{}, {"do_sample": False, "temperature": 1.0}, {"temperature": 0}]
+    for settings in [*sampled, *greedy]:
+        assert replace(answer, gen_kwargs=settings).sampled is (settings in sampled)
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):
