@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 from benchmarks import decoders, one_token_step, report
+from recorded_runs import board
 
 from copyspec_eval import records
 from copyspec_eval.records import segments
-from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.leaderboard_forms import as_json, as_markdown, csv_files, overview
-from copyspec_eval.reports.recorded import read_recorded
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
@@ -19,25 +18,24 @@ QUICKSTART = RESULTS / "quickstart"  # left by scripts/quickstart, and not commi
 
 def test_the_leaderboard_is_that_of_the_runs():
     folders = sorted(path.parent for path in RESULTS.glob("*/manifest.json"))
-    board = leaderboard([read_recorded(folder) for folder in folders if folder != QUICKSTART])
-    assert {*board.lines["model"]} == {"copyspec-tiny", "SmolLM2-135M-Instruct"}
+    actual = board(*(folder for folder in folders if folder != QUICKSTART))
+    assert {*actual.lines["model"]} == {"copyspec-tiny", "SmolLM2-135M-Instruct"}
     # None is of a run that was cut short, or of rows that cannot be read.
     usual = ("kept separate", "exact mode gives the bits of plain one-token decoding")
-    assert [note for note in board.notes if not any(each in note for each in usual)] == []
-    assert {*board.lines["diverged"]} == {0}
-    texts = {"LEADERBOARD.md": as_markdown(board), "leaderboard.json": as_json(board)}
-    for name, text in (texts | csv_files(board)).items():
+    assert [note for note in actual.notes if not any(each in note for each in usual)] == []
+    assert {*actual.lines["diverged"]} == {0}
+    texts = {"LEADERBOARD.md": as_markdown(actual), "leaderboard.json": as_json(actual)}
+    for name, text in (texts | csv_files(actual)).items():
         assert (RESULTS / name).read_text(encoding="utf-8") == text, name
 
 
 def shown(run: str) -> str:
-    board = leaderboard([read_recorded(RESULTS / run)])
-    return overview(board).partition("note: ")[0].rstrip()
+    return overview(board(RESULTS / run)).partition("note: ")[0].rstrip()
 
 
 def test_the_quickstarts_page_shows_its_run():
-    page = REPOSITORY / "docs" / "measuring.md"
-    assert shown("copyspec-tiny-suffix") in page.read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "measuring.md").read_text(encoding="utf-8")
+    assert shown("copyspec-tiny-suffix") in page
 
 
 def test_the_readme_shows_the_real_run():
@@ -53,19 +51,17 @@ def test_the_readme_shows_the_real_run():
         assert f"| {' | '.join(figures[name] for name in names)} |" in readme
 
 
-def test_the_bench_is_that_of_its_figures_and_the_pages():
-    result = json.loads((RESULTS / "bench" / "bench.json").read_text())
-    assert (RESULTS / "bench" / "BENCH.md").read_text() == report.render(result)
-    assert report.table(result) in SPEED.read_text()
-    step = json.loads((RESULTS / "bench" / "step.json").read_text())
-    assert (RESULTS / "bench" / "STEP.md").read_text() == one_token_step.render(step)
-
-
-def test_the_decoders_are_those_of_their_runs_and_the_pages():
-    folder = RESULTS / "decoders"
+def test_bench_and_decoders_are_those_of_their_figures_and_the_pages():
+    bench, folder = RESULTS / "bench", RESULTS / "decoders"
+    result, step, compared = (
+        json.loads(path.read_text())
+        for path in (bench / "bench.json", bench / "step.json", folder / "decoders.json")
+    )
     rows = decoders.read(folder / "runs.jsonl")
-    result = json.loads((folder / "decoders.json").read_text())
-    assert (folder / "DECODERS.md").read_text() == decoders.render(result, rows)
+    assert (bench / "BENCH.md").read_text() == report.render(result)
+    assert (bench / "STEP.md").read_text() == one_token_step.render(step)
+    assert (folder / "DECODERS.md").read_text() == decoders.render(compared, rows)
+    assert report.table(result) in SPEED.read_text()
     assert decoders.table(rows) in SPEED.read_text()
 
 
@@ -77,30 +73,22 @@ def test_nothing_names_a_machine():
             assert str(REPOSITORY) not in text, path
 
 
-def test_what_is_identical_can_be_recomputed():
-    """From token ids, or where these are not shared from their hashes."""
-    compared = 0
-    for path in sorted(RESULTS.glob("*/turns.jsonl")):
-        for row in records.read(path, []):
+def test_what_the_rows_say_can_be_recomputed():
+    """Equality from token ids, or where these are not shared from their hashes; copied texts."""
+    compared = copied = 0
+    for path in sorted({*RESULTS.glob("*/turns.jsonl")} - {QUICKSTART / "turns.jsonl"}):
+        notes: list[str] = []
+        for row in records.read(path, notes):
             answer = row.token_ids or row.tokens_sha256
             if row.baseline and answer:
                 baseline = row.baseline.token_ids or row.baseline.tokens_sha256
                 assert (answer == baseline) is (row.baseline.agreement == "identical")
                 compared += 1
-    assert compared > 500
-
-
-def test_every_copied_piece_is_the_text_of_its_source():
-    copied = 0
-    for path in sorted(RESULTS.glob("*/turns.jsonl")):
-        if path.parent == QUICKSTART:
-            continue
-        notes: list[str] = []
-        for row in records.read(path, notes):
             context = row.prompt + row.answer
             for text, *source in segments(row.answer or row.text, row.span_characters):
                 if source and source[0] >= 0:
                     assert context[slice(*source)] == text
                     copied += 1
         assert not notes
+    assert compared > 500
     assert copied > 1000

@@ -11,6 +11,7 @@ from typing import Any
 
 from recorded_runs import manifest, turn, write_run
 from run_folders import sample, write_log
+from sample_rows import SPEC
 
 TASK, PROGRAMS = "mt_bench", "humaneval_evalplus"
 
@@ -23,29 +24,22 @@ ODD_VALUES: tuple[Any, ...] = (
 
 def sound_run(folder: Path, documents: tuple[int, ...] = (0, 1), run_id: str = "run-1") -> Path:
     """A shard of four documents, with sample logs, results, programs and traces."""
-    evaluation = manifest(run_id).spec.evaluation | {
-        "samples": {TASK: list(documents), PROGRAMS: list(documents[:1])}
-    }
+    samples = {TASK: list(documents), PROGRAMS: list(documents[:1])}
+    made = manifest(run_id, evaluation=SPEC.evaluation | {"samples": samples})
     rows = [turn(run_id, doc, number, task=TASK) for doc in documents for number in (1, 2)]
     rows.append(turn(run_id, documents[0], 1, task=PROGRAMS))
-    write_run(folder, rows, manifest(run_id, evaluation=evaluation), cut_short=[run_id])
-    date = f"2026-01-01T00-00-0{run_id[-1]}.000001"
+    write_run(folder, rows, made, cut_short=[run_id])
     asked = {"category": "x", "turns": ["p", "q"]}
-    samples = [
+    conversations = [
         sample(doc, ["p", "q"], [["A"], ["B"]], acc=1.0)
         | {"doc": {"question_id": 9 + doc, **asked}}
         for doc in documents
     ]
-    log = write_log(folder, samples, date=date, task=TASK, model_name_sanitized="M")
     program = sample(documents[0], ["p"], [["def f(): pass"]], acc=1.0)
     program["doc"] = {"task_id": "HumanEval/0", "prompt": "def f():", "entry_point": "f"}
-    write_log(folder, [program], date=date, task=PROGRAMS, model_name_sanitized="M")
-    results = log.parent / f"results_{date}.json"
-    written = json.loads(results.read_text())
-    written["config"]["copyspec"] = {"run_id": run_id}
-    written["results"] |= {TASK: {"name": TASK, "sample_len": len(documents), "acc,none": 1.0}}
-    written["n-samples"] = {TASK: {"original": 4, "effective": len(documents)}}
-    results.write_text(json.dumps(written))
+    date = f"2026-01-01T00-00-0{run_id[-1]}.000001"
+    for task, log in ((TASK, conversations), (PROGRAMS, [program])):
+        write_log(folder, log, date, task, run_id, original=4, model_name_sanitized="M")
     trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2, 3], "answer_ids": [1, 2]}
     for name, key, row in (("traces", "id", trace), ("questions", "question_id", asked)):
         text = "".join(json.dumps({key: doc, **row}) + "\n" for doc in documents)
@@ -60,7 +54,7 @@ def damage(source: random.Random, folder: Path, neighbour: Path) -> None:
         files = [path for path in everything if path.is_file() and path.stat().st_size]
         if source.random() < 0.55 and files:
             path = source.choice(files)
-            path.write_bytes(source.choice(_OF_CONTENT)(source, path.read_bytes()))
+            path.write_bytes(_damaged(source, path.read_bytes()))
         elif source.random() < 0.6 and everything:
             path = source.choice(everything)
             source.choice(_OF_FILES)(path, neighbour / path.relative_to(folder))
@@ -82,22 +76,23 @@ def snapshot(folder: Path) -> dict[str, tuple[int, object]]:
     return {str(path.relative_to(folder)): (path.lstat().st_mode, content(path)) for path in paths}
 
 
-def _flipped(source: random.Random, content: bytes) -> bytes:
-    damaged = bytearray(content)
+def _damaged(source: random.Random, content: bytes) -> bytes:
+    flipped, lines = bytearray(content), content.splitlines(keepends=True)
     for _ in range(source.choice((1, 5, 50))):
-        damaged[source.randrange(len(damaged))] = source.randrange(256)
-    return bytes(damaged)
-
-
-def _cut(source: random.Random, content: bytes) -> bytes:
+        flipped[source.randrange(len(flipped))] = source.randrange(256)
     start, end = sorted(source.choices(range(len(content) + 1), k=2))
-    return source.choice((content[:end], content[start:], content[:start] + content[end:]))
-
-
-def _repeated(source: random.Random, content: bytes) -> bytes:
-    lines = content.splitlines(keepends=True)
     source.shuffle(lines)
-    return b"".join(lines + lines[: source.randrange(len(lines) + 1)])
+    repeated = lines + lines[: source.randrange(len(lines) + 1)]
+    replaced = (
+        *(b"", b"\n", b"null", b"[]", b"{}", b"\x00" * 99, b"[" * 10**5, b"9" * 10**5),
+        *(content.decode("latin-1").encode("utf-16"), b"\xef\xbb\xbf" + content, b"\xff\xfe"),
+        *(b'{"a":' * 10**5, b'"' + b"x" * 10**6 + b'"', b"1e999\n" * 99, b"NaN\n"),
+        *(b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}\n", b'{"a": "\\ud800"}\n', content + b"{"),
+    )
+    shortened = content[:end], content[start:], content[:start] + content[end:]
+    others = 2 * [_with_other_values(source, content)]
+    kinds = bytes(flipped), source.choice(shortened), b"".join(repeated), source.choice(replaced)
+    return source.choice((*kinds, *others))
 
 
 def _with_other_values(source: random.Random, content: bytes) -> bytes:
@@ -125,22 +120,6 @@ def _changed(source: random.Random, value: Any) -> Any:
     return [_changed(source, item) for item in value] if isinstance(value, list) else value
 
 
-def _replaced(source: random.Random, content: bytes) -> bytes:
-    return source.choice(
-        (
-            *(b"", b"\n", b"null", b"[]", b"{}", b"\x00" * 99, b"[" * 10**5, b"9" * 10**5),
-            *(content.decode("latin-1").encode("utf-16"), b"\xef\xbb\xbf" + content, b"\xff\xfe"),
-            *(b'{"a":' * 10**5, b'"' + b"x" * 10**6 + b'"', b"1e999\n" * 99, b"NaN\n"),
-            *(b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}\n", b'{"a": "\\ud800"}\n', content + b"{"),
-        )
-    )
-
-
-_OF_CONTENT: tuple[Callable[[random.Random, bytes], bytes], ...] = (
-    *(_flipped, _cut, _repeated, _with_other_values, _with_other_values, _replaced),
-)
-
-
 def _cleared(path: Path) -> Path:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -150,15 +129,8 @@ def _cleared(path: Path) -> Path:
 
 
 def _hard_linked(path: Path, other: Path) -> None:
-    _cleared(path)
     if other.is_file():
-        path.hardlink_to(other)
-
-
-def _forbidden(path: Path, _: Path) -> None:
-    if not path.exists():
-        path.mkdir()
-    path.chmod(0)
+        _cleared(path).hardlink_to(other)
 
 
 _OF_FILES: tuple[Callable[[Path, Path], Any], ...] = (
@@ -169,7 +141,7 @@ _OF_FILES: tuple[Callable[[Path, Path], Any], ...] = (
     lambda path, _: _cleared(path).symlink_to("/dev/zero"),
     lambda path, _: os.mkfifo(_cleared(path)),
     lambda path, _: _cleared(path).mkdir(),
-    _forbidden,
+    lambda path, _: path.chmod(0),
     lambda path, _: path.rename(path.with_name(f"{path.name[:3]}\n\x1b[1m{path.name[3:]}")),
     lambda path, _: path.rename(path.with_name("turns\udcff.jsonl")),
     lambda path, _: path.rename(path.with_stem(path.stem + "_" * (250 - len(path.name)))),

@@ -13,7 +13,7 @@ from copyspec_eval import records
 from copyspec_eval.manifest import RunManifest, write_manifest
 from copyspec_eval.records import SpanCharacters, TurnRecord
 from copyspec_eval.reports.leaderboard import Leaderboard, leaderboard
-from copyspec_eval.reports.recorded import read_recorded
+from copyspec_eval.reports.recorded import read_runs
 
 MADE = {
     "started_at": "2026-01-02T03:04",
@@ -40,18 +40,13 @@ def manifest(run_id: str, **changes: Any) -> RunManifest:
 def turn(run_id: str, doc: int, turn: int, seed: int = 0, **changes: Any) -> TurnRecord:
     """A turn that copied its second sentence."""
     source = random.Random(f"{seed} {doc} {turn}")
-    row = with_baseline(
-        PAIRED_ROW,
-        seconds=2.0 + source.random(),
-        decode_seconds=1.5 + source.random(),
-        latency_seconds=2.0 + source.random(),
-    )
-    row = with_counts(
-        row,
-        num_prompt_tokens=50 + 10 * doc,
-        seconds=1.0 + source.random(),
-        decode_seconds=0.5 + source.random(),
-    )
+
+    def times(least: float) -> dict[str, float]:
+        shortest = {"seconds": least, "decode_seconds": least - 0.5, "latency_seconds": least}
+        return {name: seconds + source.random() for name, seconds in shortest.items()}
+
+    row = with_baseline(PAIRED_ROW, **times(2.0))
+    row = with_counts(row, num_prompt_tokens=50 + 10 * doc, **times(1.0))
     assert row.baseline is not None
     prompt, answer = f"Say it again {doc}. It is so.", "I do: It is so."
     made: dict[str, Any] = {"run_id": run_id, "doc_id": doc, "turn": turn, "prompt": prompt}
@@ -67,7 +62,7 @@ def turns(run_id: str, docs: int = 4, **changes: Any) -> list[TurnRecord]:
 
 
 def board(*folders: Path) -> Leaderboard:
-    return leaderboard([read_recorded(folder) for folder in folders])
+    return leaderboard(read_runs(folders))
 
 
 def write_run(
@@ -83,3 +78,10 @@ def write_run(
         results = {"config": {"copyspec": {"run_id": run_id}}, "results": {}}
         (folder / f"results_{run_id}.json").write_text(json.dumps(results))
     return folder
+
+
+def recorded_run(
+    folder: Path, run_id: str, rows: list[TurnRecord] | None = None, **changes: Any
+) -> Path:
+    """A whole run with a manifest: `rows` or else `turns`, and `SPEC` with `changes`."""
+    return write_run(folder, turns(run_id) if rows is None else rows, manifest(run_id, **changes))

@@ -40,15 +40,27 @@ def write_log(
     samples: list[dict[str, Any]],
     date: str = DATE,
     task: str = "the_task",
+    run_id: str = "",
+    original: int = 0,
     **results: Any,
 ) -> Path:
-    """A task's sample log and results file, as lm-eval writes them."""
+    """A task's sample log; the results file of that date has it too, as lm-eval writes them."""
     path = folder / "model" / f"samples_{task}_{date}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in samples))
-    results |= {"config": {"model_dtype": "torch.bfloat16"}, "configs": {task: {"repeats": 1}}}
-    results["results"] = {task: {"name": task, "sample_len": len(samples), **_means(samples)}}
-    (path.parent / f"results_{date}.json").write_text(json.dumps(results))
+    parts: dict[str, dict[str, Any]] = {
+        "config": {"model_dtype": "torch.bfloat16"},
+        "configs": {task: {"repeats": 1}},
+        "results": {task: {"name": task, "sample_len": len(samples), **_means(samples)}},
+    }
+    if run_id:
+        parts["config"]["copyspec"] = {"run_id": run_id}
+    if original:
+        parts["n-samples"] = {task: {"original": original, "effective": len(samples)}}
+    file = path.parent / f"results_{date}.json"
+    written = json.loads(file.read_text()) if file.exists() else {}
+    merged = {name: written.get(name, {}) | part for name, part in parts.items()}
+    file.write_text(json.dumps(written | results | merged))
     return path
 
 
@@ -72,7 +84,6 @@ def write_conversations(
     """A two-turn run of `questions`, rows of FastChat's file; `answer` is filled in per turn."""
     rows = []
     for doc_id, doc in enumerate(questions):
-        texts = [answer.format(turn=turn, **doc) for turn in (1, 2)]
-        row = sample(doc_id, doc["turns"], [[text] for text in texts])
-        rows.append(row | {"doc": dict(doc)})
+        texts = [[answer.format(turn=turn, **doc)] for turn in (1, 2)]
+        rows.append(sample(doc_id, doc["turns"], texts) | {"doc": dict(doc)})
     return write_log(folder, rows, task=task, model_name_sanitized="org__model")

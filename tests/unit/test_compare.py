@@ -1,17 +1,12 @@
-"""What differs between two runs is named, and nothing else."""
+"""What differs between two runs, or the arms of one, is named, and nothing else."""
 
 import json
-import math
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from recorded_runs import turn, write_run
 from run_folders import CONVERSATION, sample, sha256, write_log
 
 from copyspec_eval.cli import main
@@ -19,29 +14,21 @@ from copyspec_eval.harness.rescoring import rescore
 from copyspec_eval.records import AnswerKey
 from copyspec_eval.reports import comparison
 from copyspec_eval.reports.comparison import Pair, compare_answers, compare_scores, fails
-from copyspec_eval.reports.runs import Answer, Run, Scores
+from copyspec_eval.reports.runs import Answer, Run, read_arms, read_run
 from copyspec_eval.types import Difference
 
 
-def answer(
-    doc_id: int = 0,
-    turn: int = 1,
-    text: str = "yes",
-    tokens: Sequence[int] | None = None,
-    prompt: str = "Q",
-    repeat: int = 0,
-    task: str = "t",
-) -> Answer:
+def answer(doc_id=0, turn=1, text="yes", tokens=None, prompt="Q", repeat=0):
     ids = None if tokens is None else tuple(tokens)
-    return Answer(task, doc_id, turn, repeat, prompt, sha256(prompt), text, ids, {})
+    return Answer("t", doc_id, turn, repeat, prompt, sha256(prompt), text, ids, {})
 
 
-def run(*answers: Answer, scores: Scores | None = None) -> Run:
+def run(*answers, scores=None):
     return Run(Path("run"), {each.key: each for each in answers}, scores or {}, None)
 
 
-def outcomes(a: Run, b: Run) -> list[tuple[Any, ...]]:
-    return [(pair.status, pair.compared_by, pair.position) for pair in compare_answers(a, b)]
+def scored(metric, values):
+    return run(scores={"t": {metric: dict(enumerate(values))}})
 
 
 @pytest.mark.parametrize(
@@ -58,80 +45,44 @@ def outcomes(a: Run, b: Run) -> list[tuple[Any, ...]]:
     ],
 )
 def test_one_answer(a, b, outcome):
-    assert outcomes(run(a), run(b)) == [outcome]
-    assert outcomes(run(b), run(a)) == [outcome]
+    for both in ((a, b), (b, a)):
+        [pair] = compare_answers(*map(run, both))
+        assert (pair.status, pair.compared_by, pair.position) == outcome
 
 
-def test_an_earlier_turn_explains_another_prompt():
-    first, second = answer(), answer(turn=2, prompt="Q yes R")
-    other_first, other_second = answer(text="no"), answer(turn=2, prompt="Q no R")
-
-    def statuses(*answers: Answer) -> list[str]:
-        return [pair.status for pair in compare_answers(run(first, second), run(*answers))]
-
-    assert statuses(other_first, other_second) == ["diverged", "not_comparable"]
-    assert statuses(first, other_second) == ["identical", "other_prompt"]
-    assert statuses(other_second) == ["missing", "not_comparable"]
-    assert statuses(answer(prompt="P"), other_second) == ["other_prompt", "not_comparable"]
-    assert statuses(other_first, second) == ["diverged", "identical"], "equal prompts compare"
-    assert statuses(other_first, replace(second, text="no")) == ["diverged", "diverged"]
-    later = compare_answers(run(answer(), answer(1, 2)), run(answer(text="no"), answer(1, 2, "no")))
-    assert [pair.status for pair in later] == ["diverged", "diverged"], "documents are apart"
+YES, NO = answer(), answer(text="no")
+AFTER_YES, AFTER_NO = answer(turn=2, prompt="Q yes R"), answer(turn=2, prompt="Q no R")
 
 
-def test_repeats_are_no_turns_of_each_other():
-    a = run(answer(), answer(repeat=1))
-    b = run(answer(text="no"), answer(repeat=1, prompt="P"))
-    assert [pair.status for pair in compare_answers(a, b)] == ["diverged", "other_prompt"]
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([NO, AFTER_NO], ["diverged", "not_comparable"]),
+        ([YES, AFTER_NO], ["identical", "other_prompt"]),
+        ([AFTER_NO], ["missing", "not_comparable"]),
+        ([answer(prompt="P"), AFTER_NO], ["other_prompt", "not_comparable"]),
+        ([NO, AFTER_YES], ["diverged", "identical"]),
+        ([NO, replace(AFTER_YES, text="no")], ["diverged", "diverged"]),
+        ([AFTER_YES, YES], ["identical", "identical"]),
+        ([YES], ["identical", "missing"]),
+    ],
+)
+def test_an_earlier_turn_explains_another_prompt(others, expected):
+    pairs = compare_answers(run(YES, AFTER_YES), run(*others))
+    assert [pair.status for pair in pairs] == expected
+    assert fails(pairs) is (expected != ["identical", "identical"])
 
 
-@st.composite
-def runs(draw: st.DrawFn) -> Run:
-    """Conversations of one to three turns, some with tokens, in any order."""
-    documents = draw(st.lists(st.integers(0, 20), unique=True, min_size=1, max_size=6))
-    turns = draw(st.integers(1, 3))
-    tokens = st.none() | st.lists(st.integers(0, 3), max_size=4)
-    return run(
-        *(
-            answer(doc_id, turn, draw(st.text("ab", max_size=3)), draw(tokens), str(turn))
-            for doc_id in documents
-            for turn in range(1, turns + 1)
-        )
-    )
-
-
-@given(runs())
-def test_a_run_is_identical_to_itself(a):
-    pairs = compare_answers(a, a)
-    assert {pair.status for pair in pairs} == {"identical"}
-    assert len(pairs) == len(a.answers)
-    assert not fails(pairs)
-
-
-@given(runs(), runs())
-def test_the_other_way_round_is_the_mirror_image(a, b):
-    mirrored = [replace(pair, a=pair.b, b=pair.a) for pair in compare_answers(b, a)]
-    assert compare_answers(a, b) == mirrored
-
-
-@given(runs(), st.data(), st.sampled_from(["missing", "diverged", "other_prompt"]))
-def test_one_change_is_named_and_nothing_else(a, data, change):
-    key = data.draw(st.sampled_from(list(a.answers)))
-    changed = {
-        "missing": [],
-        "diverged": [replace(a.answers[key], text="another", token_ids=None)],
-        "other_prompt": [replace(a.answers[key], prompt_sha256=sha256("another"))],
-    }[change]
-    others = [each for each in a.answers.values() if each.key != key]
-    pairs = compare_answers(a, run(*others, *changed))
-    assert [(p.key, p.status) for p in pairs if p.status != "identical"] == [(key, change)]
-    assert fails(pairs)
+def test_other_documents_and_repeats_explain_nothing():
+    a = run(YES, answer(repeat=1), answer(1, 2))
+    b = run(NO, answer(repeat=1, prompt="P"), answer(1, 2, prompt="P"))
+    statuses = [pair.status for pair in compare_answers(a, b)]
+    assert statuses == ["diverged", "other_prompt", "other_prompt"]
 
 
 def test_right_or_wrong_is_tested_by_mcnemar():
-    a = run(scores={"t": {"acc,none": dict(enumerate([1, 1, 0, 0, 0, 0, 0, 0]))}})
-    b = run(scores={"t": {"acc,none": dict(enumerate([1, 0, 1, 1, 1, 1, 1, 0]))}})
-    [score] = compare_scores(a, b)
+    a = scored("acc,none", [1, 1, 0, 0, 0, 0, 0, 0])
+    [score] = compare_scores(a, scored("acc,none", [1, 0, 1, 1, 1, 1, 1, 0]))
     assert (score.a, score.b, score.difference) == (2 / 8, 6 / 8, 4 / 8)
     assert (score.num_documents, score.num_unpaired, score.discordant) == (8, 0, (1, 5))
     assert score.p_value == pytest.approx(2 * (1 + 6) / 2**6)
@@ -141,22 +92,19 @@ def test_right_or_wrong_is_tested_by_mcnemar():
 
 
 def test_other_scores_get_an_interval():
-    a = run(scores={"t": {"f1,none": dict(enumerate([0.5, 0.25, 1.0, 0.0]))}})
-    b = run(scores={"t": {"f1,none": dict(enumerate([0.75, 0.25, 0.5, 0.25, 0.9]))}})
-    [score] = compare_scores(a, b)
+    a, b = scored("f1,none", [0.5, 0.25, 1.0, 0.0]), [0.75, 0.25, 0.5, 0.25, 0.9]
+    score: Any
+    [score] = compare_scores(a, scored("f1,none", b))
     assert (score.difference, score.num_documents, score.num_unpaired) == (0.0, 4, 1)
     assert (score.p_value, score.discordant) == (None, None)
-    assert score.interval is not None
     low, high = score.interval
     assert -0.5 <= low < 0 < high <= 0.25
-    many = run(scores={"t": {"f1,none": {i: math.sin(i) for i in range(40)}}})
-    none = run(scores={"t": {"f1,none": dict.fromkeys(range(40), 0.0)}})
-    assert compare_scores(many, none) == compare_scores(many, none), "the same each time"
-    [same] = compare_scores(a, a)
+    assert compare_scores(a, scored("f1,none", b)) == [score], "the same each time"
+    same, single, alone = (
+        each for other in (a, scored("f1,none", [0.75]), run()) for each in compare_scores(a, other)
+    )
     assert same.interval == (0, 0)
-    [single] = compare_scores(a, run(scores={"t": {"f1,none": {0: 0.75}}}))
     assert (single.difference, single.interval, single.num_unpaired) == (0.25, None, 3)
-    [alone] = compare_scores(a, run())
     assert (alone.a, alone.num_documents, alone.num_unpaired) == (None, 0, 4)
 
 
@@ -173,8 +121,8 @@ def test_lines_name_each_difference_and_hold_any_text():
         answer(2, repeat=1, text="same", prompt="P"),
         *map(answer, (4, 6, 3, 5)),
     )
-    result = compare_answers(a, b), compare_scores(a, b)
-    rendered = comparison.comparison_tables(comparison.comparison_figures(*result))
+    figures = comparison.comparison_figures(compare_answers(a, b), compare_scores(a, b))
+    rendered = comparison.comparison_tables(figures)
     assert [line for line in rendered.splitlines() if line.startswith("- ")] == [
         r"- t doc 0 turn 1: diverged at token 1: A 2 'b|\n**c**', B 9 'd|\nd|\nd|\nd|\nd|\nd|\nd|'",
         r"- t doc 1 turn 1: diverged at character 4: A '\u2028end', B ends",
@@ -184,13 +132,10 @@ def test_lines_name_each_difference_and_hold_any_text():
     assert rendered.endswith(
         "\nNOT EQUAL: 2 diverged, 1 missing, 1 other prompt; identical: 3 of 7 answers\n"
     )
-    figures = json.loads(json.dumps(comparison.comparison_figures(*result)))
-    assert figures["equal"] is False
-    assert figures["counts"]["answers"] == 7
+    first, *_, last = json.loads(json.dumps(figures))["differences"]
     assert figures["turns"][0]["compared_by"] == "both"
-    assert [each["doc_id"] for each in figures["differences"]] == [0, 1, 2, 5]
-    assert figures["differences"][0]["b"] == {"token_id": 9, "text": ("d|\n" * 30)[:20]}
-    assert figures["differences"][3]["a"] is None
+    assert first["b"] == {"token_id": 9, "text": ("d|\n" * 30)[:20]}
+    assert (last["doc_id"], last["a"]) == (5, None)
 
 
 def test_twenty_lines_are_enough():
@@ -206,8 +151,7 @@ def test_a_near_tie_is_named_and_does_not_fail():
     [diverged] = compare_answers(run(answer(tokens=[1])), run(answer(tokens=[2])))
     difference = Difference(0, 1, 2, margin=0.01, noise=0.01)
     near_tie = replace(diverged, status="near_tie", difference=difference)
-    not_comparable = Pair(AnswerKey("t", 0, 2, 0), "not_comparable", None, None, answer(), answer())
-    pairs = [near_tie, not_comparable]
+    pairs = [near_tie, Pair(AnswerKey("t", 0, 2, 0), "not_comparable", None, None, YES, YES)]
     assert not fails(pairs)
     figures = comparison.comparison_figures(pairs, [])
     rendered = comparison.comparison_tables(figures)
@@ -217,60 +161,77 @@ def test_a_near_tie_is_named_and_does_not_fail():
 
 
 def test_command_exits_by_the_answers(tmp_path, capsys):
-    a, b, c = (str(tmp_path / name) for name in "abc")
+    a, b, scores, nothing = (str(tmp_path / name) for name in "abcd")
     write_log(Path(a), [CONVERSATION])
     write_log(Path(b), [sample(7, ["Q", "Q no R"], [["no"], ["no"]], acc=True)])
-    write_log(Path(c), [sample(1, [], [], f1=0.5)])
+    write_log(Path(scores), [sample(1, [], [], f1=0.5)])
+    write_log(Path(nothing), [sample(1, [], [])])
     assert main(["compare", a, a]) == 0
     assert capsys.readouterr().out.endswith("\nidentical: 2 of 2 answers\n")
     assert main(["compare", a, b]) == 1
     assert "NOT EQUAL: 1 diverged, 1 not comparable" in capsys.readouterr().out
     assert main(["compare", a, b, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["counts"]["not_comparable"] == 1
-    assert main(["compare", c, c]) == 0
+    assert main(["compare", scores, scores]) == 0
     capsys.readouterr()
-    write_log(Path(c), [sample(1, [], [])])
-    assert main(["compare", c, c]) == 1
+    assert main(["compare", nothing, nothing]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.endswith(": nothing to compare; give two runs of one task\n")
 
 
-def test_command_needs_neither_torch_nor_lm_eval(tmp_path):
-    write_log(tmp_path, [CONVERSATION])
-    program = (
-        "import sys; from copyspec_eval.cli import main; main(['compare', *sys.argv[1:]])\n"
-        "print({'torch', 'transformers', 'lm_eval'} & sys.modules.keys() or 'light')"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.endswith("light\n")
+def answered(doc, drafted, difference):
+    """A row of a paired run whose baseline answered [1, 2, 3]."""
+    row: Any = turn("r", doc, 1)
+    counts = replace(row.counts, num_tokens=len(drafted))
+    baseline = replace(row.baseline, token_ids=(1, 2, 3), difference=difference)
+    texts = {"answer": "no" if difference else "yes", "text": "yes"}
+    return replace(row, token_ids=tuple(drafted), counts=counts, baseline=baseline, **texts)
 
 
-def test_what_a_server_was_asked_to_report_does_not_keep_answers_from_being_rescored(byte_model):
-    """With the options of docs/serving.md."""
-    settings = {"return_token_ids": True, "max_gen_toks": 4, "until": []}
-    a, b = (replace(answer(tokens=ids), gen_kwargs=settings) for ids in ([1, 2], [1, 3]))
-    [pair] = rescore(compare_answers(run(a), run(b)), str(byte_model), ["torch.float32"])
-    assert pair.difference is not None
-    assert pair.difference.position == 1
+SAME = answered(0, [1, 2, 3], None)
+OTHER = answered(1, [1, 5, 3], Difference(1, 5, 2, None, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    # What counts are the tokens that both arms have: a record of equality is not believed.
+    [([SAME], 0), ([SAME, OTHER], 1), ([answered(0, [1, 5, 3], None)], 1)],
+)
+def test_the_arms_of_a_run_are_compared_token_by_token(tmp_path, capsys, rows, code):
+    assert main(["compare", str(write_run(tmp_path, rows))]) == code
+    assert ("1 diverged" in capsys.readouterr().out) == bool(code)
+    [(baseline, drafted)] = read_arms(read_run(tmp_path)).values()
+    assert [each.token_ids for each in baseline.answers.values()] == [(1, 2, 3)] * len(rows)
+    assert [each.token_ids for each in drafted.answers.values()] == [r.token_ids for r in rows]
+    assert [each.text for each in drafted.answers.values()] == [row.answer for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"baseline": None}, "no paired run; give two runs"),
+        ({"token_ids": ()}, "its rows are without tokens"),
+        ({"token_ids": None}, "its rows are without tokens"),
+    ],
+)
+def test_a_run_without_both_arms_or_tokens_is_refused(tmp_path, capsys, changes, message):
+    assert main(["compare", str(write_run(tmp_path, [replace(SAME, **changes)]))]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_messages_to_a_chat_server_are_rescored_as_the_model_reads_them(byte_model):
-    messages = json.dumps([{"role": "user", "content": "Hi"}])
-    # As lm-eval logs them.
-    chat, text = json.dumps([messages]), "user: Hi\nassistant: "
-    margins = []
-    for prompt in (chat, text, messages):
+    """With the options of docs/serving.md."""
+    settings = {"return_token_ids": True, "max_gen_toks": 4, "until": []}
+    messages, margins = json.dumps([{"role": "user", "content": "Hi"}]), []
+    # The first as lm-eval logs them.
+    for prompt in (json.dumps([messages]), "user: Hi\nassistant: ", messages):
         a, b = (
-            replace(answer(prompt=prompt, tokens=ids), gen_kwargs={"max_gen_toks": 4, "until": []})
+            replace(answer(prompt=prompt, tokens=ids), gen_kwargs=settings)
             for ids in ([1, 2], [1, 3])
         )
+        pair: Any
         [pair] = rescore(compare_answers(run(a), run(b)), str(byte_model), ["torch.float32"])
-        assert pair.difference is not None
+        assert pair.difference.position == 1
         margins.append(pair.difference.margin)
     assert margins[0] == margins[1] != margins[2]
