@@ -130,7 +130,7 @@ def test_a_model_that_is_changed_between_two_tasks_of_a_run(tokenizer):
     choose, model = random.Random(5), tiny_model("qwen2", tokenizer)
     evaluated = CopySpecLM(model, tokenizer=tokenizer, exact=False)
     texts = []
-    for change in (made.add_an_adapter, made.swap_all_weights, *[made.hook_with_a_state] * 2):
+    for change in (made.add_an_adapter, made.add_to_a_layer, *[made.hook_with_a_state] * 2):
         [request] = instances({"until": [], "max_gen_toks": 12}, contexts=[PROMPT])
         texts += evaluated.generate_until([request], disable_tqdm=True)
         fresh = CopySpecLM(copy.deepcopy(model), tokenizer=tokenizer, exact=False)

@@ -19,8 +19,7 @@ from scipy.stats import chisquare
 from copyspec_eval.decoding.choosing import gumbel_max
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.verify import verify
-from copyspec_eval.types import Draft, Verdict
+from copyspec_eval.types import Draft
 
 VOCABULARY, LENGTH, SAMPLES = 5, 3, 2500
 
@@ -78,19 +77,6 @@ def test_sampled_distribution_is_the_targets(name, draft):
     assert chi_square_p(counts, probabilities) > 1e-4
 
 
-def test_the_chi_square_sees_a_draft_accepted_too_often(monkeypatch):
-    flips = random.Random(0)
-
-    def lenient(draft, choose):
-        if draft.token_ids and flips.random() < 0.1:
-            return Verdict(1, choose(1))
-        return verify(draft, choose)
-
-    monkeypatch.setattr("copyspec_eval.decoding.sequence.verify", lenient)
-    counts = Counter(sample("temperature", (4, 4, 4), seed) for seed in range(SAMPLES))
-    assert chi_square_p(counts, target("temperature")) < 1e-4
-
-
 def margin_of(chooser, logits, token):
     chooser.restart(position=2)
     return chooser.margin([0, 1], logits, token)
@@ -98,7 +84,6 @@ def margin_of(chooser, logits, token):
 
 MARGINS = [
     # Temperature changes the scores; the margin stays one of logits.
-    (hf.TemperatureLogitsWarper(1.0), [1.0, 3.5, -2.0, 3.0], [2.5, 0.0, 5.5, 0.5]),
     (hf.TemperatureLogitsWarper(2.0), [1.0, 3.5, -2.0, 3.0], [2.5, 0.0, 5.5, 0.5]),
     # Token 1 is in the prefix: its 3.0 counts as 2.0. To reach token 2 it would have to be 3.75;
     # it takes less to lower token 2 to 2.0.
@@ -145,11 +130,6 @@ def test_a_choice_can_be_repeated_from_any_position():
         assert chooser.choose([0], logits) == first[position]
 
 
-def check_winner(values, uniform):
-    sums = values.astype(numpy.float64) - numpy.log(-numpy.log(uniform))
-    assert gumbel_max(values, uniform) == int(sums.argmax())
-
-
 scores = st.floats(-20, 20, width=32) | st.just(-math.inf)
 numbers = st.floats(2.0**-53, 1 - 2.0**-53)
 
@@ -158,16 +138,8 @@ numbers = st.floats(2.0**-53, 1 - 2.0**-53)
 def test_the_largest_sum_is_found_among_the_candidates(tokens):
     values, uniform = map(numpy.array, zip(*tokens, strict=True))
     values[0] = 0.0  # one token at least is possible
-    check_winner(values.astype(numpy.float32), uniform)
-
-
-@pytest.mark.parametrize("deviation", [0.0, 0.1, 1.0, 3.0, 30.0])
-def test_the_winner_among_a_whole_vocabulary(deviation):
-    generator = numpy.random.default_rng(0)
-    for _ in range(40):
-        values = (deviation * generator.standard_normal(5_000)).astype(numpy.float32)
-        values[generator.random(5_000) < 0.3] = -math.inf
-        check_winner(values, generator.random(5_000))
+    sums = values.astype(numpy.float64) - numpy.log(-numpy.log(uniform))
+    assert gumbel_max(values.astype(numpy.float32), uniform) == int(sums.argmax())
 
 
 def test_a_choice_goes_by_its_prefix_whatever_was_asked_before():
