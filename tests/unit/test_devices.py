@@ -16,7 +16,7 @@ from accelerate import dispatch_model
 from asking import asked, engine, greedy, sampling
 from benchmarks import device_check
 from byte_model import loaded
-from pretended_device import HOST, DeviceError, PretendedDevice
+from pretended_device import DeviceError, PretendedDevice
 from steps import first_mismatch
 from timed_models import CONTEXTS, instances
 from tiny_models import prompts, tiny_model
@@ -27,8 +27,8 @@ from copyspec_eval.decoding import attention, forward, row_runner
 from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import step_costs
@@ -122,6 +122,8 @@ def checked_facts(name: str, device: str) -> list[Any]:
     with PretendedDevice(device) as pretended, watched(pretended) as taken:
         actual = CASES[name].answers(device)
     assert {one.what for one in taken} == {"prefill", "step"}
+    to_the_host = [e for e in pretended.events if e.kind == "read" and e.place[:8] == "cache.py"]
+    assert bool(to_the_host) == CASES[name].keeps_prefixes, "where the prefix cache is"
     check_all(taken)
     return facts(actual)
 
@@ -138,22 +140,13 @@ def test_answers_are_the_same_and_each_step_is_read_once(name, device):
     assert checked_facts(name, device) == on_the_cpu(name)
 
 
-def test_both_arms_of_a_pair_are_read_once_a_step():
-    """And the model that rescores a difference is on the device, too."""
-    with PretendedDevice("mps") as pretended, watched(pretended) as taken:
+def test_a_difference_is_explained_on_the_device():
+    with PretendedDevice("mps"):
         model = on("mps", tiny_model("qwen2"))
-        pair = PairedEngine(model, [engine(model, WAYS["suffix"], batch_size=2)])
-        requests = asked(prompts(), 12, lambda: sampling(hf.TemperatureLogitsWarper(0.8)))
-        actual: list[PairedAnswer] = []
-        pair.generate(requests, lambda index, answers: actual.extend(answers))
-        # The first answer, with a token of the second in its place: a difference to explain.
-        answer = actual[0].generation.token_ids
-        other = (*answer[:5], (answer[5] + 1) % 7, *answer[6:])
-        difference = pair._rescorers[0].explain(requests[0], other, answer)
-    assert all(one.generation.token_ids == one.baseline.token_ids for one in actual)
-    assert difference is not None
+        explain = Rescorer(model, engine(model, num_draft_tokens=0), engine(model)).explain
+        [request] = asked(prompts()[:1], 12, lambda: sampling(hf.TemperatureLogitsWarper(0.8)))
+        difference: Any = explain(request, [7, 8, 9], [7, 8, 5])
     assert difference.margin is not None
-    check_all(taken)
 
 
 def test_layers_on_two_devices():
@@ -218,15 +211,6 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch):
     waits = [event for event in pretended.events if event.kind == "wait"]
     assert len(waits) == 2 * 3 * len(result["step_cost"])
     check_all(taken)
-
-
-def test_the_prefix_cache_is_in_the_hosts_memory():
-    with PretendedDevice("cuda") as pretended:
-        remaining = PrefixCache(10**8)
-        made = engine(on("cuda", tiny_model("qwen2")), WAYS["none"], prefix_cache=remaining)
-        made.generate(asked(prompts()[1:2], 4))
-        states = [block.states.values() for block in remaining._blocks.values()]
-        assert {pretended.owner_of(tensor) for each in states for tensor, _ in each} == {HOST}
 
 
 def planted(item: Any, name: str, old: str, new: str) -> Any:

@@ -7,21 +7,21 @@ import pytest
 import torch
 from asking import asked as sequences_of
 from asking import greedy
-from changed_steps import change_wide_steps, put_in_place
+from changed_steps import change_wide_steps
 from doubles import one_wrong_in
 from paired_answers import BUDGET, copying, engine_of, pairs_of, plain_of
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model, with_twins
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from copyspec_eval.decoding import sequence as sequence_module
-from copyspec_eval.decoding.differences import MOST_ERROR, NOISE_WINDOW, Rescorer
-from copyspec_eval.decoding.forward import forward
+from copyspec_eval.decoding.differences import NOISE_WINDOW, Rescorer
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.types import Difference
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+MOST_NOISE = dict.fromkeys([torch.float64, torch.float32], 1.3e-4)
+MOST_NOISE |= {torch.float16: 0.07, torch.bfloat16: 0.55}
+"""In standard deviations."""
 SLOW = pytest.mark.slow
-QUICK_DTYPES = [*DTYPES[1::2], *(pytest.param(dtype, marks=SLOW) for dtype in DTYPES[::2])]
 DEFECT = 0.1
 """In standard deviations of the logits."""
 
@@ -51,7 +51,7 @@ def many_prompts(every=4):
 
 
 @pytest.mark.parametrize("change", [every_other, at_random, runner_up])
-@pytest.mark.parametrize("dtype", QUICK_DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_defect_of_wide_steps_does_not_excuse_itself(monkeypatch, change, dtype):
     change_wide_steps(monkeypatch, defect(change))
     actual = pairs_of(tiny_model("qwen2", dtype), copying(), False, asked=many_prompts(12))
@@ -89,12 +89,7 @@ def test_a_near_tie_is_no_divergence(monkeypatch, batch_size):
 
 @pytest.mark.parametrize(
     ("batch_size", "exact", "dtype"),
-    [
-        (1, True, torch.float32),
-        (4, True, torch.bfloat16),
-        pytest.param(4, False, torch.float32, marks=SLOW),
-        pytest.param(1, False, torch.bfloat16, marks=SLOW),
-    ],
+    [(1, True, torch.float32), pytest.param(4, False, torch.bfloat16, marks=SLOW)],
 )
 def test_a_wrong_token_taken_for_right_is_a_divergence_at_its_place(
     monkeypatch, batch_size, exact, dtype
@@ -105,9 +100,10 @@ def test_a_wrong_token_taken_for_right_is_a_divergence_at_its_place(
     assert "diverged" not in {pair.agreement for pair in answered()}
     monkeypatch.setattr(sequence_module, "verify", one_wrong_in(50))
     actual = answered()
-    diverged = [pair for pair in actual if pair.agreement == "diverged"]
-    assert len(diverged) > 3
-    for pair in diverged:
+    different = [pair for pair in actual if pair.drafted.token_ids != pair.baseline.token_ids]
+    assert len(different) > 3
+    assert different == [pair for pair in actual if pair.agreement == "diverged"]
+    for pair in different:
         difference: Any = pair.difference
         answer, plain = pair.drafted.token_ids, pair.baseline.token_ids
         at = difference.position
@@ -116,8 +112,6 @@ def test_a_wrong_token_taken_for_right_is_a_divergence_at_its_place(
         spans = pair.drafted.spans
         assert any(0 <= at - span.start < span.length for span in spans), "it was a draft token"
         assert difference.margin > 2 * difference.noise > 0
-    same = [p.agreement for p in actual if p.drafted.token_ids == p.baseline.token_ids]
-    assert {*same} == {"identical"}
 
 
 @pytest.mark.slow
@@ -129,23 +123,6 @@ def test_differences_of_bfloat16_are_near_ties_in_every_architecture(model_type,
     penalised = functools.partial(greedy, RepetitionPenaltyLogitsProcessor(1.1))
     actual = pairs_of(model, copying(), exact, batch_size, penalised, many_prompts(1))
     assert {pair.agreement for pair in actual} <= {"identical", "near_tie"}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_noise_is_of_the_size_of_rounding(dtype):
-    model = tiny_model("qwen2", dtype)
-    [sequence] = sequences_of(prompts()[1:2], BUDGET)
-    [answer] = plain_of(model).generate([sequence.restarted()])
-    rescored = rescorer_of(model).rescore(sequence, answer.token_ids)
-    assert rescored.logits.argmax() < VOCABULARY
-    assert 0 < rescored.noise <= most_noise(dtype) * float(rescored.logits.std())
-
-
-def most_noise(dtype):
-    """In standard deviations: 0.5 in bfloat16, 0.06 in float16, 0.0001 otherwise."""
-    single = torch.finfo(torch.float32).eps
-    eps = torch.finfo(dtype).eps
-    return 1.1 * MOST_ERROR[-1] * (eps if eps > single else 16 * single)
 
 
 def noise_of(model):
@@ -164,9 +141,9 @@ def noise_of(model):
     return noise
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", MOST_NOISE, ids=str)
 def test_noise_is_measured_without_the_engine_that_is_judged(dtype):
-    rounding = most_noise(dtype) / 30
+    rounding = MOST_NOISE[dtype] / 30
     noise = noise_of(tiny_model("qwen2", dtype))
     noises = [noise(rounding, of_judged * rounding) for of_judged in (0.0, 1.0, 1.5)]
     assert noises == pytest.approx([4 * rounding] * 3, rel=0.25), "the largest of many"
@@ -174,8 +151,8 @@ def test_noise_is_measured_without_the_engine_that_is_judged(dtype):
     assert noise(0.0, rounding / 4) > 0, "the other readings may agree by chance"
     assert noise(0.0, DEFECT) == 0
     assert noise(rounding, torch.nan) == noise(torch.nan, rounding) == 0
-    assert noise(most_noise(dtype) / 10, 0.0) > 0
-    assert noise(most_noise(dtype) / 6, 0.0) == 0, "beyond rounding nothing is excused"
+    assert noise(MOST_NOISE[dtype] / 10, 0.0) > 0
+    assert noise(MOST_NOISE[dtype] / 6, 0.0) == 0, "beyond rounding nothing is excused"
 
 
 def test_only_experts_may_move_single_positions_or_set_a_reading_apart():
@@ -206,23 +183,12 @@ def test_the_bound_is_that_of_the_type_that_is_computed_in(monkeypatch):
     assert noise(0.5, 0.5) == 0
 
 
-def test_a_forward_that_is_wrong_excuses_nothing(monkeypatch):
-    def forgetful(model, cache, parts, *more):
-        """Sees one position less than it should, in wide steps."""
-        moved = [part._replace(start=part.start + (len(part.token_ids) > 1)) for part in parts]
-        return forward(model, cache, moved, *more)
-
-    put_in_place(monkeypatch, forgetful)
-    agreements = {pair.agreement for pair in pairs_of(tiny_model("qwen2"), copying(), False)}
-    assert {"diverged"} <= agreements <= {"diverged", "identical"}
-
-
 def test_an_answer_that_ends_elsewhere_is_a_divergence():
-    model = tiny_model("qwen2")
-    [sequence] = sequences_of(prompts()[:1], BUDGET)
-    [answer] = plain_of(model).generate([sequence.restarted()])
-    explain, shorter = rescorer_of(model).explain, answer.token_ids[:-1]
-    difference = explain(sequence, shorter, answer.token_ids)
-    assert difference == Difference(BUDGET - 1, None, answer.token_ids[-1], None, 0.0)
+    [sequence], explain = (
+        sequences_of(prompts()[:1], BUDGET),
+        rescorer_of(tiny_model("qwen2")).explain,
+    )
+    difference = explain(sequence, [7, 8], [7, 8, 9])
+    assert difference == Difference(2, None, 9, None, 0.0)
     assert difference.agreement == "diverged"
-    assert explain(sequence, shorter, shorter) is None
+    assert explain(sequence, [7, 8], [7, 8]) is None

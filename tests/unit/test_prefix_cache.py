@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from steps import exact_mode_of
 from timed_models import instances, rows
 from tiny_models import larger_model
-from ways import EXACT_WAYS, WAYS
+from ways import WAYS
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.engine import Engine
@@ -112,7 +112,7 @@ def conversation(made: Engine, num_rows: int) -> list[tuple[Generation, Any]]:
     # Without exact mode, near-ties are possible in bfloat16.
     [("invariant", torch.bfloat16), ("fixed width", torch.float32), ("inexact", torch.float32)],
 )
-def test_every_drafter_gives_what_it_gives_without(
+def test_a_conversation_goes_as_it_goes_without(
     kind: str, dtype: torch.dtype, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In exact mode every logit is the same bits; else, in float32, the tokens are the same."""
@@ -121,21 +121,18 @@ def test_every_drafter_gives_what_it_gives_without(
     exact = None if kind == "inexact" else ExactMode(16)
     exact = exact_mode_of(model, batch_size) if kind == "invariant" else exact
     is_fixed = exact is not None and exact.width is not None
-    for name, options in (WAYS if exact is None else EXACT_WAYS).items():
-        make = partial(engine, model, options, exact, batch_size=batch_size)
-        caches = (None, PrefixCache(LARGE))
-        without, with_it = (conversation(make(prefix_cache=each), batch_size) for each in caches)
-        for (answer, logits), (same, same_logits) in zip(without, with_it, strict=True):
-            assert same.token_ids == answer.token_ids, name
-            assert answer.counts.num_reused_tokens == 0
-            for position in logits if exact else ():
-                assert torch.equal(logits[position], same_logits[position]), (name, position)
-        first, second = with_it[:batch_size], with_it[batch_size:]
-        assert [turn.counts.num_reused_tokens for turn, _ in first] == [0, *[64] * (batch_size - 1)]
-        for turn, _ in second:
-            # The first turn's prompt; and its answer where that was read as a prompt would be.
-            whole = (len(FIRST) if is_fixed else len(FIRST) + BUDGET - 1) // 32 * 32
-            assert turn.counts.num_reused_tokens == whole, name
+    make = partial(engine, model, WAYS["suffix"], exact, batch_size=batch_size)
+    caches = (None, PrefixCache(LARGE))
+    without, with_it = (conversation(make(prefix_cache=each), batch_size) for each in caches)
+    for (answer, logits), (same, same_logits) in zip(without, with_it, strict=True):
+        assert same.token_ids == answer.token_ids
+        assert answer.counts.num_reused_tokens == 0
+        for position in logits if exact else ():
+            assert torch.equal(logits[position], same_logits[position]), position
+    num_reused = [turn.counts.num_reused_tokens for turn, _ in with_it]
+    # The first turn's prompt; and its answer where that was read as a prompt would be.
+    whole = (len(FIRST) if is_fixed else len(FIRST) + BUDGET - 1) // 32 * 32
+    assert num_reused == [0, *[64] * (batch_size - 1), *[whole] * batch_size]
 
 
 def answers(lm: Any, *texts: str) -> Any:

@@ -65,8 +65,6 @@ def test_bookkeeping_by_hand() -> None:
     sequence, drafter = begun([1, 2], [[5, 6, 0], [], [8, 9]], StopRule(10, {9}))
     run(sequence, [4, 5, 6, 7, 3, 8, 9, 9])
     assert sequence.output_ids == [4, 5, 6, 7, 3, 8, 9]
-    assert sequence.finish_reason == "eos"
-    assert sequence.num_forwards == 4
     assert sequence.attempts == [Attempt(3, 2), Attempt(2, 2)]
     assert sequence.spans == [Span(1, 2, 0), Span(5, 2, 0)]
     assert (sequence.length, sequence.token_ids) == (9, [1, 2, *sequence.output_ids])

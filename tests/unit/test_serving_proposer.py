@@ -20,8 +20,8 @@ def asked(seed: int, number: int) -> list[Asked]:
     source = random.Random(seed)
     made = []
     for which in range(number):
-        prompt = [100 + which, *(source.randrange(9) for _ in range(source.randint(3, 40)))]
-        answer = [source.randrange(9) for _ in range(source.randint(1, 20))]
+        prompt = [100 + which, *source.choices(range(9), k=source.randint(3, 40))]
+        answer = source.choices(range(9), k=source.randint(1, 20))
         at = source.randrange(len(prompt))
         made.append(Asked(prompt, answer + prompt[at : at + 20] + answer[:5]))
     return made
@@ -80,8 +80,7 @@ def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -
 def test_an_answer_can_be_copied_by_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "drafter=suffix,store=true")
     proposer = CopySpecProposer(config())
-    answer = list(range(100, 130))
-    first, second = Asked([1, 2, 3], answer), Asked([4, 5, 6], answer)
+    first, second = (Asked(prompt, [*range(100, 130)]) for prompt in ([1, 2, 3], [4, 5, 6]))
     serve(proposer, [first, second], 1, random.Random(0))
     assert not any(first.drafts)
     assert any(second.drafts)
@@ -111,11 +110,7 @@ def test_a_row_that_is_full_is_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ("drafter=sufix", "unknown drafter 'sufix'"),
-        ("gama=3", "unknown drafter argument 'gama'"),
-        ("drafter=suffix,tree=true", "only chains"),
-    ],
+    [("drafter=sufix", "unknown drafter 'sufix'"), ("drafter=suffix,tree=true", "only chains")],
 )
 def test_what_is_refused(options: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, options)
@@ -126,8 +121,8 @@ def test_what_is_refused(options: str, message: str, monkeypatch: pytest.MonkeyP
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 10)), max_size=60), st.integers(1, 64))
 def test_thresholds_are_probabilities(steps: list[tuple[int, float]], num_rows: int) -> None:
     clock = StepClock()
-    for tokens, seconds in steps:
-        clock.add(tokens, seconds)
+    for step in steps:
+        clock.add(*step)
     thresholds = clock.thresholds(num_rows, longest=4)
     assert len(thresholds) == 4
     assert all(0 < least <= 1 for least in thresholds)
