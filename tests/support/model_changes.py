@@ -51,16 +51,6 @@ def put_other_storage(model: Any, choose: random.Random) -> None:
     layer.weight.data = layer.weight.data + _noise(layer.weight, choose)
 
 
-def step_of_an_optimizer(model: Any, choose: random.Random) -> None:
-    if trained := [weight for weight in model.parameters() if weight.requires_grad]:
-        ids = torch.tensor([[choose.randrange(200) for _ in range(8)]])
-        model(ids, labels=ids).loss.backward()
-        torch.optim.AdamW(trained, lr=0.1).step()
-        model.zero_grad()
-        with torch.no_grad():  # or what was pruned could not be copied
-            model(ids)
-
-
 def load_a_state(model: Any, choose: random.Random) -> None:
     state = {
         name: value + _noise(value, choose, 0.1) if value.is_floating_point() else value

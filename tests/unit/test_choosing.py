@@ -21,7 +21,7 @@ from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.types import Draft
 
-VOCABULARY, LENGTH, SAMPLES = 5, 3, 2500
+VOCABULARY, LENGTH, SAMPLES = 5, 3, 1500
 
 WARPERS: dict[str, list[hf.LogitsProcessor]] = {
     "temperature": [hf.TemperatureLogitsWarper(0.7)],

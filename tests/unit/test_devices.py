@@ -122,9 +122,9 @@ def checked_facts(name: str, device: str) -> list[Any]:
     with PretendedDevice(device) as pretended, watched(pretended) as taken:
         actual = CASES[name].answers(device)
     assert {one.what for one in taken} == {"prefill", "step"}
+    check_all(taken)
     to_the_host = [e for e in pretended.events if e.kind == "read" and e.place[:8] == "cache.py"]
     assert bool(to_the_host) == CASES[name].keeps_prefixes, "where the prefix cache is"
-    check_all(taken)
     return facts(actual)
 
 
