@@ -30,20 +30,9 @@ def _noise(tensor: torch.Tensor, choose: random.Random, scale: float = 0.3) -> t
     return scale * torch.randn(tensor.shape, generator=source)
 
 
-def swap_all_weights(model: Any, choose: random.Random) -> None:
-    """An exponential moving average takes the weights' place."""
-    for weight in model.parameters():
-        weight.data.copy_(weight.data + _noise(weight, choose, 0.1))
-
-
 def add_to_a_layer(model: Any, choose: random.Random) -> None:
     layer = choose.choice(_linear_layers(model))
     layer.weight.data += _noise(layer.weight, choose)
-
-
-def write_through_numpy(model: Any, choose: random.Random) -> None:
-    layer = choose.choice(_linear_layers(model))
-    layer.weight.detach().numpy()[:] += _noise(layer.weight, choose).numpy()
 
 
 def write_a_row_through_numpy(model: Any, choose: random.Random) -> None:
@@ -62,28 +51,12 @@ def put_other_storage(model: Any, choose: random.Random) -> None:
     layer.weight.data = layer.weight.data + _noise(layer.weight, choose)
 
 
-def put_another_parameter(model: Any, choose: random.Random) -> None:
-    layer = choose.choice(_linear_layers(model))
-    layer.weight = torch.nn.Parameter(layer.weight.data + _noise(layer.weight, choose))
-
-
-def step_of_an_optimizer(model: Any, choose: random.Random) -> None:
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    if trained:
-        ids = torch.tensor([[choose.randrange(200) for _ in range(8)]])
-        model(ids, labels=ids).loss.backward()
-        torch.optim.AdamW(trained, lr=0.1).step()
-        model.zero_grad()
-        with torch.no_grad():  # or what was pruned could not be copied
-            model(ids)
-
-
 def load_a_state(model: Any, choose: random.Random) -> None:
     state = {
         name: value + _noise(value, choose, 0.1) if value.is_floating_point() else value
         for name, value in model.state_dict().items()
     }
-    model.load_state_dict(state, assign=choose.random() < 0.5)
+    model.load_state_dict(state, assign=True)
 
 
 def change_a_norm(model: Any, choose: random.Random) -> None:
@@ -109,18 +82,6 @@ def change_the_config(model: Any, choose: random.Random) -> None:
         model.config.sliding_window = choose.choice([12, 18, 24, 30])
 
 
-def train_a_module(model: Any, choose: random.Random) -> None:
-    """There is no dropout, so that it changes nothing."""
-    for layer in choose.choices(_linear_layers(model), k=3):
-        layer.train(not layer.training)
-
-
-def change_the_scale_of_attention(model: Any, choose: random.Random) -> None:
-    for layer in model.modules():
-        if isinstance(getattr(layer, "scaling", None), float):
-            layer.scaling = choose.uniform(0.1, 3)
-
-
 class Scaled(torch.nn.Module):
     """Its factor is a tensor that is neither parameter nor buffer."""
 
@@ -133,9 +94,9 @@ class Scaled(torch.nn.Module):
 
 
 def _put_activation(model: Any, make: Callable[[], Any]) -> None:
-    layers = [each for each in model.modules() if hasattr(each, "act_fn") or hasattr(each, "act")]
-    layer = layers[0]  # later layers' keys and values depend on it
-    name = "act_fn" if hasattr(layer, "act_fn") else "act"
+    modules = ((each, name) for each in model.modules() for name in ("act_fn", "act"))
+    # Of the first layer: later ones' keys and values depend on it.
+    layer, name = next(each for each in modules if hasattr(*each))
     delattr(layer, name)  # first, so that the new one can take its address
     setattr(layer, name, make())
 
@@ -226,42 +187,8 @@ def add_an_adapter(model: Any, choose: random.Random) -> None:
 
 def set_an_adapter(model: Any, choose: random.Random) -> None:
     if names := [*getattr(model, "peft_config", {})]:
-        model.enable_adapters()
         model.set_adapter(choose.choice(names))
-
-
-def disable_adapters(model: Any, choose: random.Random) -> None:
-    if getattr(model, "peft_config", {}):
-        model.disable_adapters()
-
-
-def _adapted(model: Any) -> list[tuple[str, Any]]:
-    layers = [*model.named_modules()]
-    return [each for each in layers if hasattr(each[1], "merge") and hasattr(each[1], "lora_A")]
-
-
-def merge_adapters(model: Any, choose: random.Random) -> None:
-    """As PEFT's `merge_adapter`: into the weights, in place."""
-    for _, layer in _adapted(model):
-        if not layer.merged:
-            layer.merge()
-
-
-def unmerge_adapters(model: Any, choose: random.Random) -> None:
-    for _, layer in _adapted(model):
-        if layer.merged:
-            layer.unmerge()
-
-
-def merge_and_unload(model: Any, choose: random.Random) -> None:
-    """As PEFT's: the layers are plain ones again, with the adapter in their weights."""
-    merge_adapters(model, choose)
-    for path, layer in _adapted(model):
-        parent, _, name = path.rpartition(".")
-        setattr(model.get_submodule(parent), name, layer.base_layer)
-    if hasattr(model, "peft_config"):
-        model.peft_config.clear()
-        model._hf_peft_config_loaded = False
+        choose.choice([model.enable_adapters, model.disable_adapters])()
 
 
 CHANGES: list[Change] = [

@@ -2,9 +2,8 @@
 
 Numbers are computed on the CPU as ever. Storages are labelled as of the host or of the device, and
 what torch refuses on such a device is refused here: operations on tensors of both (but for scalars
-of the host, indices of the host, and copies), reading a device's memory from NumPy, a generator of
-another device, a dtype that the device lacks. Copies between the two, and whatever makes the host
-wait, are recorded.
+of the host, indices of the host, and copies), reading a device's memory from NumPy, a dtype that
+the device lacks. Copies between the two, and whatever makes the host wait, are recorded.
 
 Python sees the device everywhere: `tensor.device` is `cuda:0`, and so the code under test takes the
 accelerator's path.
@@ -25,11 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 HOST = torch.device("cpu")
 
-LACKING: dict[str, set[torch.dtype]] = {
-    "mps": {torch.float64, torch.complex128},
-    "xpu": {torch.float64, torch.complex128},
-}
-"""By type of device; of the XPUs, those that people have at home."""
+LACKING = {torch.float64, torch.complex128}
+"""In MPS, and in the XPUs that people have at home."""
 
 _aten: Any = torch.ops.aten
 _weak_reference: Any = StorageWeakRef
@@ -77,13 +73,15 @@ class PretendedDevice(ExitStack):
         self.callback(modules.register_module_forward_hook(self._end, always_call=True).remove)
         of_type: Any = torch.get_device_module(self.device.type)
         patch = mock.patch.object
+
+        def wait(*devices: object) -> None:
+            self.record("wait", "synchronize")
+
         for module in (of_type, torch.accelerator):
             # With the signature that it has there: of MPS it takes no number.
-            wait = patch(module, "synchronize", autospec=True, side_effect=self._wait)
-            self.enter_context(wait)
+            self.enter_context(patch(module, "synchronize", autospec=True, side_effect=wait))
         for name, value in (("device_count", 1), ("get_device_name", "pretended")):
             self.enter_context(patch(of_type, name, return_value=value, create=True))
-        self.enter_context(patch(torch, "Generator", _Generator))
         self.enter_context(_DispatchMode(self))
         self.enter_context(_FunctionMode(self))
         return self
@@ -94,7 +92,7 @@ class PretendedDevice(ExitStack):
         return known[1] if known else tensor.device if storage is None else HOST
 
     def label(self, tensor: torch.Tensor, device: torch.device) -> None:
-        if tensor.dtype in LACKING.get(device.type, ()):
+        if device.type in ("mps", "xpu") and tensor.dtype in LACKING:
             raise DeviceError(f"{device.type} has no {tensor.dtype}")
         storage = _storage(tensor)
         assert storage is not None
@@ -122,9 +120,6 @@ class PretendedDevice(ExitStack):
     def record(self, kind: Literal["read", "upload", "wait"], operation: str) -> None:
         layer = self._running[-1] if self._running else ""
         self.events.append(Event(kind, operation, layer, _place()))
-
-    def _wait(self, *devices: object) -> None:
-        self.record("wait", "synchronize")
 
     def _begin(self, layer: torch.nn.Module, given: object) -> None:
         self.num_forwards += not self._running
@@ -157,16 +152,6 @@ def _place() -> str:
     return ""
 
 
-class _Generator(torch.Generator):
-    """One of the host that says it is of a device."""
-
-    def __new__(cls, device: Any = HOST) -> "_Generator":
-        return super().__new__(cls)
-
-    def __init__(self, device: Any = HOST) -> None:
-        self.labelled = named(device)
-
-
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Labels what operations give, and refuses those on tensors of several devices."""
 
@@ -184,9 +169,9 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = {storage._cdata for storage in map(_storage, given) if storage is not None}
             for tensor in _tensors(output):
                 storage = _storage(tensor)
-                if storage is not None:
-                    keeps = storage._cdata in known
-                    self._of.label(tensor, self._of.owner_of(tensor) if keeps else device)
+                # What it shares its storage with has its label already.
+                if storage is not None and storage._cdata not in known:
+                    self._of.label(tensor, device)
         return output
 
     def _device(self, func: Any, args: Any, given: Sequence[torch.Tensor]) -> torch.device:
@@ -205,7 +190,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         counting = {
             device
             for tensor, device in zip(given, devices, strict=True)
-            if not (takes_scalars and device == HOST and tensor.dim() == 0)
+            if not takes_scalars or device != HOST or tensor.dim()
         }
         is_written = func._schema.is_mutable and devices[0] not in counting
         if len(counting) != 1 or is_written:
@@ -270,7 +255,6 @@ class _FunctionMode(TorchFunctionMode):
         device = kwargs.pop("device", None)
         if device is None and func is torch.Tensor.new_tensor:
             device = self._of.owner_of(args[0])
-        self._check_generator(func, device, args, kwargs)
         if device is None:
             return func(*args, **kwargs)
         target = self._named(device)
@@ -287,15 +271,6 @@ class _FunctionMode(TorchFunctionMode):
         if isinstance(device, int):
             return torch.device(self._of.device.type, device)
         return named(device)
-
-    def _check_generator(self, func: Any, device: Any, args: Any, kwargs: Any) -> None:
-        if kwargs.get("generator") is None:
-            return
-        tensors = _tensors(args) if device is None else []
-        wanted = self._of.owner_of(tensors[0]) if tensors else self._named(device or HOST)
-        has = getattr(kwargs["generator"], "labelled", HOST)
-        if has.type != wanted.type:
-            raise DeviceError(f"{func.__name__}: a {has.type} generator, not of {wanted.type}")
 
     def _to(self, tensor: torch.Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
         other = args[0] if args else kwargs.get("other")

@@ -74,8 +74,7 @@ def serve(
     longest: int = 10,
     max_length: int = MOST_LENGTH,
 ) -> None:
-    """Answer all requests: some are preempted, some drafts cut, some prompts read in parts; some
-    steps leave rows out.
+    """Answer all requests; some are preempted or left out, drafts cut, prompts read in parts.
 
     `on_step` is called with each request and what a step gave it; without a proposer, none drafts.
     As vLLM, it asks for no drafts when a row is within `longest` of `max_length` tokens, but gives

@@ -73,24 +73,19 @@ def larger_model(dtype: torch.dtype) -> Any:
 def with_twins(model: Any) -> Any:
     """A float32 model whose tokens come in near-equal pairs: a near-tie at every step."""
     model = copy.deepcopy(model)
-    head = model.get_output_embeddings().weight
-    columns = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        head[1::2] = head[0::2]
-        twins = torch.arange(1, len(head), 2)
-        for _ in range(8):
-            column = torch.randint(head.shape[1], (len(twins),), generator=columns)
-            head[twins, column] *= 1 + 2**-22
+    head = model.get_output_embeddings().weight.data
+    head[1::2] = head[0::2]
+    twins, columns = torch.arange(1, len(head), 2), torch.Generator().manual_seed(0)
+    for _ in range(8):
+        column = torch.randint(head.shape[1], (len(twins),), generator=columns)
+        head[twins, column] *= 1 + 2**-22
     return model
 
 
 def save_with_tokenizer(
     model_type: str, tokenizer: Path, folder: Path, change: Callable[[Any], Any] | None
 ) -> None:
-    """Save a random model with the vocabulary and chat template of a real tokenizer.
-
-    Its logits are flat, and its generation config has a repetition penalty of 1.1.
-    """
+    """Save a random model with flat logits, a real tokenizer and a repetition penalty of 1.1."""
     auto: Any = AutoTokenizer
     words = auto.from_pretrained(tokenizer)
     special = {"bos_token_id": None, "eos_token_id": words.eos_token_id, "vocab_size": 151936}
@@ -114,6 +109,5 @@ def prompts() -> list[tuple[int, ...]]:
 
 
 def skip_if_refused(model_type: str) -> None:
-    """Skip a test of a model that the installed transformers does not compute as it should."""
     if model_type == "gemma2" and not CAPS:
         pytest.skip("NOT TESTED with transformers before 5.20, which ignores soft-capping")

@@ -65,17 +65,14 @@ def watched(pretended: PretendedDevice) -> Iterator[list[Taken]]:
 
         return noted_method
 
-    def counting(count: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
-            for taken in running:
-                vars(taken)[count] += 1
-            return method(*args)
-
-        return counted
+    def counted(*args: Any, pick: Callable[..., int] = TokenChooser._pick) -> int:
+        for taken in running:
+            taken.num_picked += 1
+        return pick(*args)
 
     with (
         mock.patch.object(Engine, "_read", noting("prefill", Engine._read)),
         mock.patch.object(Engine, "_step", noting("step", Engine._step)),
-        mock.patch.object(TokenChooser, "_pick", counting("num_picked", TokenChooser._pick)),
+        mock.patch.object(TokenChooser, "_pick", counted),
     ):
         yield noted

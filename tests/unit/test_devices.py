@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,32 +16,31 @@ from accelerate import dispatch_model
 from asking import asked, engine, greedy, sampling
 from benchmarks import device_check
 from byte_model import loaded
-from pretended_device import HOST, DeviceError, PretendedDevice
+from pretended_device import DeviceError, PretendedDevice
 from steps import first_mismatch
 from timed_models import CONTEXTS, instances
 from tiny_models import prompts, tiny_model
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, draft_model, forward, row_runner
+from copyspec_eval.decoding import attention, forward, row_runner
 from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.decoding.trial import check_cache, choose_cache
+from copyspec_eval.harness.backends.hf import HFBackend
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 slow = pytest.mark.slow
 DEVICES = ("cuda", "mps", "xpu")
-FIXED, INVARIANT = ExactMode(16), ExactMode()
-"""As if it had been checked: nothing here looks at bits."""
 
 
 def penalised_draws() -> TokenChooser:
@@ -54,7 +54,7 @@ class Case:
     model_type: str = "qwen2"
     options: DraftOptions = WAYS["suffix+tree"]
     batch_size: int = 3
-    exact: ExactMode | None = None
+    exact: ExactMode | None = None  # as if it had been checked: nothing here looks at bits
     chooser: Callable[[], TokenChooser] = greedy
     delta: int = 0
     keeps_prefixes: bool = False
@@ -89,15 +89,16 @@ def on(device: str | None, model: Any) -> Any:
 CASES: dict[str, Case] = {
     "sampling": Case(chooser=penalised_draws),
     "draft model": Case(options=WAYS["copyspec"], delta=4),
-    "prefix cache": Case(keeps_prefixes=True),
-    "exact": Case(options=WAYS["suffix"], exact=FIXED),
-    "exact, packed": Case(options=WAYS["suffix"], exact=INVARIANT, keeps_prefixes=True),
-    "gpt_oss": Case("gpt_oss", WAYS["suffix"], exact=FIXED),
-    "processors": Case(chooser=lambda: greedy(hf.RepetitionPenaltyLogitsProcessor(1.1))),
     "sampling with a draft model": Case(options=WAYS["copyspec"], delta=3, chooser=penalised_draws),
+    "prefix cache": Case(keeps_prefixes=True),
+    "exact": Case(options=WAYS["suffix"], exact=ExactMode(16)),
+    "exact, packed": Case(options=WAYS["suffix"], exact=ExactMode(), keeps_prefixes=True),
     **{f"batch, {name}": Case(options=way) for name, way in WAYS.items()},
-    **{f"one row, {name}": Case(options=way, batch_size=1) for name, way in WAYS.items()},
-    **{kind: Case(kind, WAYS["suffix"], exact=FIXED) for kind in ("gemma2", "gpt2", "mixtral")},
+    "one row": Case(options=WAYS["copyspec"], batch_size=1),
+    **{
+        kind: Case(kind, WAYS["suffix"], exact=ExactMode(16))
+        for kind in ("gemma2", "gpt2", "gpt_oss", "mixtral")
+    },
 }
 CORE = ("sampling", "prefix cache", "gpt_oss")
 """Those that are not slow on any device: in them are NumPy, copies, and sums in a given dtype."""
@@ -122,6 +123,8 @@ def checked_facts(name: str, device: str) -> list[Any]:
         actual = CASES[name].answers(device)
     assert {one.what for one in taken} == {"prefill", "step"}
     check_all(taken)
+    to_the_host = [e for e in pretended.events if e.kind == "read" and e.place[:8] == "cache.py"]
+    assert bool(to_the_host) == CASES[name].keeps_prefixes, "where the prefix cache is"
     return facts(actual)
 
 
@@ -137,38 +140,23 @@ def test_answers_are_the_same_and_each_step_is_read_once(name, device):
     assert checked_facts(name, device) == on_the_cpu(name)
 
 
-def test_both_arms_of_a_pair_are_read_once_a_step():
-    """And the model that rescores a difference is on the device, too."""
-    with PretendedDevice("mps") as pretended, watched(pretended) as taken:
+def test_a_difference_is_explained_on_the_device():
+    with PretendedDevice("mps"):
         model = on("mps", tiny_model("qwen2"))
-        pair = PairedEngine(model, [engine(model, WAYS["suffix"], batch_size=2)])
-        requests = asked(prompts(), 12, lambda: sampling(hf.TemperatureLogitsWarper(0.8)))
-        actual: list[PairedAnswer] = []
-        pair.generate(requests, lambda index, answers: actual.extend(answers))
-        # The first answer, with a token of the second in its place: a difference to explain.
-        answer = actual[0].generation.token_ids
-        other = (*answer[:5], (answer[5] + 1) % 7, *answer[6:])
-        difference = pair._rescorers[0].explain(requests[0], other, answer)
-    assert all(one.generation.token_ids == one.baseline.token_ids for one in actual)
-    assert difference is not None
+        explain = Rescorer(model, engine(model, num_draft_tokens=0), engine(model)).explain
+        [request] = asked(prompts()[:1], 12, lambda: sampling(hf.TemperatureLogitsWarper(0.8)))
+        difference: Any = explain(request, [7, 8, 9], [7, 8, 5])
     assert difference.margin is not None
-    check_all(taken)
 
 
-@pytest.mark.parametrize("is_dispatched", [True, False])
-def test_layers_on_two_devices(is_dispatched):
-    """As `parallelize=True` spreads them; a layer that nobody sends its input to is refused."""
+def test_layers_on_two_devices():
+    """As `parallelize=True` spreads them."""
     case = "batch, suffix+tree"
     first, second = ("embed_tokens", "rotary_emb", "layers.0"), ("layers.1", "norm")
     devices = {f"model.{name}": "cuda:0" for name in first} | {"lm_head": "cuda:1"}
     devices |= {f"model.{name}": "cuda:1" for name in second}
     with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
         model = on("cuda:0", tiny_model("qwen2"))
-        if not is_dispatched:
-            model.model.layers[1].to("cuda:1")
-            with pytest.raises(DeviceError, match="of tensors on"):
-                CASES[case].answers("cuda", model)
-            return
         dispatch_model(model, devices, main_device="cuda:0")
         actual = CASES[case].answers("cuda", model)
         assert {str(weight.device) for weight in model.parameters()} == {"cuda:0", "cuda:1"}
@@ -225,15 +213,6 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch):
     check_all(taken)
 
 
-def test_the_prefix_cache_is_in_the_hosts_memory():
-    with PretendedDevice("cuda") as pretended:
-        remaining = PrefixCache(10**8)
-        made = engine(on("cuda", tiny_model("qwen2")), WAYS["none"], prefix_cache=remaining)
-        made.generate(asked(prompts()[1:2], 4))
-        states = [block.states.values() for block in remaining._blocks.values()]
-        assert {pretended.owner_of(tensor) for each in states for tensor, _ in each} == {HOST}
-
-
 def planted(item: Any, name: str, old: str, new: str) -> Any:
     """A function of ours, with another text where `old` stands once in it."""
     function = inspect.unwrap(getattr(item, name))
@@ -244,25 +223,17 @@ def planted(item: Any, name: str, old: str, new: str) -> Any:
     return scope[name]
 
 
-SYNC, SECOND = "torch.cuda.synchronize(); drafts =", "step.logits[0, 0].item(); greedy ="
 READ = "assert query.isfinite().all(); groups ="
-ROW = "logits[0].argmax().item(); [argmax] ="
 LISTED, EACH = "logits.argmax(-1).tolist()", "[int(token) for token in logits.argmax(-1)]"
-TO_DEVICE = ".to(input_device(model))"
 PLANTED: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
-    "tokens": ("exact", row_runner, "forward", TO_DEVICE, ""),
-    "a mask": ("exact", attention, "_fold", ", device=mask.device", ""),
-    "a draft model": ("draft model", draft_model, "forward", TO_DEVICE, ""),
-    "a second read": ("exact", Engine, "_commit", "greedy =", SECOND),
-    "a read for each token": ("one row, copyspec", engine_module, "argmax_tokens", LISTED, EACH),
-    "a synchronisation": ("batch, copyspec", Engine, "_step", "drafts =", SYNC),
+    "tokens": ("exact", row_runner, "forward", ".to(input_device(model))", ""),
+    "a read for each token": ("one row", engine_module, "argmax_tokens", LISTED, EACH),
     "a read in a layer": ("exact", attention, "_attend", "groups =", READ),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
-    "a read for each row": ("draft model", DraftModel, "propose", "[argmax] =", ROW),
 }
-"""A case, and a function of ours with its text and a wrong one: the first five leave something on
+"""A case, and a function of ours with its text and a wrong one: the first three leave something on
 the host, the others wait for the device once more."""
 
 
@@ -272,3 +243,14 @@ def test_a_planted_defect_is_noticed(name, monkeypatch):
     monkeypatch.setattr(item, function, planted(item, function, *texts))
     with pytest.raises((DeviceError, AssertionError), match=r"Event|of tensors|NumPy cannot"):
         checked_facts(case, "cuda")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_clock_of_hf_waits_for_any_accelerator(device):
+    with PretendedDevice(device) as pretended:
+        wait_for(torch.device("cpu"))
+        assert not pretended.events
+        wait_for(torch.device(device))
+        backend: Any = SimpleNamespace(device=torch.device(device))
+        assert HFBackend._now(backend) > 0
+    assert [event.kind for event in pretended.events] == ["wait", "wait"]

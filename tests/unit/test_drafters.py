@@ -1,5 +1,6 @@
-"""The paper's drafter against a plain definition, and what the model held for likely."""
+"""Drafters against plain definitions, and the store of earlier answers."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -7,9 +8,11 @@ from doubles import verdict_on
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
+from copyspec_eval.drafters.thresholds import acceptance_thresholds
 from copyspec_eval.errors import OptionError
 from copyspec_eval.types import Draft, DraftOptions, Verdict
 
@@ -44,9 +47,6 @@ def test_copies_what_followed_the_first_occurrence(prompt, chunks, gamma, count)
 @pytest.mark.parametrize(
     ("gamma", "count", "prompt", "max_tokens", "draft"),
     [
-        # The first occurrence wins over later ones; a run of one token copies itself.
-        (2, 10, [1, 2, 7, 1, 2, 8, 1, 2], 100, Draft((7, 1, 2, 8, 1, 2), position=2)),
-        (3, 10, [9] * 6, 100, Draft((9, 9, 9), position=3)),
         # Nothing is looked up when fewer than gamma tokens may be generated.
         (3, 10, [1, 2, 3, 4, 5, 1, 2, 3], 2, Draft((4, 5), position=3)),
         (3, 10, [1, 2, 3, 4, 5, 1, 2, 3], 1, Draft()),
@@ -117,3 +117,159 @@ def test_a_switch_that_a_drafter_lacks_is_refused(drafter, switch):
     message = f"^{switch}=true is not for drafter={drafter}; pass drafter=suffix"
     with pytest.raises(OptionError, match=message):
         drafter_factory(DraftOptions(drafter, **{str(switch): True}))  # type: ignore[arg-type]
+
+
+THRESHOLDS = [0.05] * 96
+texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
+
+
+def ends_of(text, part):
+    ends = range(len(part), len(text) + 1)
+    return [end for end in ends if list(text[end - len(part) : end]) == list(part)]
+
+
+def started(text, store=None, tree=False):
+    drafter = SuffixDrafter(store, tree)
+    drafter.start(text)
+    return drafter
+
+
+def drafted(text, thresholds=THRESHOLDS, max_tokens=1000):
+    return started(text).propose(max_tokens, thresholds)
+
+
+@given(texts, st.integers(1, 20))
+def test_what_most_often_followed_the_longest_repeat_is_copied(text, limit):
+    """Of equals what followed last; at its end the text goes on into the draft itself."""
+    draft = drafted(text, [0.0] * 20, limit)
+    suffixes = (text[start:] for start in range(1, len(text)))
+    longest = next((part for part in suffixes if len(ends_of(text, part)) > 1), None)
+    if longest is None:
+        assert draft == Draft()
+        return
+    followers = [text[end] for end in ends_of(text, longest)[:-1]]
+    most = max(map(followers.count, followers))
+    assert draft.token_ids[0] == [t for t in followers if followers.count(t) == most][-1]
+    assert len(draft.token_ids) <= limit
+    source = [*text, *draft.token_ids][draft.position :][: len(draft.token_ids)]
+    assert source == list(draft.token_ids)
+    assert text[draft.position - len(longest) : draft.position] == longest
+
+
+def test_a_draft_goes_on_periodically():
+    assert drafted([7, 8, 9] * 3, [0.0] * 12).token_ids == (7, 8, 9) * 4
+
+
+def test_the_length_follows_the_probabilities():
+    # 1 2 occurred once before: probabilities 1 / (1 + 2.5 / m) for m = 2, 3, …, multiplied.
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]
+    one, two, three = 2 / 4.5, 2 / 4.5 * 3 / 5.5, 2 / 4.5 * 3 / 5.5 * 4 / 6.5
+    assert drafted(text).probabilities[:3] == pytest.approx([one, two, three])
+    # The third likely goes on, so that it is worth less.
+    for threshold, length in ((one, 1), (two, 2), (three, 2), (0.8 * three, 3)):
+        assert len(drafted(text, [threshold - 1e-9] * 50).token_ids) == length
+    assert drafted(text, [1.0] * 50) == Draft()
+    assert len(drafted(text, [0.0] * 2 + [1.0] * 50).token_ids) == 2
+
+
+def test_it_resumes_behind_a_substitution():
+    def step(drafter, accepted, native):
+        draft = drafter.propose(100, THRESHOLDS)
+        drafter.observe([*draft.token_ids[:accepted], native], Verdict(accepted, native))
+        return drafter.propose(100, THRESHOLDS)
+
+    source = list(range(10, 40))
+    drafter = started([*source, 1, *source[:5]])
+    resumed = step(drafter, accepted=4, native=99)  # 15 16 17 18, and 99 for 19
+    assert resumed.token_ids[:3] == (20, 21, 22)
+    assert resumed.position == source.index(20)
+    # Substituted again after two tokens, it resumes again; after none, it gives up.
+    assert step(drafter, accepted=2, native=98).token_ids[:2] == (23, 24)
+    assert step(drafter, accepted=0, native=97) == Draft()
+
+
+def test_thresholds_rise_with_the_slope_of_the_costs():
+    assert acceptance_thresholds({0: 1.0, 3: 1.0}) == (0.0006,) * 3
+    thresholds = acceptance_thresholds({0: 10.0, 4: 11.0, 8: 13.0, 16: 30.0})
+    assert len(thresholds) == 16
+    assert list(thresholds) == sorted(thresholds)
+    assert len(set(thresholds)) == 3
+    # What was measured above the line between its neighbours does not count.
+    low = {0: 10.0, 8: 12.0}
+    assert acceptance_thresholds(low | {4: 20.0}) == acceptance_thresholds(low)
+    assert acceptance_thresholds({0: 1.0, 1: 100.0}) == (1.0,)
+    assert acceptance_thresholds({0: 1.0}) == ()
+
+
+answers = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=30)
+
+
+def store_of(answers, capacity=2**20):
+    store = AnswerStore(capacity)
+    for answer in answers:
+        store.add(answer)
+    return store
+
+
+@given(answers, st.integers(10, 60))
+def test_the_latest_answers_are_kept_within_bounds(added, most_tokens):
+    store = store_of(added, most_tokens)
+    longest = 1 + max(map(len, added), default=0)
+    remaining = sum(len(automaton.token_ids) for automaton in store.automata)
+    assert remaining <= max(most_tokens, 2 * longest)
+    size = 0
+    for answer in reversed(added):
+        size += len(answer) + 1
+        if size >= most_tokens // 2:
+            break
+        matches = [StoreMatch(automaton, answer).length for automaton in store.automata]
+        assert max(matches) == len(answer)
+
+
+@given(answers)
+def test_nothing_is_matched_across_the_end_of_an_answer(added):
+    [automaton] = store_of(added).automata
+    together = [*itertools.chain(*added)]
+    ends = [together[start:] for start in range(len(together))]
+    wanted = [len(end) for end in ends if any(ends_of(answer, end) for answer in added)]
+    assert StoreMatch(automaton, together).length == max(wanted, default=0)
+
+
+def test_a_request_goes_on_while_its_store_drops_answers():
+    store = store_of([[5, 6, 7, 8, 9]], 20)
+    drafter = started([1, 5, 6], store)
+    for number in range(10):
+        store.add([20 + number] * 5)
+    assert drafter.propose(10, [0.01] * 20).token_ids == (7, 8, 9)
+    drafter.observe([7], Verdict(1, 8))
+    assert started([1, 5, 6], store).propose(10, [0.01] * 20).token_ids == ()
+
+
+def test_both_halves_are_copied_from():
+    store = store_of([[5, 6, 7, 8], [1, 2, 3, 4], [9, 9, 9]], 20)
+    assert len(store.automata) == 2
+    for begin, following in (([0, 5, 6], (7, 8)), ([0, 1, 2], (3, 4))):
+        for tree in (False, True):
+            draft = started(begin, store, tree=tree).propose(10, THRESHOLDS)
+            assert (draft.token_ids[:2], draft.source) == (following, "store")
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_drafters_of_a_run_learn_from_each_other(is_right):
+    prompt = [*range(10, 50), 10, 11]
+
+    def first_draft(drafter):
+        drafter.start(prompt)
+        draft = drafter.propose(100, [0.02] * 32)
+        taken = [*draft.token_ids, 99] if is_right else [99]
+        drafter.observe(taken, Verdict(len(taken) - 1, 99))
+        return draft
+
+    make_drafter, make_other = (drafter_factory(DraftOptions("suffix")) for _ in range(2))
+    drafts = [first_draft(make_drafter()) for _ in range(20)]
+    lengths = [len(draft.token_ids) for draft in drafts]
+    likely = [draft.probabilities[0] for draft in drafts if draft.probabilities]
+    for values in (lengths, likely):
+        assert values == sorted(values, reverse=not is_right)
+        assert values[0] != values[-1]
+    assert first_draft(make_other()) == drafts[0]

@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,12 @@ _ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, stru
 _DTYPES = (torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.int64, torch.bool)
 
 
-def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
-
-
 def right_arguments(dtype: torch.dtype) -> dict[Callable[..., Any], Arguments]:
     """Of each operator."""
-    make = partial(normal, dtype=dtype)
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
     weights, angles = [make(40, 64), make(7, 64)], make(2, 5, 16)
     attended: Arguments = {"query": make(1, 4, 5, 16), "key": make(3, 2, 70, 16)}
     attended |= {"value": make(3, 2, 70, 24), "mask": torch.rand(1, 1, 5, 70) < 0.5, "scale": 0.3}
@@ -39,7 +37,7 @@ def right_arguments(dtype: torch.dtype) -> dict[Callable[..., Any], Arguments]:
     written |= {"positions": torch.tensor([0, 1, 18, 19])}
     written["states"] = [make(1, 3, 4, 8), make(1, 3, 4, 6)]
     written["caches"] = [make(5, 3, 20, 8), make(5, 3, 20, 6)]
-    normed: Arguments = {"hidden": make(4, 33), "weight": normal(33, dtype=torch.float32)}
+    normed: Arguments = {"hidden": make(4, 33), "weight": make(33).float()}
     linear = {"hidden": make(2, 3, 64), "weights": kernels.pack(weights), "bias": make(47)}
     rotated = [make(2, 3, 5, 16), make(2, 1, 5, 16)]
     return {
@@ -61,23 +59,19 @@ def changed(source: random.Random, value: Any) -> Any:
         return source.choice([None, 1, -1, 0.0, "silu", "", [], torch.ones(2), float("nan")])
     dimension = source.randrange(value.dim()) if value.dim() else 0
     changes: list[Callable[[], torch.Tensor]] = [
-        lambda: value.to(source.choice(_DTYPES)),
-        lambda: value.to("meta"),
+        lambda: value.to(source.choice([*_DTYPES, "meta"])),
         lambda: value.unsqueeze(dimension),
         lambda: value.select(dimension, 0),
         lambda: value.narrow(dimension, 0, source.randrange(value.shape[dimension] + 1)),
         lambda: torch.cat([value, value], dimension),
         lambda: value.transpose(0, -1),
-        lambda: value.repeat_interleave(2, dimension).unfold(dimension, value.shape[dimension], 2),
         lambda: torch.cat([value, value], -1)[..., ::2],
         lambda: value[:1].expand_as(value),
-        lambda: torch.empty(0, dtype=value.dtype),
     ]
     if value.dtype == torch.int64 and value.numel():
-        place = source.randrange(value.numel())
         wrong = source.choice([-1, 3, 5, 20, 2**40, -(2**62)])
-        wrongly = value.flatten().index_fill(0, torch.tensor(place), wrong).view_as(value)
-        changes += 6 * [lambda: wrongly]
+        place = torch.tensor(source.randrange(value.numel()))
+        changes += 6 * [lambda: value.flatten().index_fill(0, place, wrong).view_as(value)]
     return source.choice(changes)()
 
 

@@ -74,9 +74,8 @@ def test_a_download_is_cached_and_a_damaged_cache_downloaded_again(network, cach
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("other", [CONTENT + b"\n", CONTENT[:-1], CONTENT.replace(b"a", b"c")])
-def test_other_content_is_refused_and_not_cached(network, cache, other):
-    network.content = other
+def test_other_content_is_refused_and_not_cached(network, cache):
+    network.content = CONTENT[:-1]
     with pytest.raises(DataError, match=r"SHA256 .* does not match.*COPYSPEC_DATA_DIR=FOLDER"):
         locate(PATH)
     assert files_in(cache) == []
@@ -84,7 +83,7 @@ def test_other_content_is_refused_and_not_cached(network, cache, other):
 
 @pytest.mark.parametrize("failure", ["refused", "silent", "not found", "cut off", "unwritable"])
 def test_a_failed_download_is_one_line(network, monkeypatch, cache, failure):
-    url, why = network.url, ""
+    url = network.url
     if failure == "refused":
         url = "http://127.0.0.1:9/questions.jsonl"
         monkeypatch.setitem(sources.FILES, PATH, sources.FILES[PATH]._replace(url=url))
@@ -97,12 +96,11 @@ def test_a_failed_download_is_one_line(network, monkeypatch, cache, failure):
         network.missing = 5
     else:
         cache.write_text("")
-        why = "Not a directory"
     with pytest.raises(DataError) as caught:
         locate(PATH)
     message = str(caught.value)
     assert "\n" not in message
-    assert why in message
+    assert ("Not a directory" in message) == (failure == "unwritable")
     assert message.startswith(f"cannot download {url} to {cache}/copyspec_eval/")
     assert message.endswith(f"copy it to FOLDER/{PATH} and set COPYSPEC_DATA_DIR=FOLDER")
     assert files_in(cache) == []
@@ -113,12 +111,8 @@ def test_unknown_file():
         locate("mt_bench/questions.jsonl")
 
 
-def question(**changes: object) -> dict[str, object]:
-    return {"question_id": 1, "category": "writing", "turns": ["a", "b"]} | changes
-
-
 def second(**changes: object) -> bytes:
-    return CONTENT + json.dumps(question(**changes)).encode()
+    return CONTENT + json.dumps(json.loads(CONTENT) | changes).encode()
 
 
 @pytest.mark.parametrize(
@@ -126,13 +120,11 @@ def second(**changes: object) -> bytes:
     [
         (None, ": cannot be read (No such file or directory); check the path"),
         (b"", ": no rows in it; "),
-        (b"\n \n", ": no rows in it; "),
         (b"\n" * 6 + b'{"question_id": 7,\n', ":7: not JSON ("),
         (CONTENT + b"[1]\n", ":2: a list, not a JSON object; "),
         (CONTENT + b"\xff\n", ":2: not JSON that can be read (not UTF-8); "),
         (CONTENT + b"\n{}", ":3: Object missing required field `"),
         (second(question_id=None), ":2: Expected `int`, got `null` - at `$.question_id`; give"),
-        (second(question_id=True), ":2: Expected `int`, got `bool` - at `$.question_id`; give"),
         (second(category=3), ":2: Expected `str`, got `int` - at `$.category`; give"),
         (second(turns=[]), ":2: Expected `array` of length >= 1 - at `$.turns`; give"),
         (second(turns="ab"), ":2: Expected `array`, got `str` - at `$.turns`; give"),
@@ -153,9 +145,10 @@ def test_bad_files(tmp_path, content, message):
 
 def test_other_fields_and_empty_lines_are_left_out(tmp_path):
     path = tmp_path / "questions.jsonl"
-    row = question(category="é", reference=[None, 3])
-    path.write_text(f"{json.dumps(row, ensure_ascii=False)}\n\n", encoding="utf-8")
-    assert read_questions(path) == [question(category="é")]
+    row = json.loads(CONTENT) | {"category": "é"}
+    text = json.dumps(row | {"reference": [None, 3]}, ensure_ascii=False)
+    path.write_text(f"{text}\n\n", encoding="utf-8")
+    assert read_questions(path) == [row]
 
 
 @pytest.mark.parametrize("path", sources.FILES)
