@@ -23,7 +23,7 @@ from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 def step_seconds(model: Any) -> dict[int, list[float]]:
     """Those of a model's forwards by width, taken in use, so that drift hits all alike."""
-    forward, seconds = model.forward, defaultdict(list)
+    forward, seconds = model.forward, defaultdict[int, list[float]](list)
 
     def timed(input_ids: torch.Tensor, **kwargs: Any) -> Any:
         started = perf_counter()
