@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lm_eval_command import BIN
@@ -29,12 +28,7 @@ def num_lines(out: Path) -> int:
 def test_a_table_is_made_although_it_was_killed(byte_model, our_questions, tmp_path, kill, capsys):
     short = ("--limit", "2", "--gen-kwargs", "max_gen_toks=40", "--model-args", "dtype=float64")
     command = words("copied-tokens", byte_model, tmp_path, *short)
-    how: Any = {
-        "start_new_session": True,
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.DEVNULL,
-    }
-    process = subprocess.Popen([BIN / "copyspec-eval", *command], **how)
+    process = subprocess.Popen([BIN / "copyspec-eval", *command], start_new_session=True)
     while not num_lines(tmp_path):
         assert process.poll() is None
         time.sleep(0.02)
