@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from tiny import articles, programs, texts, training
+from tiny import programs, training
 from tiny.conversations import training_conversation
 from tiny.documents import DOCUMENTS, documents
 from tiny.tokenizer import encode, train_tokenizer
@@ -17,7 +17,6 @@ from tiny.words import FIRST_NAMES, LAST_NAMES, Draw, is_name_held_out, is_numbe
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.tasks import QUICKSTART
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.scoring.cnn_dailymail import sentences, verbatim_share
 from copyspec_eval.scoring.gsm8k import extract_program
 
 HELD_OUT = {
@@ -63,16 +62,6 @@ def test_documents_use_only_what_is_held_out(name, training_texts):
         assert not set(document["answers"][:1]) & set(training_texts)
 
 
-@pytest.mark.parametrize("change", texts.CHANGES)
-def test_every_change_changes_something(change):
-    for number in range(100):
-        draw = Draw(random.Random(number), held_out=number % 2 == 0)
-        request, wish = texts.changed_text(draw, change)
-        assert request.answer != wish.answer
-        assert request.learned
-        assert wish.learned
-
-
 @pytest.mark.parametrize("problem", programs.PROBLEMS, ids=lambda problem: problem.question[:20])
 def test_solutions_are_what_the_programs_print(problem, capsys):
     draw = Draw(random.Random(2), held_out=True)
@@ -93,29 +82,15 @@ def test_mistakes_are_found_and_corrected_and_not_learned():
         assert turns[2].learned
 
 
-def test_summaries_are_copied_from_the_article():
-    draw = Draw(random.Random(0), held_out=False)
-    for _ in range(100):
-        article, [turn] = articles.conversation(draw)
-        assert article in turn.user
-        picked = sentences(turn.answer)
-        assert 2 <= len(picked) <= 3
-        assert verbatim_share(turn.answer, article) == 1
-        assert article.startswith(picked[0])
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_tokenizer(0, num_conversations=300)
 
 
-def test_any_text_round_trips(tokenizer):
+def test_encoding_follows_the_chat_template_and_any_text_round_trips(tokenizer):
     text = "première line_two\n\n  def f(x):\treturn x_1 + 42  # ≥ \N{GRINNING FACE}"
     assert tokenizer.decode(tokenizer(text).input_ids) == text
     assert len(tokenizer("1234").input_ids) == 4
-
-
-def test_encoding_follows_the_chat_template(tokenizer):
     turns = training_conversation(random.Random(0))
     ids, learned = encode(tokenizer, turns)
     messages = [
