@@ -111,11 +111,13 @@ def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two-turn questions of our own in both question files, laid out as `COPYSPEC_DATA_DIR`."""
-    turns = ["Write {} rhymes.", "Write them once more, with one word changed."]
     rows = [
-        {"question_id": n, "category": ("math", "writing")[n % 2]}
-        | {"turns": [turns[0].format(n), turns[1]]}
-        for n in range(1, 7)
+        {
+            "question_id": number,
+            "category": "writing" if number % 2 else "math",
+            "turns": [f"Write {number} rhymes.", "Write them once more, with one word changed."],
+        }
+        for number in range(1, 7)
     ]
     folder = tmp_path_factory.mktemp("data")
     (folder / "mt_bench").mkdir()

@@ -1,6 +1,5 @@
 """Equivalence and speed-up as a user measures them: paired runs, `compare`, `compare --rescore`."""
 
-import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,8 @@ from tiny_models import save_with_tokenizer, with_twins
 
 from copyspec_eval import cli
 from copyspec_eval.decoding import sequence as sequence_module
+from copyspec_eval.reports.leaderboard import leaderboard
+from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.reports.summary import METRICS
 
 FIVE = ("llama", "qwen2", "gemma2", "phi3", "gpt_neox")
@@ -110,52 +111,26 @@ def models(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
     return saved
 
 
-def identical_to_plain(
-    folder: Path, model: Path, compare: Any, dtype: str, ways: dict[str, str], **settings: Any
-) -> None:
-    """Each way of drafting gives all tokens of `drafter=none`."""
-    for name, way in ({"none": "drafter=none"} | ways).items():
-        evaluate_into(folder / name, model, f"dtype={dtype},{way}", **settings)
-    for name in ways:
-        code, figures = compare(folder / name, folder / "none")
-        counts, answers = figures["counts"], 2 * settings["limit"]
-        assert (code, counts["identical"], counts["answers"]) == (0, answers, answers), name
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_copying_changes_nothing_on_forty_questions(models, tmp_path, compare, dtype):
     model = models("qwen2", False)
-    ways = {
-        "copyspec": "gamma=2",
-        "suffix": "drafter=suffix",
-        "store": "store=true",
-        "draft model": f"draft_model={model}",
-    }
+    ways = {"none": "drafter=none", "copyspec": "gamma=2", "suffix": "drafter=suffix"}
+    ways |= {"store": "store=true", "draft model": f"draft_model={model}"}
     if dtype == "float64":  # which leaves no near-ties to random weights
         ways["tree"] = "drafter=suffix,store=true,tree=true,exact=false"
         evaluate_into(tmp_path / "hf", model, "dtype=float64", "hf", limit=40)
-    identical_to_plain(tmp_path, model, compare, dtype, ways, limit=40)
-    for name in ways:
+    for name, way in ways.items():
+        evaluate_into(tmp_path / name, model, f"dtype={dtype},{way}", limit=40)
+    drafting = [name for name in ways if name != "none"]
+    for name in [*drafting, *(["hf"] if dtype == "float64" else [])]:
+        code, figures = compare(tmp_path / name, tmp_path / "none")
+        counts = figures["counts"]
+        assert (code, counts["identical"], counts["answers"]) == (0, 80, 80), name
+    for name in drafting:
         drafts = [row.counts.drafts or {} for row in rows_in(tmp_path / name)]
         accepted = sum(each.num_accepted for of_row in drafts for each in of_row.values())
         assert accepted > 20, name
-    if dtype == "float64":
-        assert compare(tmp_path / "hf", tmp_path / "none")[1]["counts"]["identical"] == 80
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_neither_gamma_nor_the_length_of_drafts_matters(
-    models, tmp_path, compare, dtype, batch_size
-):
-    ways = {"suffix": "drafter=suffix"} | {
-        f"{gamma}-{length}": f"gamma={gamma},num_draft_tokens={length}"
-        for gamma, length in itertools.product((2, 3, 5), (5, 10, 50))
-    }
-    asked = {"limit": 8, "batch_size": batch_size}
-    identical_to_plain(tmp_path, models("qwen2", False), compare, dtype, ways, **asked)
 
 
 @pytest.mark.slow
@@ -180,3 +155,21 @@ def test_an_arm_against_itself_is_as_fast_as_itself(models, tmp_path):
     options = "dtype=bfloat16,drafter=none,exact=false,paired=true"
     figures = evaluate_into(tmp_path, models("qwen2", False), options, limit=40)
     assert figures["speedup,none"] == pytest.approx(1, rel=0.05)
+
+
+def test_two_shards_are_the_whole(byte_model, our_questions, tmp_path):
+    options = "dtype=float64,paired=true"
+    parts = {"whole": range(6), "even": range(0, 6, 2), "odd": range(1, 6, 2)}
+    for name, part in parts.items():
+        asked: Any = {} if name == "whole" else {"samples": {"mt_redundant": list(part)}}
+        evaluate_into(tmp_path / name, byte_model, options, **asked)
+    whole, split = (
+        leaderboard(read_runs([tmp_path / name for name in names]))
+        for names in (["whole"], ["even", "odd"])
+    )
+    assert not [note for note in split.notes if "exact mode" not in note]
+    timed = {metric.name for metric in METRICS if metric.timed}
+    untimed = [name for name in whole.lines if name not in timed | {"date"}]
+    assert "tokens_per_forward" in untimed
+    assert split.lines[untimed].equals(whole.lines[untimed])
+    assert split.settings.equals(whole.settings)

@@ -11,7 +11,7 @@ from tiny import programs, training
 from tiny.conversations import training_conversation
 from tiny.documents import DOCUMENTS, documents
 from tiny.tokenizer import encode, train_tokenizer
-from tiny.training import Settings, Trainer, batches
+from tiny.training import Settings, Trainer
 from tiny.words import FIRST_NAMES, LAST_NAMES, Draw, is_name_held_out, is_number_held_out
 
 from copyspec_eval.errors import DataError
@@ -70,18 +70,6 @@ def test_solutions_are_what_the_programs_print(problem, capsys):
     assert capsys.readouterr().out == f"{programs.solution(problem, numbers)}\n"
 
 
-def test_mistakes_are_found_and_corrected_and_not_learned():
-    draw = Draw(random.Random(0), held_out=False)
-    drawn = [programs.conversation(draw)[1] for _ in range(200)]
-    wrong = [turns for turns in drawn if not turns[0].learned]
-    assert 10 < len(wrong) < 60
-    for turns in drawn:
-        is_noted = "is wrong." in turns[1].answer
-        assert is_noted is (turns[0].answer != turns[2].answer) is (turns in wrong)
-        assert turns[1].learned
-        assert turns[2].learned
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_tokenizer(0, num_conversations=300)
@@ -102,18 +90,6 @@ def test_encoding_follows_the_chat_template_and_any_text_round_trips(tokenizer):
     assert tokenizer(rendered).input_ids == ids
     remaining = tokenizer.decode([token for token, is_ in zip(ids, learned, strict=True) if is_])
     assert remaining == "".join(f"{turn.answer}<|end|>" for turn in turns if turn.learned)
-
-
-def test_batches_repeat_and_label_the_next_token(tokenizer):
-    settings = Settings(steps=1, conversations=5)
-    parts, again = (list(batches(tokenizer, settings, 7)) for _ in range(2))
-    assert len(parts) == 2
-    for both, same in zip(parts, again, strict=True):
-        assert all(map(torch.equal, both, same))
-        tokens, labels = both
-        learned = (labels[:, :-1] != -100) & (tokens[:, 1:] != tokenizer.pad_token_id)
-        assert torch.equal(labels[:, :-1][learned], tokens[:, 1:][learned])
-        assert learned.any()
 
 
 def test_an_interrupted_training_resumes(tokenizer, tmp_path, monkeypatch):
