@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from in_process import evaluate_into
-from lm_eval_command import Command, neighbour
+from lm_eval_command import Command
 
 from copyspec_eval import records
 from copyspec_eval.cli import main
@@ -63,7 +63,7 @@ def test_one_command_gives_answers_figures_and_records(command, monkeypatch):
     assert spec["tasks"].keys() == {"mt_redundant"}
     assert spec["tasks"]["mt_redundant"]["version"] == results["versions"]["mt_redundant"]
 
-    baseline = neighbour(command, "hf")
+    baseline = command.elsewhere("hf")
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
     short: Any = {"gen_kwargs": "max_gen_toks=24"}
     evaluate_into(baseline.output, command.model, "dtype=float64", "hf", **short)
@@ -98,7 +98,7 @@ def test_a_killed_run_says_so_and_asks_nothing_twice(command, monkeypatch, capsy
 
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(command.data))
     same: Any = {"options": "dtype=float64,drafter=none", "gen_kwargs": "max_gen_toks=60"}
-    whole = neighbour(command, "whole")
+    whole = command.elsewhere("whole")
     evaluate_into(whole.output, command.model, **same)
     assert whole.conversations() == command.conversations()
     assert whole.metrics() == command.metrics()
@@ -119,7 +119,7 @@ def test_options_of_the_harness(command):
     for prompts, _ in command.conversations():
         for prompt in prompts.values():
             assert prompt["arg_0"].startswith("system: Answer in one word.\nuser: ")
-    baseline = neighbour(command, "hf")
+    baseline = command.elsewhere("hf")
     baseline.run(*more, model="hf", options="")
     assert baseline.conversations() == command.conversations()
 
@@ -136,7 +136,7 @@ def test_two_ranks_share_the_documents(command):
     assert per_rank == [{0, 2, 4}, {1, 3}] or per_rank == [{0, 1, 2}, {0, 1}]
     assert len(command.rows()) == 10
     assert len({row.run_id for row in command.rows()}) == 1
-    alone = neighbour(command, "alone")
+    alone = command.elsewhere("alone")
     alone.run(*SHORT, "--limit", "5")
     assert alone.conversations() == command.conversations()
     assert alone.metrics() == command.metrics()

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Any
@@ -82,11 +82,10 @@ class Command:
             for sample in self.samples()
         ]
 
+    def elsewhere(self, name: str) -> "Command":
+        """The same command with another output folder."""
+        return replace(self, output=self.output.with_name(name))
+
     def rows(self) -> list[TurnRecord]:
         """All rows of all ranks."""
         return rows_in(self.output)
-
-
-def neighbour(command: Command, name: str) -> Command:
-    """The same command with another output folder."""
-    return Command(command.model, command.data, command.output.with_name(name))

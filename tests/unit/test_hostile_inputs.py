@@ -12,8 +12,6 @@ from lm_eval.api.instance import Instance
 
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness.lm import CopySpecLM
-from copyspec_eval.harness.recorder import Asked
-from copyspec_eval.harness.requests import RequestBuilder
 
 
 @pytest.mark.parametrize(
@@ -125,8 +123,7 @@ def test_half_a_character_is_named_with_its_document(byte_model, tmp_path, monke
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(data.parent))
     with pytest.raises(DataError, match=r"question_redundant.jsonl:1: .*half a character"):
         evaluate_into(tmp_path / "run", byte_model, "dtype=float32,exact=false")
-    builder = RequestBuilder(CopySpecLM(str(byte_model), dtype="float32", exact=False))
-    instance = Instance("generate_until", {}, (row["turns"][0], {"until": []}), 0)
-    instance.task_name, instance.doc_id = "other", 5
+    lm = CopySpecLM(str(byte_model), dtype="float32", exact=False)
+    instance = Instance("generate_until", {}, (row["turns"][0], {"until": []}), 0, ("other", 5, 1))
     with pytest.raises(RequestError, match=r"document 5 of other: its prompt has half a char"):
-        builder.prepare(Asked(instance, 0, *instance.args))
+        lm.generate_until([instance], disable_tqdm=True)
