@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -102,23 +102,18 @@ def data(questions: Path, tmp_path: Path) -> Path:
     return data
 
 
-@pytest.fixture
-def run(data: Path) -> Callable[..., str]:
+def run(data: Path, *command: str, code: int = 0, **more: str) -> str:
     """Run a command; what it printed."""
-
-    def run(*command: str, code: int = 0, **more: str) -> str:
-        reported = {"COPYSPEC_DATA_DIR": str(data), "LMEVAL_LOG_LEVEL": "DEBUG"}
-        done = subprocess.run(
-            [str(BIN / command[0]), *command[1:]],
-            env={**os.environ, **variables(), **reported, "NO_PROXY": "127.0.0.1", **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        printed = done.stdout.decode()
-        assert done.returncode == code, printed[-3000:]
-        return printed
-
-    return run
+    reported = {"COPYSPEC_DATA_DIR": str(data), "LMEVAL_LOG_LEVEL": "DEBUG"}
+    done = subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        env={**os.environ, **variables(), **reported, "NO_PROXY": "127.0.0.1", **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == code, done.stdout[-3000:]
+    return done.stdout
 
 
 def check(folder: Path, *printed: str) -> None:
@@ -179,12 +174,13 @@ ASKED = ("--tasks", "mt_redundant", "--limit", "1", "--apply_chat_template", "--
 
 
 @pytest.mark.slow
-def test_what_fails_is_named_without_secrets(byte_model, server, tmp_path, run):
+def test_what_fails_is_named_without_secrets(byte_model, server, tmp_path, data):
     server.num_failures = 1000
     chat = {"base": "local-chat-completions", "model": "m", "max_retries": 1, **named()}
     ours = {"pretrained": str(byte_model), "device": "cpu"}
     printed = [
         run(
+            data,
             *("lm_eval", "--model", model, "--model_args", json.dumps(arguments), *ASKED),
             *("--output_path", str(tmp_path / "out")),
             code=1,
@@ -202,7 +198,7 @@ def test_what_fails_is_named_without_secrets(byte_model, server, tmp_path, run):
 
 
 @pytest.mark.slow
-def test_a_server_is_timed(server, tmp_path, run):
+def test_a_server_is_timed(server, tmp_path, data):
     folder = tmp_path / "out" / "run"
     header = {"X-Key": planted(), "X-Short": planted("{}"), "X": planted("Bearer {}z")}
     arguments = named() | {
@@ -216,6 +212,7 @@ def test_a_server_is_timed(server, tmp_path, run):
     }
     gen_kwargs = {"max_gen_toks": 5, "temperature": 0, **named()}
     printed = run(
+        data,
         *("lm_eval", "--model", "copyspec-timed", *ASKED, "--show_config", "--write_out"),
         *("--model_args", json.dumps(arguments), "--gen_kwargs", json.dumps(gen_kwargs)),
         *("--metadata", f"fine=1,key={planted()}", "--hf_hub_log_args", f"token={planted()}"),
@@ -240,12 +237,13 @@ def test_a_server_is_timed(server, tmp_path, run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", [("lm_eval",), ("copyspec-eval", "run")], ids=["lm_eval", "run"])
-def test_a_model_is_evaluated(byte_model, door, tmp_path, run):
+def test_a_model_is_evaluated(byte_model, door, tmp_path, data):
     folder, file = tmp_path / "out", tmp_path / "config.yaml"
     proxies = {"http": f"http://me:{planted()}@proxy", "https": planted()}
     given = {"pretrained": str(byte_model), "gamma": 2, "token": planted(), "proxies": proxies}
     file.write_text(json.dumps({"model": "copyspec", "model_args": given}))
     printed = run(
+        data,
         *(*door, "--config", str(file), *ASKED, "--device", "cpu", "--show_config"),
         *("--metadata", f"key={planted()}", "--gen_kwargs", "max_gen_toks=5"),
         *("--output_path", str(folder)),
@@ -260,12 +258,12 @@ def test_a_model_is_evaluated(byte_model, door, tmp_path, run):
 
 
 @pytest.mark.slow
-def test_a_table_of_the_paper_is_made(byte_model, tmp_path, run):
+def test_a_table_of_the_paper_is_made(byte_model, tmp_path, data):
     words = ["copyspec-eval", "paper", "copied-tokens", "--model", str(byte_model), "--limit", "1"]
     proxies = f"{{'http': 'http://u:{planted()}@h'}}"
     words += ["--model-args", f"dtype=float64,token={planted()},proxies={proxies}"]
     words += ["--out", str(tmp_path / "out")]
-    check(tmp_path / "out", run(*words, "--plan"), run(*words))
+    check(tmp_path / "out", run(data, *words, "--plan"), run(data, *words))
     [command] = tmp_path.glob("out/*/command.json")
     assert "dtype=float64,token=not-recorded,proxies=not-recorded" in command.read_text()
     for arm in json.loads((command.parent / "manifest.json").read_text())["runs"]:

@@ -14,10 +14,8 @@ from in_process import rows_in
 
 from copyspec_eval import records
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.summary import METRICS
 
 BIN = Path(sys.executable).parent
-TIMED = tuple(metric.name for metric in METRICS if metric.timed)
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,7 @@ class Command:
         """Run, send a signal once there are so many answers; the exit code."""
         program = [str(BIN / "lm_eval"), *self.arguments(*more, **named)]
         file = records.records_file(self.output, rank=0)
-        unread: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(program, env=self.environment, **unread) as process:
+        with subprocess.Popen(program, env=self.environment) as process:
             while not file.exists() or file.read_bytes().count(b"\n") < answers:
                 assert process.poll() is None, "it ended before it could be killed"
                 time.sleep(0.02)
@@ -62,13 +59,10 @@ class Command:
         return dict(json.loads(max(self.output.glob("*/results_*.json")).read_text()))
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the newest results by name, the timed ones left out."""
+        """Figures of the newest results by name."""
         figures = self.results()["results"]["mt_redundant"]
-        return {
-            name: value
-            for name, value in figures.items()
-            if name.endswith(",none") and "stderr" not in name and not name.startswith(TIMED)
-        }
+        names = [name for name in figures if name.endswith(",none") and "stderr" not in name]
+        return {name: figures[name] for name in names}
 
     def samples(self) -> list[dict[str, Any]]:
         """The newest sample log, by document."""
