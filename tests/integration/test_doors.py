@@ -196,16 +196,13 @@ print(json.dumps([names, [path.name for path in Path(folder).glob("*.yaml")]]))
 """
 
 
-@pytest.mark.parametrize("editable", [False, True], ids=["wheel", "editable"])
-def test_entry_points_lead_to_models_and_tasks(request, tmp_path, editable):
+def test_entry_points_lead_to_models_and_tasks(installed, tmp_path):
     """As lm-eval will read them (its pull requests 4013 and 4015); the tests' own is editable."""
-    if editable:
-        printed, _ = run_program(sys.executable, "-c", PLUGINS, folder=tmp_path)
-    else:
-        printed, _ = request.getfixturevalue("installed").run("python", "-c", PLUGINS)
-    names, files = json.loads(printed)
-    assert sorted(names) == OURS
-    assert "copyspec_mt.yaml" in files
+    editable = run_program(sys.executable, "-c", PLUGINS, folder=tmp_path)
+    for printed, _ in (installed.run("python", "-c", PLUGINS), editable):
+        names, files = json.loads(printed)
+        assert sorted(names) == OURS
+        assert "copyspec_mt.yaml" in files
 
 
 def test_start_up_imports_nothing(installed):

@@ -7,16 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from asking import asked, engine
 from benchmarks.forced import ForcedModel
 from benchmarks.models import QWEN_05B, random_model
-from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
-from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.reports.earlier_runs import read_traces
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
@@ -54,12 +49,10 @@ def test_speedup_is_forwards_saved_times_their_cost(data_dir, exact):
     assert len(traces) == 6
     model = random_model(QWEN_05B, torch.bfloat16)
     ForcedModel(model, [(*trace.prompt_ids, *trace.answer_ids) for trace in traces])
-    drafter = drafter_factory(DraftOptions())
-    mode = ExactMode(16) if exact else None
-    paired = PairedEngine(model, [Engine(model, drafter, num_draft_tokens=10, exact=mode)])
-    greedy = TokenChooser(LogitsProcessorList(), do_sample=False)
+    drafting = engine(model, DraftOptions(), ExactMode(16) if exact else None)
+    paired = PairedEngine(model, [drafting])
     sequences = [
-        Sequence(trace.prompt_ids, StopRule(len(trace.answer_ids)), greedy) for trace in traces
+        each for trace in traces for each in asked([trace.prompt_ids], len(trace.answer_ids))
     ]
     answers: list[PairedAnswer] = []
     paired.warm_up(sequences[0])
