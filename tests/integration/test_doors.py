@@ -21,8 +21,10 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OURS = ["copyspec", "copyspec-timed", "copyspec-vllm"]
-PAPERS = ("cnn_dailymail_extractive", "gsm8k_self_correction", "humaneval_evalplus")
-PAPERS += ("mbpp_evalplus", "mt_bench", "mt_redundant")
+PAPERS = (
+    *("cnn_dailymail_extractive", "gsm8k_self_correction", "humaneval_evalplus"),
+    *("mbpp_evalplus", "mt_bench", "mt_redundant"),
+)
 OUR_TASKS = {
     *PAPERS,
     *(f"{name}_paper" for name in PAPERS),
