@@ -39,13 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # The longest first: at the end one worker would run it while the others have nothing to do.
-    items.sort(key=lambda item: item.name != "test_commands_run_as_printed")
-    if config.getoption("--runslow"):
-        return
-    skip = pytest.mark.skip(reason="slow: run with --runslow")
+    items.sort(key=lambda item: not item.name.startswith("test_commands_run_as_printed"))
     for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(skip)
+        if item.get_closest_marker("slow") and not config.getoption("--runslow"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with --runslow"))
 
 
 @pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
@@ -114,7 +111,6 @@ def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two-turn questions of our own in both question files, laid out as `COPYSPEC_DATA_DIR`."""
-    folder = tmp_path_factory.mktemp("data")
     rows = [
         {
             "question_id": number,
@@ -123,6 +119,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for number in range(1, 7)
     ]
+    folder = tmp_path_factory.mktemp("data")
     (folder / "mt_bench").mkdir()
     for name in ("question.jsonl", "question_redundant.jsonl"):
         text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -1,4 +1,4 @@
-"""Commands of README and docs/ that are marked as tested run as printed; links lead somewhere."""
+"""What README and docs/ print and mark as tested runs as printed; links lead somewhere."""
 
 import json
 import os
@@ -8,23 +8,24 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from byte_model import save_byte_model
 
 from copyspec_eval.harness.options import OUR_OPTIONS
+from copyspec_eval.paths import TINY, model_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 TEXTS = {page.stem: page.read_text("utf-8") for page in PAGES}
+NAMED = "Qwen/Qwen2.5-0.5B-Instruct"
 # Those of one page after the other, in the order in which a reader meets them.
 IN_ORDER = "".join(TEXTS[name] for name in ("README", "measuring", "drafters"))
 
 
-def blocks(mark: str, text: str) -> list[str]:
+def blocks(mark: str, text: str, language: str = "bash") -> list[str]:
     """Commands under a mark."""
-    return re.findall(rf"<!-- {mark} -->\n```bash\n(.+?)```", text, re.DOTALL)
+    return re.findall(rf"<!-- {mark} -->\n```{language}\n(.+?)```", text, re.DOTALL)
 
 
 BLOCKS = blocks("tested", IN_ORDER)
@@ -33,16 +34,27 @@ RANKS, SHARDS = blocks("tested, slowly", IN_ORDER)
 REFERENCES = blocks("reference", TEXTS["paper"])
 [QUICKSTART] = blocks("what the quickstart runs", IN_ORDER)
 WRITES = [
-    "runs/a/turns.jsonl",
-    "runs/paired/turns.jsonl",
-    "runs/arms/turns.jsonl",
-    "runs/hf",
-    "runs/lookup/turns.jsonl",
-    "runs/report/report.html",
-    None,
-    None,
-    "runs/b/turns.jsonl",
+    *(f"runs/{name}/turns.jsonl" for name in ("a", "paired", "arms", "lookup", "b")),
+    *("runs/hf", "runs/report/report.html"),
 ]
+WORDS = """
+words() { printf '%s\\0' "$@" END; }
+lm_eval() { words lm_eval "$@"; }
+copyspec-eval() { words copyspec-eval "$@"; }
+python() { words python "$@"; }
+"""
+TOGETHER = """
+import json, sys
+from lm_eval.__main__ import cli_evaluate
+from copyspec_eval.cli import main
+programs = {"lm_eval": cli_evaluate, "copyspec-eval": main}
+programs["python"] = lambda: exec(sys.argv[2], {"__name__": "__main__"})
+for sys.argv in json.load(sys.stdin):
+    print("$", *sys.argv, file=sys.stderr, flush=True)
+    if programs[sys.argv[0]]():
+        sys.exit(1)
+"""
+"""Commands in one process, since each start of lm-eval takes longer than what it is to do."""
 
 
 @pytest.fixture
@@ -57,11 +69,18 @@ def environment(questions: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run(block: str, folder: Path, environment: dict[str, str]) -> None:
-    result = subprocess.run(
-        ["bash", "-euc", block], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert result.returncode == 0, f"{block}\n{result.stderr}"
+def run(block: str, folder: Path, environment: dict[str, str], *program: str) -> str:
+    """What it prints; or what the program does that reads it."""
+    command, place = program or ["bash", "-euc", block], {"cwd": folder, "env": environment}
+    done = subprocess.run(command, **place, input=block, capture_output=True, text=True)
+    assert done.returncode == 0, f"{block}\n{done.stderr}"
+    return done.stdout
+
+
+def in_one_process(block: str, folder: Path, environment: dict[str, str]) -> str:
+    lines = run(WORDS + block, folder, environment).split("\0END\0")[:-1]
+    words = json.dumps([line.split("\0") for line in lines])
+    return run(words, folder, environment, sys.executable, "-c", TOGETHER)
 
 
 def test_no_page_has_marked_commands_that_are_not_run():
@@ -77,6 +96,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
+    assert page == PAGES[0] or f"](docs/{page.name})" in TEXTS["README"], "README lists every page"
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8")):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
@@ -84,24 +104,30 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), link
 
 
-def test_every_page_is_in_the_readmes_list():
-    for page in PAGES[1:]:
-        assert f"](docs/{page.name})" in TEXTS["README"]
-
-
-def test_commands_run_as_printed(environment, tmp_path):
+@pytest.mark.parametrize("how", [in_one_process, pytest.param(run, marks=pytest.mark.slow)])
+def test_commands_run_as_printed(environment, tmp_path, how):
     """In one folder and in their order: later ones read what earlier ones wrote."""
     trace = {"category": "x", "turn": 1, "prompt_ids": [1, 2], "answer_ids": [1, 2]}
     (tmp_path / "traces.jsonl").write_text(json.dumps(trace))
-    for block, written in zip(BLOCKS, WRITES, strict=True):
-        run(block, tmp_path, environment)
-        assert written is None or (tmp_path / written).exists()
+    how("".join(BLOCKS), tmp_path, environment)
+    assert [path for path in WRITES if not (tmp_path / path).exists()] == []
 
 
-@pytest.mark.slow  # each lm_eval takes ten seconds to start
-def test_shards_are_reported_as_printed(environment, tmp_path):
-    run(SHARDS, tmp_path, environment)
-    assert {path.parent.name for path in tmp_path.glob("runs/split/*/turns.jsonl")} == {"0", "1"}
+def test_python_runs_as_printed(environment, tmp_path):
+    """Of two pages and the notebook, with the embedded model for the one that is named."""
+    pages = [blocks("python, tested", TEXTS[page], "python") for page in ("README", "api")]
+    notebook = json.loads((REPOSITORY / "docs" / "coloured_answer.ipynb").read_text("utf-8"))
+    code = [cell for cell in notebook["cells"] if "outputs" in cell]
+    assert not any(cell["outputs"] for cell in code)
+    shown = "print('<mark' in answer._repr_html_())"
+    pages.append([*("".join(cell["source"]) for cell in code), shown])
+    programs = ["\n".join(page).replace(NAMED, model_path(TINY)) for page in pages]
+    block = "".join(f"python -c {shlex.quote(program)}\n" for program in programs)
+    printed = in_one_process(block, tmp_path, environment | {"MODEL": model_path(TINY)})
+    assert len(re.findall(r"^\d+ tokens/s, \d+% copied$", printed, re.MULTILINE)) == 2, printed
+    # How many depends on what is exact on this machine; none of so short a prompt, as a rule.
+    assert re.search(r"^\d+ of \d+ tokens were not read again$", printed, re.MULTILINE)
+    assert re.search(r"^True\n\d+ forwards, \d+ with drafts\nTrue\n\Z", printed, re.MULTILINE)
 
 
 def test_the_references_commands_have_tasks_and_options_that_exist():
@@ -119,44 +145,37 @@ def test_the_references_commands_have_tasks_and_options_that_exist():
 @pytest.mark.parametrize("number", range(6))
 def test_the_references_commands_run_in_ours(environment, data_dir, tmp_path, number):
     """As printed, but for two documents and short answers."""
-    block = REFERENCES[number].replace(" --limit 101", "").replace(" --limit 104", "")
-    brief = block.rstrip() + " --limit 2 --gen_kwargs max_gen_toks=16\n"
+    block = re.sub(r" --limit \d+", "", REFERENCES[number]).rstrip()
     data = {"COPYSPEC_DATA_DIR": str(data_dir), "DRAFT": environment["MODEL"]}
-    run(brief, tmp_path, environment | data)
-    [file] = tmp_path.glob("runs/*/turns.jsonl")
-    assert {row["doc_id"] for row in lines(file)} == {0, 1}
+    run(f"{block} --limit 2 --gen_kwargs max_gen_toks=16\n", tmp_path, environment | data)
+    assert documents(tmp_path, "*/turns.jsonl") == [0, 1]
+
+
+def documents(folder: Path, files: str) -> list[int]:
+    """Those whose answers are recorded below the folder of runs."""
+    paths = (folder / "runs").glob(files)
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return sorted({row["doc_id"] for row in rows})
 
 
 @pytest.mark.slow
-def test_ranks_write_into_one_folder_as_printed(environment, tmp_path):
+def test_ranks_shards_and_arrays_share_the_documents_as_printed(environment, tmp_path):
     # Without several GPUs, accelerate has to be told to start several processes on the CPU.
-    assert "launch --num_processes 2 " in RANKS
     on_cpu = environment | {"ACCELERATE_USE_CPU": "true"}
-    run(RANKS.replace("launch ", "launch --multi_gpu "), tmp_path, on_cpu)
-    rows = [
-        row for path in (tmp_path / "runs" / "ranks").glob("turns*.jsonl") for row in lines(path)
-    ]
-    assert {row["rank"] for row in rows} == {0, 1}
-    assert {(row["doc_id"], row["turn"]) for row in rows} == {(0, 1), (0, 2), (1, 1), (1, 2)}
-
-
-@pytest.mark.slow
-def test_the_tasks_of_a_slurm_array_share_the_documents(environment, tmp_path):
-    assert "last=79 " in SLURM
-    script = SLURM.replace("last=79 ", "last=2 ")
-    for number in (0, 1):
-        of_array = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": "2"}
-        run(script, tmp_path, environment | of_array)
-    rows = [row for path in tmp_path.glob("runs/split/*/turns.jsonl") for row in lines(path)]
-    assert sorted({row["doc_id"] for row in rows}) == [0, 1, 2]
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    run(RANKS.replace("launch --num_", "launch --multi_gpu --num_"), tmp_path, on_cpu)
+    assert documents(tmp_path, "ranks/turns.jsonl") == [0]
+    assert documents(tmp_path, "ranks/turns*.jsonl") == [0, 1]
+    run(SHARDS, tmp_path, environment)
+    assert [documents(tmp_path, f"split/{number}/turns.jsonl") for number in (0, 1)] == [[0], [1]]
+    (tmp_path / "array").mkdir()
+    for number in "01":
+        of_array = {"SLURM_ARRAY_TASK_ID": number, "SLURM_ARRAY_TASK_COUNT": "2"}
+        run(SLURM.replace("last=79 ", "last=2 "), tmp_path / "array", environment | of_array)
+    assert documents(tmp_path / "array", "split/*/turns.jsonl") == [0, 1, 2]
 
 
 def commands(text: str, output: str) -> list[list[str]]:
-    """The words of each command, where `output` is the folder of its output."""
+    """Words of each command, with a name for the output folder."""
     lines = text.replace("\\\n", "").replace(output, "OUTPUT").splitlines()
     return [shlex.split(line, comments=True) for line in lines]
 

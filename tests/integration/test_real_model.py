@@ -11,6 +11,8 @@ from sizing.measure import measure
 from sizing.shapes import shape_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from copyspec_eval import generate
+
 TASK = "quickstart_redundant"
 
 
@@ -20,20 +22,14 @@ def test_it_answers_and_its_shape_is_its_own(real_model):
     tokenizer: Any = AutoTokenizer.from_pretrained(real_model)
     assert shape_of(model.config).num_weights == sum(p.numel() for p in model.parameters())
     asked = [{"role": "user", "content": "What is the capital of France?"}]
-    ids = tokenizer.apply_chat_template(
-        asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    answer = model.generate(**ids, do_sample=False, max_new_tokens=20)[
-        0, ids["input_ids"].shape[1] :
-    ]
-    assert "Paris" in tokenizer.decode(answer)
+    [answer] = generate(model, tokenizer, asked, max_new_tokens=20, drafter="none")
+    assert "Paris" in answer.text
 
 
 @pytest.mark.slow
 def test_drafts_change_none_of_its_answers(real_model, tmp_path):
-    options = "dtype=bfloat16,paired=true"
-    settings: dict[str, Any] = {"limit": 3, "gen_kwargs": "max_gen_toks=100"}
-    figures = evaluate_into(tmp_path, real_model, options, tasks=[TASK], **settings)
+    settings: Any = {"limit": 3, "gen_kwargs": "max_gen_toks=100", "tasks": [TASK]}
+    figures = evaluate_into(tmp_path, real_model, "dtype=bfloat16,paired=true", **settings)
     assert figures["identical,none"] == 1
     drafts = [each for row in rows_in(tmp_path) for each in (row.counts.drafts or {}).values()]
     assert sum(each.num_accepted for each in drafts) > 30
@@ -43,8 +39,8 @@ def test_drafts_change_none_of_its_answers(real_model, tmp_path):
 def test_its_steps_take_about_what_the_formula_says(real_model):
     """Loosely: other programs may use the memory, too."""
     threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     try:
-        torch.set_num_threads(2)
         measured = measure(real_model)
     finally:
         torch.set_num_threads(threads)

@@ -5,14 +5,6 @@ from typing import Any
 
 import pytest
 
-_NAMES = {
-    **{f"self_attn.{name}_proj": f"attn_{name}" for name in "qkv"},
-    **{f"mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
-    "self_attn.o_proj": "attn_output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
-
 
 def save_gguf_model(folder: Path, path: Path, quantized: bool = False) -> None:
     """Save what is in a transformers folder, in float32, or its matrices as Q8_0.
@@ -27,12 +19,13 @@ def save_gguf_model(folder: Path, path: Path, quantized: bool = False) -> None:
     writer = gguf.GGUFWriter(path, "llama")
     _add_config(writer, model.config)
     _add_tokenizer(writer, tokenizer)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         values, kind = _permuted(name, weight, model.config).contiguous().numpy(), None
         if quantized and values.ndim > 1:
             kind = gguf.GGMLQuantizationType.Q8_0
             values = gguf.quants.quantize(values, kind)
-        writer.add_tensor(_name(name), values, raw_dtype=kind)
+        writer.add_tensor(names.get_name(name, [".weight"]), values, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -53,28 +46,17 @@ def _add_config(writer: Any, config: Any) -> None:
 
 
 def _add_tokenizer(writer: Any, tokenizer: Any) -> None:
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    vocabulary = tokenizer.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([token for token, _ in vocabulary])
+    writer.add_token_list(tokens)
     # 1 is a normal token, 3 a control token.
-    special = {*tokenizer.all_special_tokens}
-    writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
+    writer.add_token_types([3 if token in tokenizer.all_special_tokens else 1 for token in tokens])
     # Of which its reader makes merges: none, for no token is made of two others.
-    writer.add_token_scores([0.0] * len(vocabulary))
+    writer.add_token_scores([0.0] * len(tokens))
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_pad_token_id(tokenizer.pad_token_id)
     writer.add_chat_template(tokenizer.chat_template)
-
-
-def _name(name: str) -> str:
-    parts = name.split(".")
-    if parts[1] == "layers":
-        return f"blk.{parts[2]}.{_NAMES['.'.join(parts[3:-1])]}.weight"
-    return {
-        "model.embed_tokens.weight": "token_embd.weight",
-        "model.norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    }[name]
 
 
 def _permuted(name: str, weight: Any, config: Any) -> Any:

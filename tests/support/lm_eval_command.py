@@ -5,26 +5,17 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from math import isnan
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Any
 
 from in_process import rows_in
-from sample_rows import ROW
 
 from copyspec_eval import records
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.turns import frame
 
 BIN = Path(sys.executable).parent
-TIMED = tuple(metric.name for metric in METRICS if metric.timed)
-TIMED_ALONE = tuple(
-    metric.name for metric in METRICS if metric.timed and not isnan(metric.figure(frame([ROW])))
-)
-"""Those of a run that is not paired."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +27,10 @@ class Command:
     output: Path
 
     def arguments(self, *more: str, model: str = "copyspec", options: str = "gamma=2") -> list[str]:
-        arguments = ["--model", model, "--device", "cpu", "--tasks", "mt_redundant"]
-        arguments += ["--model_args", f"pretrained={self.model},dtype=float64,{options}"]
-        arguments += ["--apply_chat_template", "--log_samples", "--output_path", str(self.output)]
-        return [*arguments, *more]
+        words = ["--model", model, "--device", "cpu", "--tasks", "mt_redundant"]
+        words += ["--model_args", f"pretrained={self.model},dtype=float64,{options}"]
+        words += ["--apply_chat_template", "--log_samples", "--output_path", str(self.output)]
+        return [*words, *more]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -47,36 +38,19 @@ class Command:
 
     def run(self, *more: str, program: tuple[str, ...] = ("lm_eval",), **named: str) -> str:
         """Run to success; what was printed on standard output."""
-        result = self._ended(program, *more, **named)
+        words = [str(BIN / program[0]), *program[1:], *self.arguments(*more, **named)]
+        result = subprocess.run(words, env=self.environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return result.stdout
-
-    def fail(self, *more: str, **named: str) -> str:
-        """Run to an error of one line; that line."""
-        result = self._ended(("lm_eval",), *more, **named)
-        assert result.returncode == 1
-        assert "Traceback" not in result.stderr
-        assert not self.output.exists()
-        return result.stderr.splitlines()[-1]
-
-    def _ended(
-        self, program: tuple[str, ...], *more: str, **named: str
-    ) -> subprocess.CompletedProcess[str]:
-        command = [str(BIN / program[0]), *program[1:], *self.arguments(*more, **named)]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True)
 
     def end(self, *more: str, sent: Signals = SIGKILL, answers: int = 1, **named: str) -> int:
         """Run, send a signal once there are so many answers; the exit code."""
         program = [str(BIN / "lm_eval"), *self.arguments(*more, **named)]
         file = records.records_file(self.output, rank=0)
-        unread: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(program, env=self.environment, **unread) as process:
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline and process.poll() is None:
-                if file.exists() and file.read_bytes().count(b"\n") >= answers:
-                    break
+        with subprocess.Popen(program, env=self.environment) as process:
+            while not file.exists() or file.read_bytes().count(b"\n") < answers:
+                assert process.poll() is None, "it ended before it could be killed"
                 time.sleep(0.02)
-            assert process.poll() is None, "it ended before it could be killed"
             process.send_signal(sent)
         return process.returncode
 
@@ -85,13 +59,10 @@ class Command:
         return dict(json.loads(max(self.output.glob("*/results_*.json")).read_text()))
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the newest results by name, the timed ones left out."""
+        """Figures of the newest results by name."""
         figures = self.results()["results"]["mt_redundant"]
-        return {
-            name: value
-            for name, value in figures.items()
-            if name.endswith(",none") and "stderr" not in name and not name.startswith(TIMED)
-        }
+        names = [name for name in figures if name.endswith(",none") and "stderr" not in name]
+        return {name: figures[name] for name in names}
 
     def samples(self) -> list[dict[str, Any]]:
         """The newest sample log, by document."""
@@ -105,11 +76,10 @@ class Command:
             for sample in self.samples()
         ]
 
+    def elsewhere(self, name: str) -> "Command":
+        """The same command with another output folder."""
+        return replace(self, output=self.output.with_name(name))
+
     def rows(self) -> list[TurnRecord]:
         """All rows of all ranks."""
         return rows_in(self.output)
-
-
-def neighbour(command: Command, name: str) -> Command:
-    """The same command with another output folder."""
-    return Command(command.model, command.data, command.output.with_name(name))

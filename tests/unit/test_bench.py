@@ -18,6 +18,10 @@ PROMPTS = [tuple(range(2 + start, 22 + start)) for start in (0, 30)]
 TRACES = [Trace("x", 2, prompt, (*prompt[:15], 99, 98, *prompt[:10])) for prompt in PROMPTS]
 
 
+def cells(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+
+
 def test_all_ways_give_the_recorded_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "_CONTEXT", 256)
     model = copy.deepcopy(tiny_model("llama"))  # forcing changes it for good
@@ -31,7 +35,6 @@ def test_all_ways_give_the_recorded_answer(monkeypatch: pytest.MonkeyPatch) -> N
     assert {arms[name]["tokens_per_forward"] for name in ("hf greedy", "none")} == {1}
     assert arms["hf greedy"]["decode_speedup_over_hf_greedy"] == 1
     assert arms["suffix"]["tokens_per_forward"] > 2
-    assert all(0 <= by_arm["outside_forward"] < 1 for by_arm in arms.values())
 
     peaks = peak_memory(model, bench, TRACES)
     assert all(size > 10**8 for size in peaks.values())
@@ -55,21 +58,13 @@ def test_steps_copies_and_choices_of_a_model_are_measured(our_kernels: None) -> 
     model = copy.deepcopy(tiny_model("llama"))
     result = one_token_step.measure(model, rounds=2)
     assert result["weight_bytes"] == sum(weight.nbytes for weight in model.parameters())
-    assert all(value > 0 for value in result["figures"].values())
     assert len(result["figures"]) == 2 + 3 + 1 + 3
-    assert "sampling, temperature 0.7 of the step" in one_token_step.table(result)
-
-
-def test_the_page_has_times_and_shares() -> None:
-    figures = {"step": 40.0, "copy": 40.0, "reading of the step": 0.5}
+    assert all(value > 0 for value in result["figures"].values())
+    shown = {"step": 40.0, "reading of the step": 0.5}
     made = {"command": "one_token_step", "threads": 2, **MADE}
-    text = one_token_step.render(
-        {"weight_bytes": 1_500_000_000, "figures": figures, "manifest": made}
-    )
-    assert "1.500 GB of weights" in text
+    text = one_token_step.render(result | {"figures": shown, "manifest": made})
     assert "P, 2 threads; torch 2; 2026-01-02" in text
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    assert cells[-2:] == [["copy, ms", "40.00"], ["reading of the step", "50.0%"]]
+    assert cells(text)[-2:] == [["step, ms", "40.00"], ["reading of the step", "50.0%"]]
 
 
 def row(decoder: str, rates: list[float], batch_size: int = 1, **options: Any) -> dict[str, Any]:
@@ -86,9 +81,8 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
         row("copyspec", [500.0, 600.0], batch_size=8, drafter="suffix"),
     ]
     table = decoders.table(rows)
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert cells[0] == ["tokens/s on turn 1, turn 2", "runs", "batch 1", "batch 8"]
-    assert cells[2:] == [
+    assert cells(table)[0] == ["tokens/s on turn 1, turn 2", "runs", "batch 1", "batch 8"]
+    assert cells(table)[2:] == [
         ["`generate`", "1", "30, 31", ""],
         ["vLLM", "3", "61, 62", ""],
         ["ours, `suffix`", "1", "100, 200", "500, 600"],
@@ -97,25 +91,13 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
     assert "M in bfloat16" in text
     assert "P, 2 threads; copyspec-eval 1.2, transformers 1.2, vllm 1.2; 2026-01-02" in text
     assert table in text
-    assert text.count("scripts/conversations") == 3
+    shared = json.loads(decoders.shared(json.dumps(rows[0])))
+    assert shared["command"] == "conversations --model M hf", "no folder"
 
 
-def test_every_command_gives_a_row_of_the_table() -> None:
+def test_commands_are_all_different() -> None:
     """Arms in turn, those that are enough once in the first pass alone."""
     commands = list(decoders.commands([1, 8], passes=2, with_vllm=True))
     assert len(commands) == len({tuple(command) for command in commands}) + 10 + 3
-    for decoder, text, _, batch_size in commands:
-        options = dict(pair.split("=") for pair in text.split(",") if pair)
-        values = {
-            name: json.loads(value) if value in ("true", "false") or value.isdecimal() else value
-            for name, value in options.items()
-        }
-        printed = row(decoder, [1.0, 2.0], int(batch_size), **values)
-        assert len(decoders.table([printed]).splitlines()) == 3, text
     without = decoders.commands([1, 8], passes=1, with_vllm=False)
     assert not [command for command in without if "vllm" in command[0]]
-
-
-def test_what_is_written_down_names_no_folder() -> None:
-    line = json.dumps(row("hf", [1.0, 2.0]))
-    assert json.loads(decoders.shared(line))["command"] == "conversations --model M hf"

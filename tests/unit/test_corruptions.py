@@ -6,6 +6,7 @@ import signal
 import string
 import traceback
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,32 +37,30 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     signal.signal(signal.SIGALRM, before)
 
 
-def outcome(command: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+def outcome(command: list[str], capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
     """What is wrong with how a command ends; nothing if all is well."""
     capsys.readouterr()
     signal.alarm(30)
     try:
         code: Any = main(command)
     except BaseException:
-        return ["".join(traceback.format_exc().splitlines(keepends=True)[-14:])]
+        yield "".join(traceback.format_exc().splitlines(keepends=True)[-14:])
+        return
     finally:
         signal.alarm(0)
     printed = capsys.readouterr()
     lines = printed.err.split("\n")[:-1]
     errors = [line for line in lines if line.startswith("copyspec-eval: error: ")]
-    wrong = [
-        f"a line of no kind: {line!r}"
-        for line in lines
-        if line not in errors and not line.startswith(("note: ", "/"))
-    ]
+    for line in {*lines} - {*errors}:
+        if not line.startswith(("note: ", "/")):
+            yield f"a line of no kind: {line!r}"
     # Without an error, 1 is what a command found: answers that differ, or are not judged.
     says = code == 1 and command[0] in ("compare", "judge", "redundant") and printed.out
     if code not in (0, 1) or len(errors) != (code and not says):
-        wrong.append(f"exit code {code}, errors {errors}")
+        yield f"exit code {code}, errors {errors}"
     text = printed.out + printed.err
     if not text.replace("\n", "").isprintable():
-        wrong.append(f"not printable: {sorted({*text} - {*string.printable})} {text[:400]!r}")
-    return wrong
+        yield f"not printable: {sorted({*text} - {*string.printable})} {text[:400]!r}"
 
 
 def findings(
@@ -95,13 +94,10 @@ def findings(
 
 @pytest.mark.parametrize("count", [4, pytest.param(1000, marks=pytest.mark.slow)])
 def test_damaged_runs(count, tmp_path, capsys):
-    sound = (
-        sound_run(tmp_path / "sound"),
-        sound_run(tmp_path / "other", documents=(2, 3), run_id="run-2"),
-    )
+    other = sound_run(tmp_path / "other", documents=(2, 3), run_id="run-2")
+    sound = sound_run(tmp_path / "sound"), other
     for command in commands(sound[0], *sound, tmp_path / "out"):
         assert not main(command), command
-    wrong = [
-        each for seed in range(count) for each in findings(seed, tmp_path / "trial", sound, capsys)
-    ]
+    trials = (findings(seed, tmp_path / "trial", sound, capsys) for seed in range(count))
+    wrong = [*chain.from_iterable(trials)]
     assert not wrong, "\n".join([f"{len(wrong)} findings", *wrong[:200]])

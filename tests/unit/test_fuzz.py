@@ -10,7 +10,7 @@ from doubles import one_wrong_in
 from fuzzing import models
 from fuzzing.campaign import Totals, findings
 from fuzzing.cases import Range, draw
-from fuzzing.checking import Finding, check
+from fuzzing.checking import Finding
 from fuzzing.models import LIKENESSES, ModelName, model_of
 
 from copyspec_eval.decoding import kernels
@@ -41,6 +41,7 @@ def test_some_cases_hold() -> None:
     for finding in findings(SEED, range(CASES), FEW):
         assert not finding.failures, f"{finding} | {finding.case}"
         totals.add(finding)
+    assert str(draw(SEED, 17, FEW)) == str(draw(SEED, 17, FEW)) != str(draw(SEED, 18, FEW))
     summed = totals.as_json()
     assert summed["cases"] == CASES
     assert {"inexact", "fixed width"} <= summed["by_mode"].keys()
@@ -80,48 +81,26 @@ def test_a_defect_is_found(
     assert re.search(matches, f"{actual.mode} {actual}")
 
 
-def other_bits(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
-    if logits.shape[1] > 4:
-        logits = logits.clone()
-        logits.view(torch.int32 if logits.dtype == torch.float32 else torch.int16)[:, 0] ^= 1
-    return logits
-
-
 def test_other_bits_in_a_row_of_some_steps_are_found() -> None:
+    def other_bits(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        if logits.shape[1] > 4:
+            logits = logits.clone()
+            bits = torch.int32 if logits.dtype == torch.float32 else torch.int16
+            logits.view(bits)[:, 0] ^= 1
+        return logits
+
     assert first_failure() is None, "the steps are measured before"
     with ExitStack() as hooks:
         for name in FEW.models:
             hooks.enter_context(model_of(name).lm_head.register_forward_hook(other_bits))
         actual = first_failure()
     assert actual is not None
-    assert actual.mode in ("invariant", "fixed width")
-    assert "other logits" in str(actual) or "tokens" in str(actual)
+    assert re.search("(invariant|fixed width).*(other logits|tokens)", f"{actual.mode} {actual}")
 
 
-def test_a_case_comes_again_by_its_number_alone() -> None:
-    case, again = draw(SEED, 17, FEW), draw(SEED, 17, FEW)
-    assert (case, str(case)) == (again, str(again))
-    assert case.source("x", 1).random() == again.source("x", 1).random()
-    assert len({str(draw(seed, n)) for seed in range(2) for n in range(50)}) == 100
-    first, second = check(case), check(again)
-    assert (first.num_tokens, first.num_drafted) == (second.num_tokens, second.num_drafted)
-
-
-def test_cases_reach_every_choice() -> None:
+def test_cases_reach_every_drafter_and_model() -> None:
     cases = [draw(SEED, number) for number in range(400)]
     assert {case.options.drafter for case in cases} == set(DRAFTERS)
     assert {case.options.draft_model for case in cases} == {None, *LIKENESSES}
     assert {case.model for case in cases} == set(models.ALL_MODELS)
-    assert {case.batch_size for case in cases} == {1, 2, 3, 4, 5}
     assert {case.exact for case in cases if case.options.tree or case.double == "tree"} == {None}
-    lengths = {len(request.prompt_ids) for case in cases for request in case.requests}
-    assert 1 == min(lengths) < 512 < max(lengths)
-
-
-def test_an_error_is_a_failure_of_its_case(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("fuzzing.campaign.check", lambda case: 1 // 0)
-    [actual] = findings(SEED, range(1))
-    assert actual.failures == ["raised ZeroDivisionError: integer division or modulo by zero"]
-    assert "Traceback" in capsys.readouterr().err

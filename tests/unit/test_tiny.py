@@ -7,17 +7,16 @@ import re
 
 import pytest
 import torch
-from tiny import articles, programs, texts, training
+from tiny import programs, training
 from tiny.conversations import training_conversation
 from tiny.documents import DOCUMENTS, documents
 from tiny.tokenizer import encode, train_tokenizer
-from tiny.training import Settings, Trainer, batches
+from tiny.training import Settings, Trainer
 from tiny.words import FIRST_NAMES, LAST_NAMES, Draw, is_name_held_out, is_number_held_out
 
 from copyspec_eval.errors import DataError
 from copyspec_eval.harness.tasks import QUICKSTART
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.scoring.cnn_dailymail import sentences, verbatim_share
 from copyspec_eval.scoring.gsm8k import extract_program
 
 HELD_OUT = {
@@ -63,16 +62,6 @@ def test_documents_use_only_what_is_held_out(name, training_texts):
         assert not set(document["answers"][:1]) & set(training_texts)
 
 
-@pytest.mark.parametrize("change", texts.CHANGES)
-def test_every_change_changes_something(change):
-    for number in range(100):
-        draw = Draw(random.Random(number), held_out=number % 2 == 0)
-        request, wish = texts.changed_text(draw, change)
-        assert request.answer != wish.answer
-        assert request.learned
-        assert wish.learned
-
-
 @pytest.mark.parametrize("problem", programs.PROBLEMS, ids=lambda problem: problem.question[:20])
 def test_solutions_are_what_the_programs_print(problem, capsys):
     draw = Draw(random.Random(2), held_out=True)
@@ -81,41 +70,15 @@ def test_solutions_are_what_the_programs_print(problem, capsys):
     assert capsys.readouterr().out == f"{programs.solution(problem, numbers)}\n"
 
 
-def test_mistakes_are_found_and_corrected_and_not_learned():
-    draw = Draw(random.Random(0), held_out=False)
-    drawn = [programs.conversation(draw)[1] for _ in range(200)]
-    wrong = [turns for turns in drawn if not turns[0].learned]
-    assert 10 < len(wrong) < 60
-    for turns in drawn:
-        is_noted = "is wrong." in turns[1].answer
-        assert is_noted is (turns[0].answer != turns[2].answer) is (turns in wrong)
-        assert turns[1].learned
-        assert turns[2].learned
-
-
-def test_summaries_are_copied_from_the_article():
-    draw = Draw(random.Random(0), held_out=False)
-    for _ in range(100):
-        article, [turn] = articles.conversation(draw)
-        assert article in turn.user
-        picked = sentences(turn.answer)
-        assert 2 <= len(picked) <= 3
-        assert verbatim_share(turn.answer, article) == 1
-        assert article.startswith(picked[0])
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_tokenizer(0, num_conversations=300)
 
 
-def test_any_text_round_trips(tokenizer):
+def test_encoding_follows_the_chat_template_and_any_text_round_trips(tokenizer):
     text = "première line_two\n\n  def f(x):\treturn x_1 + 42  # ≥ \N{GRINNING FACE}"
     assert tokenizer.decode(tokenizer(text).input_ids) == text
     assert len(tokenizer("1234").input_ids) == 4
-
-
-def test_encoding_follows_the_chat_template(tokenizer):
     turns = training_conversation(random.Random(0))
     ids, learned = encode(tokenizer, turns)
     messages = [
@@ -127,18 +90,6 @@ def test_encoding_follows_the_chat_template(tokenizer):
     assert tokenizer(rendered).input_ids == ids
     remaining = tokenizer.decode([token for token, is_ in zip(ids, learned, strict=True) if is_])
     assert remaining == "".join(f"{turn.answer}<|end|>" for turn in turns if turn.learned)
-
-
-def test_batches_repeat_and_label_the_next_token(tokenizer):
-    settings = Settings(steps=1, conversations=5)
-    parts, again = (list(batches(tokenizer, settings, 7)) for _ in range(2))
-    assert len(parts) == 2
-    for both, same in zip(parts, again, strict=True):
-        assert all(map(torch.equal, both, same))
-        tokens, labels = both
-        learned = (labels[:, :-1] != -100) & (tokens[:, 1:] != tokenizer.pad_token_id)
-        assert torch.equal(labels[:, :-1][learned], tokens[:, 1:][learned])
-        assert learned.any()
 
 
 def test_an_interrupted_training_resumes(tokenizer, tmp_path, monkeypatch):

@@ -1,0 +1,82 @@
+"""Scripts from end to end: that which times decoders, and that which trains the embedded model."""
+
+import json
+import runpy
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tiny.tokenizer import train_tokenizer
+
+from copyspec_eval.paths import TINY, model_path
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def script(monkeypatch, capsys):
+    """Run one; its last line, which is JSON."""
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture
+def conversations(script, byte_model, our_questions):
+    short = ("--tokens", "6", "--limit", "2")
+    return partial(script, "conversations", "--model", str(byte_model), *short)
+
+
+@pytest.mark.parametrize(
+    "decoder", ["copyspec drafter=suffix,exact=false", "hf prompt_lookup_num_tokens=3"]
+)
+def test_both_turns_have_a_rate(conversations, decoder):
+    result = conversations(*decoder.split())
+    assert [rate > 0 for rate in result["tokens_per_second"]] == [True, True]
+    assert result["version"] != "unknown"
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "message"),
+    [
+        (None, ("--batch-size", "2"), "hf answers one conversation at a time; pass --batch-size 1"),
+        ("/nowhere", (), "there is no .*; set COPYSPEC_DATA_DIR to a folder that has it"),
+        (None, ("--limit", "99"), "--limit 99 must be from 1 to 6 conversations"),
+    ],
+)
+def test_what_there_is_not_is_refused(conversations, monkeypatch, data, arguments, message):
+    if data:
+        monkeypatch.setenv("COPYSPEC_DATA_DIR", data)
+    with pytest.raises(SystemExit, match=rf"\A{message}\Z"):
+        conversations("hf", *arguments)
+
+
+@pytest.mark.parametrize("steps", [100, pytest.param(200, marks=pytest.mark.slow)])
+def test_training_lowers_the_loss_and_records_how(script, tmp_path, monkeypatch, steps):
+    small = ("--conversations", "1", "--layers", "1") if steps == 100 else ()
+    if small:
+        few = partial(train_tokenizer, num_conversations=300)
+        monkeypatch.setattr("tiny.tokenizer.train_tokenizer", few)
+    printed = script("train_tiny", "--steps", str(steps), "--out", str(tmp_path), *small)
+    assert printed["steps"] == steps
+    assert printed["final_loss"] < 0.6 * printed["first_loss"]
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest | printed == manifest
+    assert manifest["settings"]["seed"] == 0
+    assert len(json.loads((tmp_path / "losses.json").read_text())["losses"]) == steps // 50
+
+
+def test_the_weights_record_how_they_were_made():
+    folder = Path(model_path(TINY))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["steps"] == manifest["settings"]["steps"]
+    assert manifest["final_loss"] < 0.1 < manifest["first_loss"]
+    assert len(manifest["commit"]) >= 40
+    assert "dirty" not in manifest["commit"]
+    assert "train_tiny" in manifest["command"]
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 12e6
