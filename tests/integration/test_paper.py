@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from lm_eval_command import BIN
 
+from copyspec_eval import records
 from copyspec_eval.cli import main
 from copyspec_eval.paper.tables import TABLES
 from copyspec_eval.reports.recorded import read_recorded
@@ -58,11 +60,45 @@ def test_a_table_is_made_although_it_was_killed(byte_model, our_questions, tmp_p
     assert "has a run of another command" in capsys.readouterr().err
 
 
+def answers(out: Path) -> dict[tuple[object, ...], tuple[object, ...]]:
+    """What was answered and drafted, by how it was drafted, task, document and turn."""
+    by_place = {}
+    for folder in (path.parent for path in out.glob("*/manifest.json")):
+        written = json.loads((folder / "manifest.json").read_text())["runs"]
+        drafting = {run["run_id"]: json.dumps(run["spec"]["drafting"]) for run in written}
+        for path in folder.glob("turns*.jsonl"):
+            for row in records.read(path, []):
+                place = (folder.name, drafting[row.run_id], row.task, row.doc_id, row.turn)
+                assert place not in by_place, "no answer twice"
+                baseline = row.baseline.token_ids if row.baseline else None
+                by_place[place] = (row.token_ids, row.attempts, baseline)
+    return by_place
+
+
+def untimed(table: str) -> list[str]:
+    """The lines of a table without what times decide."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [re.sub(r" *\d+\.\d+(?!\d*%)|[-: ]{2,}", " ", line) for line in lines]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
-def test_every_table_with_a_real_model(real_model, data_dir, table, tmp_path, capsys):
-    brief = ("--limit", "1", "--model-args", "dtype=bfloat16")
-    assert main(words(table, real_model, tmp_path, *brief)) == 0
-    assert capsys.readouterr().out.startswith(f"# {TABLES[table].title}\n")
-    for file in tmp_path.glob("*/manifest.json"):
-        assert json.loads(file.read_text())["runs"]
+def test_every_table_of_a_real_model_although_it_was_killed(
+    real_model, data_dir, table, tmp_path, capsys
+):
+    short = ("--limit", "4", "--gen-kwargs", "max_gen_toks=48", "--model-args", "dtype=bfloat16")
+    assert main(words(table, real_model, tmp_path / "whole", *short)) == 0
+    undisturbed, whole = capsys.readouterr().out, answers(tmp_path / "whole")
+    assert undisturbed.startswith(f"# {TABLES[table].title}\n")
+    for name, kill in (("parent", os.kill), ("both", os.killpg)):
+        out = tmp_path / name
+        command = words(table, real_model, out, *short)
+        process = subprocess.Popen([BIN / "copyspec-eval", *command], start_new_session=True)
+        while num_lines(out) < len(whole) // 2:
+            assert process.poll() is None
+            time.sleep(0.02)
+        kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert main(command) == 0
+        assert answers(out) == whole
+        assert untimed(capsys.readouterr().out) == untimed(undisturbed)

@@ -91,7 +91,8 @@ def test_damaged_files_of_a_model_are_one_line(name, damage, byte_model, tmp_pat
     folder = tmp_path / "model"
     shutil.copytree(byte_model, folder)
     damage(folder / name)
-    with pytest.raises(ModelError, match=str(folder)) as caught:
+    blamed = "tokenizer" if name.startswith("tokenizer") else "pretrained"
+    with pytest.raises(ModelError, match=f"^{blamed}='{folder}' cannot be loaded") as caught:
         CopySpecLM(str(folder), dtype="float32")
     assert len(str(caught.value).splitlines()) == 1
 
@@ -125,5 +126,5 @@ def test_half_a_character_is_named_with_its_document(byte_model, tmp_path, monke
         evaluate_into(tmp_path / "run", byte_model, "dtype=float32,exact=false")
     lm = CopySpecLM(str(byte_model), dtype="float32", exact=False)
     instance = Instance("generate_until", {}, (row["turns"][0], {"until": []}), 0, ("other", 5, 1))
-    with pytest.raises(RequestError, match=r"document 5 of other: its prompt has lone surr"):
+    with pytest.raises(RequestError, match=r"document 5 of other: its prompt has a lone surr"):
         lm.generate_until([instance], disable_tqdm=True)

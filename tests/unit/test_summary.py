@@ -20,7 +20,7 @@ from copyspec_eval.reports.summary import (
     summarise,
     weighted_median,
 )
-from copyspec_eval.reports.tables import interval_column, run_figures, run_table
+from copyspec_eval.reports.tables import gains, interval_column, run_figures, run_table
 from copyspec_eval.types import DraftCounts
 
 
@@ -104,6 +104,11 @@ def test_the_speedup_of_ended_answers_by_hand():
     assert figures(*looped)["speedup_ended"] is None
     cells = map(interval_column("speedup_ended").cell, map(Series, (values, figures(*looped))))
     assert [*cells] == ["2.22 (2.00 to 2.50)", "none ended"]
+    won = "2.22× faster{} (95 %: 2.00 to 2.50), 0 of {} answers identical"
+    assert gains(ended) == [won.format("", 2)]
+    assert gains([*ended, *looped]) == [won.format(" over the 2 answers that ended", 4)]
+    [of_looped] = gains(looped)
+    assert " over all answers (none ended)" in of_looped
 
 
 def test_what_a_backend_does_not_report_has_no_figure():
