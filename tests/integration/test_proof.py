@@ -122,15 +122,13 @@ def test_copying_changes_nothing_on_forty_questions(models, tmp_path, compare, d
         evaluate_into(tmp_path / "hf", model, "dtype=float64", "hf", limit=40)
     for name, way in ways.items():
         evaluate_into(tmp_path / name, model, f"dtype={dtype},{way}", limit=40)
-    drafting = [name for name in ways if name != "none"]
-    for name in [*drafting, *(["hf"] if dtype == "float64" else [])]:
+    for name in sorted({path.name for path in tmp_path.iterdir()} - {"none"}):
         code, figures = compare(tmp_path / name, tmp_path / "none")
         counts = figures["counts"]
         assert (code, counts["identical"], counts["answers"]) == (0, 80, 80), name
-    for name in drafting:
         drafts = [row.counts.drafts or {} for row in rows_in(tmp_path / name)]
         accepted = sum(each.num_accepted for of_row in drafts for each in of_row.values())
-        assert accepted > 20, name
+        assert accepted > 20 or name == "hf", name
 
 
 @pytest.mark.slow

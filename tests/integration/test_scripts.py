@@ -32,9 +32,7 @@ def conversations(script, byte_model, our_questions):
     return partial(script, "conversations", "--model", str(byte_model), *short)
 
 
-@pytest.mark.parametrize(
-    "decoder", ["copyspec drafter=suffix,exact=false", "hf prompt_lookup_num_tokens=3"]
-)
+@pytest.mark.parametrize("decoder", ["copyspec exact=false", "hf prompt_lookup_num_tokens=3"])
 def test_both_turns_have_a_rate(conversations, decoder):
     result = conversations(*decoder.split())
     assert [rate > 0 for rate in result["tokens_per_second"]] == [True, True]
