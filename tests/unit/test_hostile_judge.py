@@ -138,7 +138,7 @@ def test_a_server_that_drips_is_given_up_in_the_time_that_the_help_names(
     monkeypatch.undo()
     with pytest.raises(SystemExit):
         main(["judge", "--help"])
-    assert f"over {chat.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
+    assert f"after {chat.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
     monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.3)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
