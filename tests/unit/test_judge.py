@@ -224,7 +224,7 @@ def test_a_server_that_drips_is_given_up(start, monkeypatch, tmp_path):
 def test_the_help_names_the_time_after_which_an_answer_is_given_up(capsys):
     with pytest.raises(SystemExit):
         main(["judge", "--help"])
-    assert f"over {chat.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
+    assert f"after {chat.TIMEOUT_SECONDS:g} seconds" in " ".join(capsys.readouterr().out.split())
 
 
 def test_two_judges_of_one_run_exclude_each_other(tmp_path):
