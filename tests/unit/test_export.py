@@ -2,15 +2,12 @@
 
 import json
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from evalplus.data import load_solutions
 from run_folders import sample, write_conversations, write_log
-from sample_rows import ROW
 
-from copyspec_eval import records
 from copyspec_eval.cli import main
 
 QUESTIONS = [
@@ -101,11 +98,8 @@ def test_evalplus_errors(tmp_path, monkeypatch, capsys):
     assert "pip install 'copyspec-eval[humaneval]'" in error()
 
 
-def odd(turns):
-    return {"question_id": 81, "category": "x", "turns": turns}
-
-
 BOTH = sample(0, ["Q", "R"], [["A"], ["B"]])
+NO_ID = "doc 0: its question_id is not recorded; run lm_eval with --log_samples"
 
 
 @pytest.mark.parametrize(
@@ -114,13 +108,10 @@ BOTH = sample(0, ["Q", "R"], [["A"], ["B"]])
         ("other", FIRST, "no answers to mt_bench, mt_redundant or a question file; run"),
         ("mt_bench", FIRST | {"doc": QUESTIONS[0]}, "doc 0: the second answer is missing"),
         *(
-            ("mt_bench", BOTH | {"doc": odd(turns)}, "doc 0: its turns is not that of a document (")
+            ("mt_bench", BOTH | {"doc": QUESTIONS[0] | {"turns": turns}}, "its turns is not that o")
             for turns in (None, 5, ["Hi"], [1, 2], {"a": 1})
         ),
-        *(
-            ("mt_bench", BOTH | {"doc": doc}, "doc 0: its question_id is not recorded")
-            for doc in (5, "x", ["turns"])
-        ),
+        *(("mt_bench", BOTH | {"doc": doc}, NO_ID) for doc in (5, "x", ["turns"])),
     ],
 )
 def test_answers_that_are_no_conversations_are_refused_in_one_line(
@@ -131,14 +122,6 @@ def test_answers_that_are_no_conversations_are_refused_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_rows_without_documents_are_refused(tmp_path, capsys):
-    for turn in (1, 2):
-        records.append(tmp_path / "turns.jsonl", replace(ROW, turn=turn))
-    assert export("fastchat", tmp_path) == 1
-    error = capsys.readouterr().err
-    assert "doc 3: its question_id is not recorded; run lm_eval with --log_samples" in error
 
 
 @pytest.mark.parametrize("link", ["mt_bench", "mt_bench/model_answer"])
