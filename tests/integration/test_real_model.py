@@ -26,7 +26,7 @@ def test_it_answers_and_its_shape_is_its_own(real_model):
 
 @pytest.mark.slow
 def test_drafts_change_none_of_its_answers(real_model, tmp_path):
-    asked: Any = {"limit": 3, "tasks": ["quickstart_redundant"]}
+    asked: Any = {"tasks": ["quickstart_redundant"], "limit": 3, "gen_kwargs": "max_gen_toks=100"}
     figures = evaluate_into(tmp_path, real_model, "dtype=bfloat16,paired=true", **asked)
     assert figures["identical,none"] == 1
     drafts = [row.counts.drafts or {} for row in rows_in(tmp_path)]
