@@ -31,7 +31,7 @@ def test_a_table_is_made_although_it_was_killed(byte_model, our_questions, tmp_p
     short = ("--limit", "2", "--gen-kwargs", "max_gen_toks=40", "--model-args", "dtype=float64")
     command = words("copied-tokens", byte_model, tmp_path, *short)
     process = subprocess.Popen([BIN / "copyspec-eval", *command], start_new_session=True)
-    while not num_lines(tmp_path):
+    while num_lines(tmp_path) <= 12:  # of six arms each, two answers and part of the third
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGSTOP)
@@ -49,8 +49,8 @@ def test_a_table_is_made_although_it_was_killed(byte_model, our_questions, tmp_p
     assert (tmp_path / "copied-tokens.md").read_text() == printed
     assert str(tmp_path) not in printed, "commands are fit to be shared"
     before = num_lines(tmp_path)
-    # With the torn line; a kill may come between an answer's row and lm-eval's cache.
-    assert before - 1 in (24, 25), "no answer twice, whoever was killed"
+    # With the torn line; a kill may come between an answer's rows and lm-eval's cache.
+    assert 24 <= before - 1 <= 30, "no answer but that twice, whoever was killed"
     assert main(command) == 0
     assert capsys.readouterr().out == printed
     assert num_lines(tmp_path) == before, "nothing was run again"

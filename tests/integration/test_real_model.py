@@ -13,8 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from copyspec_eval import generate
 
-TASK = "quickstart_redundant"
-
 
 @pytest.mark.slow
 def test_it_answers_and_its_shape_is_its_own(real_model):
@@ -28,11 +26,11 @@ def test_it_answers_and_its_shape_is_its_own(real_model):
 
 @pytest.mark.slow
 def test_drafts_change_none_of_its_answers(real_model, tmp_path):
-    settings: Any = {"limit": 3, "gen_kwargs": "max_gen_toks=100", "tasks": [TASK]}
-    figures = evaluate_into(tmp_path, real_model, "dtype=bfloat16,paired=true", **settings)
+    asked: Any = {"tasks": ["quickstart_redundant"], "limit": 3, "gen_kwargs": "max_gen_toks=100"}
+    figures = evaluate_into(tmp_path, real_model, "dtype=bfloat16,paired=true", **asked)
     assert figures["identical,none"] == 1
-    drafts = [each for row in rows_in(tmp_path) for each in (row.counts.drafts or {}).values()]
-    assert sum(each.num_accepted for each in drafts) > 30
+    drafts = [row.counts.drafts or {} for row in rows_in(tmp_path)]
+    assert sum(each.num_accepted for of_row in drafts for each in of_row.values()) > 30
 
 
 @pytest.mark.slow

@@ -65,7 +65,6 @@ def test_training_lowers_the_loss_and_records_how(script, tmp_path, monkeypatch,
     assert printed["final_loss"] < 0.6 * printed["first_loss"]
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest | printed == manifest
-    assert manifest["settings"]["seed"] == 0
     assert len(json.loads((tmp_path / "losses.json").read_text())["losses"]) == steps // 50
 
 

@@ -177,7 +177,7 @@ ASKED = ("--tasks", "mt_redundant", "--limit", "1", "--apply_chat_template", "--
 def test_what_fails_is_named_without_secrets(byte_model, server, tmp_path, data):
     server.num_failures = 1000
     chat = {"base": "local-chat-completions", "model": "m", "max_retries": 1, **named()}
-    ours = {"pretrained": str(byte_model), "device": "cpu"}
+    ours = {"pretrained": str(byte_model)}
     printed = [
         run(
             data,
@@ -262,7 +262,7 @@ def test_a_table_of_the_paper_is_made(byte_model, tmp_path, data):
     words = ["copyspec-eval", "paper", "copied-tokens", "--model", str(byte_model), "--limit", "1"]
     proxies = f"{{'http': 'http://u:{planted()}@h'}}"
     words += ["--model-args", f"dtype=float64,token={planted()},proxies={proxies}"]
-    words += ["--out", str(tmp_path / "out")]
+    words += ["--out", str(tmp_path / "out"), "--gen-kwargs", "max_gen_toks=8"]
     check(tmp_path / "out", run(data, *words, "--plan"), run(data, *words))
     [command] = tmp_path.glob("out/*/command.json")
     assert "dtype=float64,token=not-recorded,proxies=not-recorded" in command.read_text()

@@ -100,4 +100,4 @@ def test_commands_are_all_different() -> None:
     commands = list(decoders.commands([1, 8], passes=2, with_vllm=True))
     assert len(commands) == len({tuple(command) for command in commands}) + 10 + 3
     without = decoders.commands([1, 8], passes=1, with_vllm=False)
-    assert not [command for command in without if "vllm" in command[0]]
+    assert not any("vllm" in command[0] for command in without)

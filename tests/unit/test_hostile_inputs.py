@@ -32,11 +32,9 @@ from copyspec_eval.harness.lm import CopySpecLM
         ({"device": "meta:x"}, "device='meta:x' is not available"),
         ({"device": "cuda:99"}, "device='cuda:99' is not available"),
         ({"max_length": 0}, "max_length=0 is not"),
-        ({"max_length": "x"}, "max_length='x' is not"),
         ({"max_length": 10**9}, "max_length=1000000000 is more than the 2048 positions"),
         ({"max_length": True}, "max_length=True is not"),
         ({"truncation": "x"}, "truncation must be true or false, got 'x'"),
-        ({"add_bos_token": "maybe"}, "add_bos_token must be true or false, got 'maybe'"),
         ({"parallelize": 1}, "parallelize must be true or false, got 1"),
         ({"peft": "adapter"}, "pip install peft"),
     ],
@@ -57,8 +55,8 @@ def test_what_is_no_model_is_named(model):
 
 
 def test_a_context_may_be_longer_by_the_users_word(byte_model):
-    longer: dict[str, Any] = {"max_length": 4096, "max_position_embeddings": 4096}
-    assert CopySpecLM(str(byte_model), device="cpu", **longer).max_length == 4096
+    longer: Any = {"max_length": 4096, "max_position_embeddings": 4096, "device": "cpu"}
+    assert CopySpecLM(str(byte_model), **longer).max_length == 4096
 
 
 def cut(path: Path) -> None:
