@@ -186,7 +186,7 @@ def test_penalty_eos_and_stop_string_inside_drafts(model_type, drafter, batch_si
 @pytest.mark.parametrize("exact", [True, False])
 def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish(exact, monkeypatch):
     """The clock moves by a second whenever it is read, and by an hour in the caller."""
-    seconds, finished = itertools.count(), []
+    seconds, finished = itertools.count(), list[int]()
 
     def now():
         return next(seconds) + 3600 * len(finished)
@@ -271,7 +271,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name):
     model = model_of(vocab_size=4096, max_position_embeddings=2 * LONG, **shape)
     ForcedModel(model, [[*prompt, *answer]])
     costs = step_costs(model, 1, LONGEST_DRAFT, None, "copyspec")
-    seconds = collections.defaultdict(list)
+    seconds: Any = collections.defaultdict(list)
     for _ in range(3):
         for way, options in WAYS.items():
             by_cost = drafter_kind(options.drafter).num_draft_tokens is None
