@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from copyspec_eval.errors import RequestError
@@ -180,7 +180,7 @@ def _shared(model: torch.nn.Module) -> dict[int, Any]:
 
 def _runs_unknown_code(model: torch.nn.Module) -> bool:
     """Whether anything but the model's classes takes part, accelerate's hooks apart."""
-    return bool(_has_any_global_hook()) or any(  # type: ignore[no-untyped-call]
+    return bool(_global_forward_hooks or _global_forward_pre_hooks) or any(
         module._forward_hooks
         or module._forward_pre_hooks
         or ("forward" in vars(module) and not hasattr(module, "_hf_hook"))

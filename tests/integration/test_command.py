@@ -112,7 +112,7 @@ def test_a_killed_run_says_so_and_asks_nothing_twice(command, monkeypatch, capsy
 @pytest.mark.slow
 def test_options_of_the_harness(command):
     more = (*SHORT, "--samples", '{"mt_redundant": [1, 4]}')
-    more += ("--system_instruction", "Answer in one word.")
+    more = (*more, "--system_instruction", "Answer in one word.")
     command.run(*more, "--batch_size", "4")
     assert turns_of(command.rows()) == [(1, 1), (1, 2), (4, 1), (4, 2)]
     assert {row.batch_size for row in command.rows()} == {4}

@@ -71,8 +71,10 @@ def environment(questions: Path, tmp_path: Path) -> dict[str, str]:
 
 def run(block: str, folder: Path, environment: dict[str, str], *program: str) -> str:
     """What it prints; or what the program does that reads it."""
-    command, place = program or ["bash", "-euc", block], {"cwd": folder, "env": environment}
-    done = subprocess.run(command, **place, input=block, capture_output=True, text=True)
+    command = program or ("bash", "-euc", block)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, input=block, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{block}\n{done.stderr}"
     return done.stdout
 

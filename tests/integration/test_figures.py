@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from benchmarks import decoders, replays
 
@@ -54,8 +55,8 @@ def test_ours_against_vllm():
         for row in decoders.read(RESULTS / "decoders" / "runs.jsonl")
     }
 
-    def ratios(batch_size: int, ours: tuple, theirs: tuple) -> list[str]:
-        sides = (rates[("copyspec", batch_size, *ours)], rates[("vllm", batch_size, *theirs)])
+    def ratios(batch_size: int, ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> list[str]:
+        sides = rates[("copyspec", batch_size, *ours)], rates[("vllm", batch_size, *theirs)]
         return [f"{a / b:.2f}" for a, b in zip(*sides, strict=True)]
 
     suffix = (("drafter", "suffix"), ("store", True))

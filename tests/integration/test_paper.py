@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lm_eval_command import BIN
@@ -60,7 +61,7 @@ def test_a_table_is_made_although_it_was_killed(byte_model, our_questions, tmp_p
     assert "has a run of another command" in capsys.readouterr().err
 
 
-def answers(out: Path) -> dict[tuple[object, ...], tuple[object, ...]]:
+def answers(out: Path) -> dict[Any, Any]:
     """What was answered and drafted, by how it was drafted, task, document and turn."""
     by_place = {}
     for folder in (path.parent for path in out.glob("*/manifest.json")):

@@ -227,16 +227,11 @@ class _FunctionMode(TorchFunctionMode):
         self._instead: dict[Any, Callable[..., Any]] = {
             tensor.device.__get__: pretended.owner_of,
             tensor.is_cpu.__get__: lambda it: pretended.owner_of(it) == HOST,
-            tensor.get_device: lambda it: {HOST: -1}.get(
-                pretended.owner_of(it), pretended.owner_of(it).index
-            ),
             tensor.to: self._to,
-            tensor.type_as: lambda it, other: self._to(it, other),
             tensor.cpu: lambda it, *_, **__: self._to(it, HOST),
             tensor.tolist: self._tolist,
             tensor.numpy: self._numpy,
             tensor.__array__: self._numpy,
-            tensor.__deepcopy__: self._deepcopy,
         }
         for kind in ("cuda", "mps", "xpu"):
             if hasattr(tensor, f"is_{kind}"):
@@ -294,13 +289,6 @@ class _FunctionMode(TorchFunctionMode):
         if target not in (source, HOST):
             moved = self._of.move(moved, target, "to")
         return moved
-
-    def _deepcopy(self, tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-        copied = memo.get(id(tensor))
-        if copied is None:
-            copied = memo[id(tensor)] = tensor.detach().clone()
-            self._of.label(copied, self._of.owner_of(tensor))
-        return copied
 
     def _tolist(self, tensor: torch.Tensor) -> Any:
         if self._of.owner_of(tensor) != HOST:

@@ -47,6 +47,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 """Sliding windows are shorter than the prompts, so that they matter."""
 
+
+def quick(*names: str) -> list[Any]:
+    """Parameters of a test: all architectures, those that are not named among the slow tests."""
+    others = [name for name in ARCHITECTURES if name not in names]
+    return [*names, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
+
+
+VARIED_FIRST = quick("qwen2", "gemma2", "gpt2", "mixtral")
+"""Whole attention, windows, learned positions, experts."""
+
 PROMPT_LENGTHS = (5, 33, 18, 12, 27)
 
 

@@ -113,11 +113,9 @@ def test_a_model_of_peft_by_its_own_methods(tokenizer):
     model = get_peft_model(tiny_model("qwen2", tokenizer), adapter, "first").eval()
     check_fresh(model, tokenizer)
     model.add_adapter("second", adapter)
-    for change in (
-        *(partial(model.set_adapter, name) for name in ("second", "first")),
-        *(model.merge_adapter, model.unmerge_adapter),
-    ):
-        change()
+    changes: list[Any] = [partial(model.set_adapter, name) for name in ("second", "first")]
+    for change in (*changes, model.merge_adapter, model.unmerge_adapter):
+        change()  # type: ignore[operator]
         check_fresh(model, tokenizer)
     with model.disable_adapter():
         check_fresh(model, tokenizer)

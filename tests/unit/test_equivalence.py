@@ -14,7 +14,7 @@ from asking import SUFFIX, asked, engine, generated, greedy, model_from
 from benchmarks.forced import ForcedModel
 from doubles import AdversarialDrafter, OracleDrafter, RandomDrafter, RandomTreeDrafter
 from steps import exact_mode_of
-from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_config, tiny_model
+from tiny_models import VARIED_FIRST, VOCABULARY, prompts, quick, tiny_config, tiny_model
 from transformers import GenerationConfig, TemperatureLogitsWarper
 from ways import EXACT_WAYS, WAYS
 
@@ -32,12 +32,7 @@ from copyspec_eval.drafters.registry import (
 from copyspec_eval.types import DraftOptions, ExactMode
 
 BUDGET = 32
-VARIED = ["qwen2", "gemma2", "gpt2", "mixtral"]
-"""Whole attention, windows, learned positions, experts; the others are among the slow tests."""
-OTHERS = [name for name in ARCHITECTURES if name not in VARIED]
-SLOW = pytest.mark.slow
-VARIED_FIRST = [*VARIED, *(pytest.param(name, marks=SLOW) for name in OTHERS)]
-TWO_FIRST = [*VARIED[:2], *(pytest.param(name, marks=SLOW) for name in [*VARIED[2:], *OTHERS])]
+TWO_FIRST = quick("qwen2", "gemma2")
 
 
 @functools.cache
@@ -186,7 +181,7 @@ def test_penalty_eos_and_stop_string_inside_drafts(model_type, drafter, batch_si
 @pytest.mark.parametrize("exact", [True, False])
 def test_finished_rows_are_refilled_in_order_and_reported_as_they_finish(exact, monkeypatch):
     """The clock moves by a second whenever it is read, and by an hour in the caller."""
-    seconds, finished = itertools.count(), []
+    seconds, finished = itertools.count(), list[int]()
 
     def now():
         return next(seconds) + 3600 * len(finished)
@@ -261,7 +256,7 @@ ODD: dict[str, tuple[list[int], list[int]]] = {
 }
 
 
-@SLOW
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD)
 def test_no_drafter_makes_odd_answers_a_tenth_slower(name):
     prompt, answer = ODD[name]
@@ -271,7 +266,7 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name):
     model = model_of(vocab_size=4096, max_position_embeddings=2 * LONG, **shape)
     ForcedModel(model, [[*prompt, *answer]])
     costs = step_costs(model, 1, LONGEST_DRAFT, None, "copyspec")
-    seconds = collections.defaultdict(list)
+    seconds: Any = collections.defaultdict(list)
     for _ in range(3):
         for way, options in WAYS.items():
             by_cost = drafter_kind(options.drafter).num_draft_tokens is None

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("our_kernels")
 Arguments = dict[str, Any]
 
 _ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, struct.error)
-_DTYPES = (torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.int64, torch.bool)
+_KINDS: list[Any] = [torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.int64]
+_KINDS += [torch.bool, "meta"]
 
 
 def right_arguments(dtype: torch.dtype) -> dict[Callable[..., Any], Arguments]:
@@ -59,7 +60,7 @@ def changed(source: random.Random, value: Any) -> Any:
         return source.choice([None, 1, -1, 0.0, "silu", "", [], torch.ones(2), float("nan")])
     dimension = source.randrange(value.dim()) if value.dim() else 0
     changes: list[Callable[[], torch.Tensor]] = [
-        lambda: value.to(source.choice([*_DTYPES, "meta"])),
+        lambda: value.to(source.choice(_KINDS)),
         lambda: value.unsqueeze(dimension),
         lambda: value.select(dimension, 0),
         lambda: value.narrow(dimension, 0, source.randrange(value.shape[dimension] + 1)),

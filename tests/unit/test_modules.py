@@ -68,10 +68,10 @@ def test_gated_mlps_are_replaced_and_hooks_called(activation: str, dtype: torch.
 
 @DTYPES
 def test_norms_and_mlps_are_replaced_by_their_formulas(dtype: torch.dtype) -> None:
-    for norm in (LlamaRMSNorm(64), GemmaRMSNorm(64), Olmo2RMSNorm(64)):
-        assert elementwise.norm_forward(initialised(norm, dtype)) is not None
-    for norm in (ScaledRMSNorm(64), torch.nn.LayerNorm(64), torch.nn.Linear(4, 4)):
-        assert elementwise.norm_forward(initialised(norm, dtype)) is None
+    norms: list[Any] = [LlamaRMSNorm(64), GemmaRMSNorm(64), Olmo2RMSNorm(64)]
+    norms += [ScaledRMSNorm(64), torch.nn.LayerNorm(64), torch.nn.Linear(4, 4)]
+    forwards = [elementwise.norm_forward(initialised(norm, dtype)) for norm in norms]
+    assert [forward is None for forward in forwards] == [False] * 3 + [True] * 3
     for kind, activation in ((ScaledMLP, "silu"), (LlamaMLP, "gelu"), (LlamaMLP, "relu")):
         module = mlp(kind, dtype, activation)
         assert elementwise.gated_forward(module, linear_layers(module)) is None

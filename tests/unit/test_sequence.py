@@ -162,6 +162,8 @@ def test_stop_strings_end_where_the_text_has_one(token_ids: list[int], stops: li
     st.lists(st.integers(0, 2), min_size=1, max_size=20),
     st.integers(0, 260),
 )
+@example(start=[], loop=[1], length=33)
+@example(start=[], loop=[*range(20)], length=59)
 def test_every_period_of_a_loop_is_tried(start: list[int], loop: list[int], length: int) -> None:
     tokens, most = start + (loop * length)[:length], 0
     for period in range(1, len(tokens) // 3 + 1):
