@@ -111,16 +111,15 @@ def test_a_killed_run_says_so_and_asks_nothing_twice(command, monkeypatch, capsy
 
 @pytest.mark.slow
 def test_options_of_the_harness(command):
-    more = (*SHORT, "--samples", '{"mt_redundant": [1, 4]}')
-    more = (*more, "--system_instruction", "Answer in one word.")
-    command.run(*more, "--batch_size", "4")
+    more = ("--samples", '{"mt_redundant": [1, 4]}', "--system_instruction", "Answer in one word.")
+    command.run(*SHORT, *more, "--batch_size", "4")
     assert turns_of(command.rows()) == [(1, 1), (1, 2), (4, 1), (4, 2)]
     assert {row.batch_size for row in command.rows()} == {4}
     for prompts, _ in command.conversations():
         for prompt in prompts.values():
             assert prompt["arg_0"].startswith("system: Answer in one word.\nuser: ")
     baseline = command.elsewhere("hf")
-    baseline.run(*more, model="hf", options="")
+    baseline.run(*SHORT, *more, model="hf", options="")
     assert baseline.conversations() == command.conversations()
 
 

@@ -56,8 +56,8 @@ def test_ours_against_vllm():
     }
 
     def ratios(batch_size: int, ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> list[str]:
-        sides = rates[("copyspec", batch_size, *ours)], rates[("vllm", batch_size, *theirs)]
-        return [f"{a / b:.2f}" for a, b in zip(*sides, strict=True)]
+        one, other = ("copyspec", batch_size, *ours), ("vllm", batch_size, *theirs)
+        return [f"{a / b:.2f}" for a, b in zip(rates[one], rates[other], strict=True)]
 
     suffix = (("drafter", "suffix"), ("store", True))
     theirs = (("method", "suffix"), ("num_speculative_tokens", 15))
