@@ -152,7 +152,7 @@ def test_differences_from_hf_are_near_ties(models, tmp_path, compare, model_type
 def test_an_arm_against_itself_is_as_fast_as_itself(models, tmp_path):
     options = "dtype=bfloat16,drafter=none,exact=false,paired=true"
     figures = evaluate_into(tmp_path, models("qwen2", False), options, limit=40)
-    assert figures["speedup,none"] == pytest.approx(1, rel=0.05)
+    assert figures["speedup,none"] == pytest.approx(1, rel=0.10)
 
 
 def test_two_shards_are_the_whole(byte_model, our_questions, tmp_path):
