@@ -19,6 +19,7 @@ import torch
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.errors import RequestError
 
 _REBUILT = (torch.nn.Module, PreTrainedConfig, dict, list, tuple, set, partial, MethodType)
@@ -62,7 +63,7 @@ def model_copy(model: PreTrainedModel) -> ModelCopy:
 
 def model_structure(model: PreTrainedModel) -> Hashable:
     """What decides the function that a model computes, apart from the values of its weights."""
-    device = model.device.type
+    device = input_device(model).type  # the model's own is "meta" if weights are offloaded
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
     modules = tuple(
         (name, type(module), type(module).forward, _token(vars(module)))
