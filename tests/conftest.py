@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="slow: run with --runslow"))
 
 
-@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=["1-thread", "2-threads"])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """With one thread of torch's, then with two."""
     import torch

@@ -39,7 +39,9 @@ def drafting(folder: Path) -> dict[str, Any]:
     return dict(run["spec"]["drafting"])
 
 
-@pytest.mark.parametrize("switches", ["", "tree=true,exact=false", "paired=true"])
+@pytest.mark.parametrize(
+    "switches", ["", "tree=true,exact=false", pytest.param("paired=true", marks=pytest.mark.slow)]
+)
 def test_the_same_answers_in_fewer_forwards(byte_model, tmp_path, base, switches, capsys):
     folder = tmp_path / "seeded"
     evaluate_into(folder, byte_model, f"dtype=float32,store={base},{switches}")

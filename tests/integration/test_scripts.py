@@ -54,7 +54,8 @@ def test_what_there_is_not_is_refused(conversations, monkeypatch, data, argument
         conversations("hf", *arguments)
 
 
-@pytest.mark.parametrize("steps", [100, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [100, 200])
 def test_training_lowers_the_loss_and_records_how(script, tmp_path, monkeypatch, steps):
     small = ("--conversations", "1", "--layers", "1") if steps == 100 else ()
     if small:

@@ -124,7 +124,7 @@ def sampled_plainly(model_type):
     return tokens(answer(model_type, "none", batch_size=1, exact=False, temperature=0.7))
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
 @pytest.mark.parametrize("model_type", TWO_FIRST)
 def test_the_draws_of_plain_decoding(model_type, drafter, batch_size, exact):
@@ -162,7 +162,7 @@ def ending(model_type):
     raise AssertionError(f"no such ends in the answers of {model_type}")
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(("drafter", "exact"), IN_BOTH_MODES)
 @pytest.mark.parametrize("model_type", TWO_FIRST)
 def test_penalty_eos_and_stop_string_inside_drafts(model_type, drafter, batch_size, exact):
