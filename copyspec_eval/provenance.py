@@ -47,7 +47,7 @@ def new_run_id() -> str:
 
 
 def is_of_this_process(run_id: str) -> bool:
-    """Never makes the first call of `process_id`, which waits for all ranks."""
+    """Whether this process gave it; does not make the first call of `process_id`, which waits."""
     return process_id.cache_info().currsize > 0 and run_id.startswith(process_id())
 
 

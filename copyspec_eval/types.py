@@ -34,9 +34,8 @@ CacheKind = Literal["copyspec", "model"]
 EXACT_MEANS = {
     "invariant": "the bits of plain one-token decoding",
     "fixed width": "the same bits for every drafter, and for plain decoding in steps of that width",
-    "one row": "the bits of plain one-token decoding",
 }
-"""What exact mode gives, by its name in a run's settings; the last is of earlier versions."""
+"""What exact mode gives, by its name in a run's settings."""
 
 FIXED_WIDTHS = (8, 16, 32)  # step widths in tokens, of fixed width
 

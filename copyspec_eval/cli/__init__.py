@@ -103,8 +103,7 @@ def _add_models(choices: _Commands) -> None:
     add("model", metavar="MODEL", help=_MODEL)
     add("--dtype", metavar="NAME", help="e.g. bfloat16 (default: the checkpoint's)")
     add("--device", metavar="NAME", help="e.g. cuda:0 (default: a GPU if there is one)")
-    what = "batch sizes to check (default: 1 8)"
-    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help=what)
+    add("--batch-sizes", type=int, nargs="+", default=[1, 8], metavar="N", help="default: 1 8")
 
     add = choices.add_parser(
         "paper",

@@ -98,8 +98,7 @@ class CopySpecLM(HFLM):
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
         # lm-eval's default is "cuda", whether there is such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        remedy = "check its files and the model arguments"
-        with options.loading("pretrained", pretrained, remedy):
+        with options.loading("pretrained", pretrained, "check its files and the model arguments"):
             super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
@@ -107,9 +106,8 @@ class CopySpecLM(HFLM):
             model_support.check_exact(self.model)
 
     def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **kwargs: Any) -> None:
-        name = tokenizer or pretrained
-        name = name if isinstance(name, str) else type(name).__name__
-        with options.loading("tokenizer", name, "pass tokenizer=NAME of one that fits the model"):
+        named = getattr(tokenizer or pretrained, "name_or_path", tokenizer or pretrained)
+        with options.loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
             super()._create_tokenizer(pretrained, tokenizer, **kwargs)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:

@@ -90,10 +90,6 @@ class TurnInstance(Instance):
         text = str(self.previous.resps[0] or "")
         return [*self.previous.messages(), {"role": "assistant", "content": text}, question]
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the chat template, which cached requests get from the model anew."""
-        return self.__dict__ | {"chat_template": None}
-
 
 class MultiTurnTask(ConfigurableTask):
     """A task whose documents are conversations.

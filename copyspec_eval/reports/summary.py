@@ -177,18 +177,18 @@ def _accepted(prefix: str, heading: str, accepted: str, attempts: str) -> Metric
     return _ratio(f"{prefix}accepted_per_attempt", heading, f"{accepted} / {attempts}")
 
 
-_FAST: dict[str, Any] = {"timed": True, "higher_is_better": True}
+_MORE: dict[str, Any] = {"higher_is_better": True}
+_FAST: dict[str, Any] = {"timed": True, **_MORE}
 _SLOW: dict[str, Any] = {"timed": True, "higher_is_better": False}
 _BOTH_RATES = ("num_tokens", "seconds", "baseline_num_tokens", "baseline_seconds")
 _ENDED_RATES = (*_BOTH_RATES, "ended")
 _BASELINE_RATE = "baseline_num_tokens / baseline_seconds"
+_DECODE_RATE = "decode_tokens / decode_seconds"
 
 METRICS: tuple[Metric, ...] = (
     # prefill + decode seconds: what a user waits for
     _ratio("tokens_per_second", "tokens/s", "num_tokens / seconds", **_FAST),
-    _ratio(
-        "decode_tokens_per_second", "decode tokens/s", "decode_tokens / decode_seconds", **_FAST
-    ),
+    _ratio("decode_tokens_per_second", "decode tokens/s", _DECODE_RATE, **_FAST),
     # means over turns; the latency is wall clock, prefill to last token
     _ratio("latency_seconds", "latency s", "latency_seconds / num_turns", **_SLOW),
     _ratio("tokens", "tokens", "num_tokens / num_turns"),
@@ -198,9 +198,7 @@ METRICS: tuple[Metric, ...] = (
     # tokens that repeat themselves until the budget ends them
     _ratio("looped_share", "looped", "num_looped_tokens / num_tokens"),
     # plain decoding gives exactly 1
-    _ratio(
-        "tokens_per_forward", "tokens/forward", "num_tokens / num_forwards", higher_is_better=True
-    ),
+    _ratio("tokens_per_forward", "tokens/forward", "num_tokens / num_forwards", **_MORE),
     # the paper's "% copied", and the part of it that was copied from answers of earlier runs
     _ratio("copied_share", "copied", "copied_tokens / num_tokens"),
     _share("earlier", "from earlier runs"),
@@ -218,7 +216,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("speedup_median", "median", _BOTH_RATES, median_of_ratios, **_FAST),
     *_bounds("speedup_median", _median_statistic, _BOTH_RATES),
     # tokens equal to the baseline's; different at a near-tie; different beyond rounding
-    _ratio("identical", "identical", "identical / num_turns", higher_is_better=True),
+    _ratio("identical", "identical", "identical / num_turns", **_MORE),
     _ratio("near_tie", "near-tie", "near_tie / num_turns"),
     _ratio("diverged", "diverged", "diverged / num_turns", higher_is_better=False),
 )

@@ -133,10 +133,9 @@ def gains(rows: Sequence[TurnRecord]) -> list[str]:
     sentences = []
     for name, figures in by_drafter.iterrows():
         count, ended = figures["turns"], int(frame["ended"][frame["drafter"] == name].count())
-        text = f"{figures['identical'] * count:.0f} of {count} answers identical"
         which = f" over the {ended} answers that ended" if ended < count else ""
-        if speed := _gain(figures, which):
-            text = f"{speed}, {text}"
+        identical = f"{figures['identical'] * count:.0f} of {count} answers identical"
+        text = ", ".join(filter(None, (_gain(figures, which), identical)))
         sentences.append(f"{name}: {text}" if len(by_drafter) > 1 else text)
     return sentences
 

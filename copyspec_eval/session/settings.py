@@ -39,10 +39,9 @@ def parse_arms(
     can have settings after `+`; the others are those of `shared`. A plain `none` is left out,
     because every run has a baseline.
 
-    >>> shared = DraftOptions(num_draft_tokens=8)
-    >>> arms = parse_arms(shared, "none:copyspec+gamma=5:suffix+store+tree")
+    >>> arms = parse_arms(DraftOptions(num_draft_tokens=8), "none:copyspec+gamma=5:suffix+tree")
     >>> [arm.label for arm in arms], arms[0].gamma, arms[1].num_draft_tokens
-    (['copyspec', 'suffix + store + tree'], 5, 8)
+    (['copyspec', 'suffix + tree'], 5, 8)
     >>> [arm.label for arm in parse_arms(DraftOptions(), "[copyspec, suffix+store]")]
     ['copyspec', 'suffix + store']
     """
@@ -60,10 +59,7 @@ def parse_arms(
         if each.tree and exact:
             raise OptionError("tree=True is not bit-exact; pass exact=False with it")
         if each.delta != PAPER_DELTA and not any(other.draft_model for other in options):
-            raise OptionError(
-                f"delta={each.delta} has no effect without a draft model; pass draft_model=NAME, "
-                "or leave it out"
-            )
+            raise OptionError(f"delta={each.delta} has no effect without draft_model; leave it out")
     if names is None:
         return (shared,)
     text = ":".join(names)

@@ -101,6 +101,16 @@ def most_noise(dtype):
     return 1.1 * MOST_ERROR[-1] * (eps if eps > single else 16 * single)
 
 
+@pytest.mark.parametrize("dtype", QUICK_DTYPES)
+def test_noise_is_of_the_size_of_rounding(dtype):
+    model = tiny_model("qwen2", dtype)
+    [sequence] = sequences_of(prompts()[1:2], BUDGET)
+    [answer] = plain_of(model).generate([sequence.restarted()])
+    rescored = rescorer_of(model).rescore(sequence, answer.token_ids)
+    assert rescored.logits.argmax() < VOCABULARY
+    assert 0 < rescored.noise <= most_noise(dtype) * float(rescored.logits.std())
+
+
 def noise_of(model):
     """The noise in readings that are made up: logits of deviation 1, and the error of each."""
     rescorer, generator = rescorer_of(model), torch.Generator().manual_seed(0)

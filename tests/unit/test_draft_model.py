@@ -2,6 +2,7 @@
 
 import copy
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,13 +10,16 @@ from asking import asked, engine, greedy, model_from, sampling
 from benchmarks.forced import ForcedModel
 from steps import exact_mode_of
 from tiny_models import prompts, quick, tiny_config, tiny_model
-from transformers import TemperatureLogitsWarper, TopPLogitsWarper
+from transformers import AutoModelForCausalLM, TemperatureLogitsWarper, TopPLogitsWarper
 
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
+from copyspec_eval.paths import TINY, model_path
+from copyspec_eval.sources import read_jsonl
 from copyspec_eval.types import DraftOptions
 
+RECORDED = Path(__file__).parents[2] / "results" / "copyspec-tiny-suffix" / "turns.jsonl"
 BUDGET, DELTA = 32, 3
 
 
@@ -111,3 +115,22 @@ def test_copying_and_a_draft_model_together_need_fewer_forwards_than_either(copy
 
     either = num_forwards(copying, None), num_forwards("none", draft_model)
     assert num_forwards(copying, draft_model) < min(either)
+
+
+def test_shared_random_numbers_accept_nearly_as_many_as_any_rule_can():
+    target = AutoModelForCausalLM.from_pretrained(model_path(TINY)).eval()
+    models, chooser = (target, noisy(target, 0.2)), sampling(TemperatureLogitsWarper(2.0))
+    accepted, most, count = 0, 0.0, 0
+    for row in [*read_jsonl(RECORDED)][::8]:
+        ids = row.fields["token_ids"]
+        with torch.inference_mode():
+            read, drafted = (model(torch.tensor([ids])).logits[0].double() for model in models)
+        p, q = ((logits / 2).softmax(-1) for logits in (read, drafted))
+        most += float(torch.minimum(p, q).sum())
+        for place in range(len(ids)):
+            draft = chooser.peek(ids[:place], drafted[place], 0)
+            accepted += draft == chooser.choose(ids[:place], read[place])
+        count += len(ids)
+    assert count > 1000
+    assert accepted / count + 0.05 > most / count
+    assert most / count < 0.97

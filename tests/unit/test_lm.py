@@ -184,7 +184,7 @@ def test_requests_that_cannot_be_served(byte_model, settings, message):
         ("drafter=none,store=runs/a", r"store=runs/a is not for drafter=none; pass drafter=suf"),
         ("tree=true", r"tree=True .* pass exact=False"),
         ("draft_model=x,delta=0", r"delta must be an integer .*got 0"),
-        ("delta=3", r"delta=3 has no effect without a draft model; pass draft_model=NAME"),
+        ("delta=3", r"delta=3 has no effect without draft_model; leave it out"),
     ],
 )
 def test_model_arguments_are_refused_before_loading(byte_model, tmp_path, options, message):
