@@ -66,7 +66,7 @@ def answers(out: Path) -> dict[Any, Any]:
 
     A kill between an answer's rows and lm-eval's cache has it made twice, and equal.
     """
-    by_place = {}
+    by_place: dict[Any, Any] = {}
     for folder in (path.parent for path in out.glob("*/manifest.json")):
         written = json.loads((folder / "manifest.json").read_text())["runs"]
         drafting = {run["run_id"]: json.dumps(run["spec"]["drafting"]) for run in written}
