@@ -81,20 +81,31 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     return board
 
 
+_NO_MEASURE = "a line without them is no measure of it"
+
+
 def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
-    for number, share in board.lines.get("looped_share", Series(dtype=float)).items():
-        if share is not None and share > _MUCH_LOOPED:
-            looped = f"{share:.0%} of its tokens are looped and nearly free to copy"
-            yield f"{_name(board, number)}: {looped}; read speed-up (ended)"
-    for number, share in board.lines.get("earlier_share", Series(dtype=float)).items():
-        if shown(share):
-            copied = f"{share:.0%} of its tokens were copied from answers of earlier runs"
-            yield f"{_name(board, number)}: {copied}; a line without them is no measure of it"
+    """What to know before reading the figures of some lines; a note has all lines it is about."""
+    by_note: dict[str, list[str]] = {}
+    for name, least, note in (
+        (
+            "looped_share",
+            _MUCH_LOOPED,
+            "looped tokens are nearly free to copy; read speed-up (ended)",
+        ),
+        ("earlier_share", -1.0, f"tokens were copied from answers of earlier runs; {_NO_MEASURE}"),
+    ):
+        for number, share in board.lines.get(name, Series(dtype=float)).items():
+            if shown(share) and share > least:
+                by_note.setdefault(note, []).append(f"{_name(board, number)} ({share:.0%})")
     kinds = board.settings.get("drafting.steps", Series(dtype=object))
     named = board.lines[["model", "drafter"]].assign(kind=kinds).drop_duplicates()
     for model, drafter, kind in named.itertuples(index=False):
         if kind in EXACT_MEANS:
-            yield f"{model}, {drafter}: exact mode gives {EXACT_MEANS[kind]}"
+            note = f"exact mode gives {EXACT_MEANS[kind]}"
+            by_note.setdefault(note, []).append(f"{model}, {drafter}")
+    for note, names in by_note.items():
+        yield f"{note}: {'; '.join(names)}"
 
 
 def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame:

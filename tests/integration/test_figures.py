@@ -1,11 +1,16 @@
 """Figures in README and docs are those of committed files."""
 
 import json
+import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from benchmarks import decoders, replays
 
+from copyspec_eval.cli import main
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.summary import figures_by
 from copyspec_eval.reports.tables import gains
@@ -72,3 +77,18 @@ def test_the_share_of_reading_in_a_step():
     step = json.loads((RESULTS / "bench" / "step.json").read_text())
     share = step["figures"]["reading of the step"]
     assert f"takes {share:.0%}".replace("%", " %") in page("docs/speed.md")
+
+
+@pytest.mark.parametrize("table", ["gamma", "copied-tokens"])
+def test_tables_of_the_paper_are_those_of_their_runs(table, tmp_path, monkeypatch, capsys):
+    """By the command of `scripts/real_results`, which finds its runs finished."""
+    shutil.copytree(RESULTS / "paper", tmp_path / "results" / "paper")
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path / "models")
+    script = (RESULTS.parent / "scripts" / "real_results").read_text("utf-8")
+    [given] = re.findall(
+        r'copyspec-eval paper "\$table" (.*) >/dev/null', script.replace("\\\n", "")
+    )
+    words = shlex.split(given.replace('"$bfloat16"', "dtype=bfloat16"))
+    assert main(["paper", table, *words]) == 0
+    assert capsys.readouterr().out == (RESULTS / "paper" / f"{table}.md").read_text("utf-8")
