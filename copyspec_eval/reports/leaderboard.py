@@ -18,7 +18,9 @@ from copyspec_eval.types import EXACT_MEANS
 
 _UNKNOWN = "unknown"
 _LISTED = 4  # a line lists a setting of at most this many items, e.g. documents
-_MUCH_LOOPED = 0.2  # of the tokens of a line; its speed-up then says little
+_MUCH_LOOPED = 0.2  # from this share of a line's tokens on, its speed-up says little
+_LOOPED = "looped tokens are nearly free to copy; read speed-up (ended)"
+_EARLIER = "tokens were copied from answers of earlier runs; that is no measure of a drafter"
 
 # Settings that the label of a line names where they set it apart from others of its drafter.
 _LABELLED = ("dtype", "batch_size", "drafting.", "model_args.", "evaluation.", "task.")
@@ -81,31 +83,19 @@ def leaderboard(runs: Iterable[RecordedRun]) -> Leaderboard:
     return board
 
 
-_NO_MEASURE = "a line without them is no measure of it"
-
-
 def _copied_and_exact(board: Leaderboard) -> Iterator[str]:
-    """What to know before reading the figures of some lines; a note has all lines it is about."""
-    by_note: dict[str, list[str]] = {}
-    for name, least, note in (
-        (
-            "looped_share",
-            _MUCH_LOOPED,
-            "looped tokens are nearly free to copy; read speed-up (ended)",
-        ),
-        ("earlier_share", -1.0, f"tokens were copied from answers of earlier runs; {_NO_MEASURE}"),
-    ):
-        for number, share in board.lines.get(name, Series(dtype=float)).items():
-            if shown(share) and share > least:
-                by_note.setdefault(note, []).append(f"{_name(board, number)} ({share:.0%})")
-    kinds = board.settings.get("drafting.steps", Series(dtype=object))
-    named = board.lines[["model", "drafter"]].assign(kind=kinds).drop_duplicates()
-    for model, drafter, kind in named.itertuples(index=False):
-        if kind in EXACT_MEANS:
-            note = f"exact mode gives {EXACT_MEANS[kind]}"
-            by_note.setdefault(note, []).append(f"{model}, {drafter}")
-    for note, names in by_note.items():
-        yield f"{note}: {'; '.join(names)}"
+    """What to know of a speed-up before reading it; each note names all lines it is about."""
+    names = {number: _name(board, number) for number in board.lines.index}
+    kinds = ("looped_share", _MUCH_LOOPED, _LOOPED), ("earlier_share", 0.0, _EARLIER)
+    for share, least, note in kinds:
+        shares = board.lines.reindex(columns=[share])[share].astype(float)
+        if lines := [f"{names[n]} ({value:.0%})" for n, value in shares.items() if value >= least]:
+            yield f"{note}: {'; '.join(lines)}"
+    steps = board.settings.reindex(columns=["drafting.steps"])["drafting.steps"]
+    for kind, meaning in EXACT_MEANS.items():
+        exact = board.lines.loc[steps == kind, ["model", "drafter"]].drop_duplicates()
+        if lines := [", ".join(row) for row in exact.itertuples(index=False)]:
+            yield f"exact mode gives {meaning}: {'; '.join(lines)}"
 
 
 def _ratings_by_line(frame: DataFrame, runs: Sequence[RecordedRun]) -> DataFrame:
@@ -223,10 +213,10 @@ def _label(board: Leaderboard, number: int) -> str:
         # A request's settings distinguish a line from those of all drafters.
         rows = alike.index if name.startswith("evaluation.gen_kwargs.") else same
         values = {_text(board.settings.at[row, name]) for row in rows}
-        if name.startswith(_LABELLED) and name not in _IN_LABEL and len(values) > 1:
-            value = board.settings.at[number, name]
-            if shown(value):
-                parts.append(f"{name.rpartition('.')[2]}={_brief(value)}")
+        value = board.settings.at[number, name]
+        is_named = name.startswith(_LABELLED) and name not in _IN_LABEL and shown(value)
+        if is_named and len(values) > 1:
+            parts.append(f"{name.rpartition('.')[2]}={_brief(value)}")
     return ", ".join(parts)
 
 
@@ -256,8 +246,5 @@ def conditions(board: Leaderboard) -> tuple[dict[str, str], list[dict[str, str]]
     ]
     shared = dict(set.intersection(*(set(row.items()) for row in rows))) if rows else {}
     unshared = [{n: value for n, value in row.items() if n not in shared} for row in rows]
-    distinct: list[dict[str, str]] = []
-    for row in unshared:
-        if row not in distinct:
-            distinct.append(row)
+    distinct = [row for place, row in enumerate(unshared) if row not in unshared[:place]]
     return dict(sorted(shared.items())), distinct, [distinct.index(row) for row in unshared]

@@ -79,7 +79,7 @@ def test_a_run_with_earlier_answers_is_never_put_with_one_without(tmp_path):
     assert actual.lines["drafter"].to_list() == ["suffix", LABEL]
     assert actual.lines["runs"].to_list() == [1, 1]
     assert actual.notes == [
-        "tokens were copied from answers of earlier runs; a line without them is no measure of it: "
+        "tokens were copied from answers of earlier runs; that is no measure of a drafter: "
         f"M, mt_bench, {LABEL} (40%)"
     ]
     assert all(LABEL in text(actual) for text in (*FORMS.values(), overview))
