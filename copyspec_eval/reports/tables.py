@@ -133,7 +133,8 @@ def gains(rows: Sequence[TurnRecord]) -> list[str]:
     sentences = []
     for name, figures in by_drafter.iterrows():
         count, ended = figures["turns"], int(frame["ended"][frame["drafter"] == name].count())
-        which = f" over the {ended} answers that ended" if ended < count else ""
+        answers = "answer" if ended == 1 else f"{ended} answers"
+        which = f" over the {answers} that ended" if ended < count else ""
         identical = f"{figures['identical'] * count:.0f} of {count} answers identical"
         text = ", ".join(filter(None, (_gain(figures, which), identical)))
         sentences.append(f"{name}: {text}" if len(by_drafter) > 1 else text)
