@@ -16,7 +16,7 @@ from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask
 from copyspec_eval.paths import tasks_dir
 
-DOCUMENTS = 8
+DOCUMENTS = 20
 
 
 @pytest.fixture(scope="module")
