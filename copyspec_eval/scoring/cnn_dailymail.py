@@ -1,12 +1,10 @@
 """Scores of a summary: ROUGE against the reference, and the share copied from the article."""
 
 import re
-
-from rouge_score.rouge_scorer import RougeScorer
+from functools import cache
+from typing import Any
 
 _ROUGES = ("rouge1", "rouge2", "rougeL")
-_STEMMED = RougeScorer(_ROUGES, use_stemmer=True)
-_UNSTEMMED = RougeScorer((*_ROUGES, "rougeLsum"))
 SCORES = (*_ROUGES, "verbatim")  # the names of `score_summary`
 UNSTEMMED = tuple(f"{name}_unstemmed" for name in (*_ROUGES, "rougeLsum"))
 """The names of `unstemmed_rouge`."""
@@ -18,7 +16,7 @@ _QUOTES = '"“” \t'
 
 def score_summary(summary: str, article: str, highlights: str) -> dict[str, float]:
     """F1 of ROUGE against the reference `highlights`, and `verbatim_share`, each from 0 to 1."""
-    rouges = _STEMMED.score(highlights, summary)
+    rouges = _scorer(*_ROUGES, stemmed=True).score(highlights, summary)
     shares = {name: float(rouges[name].fmeasure) for name in _ROUGES}
     return shares | {"verbatim": verbatim_share(summary, article)}
 
@@ -30,8 +28,16 @@ def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
     >>> {name: round(score, 2) for name, score in scores.items()}
     {'rouge1_unstemmed': 0.57, 'rouge2_unstemmed': 0.4, 'rougeL_unstemmed': 0.57, ...}
     """
-    scores = _UNSTEMMED.score(highlights, summary)
+    scores = _scorer(*_ROUGES, "rougeLsum", stemmed=False).score(highlights, summary)
     return {f"{name}_unstemmed": float(score.fmeasure) for name, score in scores.items()}
+
+
+@cache
+def _scorer(*rouges: str, stemmed: bool) -> Any:
+    # It loads NLTK, for which other tasks should not wait.
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(rouges, use_stemmer=stemmed)
 
 
 def sentences(text: str) -> list[str]:

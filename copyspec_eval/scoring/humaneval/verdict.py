@@ -90,7 +90,6 @@ def judge() -> None:
 def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -> bool:
     # The sandbox limits the memory. EvalPlus takes a limit that it may not set for a failed test.
     os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = "-1"
-    from evalplus.data.mbpp import mbpp_deserialize_inputs
     from evalplus.eval import FAIL, PASS, untrusted_check
     from evalplus.eval._special_oracle import MBPP_OUTPUT_NOT_NONE_TASKS
     from evalplus.gen.util import trusted_exec
@@ -101,6 +100,9 @@ def _passes(source: str, problem: Mapping[str, Any], tests: str, channel: int) -
     inputs, entry_point = problem[f"{tests}_input"], problem["entry_point"]
     is_mbpp = problem["task_id"].startswith("Mbpp/")
     if is_mbpp:
+        # It loads `datasets`: half a second for each solution.
+        from evalplus.data.mbpp import mbpp_deserialize_inputs
+
         inputs = mbpp_deserialize_inputs(problem["task_id"], inputs)
     not_none = is_mbpp and entry_point in MBPP_OUTPUT_NOT_NONE_TASKS
     expected, seconds = trusted_exec(reference, inputs, entry_point, True, not_none)
