@@ -28,14 +28,15 @@ class PrefixCache:
 
     >>> from copyspec_eval.decoding.cache import RowCache
     >>> import torch
-    >>> cache, kept = RowCache(num_rows=1, capacity=8), PrefixCache(budget=1000)
+    >>> cache, prefixes = RowCache(num_rows=1, capacity=8), PrefixCache(budget=1000)
     >>> cache.place(torch.zeros(6, dtype=torch.long), torch.arange(6), 6)
     >>> states = torch.arange(6.0).reshape(1, 1, 6, 1)  # of one layer, one head, one dimension
     >>> _ = cache.update(states, states, 0)
-    >>> kept.begin("a model", block_length=2)
-    >>> kept.keep([5, 6, 7, 8, 9], cache, row=0)
-    >>> kept.load([5, 6, 7, 8, 1, 1], RowCache(1, 8), row=0), kept.load([5, 1], RowCache(1, 8), 0)
-    (4, 0)
+    >>> prefixes.begin("a model", block_length=2)
+    >>> prefixes.keep([5, 6, 7, 8, 9], cache, row=0)
+    >>> texts = [5, 6, 7, 8, 1, 1], [5, 1]
+    >>> [prefixes.load(text, RowCache(1, 8), row=0) for text in texts]
+    [4, 0]
     """
 
     def __init__(self, budget: float, block_length: int | None = None) -> None:
