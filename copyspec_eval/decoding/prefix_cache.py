@@ -34,8 +34,7 @@ class PrefixCache:
     >>> _ = cache.update(states, states, 0)
     >>> prefixes.begin("a model", block_length=2)
     >>> prefixes.keep([5, 6, 7, 8, 9], cache, row=0)
-    >>> texts = [5, 6, 7, 8, 1, 1], [5, 1]
-    >>> [prefixes.load(text, RowCache(1, 8), row=0) for text in texts]
+    >>> [prefixes.load(text, RowCache(1, 8), 0) for text in ([5, 6, 7, 8, 1, 1], [5, 1])]
     [4, 0]
     """
 

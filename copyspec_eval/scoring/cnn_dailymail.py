@@ -1,8 +1,7 @@
 """Scores of a summary: ROUGE against the reference, and the share copied from the article."""
 
 import re
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
 
 _ROUGES = ("rouge1", "rouge2", "rougeL")
 SCORES = (*_ROUGES, "verbatim")  # the names of `score_summary`
@@ -16,9 +15,8 @@ _QUOTES = '"“” \t'
 
 def score_summary(summary: str, article: str, highlights: str) -> dict[str, float]:
     """F1 of ROUGE against the reference `highlights`, and `verbatim_share`, each from 0 to 1."""
-    rouges = _scorer(*_ROUGES, stemmed=True).score(highlights, summary)
-    shares = {name: float(rouges[name].fmeasure) for name in _ROUGES}
-    return shares | {"verbatim": verbatim_share(summary, article)}
+    rouges = _rouges(_ROUGES, summary, highlights, stemmed=True)
+    return rouges | {"verbatim": verbatim_share(summary, article)}
 
 
 def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
@@ -28,16 +26,16 @@ def unstemmed_rouge(summary: str, highlights: str) -> dict[str, float]:
     >>> {name: round(score, 2) for name, score in scores.items()}
     {'rouge1_unstemmed': 0.57, 'rouge2_unstemmed': 0.4, 'rougeL_unstemmed': 0.57, ...}
     """
-    scores = _scorer(*_ROUGES, "rougeLsum", stemmed=False).score(highlights, summary)
-    return {f"{name}_unstemmed": float(score.fmeasure) for name, score in scores.items()}
+    scores = _rouges((*_ROUGES, "rougeLsum"), summary, highlights, stemmed=False)
+    return {f"{name}_unstemmed": score for name, score in scores.items()}
 
 
-@cache
-def _scorer(*rouges: str, stemmed: bool) -> Any:
+def _rouges(names: Sequence[str], summary: str, highlights: str, stemmed: bool) -> dict[str, float]:
     # It loads NLTK, for which other tasks should not wait.
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(rouges, use_stemmer=stemmed)
+    scores = RougeScorer(names, use_stemmer=stemmed).score(highlights, summary)
+    return {name: float(score.fmeasure) for name, score in scores.items()}
 
 
 def sentences(text: str) -> list[str]:
