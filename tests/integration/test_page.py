@@ -134,9 +134,11 @@ def test_texts_are_texts(page):
     page.select_option("select[name=task]", "evil")
     entry = page.locator("#list details").first
     entry.locator("summary").click()
+    entry.locator(".text").first.wait_for()  # they are filled in after the click
     texts = entry.locator(".text").evaluate_all("all => all.map(one => one.textContent)")
     assert texts[:2] == [HOSTILE, HOSTILE + LONG + "again"]
     entry.locator("mark").first.hover()
+    entry.locator(".source").first.wait_for()
     sources = entry.locator(".source").evaluate_all("all => all.map(one => one.textContent)")
     assert "".join(sources) == HOSTILE
     stored = entry.locator("mark.stored").all()
