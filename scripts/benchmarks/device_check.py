@@ -1,292 +1,366 @@
-"""Whether exact mode is exact on a device, and what a step costs there by its width.
+"""What decoding does on a device: seven parts, each of which reports whatever becomes of the others.
 
 Needs torch and transformers, nothing else: neither lm-eval nor an installed copyspec_eval.
 """
 
-import itertools
+import gc
 import random
-import statistics
 import sys
-from collections import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
-from benchmarks.models import MEDIUM, QWEN_05B, SMALL, Shape, random_model
-from copyspec_eval.decoding.cache import RowCache
+from benchmarks.device_drafts import SCRIPTED, Prompt, Setting, is_equal
+from benchmarks.device_steps import (
+    CONTEXT,
+    copy_bandwidth,
+    first_line,
+    time_steps,
+    token_bytes,
+    weight_bytes,
+)
+from benchmarks.memory import PeakMemory
+from benchmarks.models import MEDIUM, QWEN_05B, QWEN_7B, SMALL, Shape, random_model
+from copyspec_eval import provenance
 from copyspec_eval.decoding.choosing import TokenChooser
+from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import mismatches
-from copyspec_eval.decoding.forward import Part, forward
-from copyspec_eval.decoding.modules import engine_kernels
+from copyspec_eval.decoding.exactness import exact_mode, mismatches, text_tokens
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.decoding.stopwatch import wait_for
-from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
-from copyspec_eval.types import FIXED_WIDTHS, Draft, DraftOptions, ExactMode, Generation, Verdict
+from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.drafters.registry import DRAFTERS
+from copyspec_eval.errors import ModelError
+from copyspec_eval.types import ExactMode
 
-_DTYPES = (torch.float32, torch.bfloat16)
-_BATCH_SIZES = (1, 4)
-_STEP_WIDTHS = (1, 2, 4, 8, 11, 16, 32, 64)
-_LONGEST = 32
-"""The most draft tokens where widths are measured."""
-_CONTEXT, _EXTENT = 1024, 1088
-"""Tokens before a timed step, and keys that it attends to, the same at every width."""
+DTYPES = (torch.float32, torch.bfloat16)
+BATCH_SIZES = (1, 4, 8)
+_STEP_WIDTHS = (1, 8, 16, 32, 64)
+_MODULE_WIDTHS = range(1, 65)
+_LONGEST = 15
+"""The longest draft, in tokens."""
+_PROMPT, _ANSWER = 512, 32
+"""Tokens of each request whose memory is measured."""
 
-_SCRIPTED = ("right", "wrong", "partly_right", "junk")
-
-_Prompt = tuple[int, ...]
-_Logits = list[list[torch.Tensor]]
-"""`[vocabulary]` by sequence and output token."""
-Result = dict[str, Any]
-"""A row of the JSON that is printed."""
+Part = dict[str, Any]
+"""What a part reports: whether it is `ok`, `lines` for people, and its figures."""
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """How much to do."""
+class Sizes:
+    """How much to do. A model is timed in the first of `timed` whose bytes are free."""
 
     shape: Shape
     prompt_lengths: tuple[int, ...]  # more than a batch, so that rows are refilled
     budget: int
-    step_shape: Shape
+    timed: tuple[tuple[int, Shape], ...]
     rounds: int
+    copied_bytes: int
 
 
-_SIZES = {
-    "cuda": _Sizes(MEDIUM, (5, 33, 700, 120, 300, 64), 40, QWEN_05B, 30),
-    "cpu": _Sizes(SMALL, (5, 33, 18, 12, 27), 10, SMALL | {"tie_word_embeddings": True}, 3),
+_LENGTHS = (5, 33, 700, 120, 300, 64, 21, 12, 90)
+SIZES = {
+    "cuda": Sizes(
+        MEDIUM, _LENGTHS, 40, ((24 << 30, QWEN_7B), (0, QWEN_05B)), rounds=20, copied_bytes=1 << 30
+    ),
+    "cpu": Sizes(
+        *(SMALL, (5, 33, 18, 12, 27, 40, 64, 9, 21), 10),
+        ((0, SMALL | {"tie_word_embeddings": True, "max_position_embeddings": 2048}),),
+        rounds=3,
+        copied_bytes=1 << 28,
+    ),
 }
-DEVICES = tuple(_SIZES)
-
-
-def check_device(device: str) -> Result:
-    """Everything that is checked and timed on one of `DEVICES`; progress goes to stderr.
-
-    1. A random model answers prompts with `drafter=none`, and again with drafts that are right,
-       wrong, partly right and junk, and with each drafter of the registry. Every verified logit has
-       to be the same bits. `none` against itself is among them: if that differs, the kernels are
-       not reproducible at all. The control, `exact=false` with right drafts, is expected to differ.
-    2. Where reading a text in several ways differs in bits, as exact mode checks it.
-    3. Median seconds of a step's forward by width, on a GPU on the shape of Qwen2.5-0.5B, in
-       bfloat16.
-    """
-    equality, control, exactness = _check_equality(_SIZES[device], device)
-    return {
-        "ok": all(map(_is_equal, equality)),
-        "equality": equality,
-        "control_differs": any(row["equal"] < row["compared"] for row in control),
-        "control": control,
-        "exactness": exactness,
-        "float32_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "step_cost": _time_steps(_SIZES[device], device),
-    }
-
-
-class _RecordingChooser(TokenChooser):
-    """Greedy; keeps the logits of every output token, on their device."""
-
-    is_argmax = False  # else the engine takes the argmax without asking
-
-    def __init__(self) -> None:
-        super().__init__(LogitsProcessorList(), do_sample=False)
-        self.logits: list[torch.Tensor] = []
-
-    def choose(self, prefix_ids: abc.Sequence[int], logits: torch.Tensor) -> int:
-        self.logits.append(logits.clone())
-        return super().choose(prefix_ids, logits)
 
 
 @dataclass
-class _ScriptedDrafter:
-    """Knows the baseline's answer to each prompt; how much of a draft is right is its `kind`."""
+class Subject:
+    """A device and the models that are run there: random ones of two shapes, or a named one."""
 
-    kind: str
-    answers: Mapping[_Prompt, _Prompt]
-    vocabulary: int
-    longest: int
+    device: str
+    sizes: Sizes
+    name: str | None = None
+    _latest: tuple[Any, Any] = (None, None)
+    _modes: dict[Any, ExactMode | str] = field(default_factory=dict)
 
-    def start(
-        self, prompt_ids: abc.Sequence[int], earlier: abc.Sequence[abc.Sequence[int]] = ()
-    ) -> None:
-        self._continuation = list(self.answers[tuple(prompt_ids)])
-        self._random = random.Random(str(prompt_ids))
+    def model(self, dtype: torch.dtype, is_timed: bool = False) -> Any:
+        """One at a time is in memory."""
+        key = dtype, is_timed and self.name is None
+        if self._latest[0] != key:
+            self._latest = None, None
+            gc.collect()
+            self._latest = key, self._load(*key)
+        return self._latest[1]
 
-    def propose(self, max_tokens: int, thresholds: abc.Sequence[float]) -> Draft:
-        tokens = self._continuation[: min(max_tokens, self.longest)]
-        cut = self._random.randint(0, len(tokens))
-        if self.kind == "junk":
-            return Draft(tuple(self._random.randrange(self.vocabulary) for _ in tokens[:cut]))
-        num_right = {"right": len(tokens), "wrong": 0, "partly_right": cut}[self.kind]
-        wrong = [(token + 1) % self.vocabulary for token in tokens[num_right:]]
-        return Draft((*tokens[:num_right], *wrong))
+    def _load(self, dtype: torch.dtype, is_timed: bool) -> Any:
+        if self.name is None:
+            shape = self.sizes.shape
+            if is_timed:
+                timed = self.sizes.timed
+                shape = next(each for size, each in timed if not size or size < _free_bytes())
+            return random_model(shape, dtype, self.device)
+        auto: Any = AutoModelForCausalLM
+        return auto.from_pretrained(self.name, dtype=dtype).eval().to(self.device)
 
-    def observe(self, token_ids: abc.Sequence[int], verdict: Verdict) -> None:
-        del self._continuation[: len(token_ids)]
+    def tokenizer(self) -> Any:
+        """Of random models: a text that is as random."""
+        if self.name is not None:
+            auto: Any = AutoTokenizer
+            return auto.from_pretrained(self.name)
+        source, vocabulary = random.Random(0), self.sizes.shape["vocab_size"]
+        token_ids = [source.randrange(vocabulary) for _ in range(1000)]
+        return lambda text, **options: {"input_ids": token_ids}
 
-    def finish(self) -> None:
-        """Nothing to keep."""
+    def prompts(self) -> list[Prompt]:
+        """Each repeats its first half."""
+        token_ids = text_tokens(self.tokenizer())
+        lengths = self.sizes.prompt_lengths
+        starts = [sum(lengths[:index]) % (len(token_ids) // 2) for index in range(len(lengths))]
+        halves = [token_ids[at : at + (n + 1) // 2] for at, n in zip(starts, lengths, strict=True)]
+        return [tuple((half + half)[:n]) for half, n in zip(halves, lengths, strict=True)]
 
+    def mode(self, dtype: torch.dtype, batch_size: int, is_timed: bool = False) -> ExactMode | str:
+        """The exact mode, checked once, or why it is refused."""
+        key = dtype, batch_size, is_timed
+        if key not in self._modes:
+            model = self.model(dtype, is_timed)
+            rows = {"longest": _LONGEST, "needed": 0, "batch_size": batch_size}
+            try:
+                self._modes[key] = exact_mode(model, self.tokenizer(), **rows)
+            except ModelError as error:
+                self._modes[key] = str(error)
+        return self._modes[key]
 
-@dataclass(frozen=True)
-class _Setting:
-    """A model, and an engine of some steps and batch size, for some prompts."""
-
-    model: Any
-    prompts: list[_Prompt]
-    budget: int
-    longest: int  # draft, in tokens
-    batch_size: int
-    exact: ExactMode | None
-
-    def compare_with_none(self, drafters: abc.Sequence[str]) -> list[Result]:
-        baseline, logits = self._record(drafter_factory(DraftOptions("none")))
-        answers = {
-            prompt: answer.token_ids for prompt, answer in zip(self.prompts, baseline, strict=True)
-        }
-        return [self._compare(drafter, answers, logits) for drafter in drafters]
-
-    def _compare(self, drafter: str, answers: Mapping[_Prompt, _Prompt], logits: _Logits) -> Result:
-        vocabulary = self.model.config.vocab_size
-        make: DrafterFactory = partial(_ScriptedDrafter, drafter, answers, vocabulary, self.longest)
-        if drafter not in _SCRIPTED:
-            make = drafter_factory(DraftOptions(drafter, gamma=1, num_draft_tokens=self.longest))
-        generations, drafted_logits = self._record(make)
-        # These choosers are not asked: the engine takes the argmax of all positions at once.
-        greedy = [TokenChooser(LogitsProcessorList(), do_sample=False) for _ in self.prompts]
-        by_argmax = self._answer(make, greedy)
-        attempts = [attempt for generation in generations for attempt in generation.attempts]
-        tokens = list(answers.values())
-        return {
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "steps": self.exact.name if self.exact else "any",
-            "longest_draft": self.longest,
-            "batch_size": self.batch_size,
-            "drafter": drafter,
-            **_compare_logits(logits, drafted_logits),
-            "tokens_equal": [generation.token_ids for generation in generations] == tokens,
-            "argmax_tokens_equal": [generation.token_ids for generation in by_argmax] == tokens,
-            "drafted": sum(attempt.num_drafted for attempt in attempts),
-            "accepted": sum(attempt.num_accepted for attempt in attempts),
-        }
-
-    def _record(self, make: DrafterFactory) -> tuple[list[Generation], _Logits]:
-        choosers = [_RecordingChooser() for _ in self.prompts]
-        return self._answer(make, choosers), [chooser.logits for chooser in choosers]
-
-    def _answer(
-        self, make: DrafterFactory, choosers: abc.Sequence[TokenChooser]
-    ) -> list[Generation]:
-        engine = Engine(
-            self.model,
-            make,
-            num_draft_tokens=self.longest,
-            exact=self.exact,
-            batch_size=self.batch_size,
-        )
-        # Unequal budgets: rows end, and are refilled, at different steps.
-        rules = [StopRule(self.budget + 3 * index) for index in range(len(self.prompts))]
-        return engine.generate(list(map(Sequence, self.prompts, rules, choosers)))
+    def exact(self, dtype: torch.dtype, batch_size: int) -> ExactMode | None:
+        mode = self.mode(dtype, batch_size)
+        return mode if isinstance(mode, ExactMode) else None
 
 
-def _compare_logits(baseline: _Logits, drafted: _Logits) -> Result:
-    compared, mismatches = 0, []
-    for request, pair in enumerate(zip(baseline, drafted, strict=True)):
-        # Of unequal length only if the tokens differ, which is a failure of its own.
-        for token, (a, b) in enumerate(zip(*pair, strict=False)):
-            compared += 1
-            if not torch.equal(a, b):
-                distance = float((a - b).abs().max())
-                mismatches.append(
-                    {"request": request, "output_token": token, "max_difference": distance}
-                )
-    first = mismatches[0] if mismatches else None
-    return {"compared": compared, "equal": compared - len(mismatches), "first_mismatch": first}
+def _free_bytes() -> int:
+    return int(torch.cuda.mem_get_info()[0])
 
 
-def _is_equal(row: Result) -> bool:
-    same_tokens: bool = row["tokens_equal"] and row["argmax_tokens_equal"]
-    return same_tokens and row["equal"] == row["compared"] > 0
+def check_device(subject: Subject) -> Iterator[tuple[str, Part]]:
+    """Each part with its name as soon as it is done; one that raises reports its error."""
+    for name, part in PARTS.items():
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        started = perf_counter()
+        try:
+            result = part(subject)
+        except Exception as error:
+            result = {"ok": False, "lines": [first_line(error)]}
+        yield name, result | {"seconds": round(perf_counter() - started, 1)}
 
 
-def _prompts(lengths: abc.Sequence[int], vocabulary: int) -> list[_Prompt]:
-    """Each repeats its first half."""
-    source = random.Random(0)
-    halves = [[source.randrange(vocabulary) for _ in range((n + 1) // 2)] for n in lengths]
-    return [tuple((half + half)[:n]) for half, n in zip(halves, lengths, strict=True)]
-
-
-def _check_equality(sizes: _Sizes, device: str) -> tuple[list[Result], ...]:
-    """Rows of exact mode, which have to be equal, of the control, which should not be, and of what
-    differs where a text is read in several ways.
-    """
-    prompts = _prompts(sizes.prompt_lengths, sizes.shape["vocab_size"])
-    equality, control, exactness = [], [], []
-    for dtype in _DTYPES:
-        model = random_model(sizes.shape, dtype, device)
-        for batch_size in _BATCH_SIZES:
-            modes = [ExactMode(), *map(ExactMode, FIXED_WIDTHS)]
-            for exact in modes:
-                longest = exact.num_draft_tokens or _LONGEST
-                exactness.append(_exactness(model, prompts[2], exact, longest, batch_size))
-                _log("exactness", exactness[-1])
-                if exact.width is None and exactness[-1]["differs"]:
-                    continue
-                setting = _Setting(model, prompts, sizes.budget, longest, batch_size, exact)
-                for row in setting.compare_with_none([*_SCRIPTED, *DRAFTERS]):
-                    equality.append(row)
-                    _log("equal" if _is_equal(row) else "NOT EQUAL", row)
-            inexact = _Setting(model, prompts, sizes.budget, 7, batch_size, exact=None)
-            control += inexact.compare_with_none(["right"])
-            _log("control", control[-1])
-    return equality, control, exactness
-
-
-def _exactness(
-    model: Any, token_ids: _Prompt, exact: ExactMode, longest: int, batch_size: int
-) -> Result:
-    actual = mismatches(model, token_ids, exact, longest, batch_size)
+def _device(subject: Subject) -> Part:
+    hardware, versions = provenance.hardware(), provenance.versions()
+    used = hardware["accelerators"] if subject.device != "cpu" else [hardware["processor"]]
     return {
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "batch_size": batch_size,
-        "width": exact.width,
-        "differs": [f"{what}, first in {module}" for what, module in actual],
+        "ok": bool(used),
+        "lines": [
+            f"{', '.join(used)}; torch {versions['torch']}, transformers {versions['transformers']}"
+        ],
+        "hardware": hardware,
+        "versions": versions,
+        "kernel_environment": provenance.kernel_environment(),
+        "float32_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
 
 
+def _mode(subject: Subject) -> Part:
+    """In the model that is compared, and in the larger one that is timed."""
+    cases = [(dtype, size, False) for dtype in DTYPES for size in BATCH_SIZES]
+    if subject.name is None and subject.device != "cpu":
+        cases.append((torch.bfloat16, 1, True))
+    rows, lines = [], []
+    for dtype, batch_size, is_timed in cases:
+        mode = subject.mode(dtype, batch_size, is_timed)
+        is_exact = isinstance(mode, ExactMode)
+        width = mode.width if isinstance(mode, ExactMode) else None
+        name = mode if isinstance(mode, str) else mode.name
+        what = f"{_name(dtype)}, batch {batch_size}{', the model that is timed' * is_timed}"
+        lines.append(f"{what}: {name}{f' {width}' if width else ''}")
+        row = {"dtype": _name(dtype), "batch_size": batch_size, "is_timed": is_timed}
+        rows.append(row | {"is_exact": is_exact, "width": width, "mode": name})
+    return {"ok": all(row["is_exact"] for row in rows), "lines": lines, "modes": rows}
+
+
+def _generate(subject: Subject) -> Part:
+    """Plain decoding against `model.generate`; where they differ, rounding has to explain it."""
+    rows, lines = [], []
+    for dtype in DTYPES:
+        exact, model = subject.exact(dtype, 1), subject.model(dtype)
+        engine = Engine(model, NoDrafter, num_draft_tokens=_LONGEST, exact=exact)
+        sequences = [
+            Sequence(ids, StopRule(subject.sizes.budget), _greedy()) for ids in subject.prompts()
+        ]
+        answers = [list(answer.token_ids) for answer in engine.generate(sequences)]
+        rescorer = Rescorer(model, engine, engine)
+        agreements = []
+        for sequence, answer in zip(sequences, answers, strict=True):
+            theirs = _generated(model, sequence.prompt_ids, subject.sizes.budget)
+            difference = rescorer.explain(sequence.restarted(), theirs, answer)
+            agreements.append(difference.agreement if difference else "identical")
+        counts = {each: agreements.count(each) for each in ("identical", "near_tie", "diverged")}
+        rows.append({"dtype": _name(dtype), **counts})
+        lines.append(f"{_name(dtype)}: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    return {"ok": not any(row["diverged"] for row in rows), "lines": lines, "answers": rows}
+
+
+def _generated(model: Any, prompt_ids: Prompt, budget: int) -> list[int]:
+    ids = torch.tensor([prompt_ids], device=model.device)
+    options = {"do_sample": False, "max_new_tokens": budget, "eos_token_id": None}
+    options |= {"pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
+    # Those of a model's generation config that change greedy answers.
+    options |= {"repetition_penalty": 1.0}
+    output: list[int] = model.generate(ids, **options)[0, len(prompt_ids) :].tolist()
+    return output
+
+
+def _greedy() -> TokenChooser:
+    return TokenChooser(LogitsProcessorList(), do_sample=False)
+
+
+def _drafters(subject: Subject) -> Part:
+    """All drafters at all batch sizes: the bits of all logits, then answers by the argmax, paired.
+
+    The control, wide steps without exact mode, tells whether there is anything to be exact about.
+    """
+    equality, paired, control, lines = [], [], [], []
+    prompts, budget = subject.prompts(), subject.sizes.budget
+    for dtype in DTYPES:
+        for batch_size in BATCH_SIZES:
+            exact, model = subject.exact(dtype, batch_size), subject.model(dtype)
+            name = f"{_name(dtype)}, batch {batch_size}"
+            if exact is None:
+                lines.append(f"{name}: not run, since exact mode is refused")
+                continue
+            setting = Setting(model, prompts, budget, _LONGEST, batch_size, exact)
+            rows = setting.compare_with_none([*SCRIPTED, *DRAFTERS])
+            paired.append(setting.paired())
+            equality += rows
+            unequal = [row["drafter"] for row in rows if not is_equal(row)]
+            if paired[-1]["identical"] < paired[-1]["answers"]:
+                unequal.append("paired")
+            lines.append(f"{name}: {f'NOT EQUAL: {unequal}' if unequal else 'all equal'}")
+        inexact = Setting(subject.model(dtype), prompts, budget, _LONGEST, 1, exact=None)
+        control += inexact.compare_with_none(["right"])
+    return {
+        "ok": all(map(is_equal, equality)) and all(r["identical"] == r["answers"] for r in paired),
+        "lines": lines,
+        "equality": equality,
+        "paired": paired,
+        "control": control,
+        "control_differs": any(row["equal"] < row["compared"] for row in control),
+    }
+
+
+def _steps(subject: Subject) -> Part:
+    """In bfloat16: eager, as a CUDA graph, and the bound, which is bytes by bandwidth."""
+    sizes = subject.sizes
+    model = subject.model(torch.bfloat16, is_timed=True)
+    bandwidth = copy_bandwidth(model.device, sizes.copied_bytes, sizes.rounds)
+    rows = time_steps(model, BATCH_SIZES, _STEP_WIDTHS, sizes.rounds)
+    read = weight_bytes(model)
+    lines = [f"{read / 1e9:.2f} GB of weights are read, copies take {bandwidth / 1e9:.0f} GB/s"]
+    for row in rows:
+        keys = row["batch_size"] * (CONTEXT + row["width"]) * token_bytes(model)
+        row["bound_ms"] = round(1e3 * (read + keys) / bandwidth, 3)
+        captured = row["captured_ms"] or f"not captured ({row['not_captured']})"
+        lines.append(
+            f"batch {row['batch_size']}, {row['width']} tokens a row: eager {row['eager_ms']} ms, "
+            f"graph {captured}, bound {row['bound_ms']}"
+        )
+    return {
+        "ok": all(row["is_finite"] and row["eager_ms"] > 0 for row in rows),
+        "lines": lines,
+        "weight_bytes": read,
+        "copy_bytes_per_second": round(bandwidth),
+        "context": CONTEXT,
+        "steps": rows,
+    }
+
+
+def _memory(subject: Subject) -> Part:
+    """The peak of answering a batch, against weights and cache; and what stays after it."""
+    batch_size = max(BATCH_SIZES)
+    model = subject.model(torch.bfloat16, is_timed=True)
+    token_ids = text_tokens(subject.tokenizer())
+    token_ids = (token_ids * (1 + _PROMPT // len(token_ids)))[:_PROMPT]
+    engine = Engine(
+        model, NoDrafter, num_draft_tokens=_LONGEST, exact=ExactMode(16), batch_size=batch_size
+    )
+    before, peak = _allocated(model.device), PeakMemory(model.device)
+    engine.generate([Sequence(token_ids, StopRule(_ANSWER), _greedy()) for _ in range(batch_size)])
+    highest = peak.num_bytes
+    gc.collect()
+    left = _allocated(model.device) - before
+    weights = sum(weight.nbytes for weight in model.parameters())
+    cache = batch_size * (_PROMPT + _ANSWER) * token_bytes(model)
+    return {
+        "ok": left < 1 << 20,
+        "lines": [
+            f"weights {weights / 1e9:.2f} GB, keys and values {cache / 1e9:.3f} GB, peak "
+            f"{highest / 1e9:.2f} GB (on a CPU, of the process); {left} bytes stay"
+        ],
+        "weight_bytes": weights,
+        "cache_bytes": cache,
+        "token_bytes": token_bytes(model),
+        "peak_bytes": highest,
+        "bytes_left": left,
+    }
+
+
+def _allocated(device: torch.device) -> int:
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0
+
+
+def _modules(subject: Subject) -> Part:
+    """Where one-token steps and wider ones differ: the first module, and at which widths alone."""
+    rows, lines = [], []
+    for dtype in DTYPES:
+        model, token_ids = subject.model(dtype), text_tokens(subject.tokenizer())
+        readings = list(mismatches(model, token_ids, ExactMode(), _LONGEST, 1))
+        widths: dict[str, list[int]] = {}
+        for _, name in readings:
+            if isinstance(module := _submodule(model, name), torch.nn.Linear):
+                widths.setdefault(name, _unequal_widths(module))
+        what = [f"{each.what}: {each.module}" for each in readings]
+        rows.append({"dtype": _name(dtype), "readings": what, "unequal_widths": widths})
+        lines.append(f"{_name(dtype)}: {what[0] if what else 'every module is invariant'}")
+        lines += [f"  {name} alone: differs at widths {at}" for name, at in widths.items()]
+    return {"ok": True, "lines": lines, "modules": rows}
+
+
+def _submodule(model: Any, name: str) -> Any:
+    return dict(model.named_modules()).get(name)
+
+
 @torch.inference_mode()
-def _time_steps(sizes: _Sizes, device: str) -> list[Result]:
-    """Rows of median seconds; the widths take turns, so that drift hits all of them."""
-    model = random_model(sizes.step_shape, torch.bfloat16, device)
-    synchronize = partial(wait_for, torch.device(device))
-    rows = []
-    for batch_size in _BATCH_SIZES:
-        cache = RowCache(batch_size, _EXTENT)
-        ids = torch.randint(model.config.vocab_size, (batch_size, _CONTEXT)).tolist()
-        seconds: dict[int, list[float]] = {width: [] for width in _STEP_WIDTHS}
-        with engine_kernels(model, exact=True):
-            context = [Part(row, 0, ids[row]) for row in range(batch_size)]
-            forward(model, cache, context, _CONTEXT, logits_to_keep=1)
-            for _, width in itertools.product(range(2 + sizes.rounds), _STEP_WIDTHS):
-                synchronize()
-                started = perf_counter()
-                parts = [Part(row, _CONTEXT, ids[row][:width]) for row in range(batch_size)]
-                forward(model, cache, parts, _EXTENT)
-                synchronize()
-                seconds[width].append(perf_counter() - started)
-        # The first two rounds warm up.
-        medians = {width: statistics.median(times[2:]) for width, times in seconds.items()}
-        for width, median in medians.items():
-            row = {"batch_size": batch_size, "width": width, "median_seconds": round(median, 6)}
-            rows.append({**row, "ratio_to_width_1": round(median / medians[1], 3)})
-            _log("step", rows[-1])
-    return rows
+def _unequal_widths(layer: torch.nn.Linear) -> list[int]:
+    """Numbers of tokens with which the first one's bits are not those that it has alone."""
+    weight = layer.weight
+    source = torch.Generator(weight.device).manual_seed(0)
+    shape = max(_MODULE_WIDTHS), weight.shape[1]
+    hidden = torch.randn(shape, generator=source, device=weight.device).to(weight.dtype)
+    alone = layer(hidden[:1])
+    return [n for n in _MODULE_WIDTHS if not torch.equal(layer(hidden[:n])[:1], alone)]
 
 
-def _log(what: str, row: Result) -> None:
-    print(what, *(f"{name}={value}" for name, value in row.items()), file=sys.stderr, flush=True)
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+PARTS: Mapping[str, Callable[[Subject], Part]] = {
+    "device": _device,
+    "mode": _mode,
+    "generate": _generate,
+    "drafters": _drafters,
+    "steps": _steps,
+    "memory": _memory,
+    "modules": _modules,
+}
