@@ -11,6 +11,7 @@ import pytest
 from recorded_runs import board, manifest, recorded_run, turn, turns, write_run
 from run_folders import sample, write_log
 from sample_rows import PAIRED_ROW, ROW, SPEC, with_counts
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports.leaderboard_forms import FORMS, csv_files, overview
@@ -274,6 +275,21 @@ def test_turns_are_exported_with_their_types(tmp_path):
     assert set(frame["spec.threads"]) == {2}
     assert pandas.api.types.is_integer_dtype(frame["spec.threads"])
     assert frame["identical"].mean() == 1.0
+
+
+def test_tensorboard_gets_a_curve_per_figure_and_the_settings(tmp_path):
+    folder = write_run(tmp_path / "run", [*turns("a"), *turns("b")], manifest("a"), manifest("b"))
+    for _ in range(2):
+        assert main(["export", "tensorboard", str(folder), "--out", str(tmp_path / "out")]) == 0
+    for run in ("a", "b"):
+        events: Any = EventAccumulator(str(tmp_path / "out" / f"copyspec-{run}"))
+        events.Reload()
+        [row] = [row for row in turns(run) if (row.doc_id, row.turn) == (1, 2)]
+        curve = events.Scalars(f"{row.task} turn 2/tokens_per_second")
+        assert [point.step for point in curve] == sorted({row.doc_id for row in turns(run)})
+        assert curve[1].value == pytest.approx(10 / (row.counts.seconds or 0))
+        assert {"speedup", "identical"} <= set(events.Tags()["scalars"])
+        assert "_hparams_/session_start_info" in events.summary_metadata
 
 
 def test_report_and_compare_read_the_rest_of_a_torn_file(tmp_path, capsys):
