@@ -190,6 +190,5 @@ def test_the_quickstart_is_what_its_script_runs():
     [given] = [
         words[words.index("lm_eval") :] for words in commands(script, "$out") if "lm_eval" in words
     ]
-    evaluate, report = commands(QUICKSTART, "results/quickstart")
-    assert given == [*evaluate, "$@", ">OUTPUT/tables.md"]
-    assert report in commands(script, "$out")
+    [evaluate] = commands(QUICKSTART, "results/quickstart")
+    assert given == [*evaluate, "$@"]
