@@ -18,7 +18,7 @@ from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.records import SpanCharacters, segments
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model
-from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
+from copyspec_eval.session.settings import check_compile, draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -120,6 +120,7 @@ def generate(
     draft_model: PreTrainedModel | None = None,
     delta: int = types.PAPER_DELTA,
     exact: bool = True,
+    compile: bool | None = None,
     batch_size: int = 1,
     prefix_cache: int | str = "2GB",
     seed: int = 0,
@@ -149,6 +150,8 @@ def generate(
             does not.
         delta: how many tokens the draft model proposes at a time.
         exact: whether the tokens are those of plain decoding, bit for bit, whatever was drafted.
+        compile: whether steps of exact mode's fixed width are compiled by `torch.compile`, by
+            default on CUDA. If that fails, or changes a bit, a warning says that they are not.
         batch_size: how many prompts are decoded together.
         prefix_cache: the most memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, which a longer prompt then reuses; 0 for none.
@@ -176,6 +179,7 @@ def generate(
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
+    compiled = check_compile(compile, exact=exact)
     stops = [stop] if isinstance(stop, str) else list(stop)
     decode: Any = partial(tokenizer.decode, skip_special_tokens=False)
     for name in settings.keys() & _INSTEAD.keys():
@@ -190,7 +194,8 @@ def generate(
     if streamer is not None and len(requests) != 1:
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
     with one_at_a_time(model, draft_model):
-        session = Session(model, tokenizer, [options], exact=exact, rows=batch_size)
+        how: Any = {"exact": exact, "rows": batch_size, "compiled": compiled}
+        session = Session(model, tokenizer, [options], **how)
         small = DraftModel(checked_draft_model(draft_model), delta) if draft_model else None
         arm = Arm(options, drafter_factory(options), session.prefix_cache(prefix_bytes), small)
         engine = session.engine(arm, batch_size)
