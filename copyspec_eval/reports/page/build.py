@@ -19,9 +19,10 @@ from copyspec_eval.reports import leaderboard_forms as forms
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions, leaderboard
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
+from copyspec_eval.reports.page.steps import steps
 from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.tables import metric_column, metric_columns
+from copyspec_eval.reports.tables import Cells, gain, metric_column, metric_columns, number
 from copyspec_eval.types import COPIED, first_difference
 
 MOST_TURNS = 1000  # turns with their texts; of more, those that differ from the baseline come first
@@ -29,13 +30,18 @@ MOST_ARMS = 12  # arms with cards and charts
 MOST_DIFFERENCES = 100  # answers that differ from the baseline, in the table of where they do
 _SNIPPET = 60
 
+_SCRIPTS = ("texts.js", "steps.js", "viewer.js")
+_FIRST_COLUMNS = ("speed-up (ended)", "identical")  # beside the task, on a phone too
+# What settings begin with that decide how fast a run is.
+_FIRST_SETTINGS = ("hardware.", "device", "dtype", "quantization", "batch_size", "threads")
+_FIRST_SETTINGS += ("drafting.", "versions.")
+
 _CARDS = [
-    *metric_columns(".2f", "speedup_ended", "speedup"),
+    *metric_columns(".2f", "speedup"),
     metric_column("tokens_per_second", ".4g", "tokens/s"),
     metric_column("baseline_tokens_per_second", ".4g", "baseline tokens/s"),
     *metric_columns(".0%", "copied_share", "earlier_share"),
     metric_column("tokens_per_forward", ".2f", "tokens per forward"),
-    metric_column("identical", ".1%", "identical to the baseline"),
 ]
 
 
@@ -76,12 +82,17 @@ def build(board: Leaderboard) -> str:
         for line, row in counts.iterrows()
     ]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    models = sorted(set(board.lines.get("model", ())))
     return environment.from_string(_file("page.html")).render(
         style=_file("style.css"),
-        script=_file("viewer.js"),
+        script="".join(map(_file, _SCRIPTS)),
+        models=", ".join(models[:3]) + (f" and {len(models) - 3} more" if models[3:] else ""),
+        tasks=sorted(set(board.lines.get("task", ()))),
+        dates=sorted(set(board.lines.get("date", ()))),
         arms=[_arm(board, *arm) for arm in list(arms.items())[:MOST_ARMS]],
-        lines=forms.line_cells(board) if len(board.lines) else None,
-        conditions=forms.in_words(board),
+        lines=_lines(board) if len(board.lines) else None,
+        **_conditions(board),
+        commands=board.commands,
         notes=notes,
         agreements=agreements,
         differences=differences[:MOST_DIFFERENCES],
@@ -98,10 +109,55 @@ def _file(name: str) -> str:
 def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> dict[str, Any]:
     turns = board.turns[board.turns["line"].isin(lines)]
     figures = Series({each.name: each.figure(turns) for each in METRICS if not each.is_bound})
+    paired = turns[turns["agreement"] != ""]
+    won = gain(paired)
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
     shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
     drawn = list(_charts(board, lines, turns))
-    return {"title": f"{names[0]}, {names[1]}", "cards": shown, "charts": drawn}
+    return {
+        "title": f"{names[0]}, {names[1]}",
+        "speedup": won.speedup,
+        "sentence": won.sentence if len(paired) else "",
+        "speed": number(figures["tokens_per_second"], ".4g"),
+        "num_turns": len(turns),
+        "num_differing": len(paired) - int(paired["identical"].sum()),
+        "cards": shown,
+        "charts": drawn,
+    }
+
+
+def _lines(board: Leaderboard) -> Cells:
+    """The leaderboard's cells, what a reader looks for first: task, speed-up, identical."""
+    headings, rows = forms.line_cells(board)
+    first = [name for name in _FIRST_COLUMNS if name in headings]
+    names = {"task", "model", "drafter", *first}
+    order = [headings.index(name) for name in first]
+    order += [place for place, name in enumerate(headings) if name not in names]
+    named = board.lines[["task", "model", "drafter"]].itertuples(index=False)
+    cells = [
+        [f"{task} ({model}, {drafter})", *(row[place] for place in order)]
+        for (task, model, drafter), row in zip(named, rows, strict=True)
+    ]
+    return ["task", *(headings[place] for place in order)], cells
+
+
+def _conditions(board: Leaderboard) -> dict[str, Cells]:
+    """Tables of the settings that all lines share, of others, and of those in which they differ."""
+    shared, distinct, _ = conditions(board)
+    first = {name for name in shared if name.startswith(_FIRST_SETTINGS)}
+    tables = {
+        "shared": [[name, shared[name]] for name in shared if name in first],
+        "further": [[name, shared[name]] for name in shared if name not in first],
+        "differing": [
+            [name, *(each.get(name, "") for each in distinct)]
+            for name in sorted({name for each in distinct for name in each})
+        ],
+    }
+    numbers = [str(place + 1) for place in range(len(distinct))]
+    return {
+        name: (["setting", *(numbers if name == "differing" else ["value"])], list(rows))
+        for name, rows in tables.items()
+    }
 
 
 def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Iterator[Chart]:
@@ -109,12 +165,14 @@ def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Itera
         task, drafter = board.lines.loc[line, ["task", "drafter"]]
         by_turn = board.by_turn.loc[line]
         yield charts.speeds(task, "by turn", drafter, by_turn.rename(index="turn {}".format))
+        by_context = charts.speed_by_context(task, drafter, turns[turns["line"] == line])
+        yield from filter(None, [by_context])
         for turn, by_category in board.by_category.loc[line].groupby("turn"):
             if len(by_category) > 1:
                 what = f"turn {turn}, by category"
                 yield charts.speeds(task, what, drafter, by_category.droplevel("turn"))
     accepted = charts.accepted_lengths([board.records[row] for row in turns.index])
-    yield from filter(None, (charts.speed_by_context(turns), accepted, charts.latencies(turns)))
+    yield from filter(None, (accepted, charts.latencies(turns)))
 
 
 def _differences(board: Leaderboard) -> list[list[str]]:
@@ -130,14 +188,20 @@ def _differences(board: Leaderboard) -> list[list[str]]:
 
 
 def _chosen(board: Leaderboard) -> set[Any]:
-    """Index of all turns, or of the differing ones and as many of the others, evenly spread."""
+    """Index of all turns, or of whole documents: the differing ones, then others evenly spread."""
     turns = board.turns
     if len(turns) <= MOST_TURNS:
         return set(turns.index)
-    differs = turns["difference_position"].notna()
-    differing, others = turns.index[differs][:MOST_TURNS], turns.index[~differs]
-    count = MOST_TURNS - len(differing)
-    return {*differing, *(others[place * len(others) // count] for place in range(count))}
+    documents = turns.groupby(["line", "run_id", "conversation"], sort=False)
+    differs = documents["difference_position"].transform("count") > 0
+    chosen: set[Any] = set()
+    for part in (turns[differs], turns[~differs]):
+        groups = list(part.groupby(["line", "run_id", "conversation"], sort=False).groups.values())
+        count = len(part) and (MOST_TURNS - len(chosen)) * len(groups) // len(part)
+        count = min(count, len(groups))
+        for place in range(count):
+            chosen.update(groups[place * len(groups) // count])
+    return chosen
 
 
 def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
@@ -145,19 +209,24 @@ def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
     counts, baseline = record.counts, record.baseline
     drafts = (counts.drafts or {}).items()
     copied = sum(drafted.num_accepted for source, drafted in drafts if source in COPIED)
+    in_order = steps(record)
     fields = {
         "task": record.task,
         "doc": record.doc_id,
         "turn": record.turn,
+        "repeat": record.repeat or None,
         "category": record.category,
         "drafter": drafter,
         "run": record.run_id,
-        "seconds": round(counts.seconds or 0.0, 4),
+        "seconds": None if counts.seconds is None else round(counts.seconds, 4),
         "tokens": counts.num_tokens,
         "forwards": counts.num_forwards,
         "copied": None if counts.drafts is None else copied,
-        "baseline_seconds": round(baseline.counts.seconds or 0.0, 4) if baseline else None,
+        "steps": in_order and in_order.counts,
+        "ordered": in_order and in_order.is_ordered,
+        "baseline_seconds": baseline.counts.seconds if baseline else None,
         "agreement": baseline.agreement if baseline else None,
+        "withheld": bool(record.tokens_sha256) or None,
         "prompt": record.prompt,
         "pieces": segments(record.answer or record.text, record.span_characters),
         "baseline": record.text if baseline and baseline.difference else None,
