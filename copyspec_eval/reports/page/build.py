@@ -22,7 +22,7 @@ from copyspec_eval.reports.page.charts import Chart
 from copyspec_eval.reports.page.steps import steps
 from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.tables import Cells, gain, metric_column, metric_columns, number
+from copyspec_eval.reports.tables import Cells, Column, gain, metric_column, metric_columns, number
 from copyspec_eval.types import COPIED, first_difference
 
 MOST_TURNS = 1000  # turns with their texts; of more, those that differ from the baseline come first
@@ -31,13 +31,13 @@ MOST_DIFFERENCES = 100  # answers that differ from the baseline, in the table of
 _SNIPPET = 60
 
 _SCRIPTS = ("texts.js", "steps.js", "viewer.js")
-_FIRST_COLUMNS = ("speed-up (ended)", "identical")  # beside the task, on a phone too
-# What settings begin with that decide how fast a run is.
-_FIRST_SETTINGS = ("hardware.", "device", "dtype", "quantization", "batch_size", "threads")
-_FIRST_SETTINGS += ("drafting.", "versions.")
+# Beside the task, on a phone too; scores are long, and come last.
+_FIRST_COLUMNS = ("speed-up (ended)", "identical", "speed-up (all)")
+# What the names of settings begin with that say where and with what a run was made.
+_MACHINE = ("hardware.", "device", "dtype", "quantization", "batch_size", "threads", "versions.")
 
 _CARDS = [
-    *metric_columns(".2f", "speedup"),
+    Column("speed-up (all)", lambda row: f"{row['speedup']:.2f}×" if row["speedup"] > 0 else ""),
     metric_column("tokens_per_second", ".4g", "tokens/s"),
     metric_column("baseline_tokens_per_second", ".4g", "baseline tokens/s"),
     *metric_columns(".0%", "copied_share", "earlier_share"),
@@ -121,6 +121,7 @@ def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> d
         "speed": number(figures["tokens_per_second"], ".4g"),
         "num_turns": len(turns),
         "num_differing": len(paired) - int(paired["identical"].sum()),
+        "tasks": ", ".join(sorted(set(board.lines.loc[lines, "task"]))),
         "cards": shown,
         "charts": drawn,
     }
@@ -130,33 +131,34 @@ def _lines(board: Leaderboard) -> Cells:
     """The leaderboard's cells, what a reader looks for first: task, speed-up, identical."""
     headings, rows = forms.line_cells(board)
     first = [name for name in _FIRST_COLUMNS if name in headings]
-    names = {"task", "model", "drafter", *first}
-    order = [headings.index(name) for name in first]
-    order += [place for place, name in enumerate(headings) if name not in names]
+    apart = {"task", "model", "drafter", "score", *first}
+    last = ["score"] if "score" in headings else []
+    order = [*first, *(name for name in headings if name not in apart), *last]
+    places = [headings.index(name) for name in order]
     named = board.lines[["task", "model", "drafter"]].itertuples(index=False)
     cells = [
-        [f"{task} ({model}, {drafter})", *(row[place] for place in order)]
+        [f"{task} ({model}, {drafter})", *(row[place] for place in places)]
         for (task, model, drafter), row in zip(named, rows, strict=True)
     ]
-    return ["task", *(headings[place] for place in order)], cells
+    return ["task", *order], cells
 
 
 def _conditions(board: Leaderboard) -> dict[str, Cells]:
-    """Tables of the settings that all lines share, of others, and of those in which they differ."""
+    """Tables of the settings that all lines share, the machine's and others, and of the rest."""
     shared, distinct, _ = conditions(board)
-    first = {name for name in shared if name.startswith(_FIRST_SETTINGS)}
-    tables = {
-        "shared": [[name, shared[name]] for name in shared if name in first],
-        "further": [[name, shared[name]] for name in shared if name not in first],
-        "differing": [
-            [name, *(each.get(name, "") for each in distinct)]
-            for name in sorted({name for each in distinct for name in each})
-        ],
-    }
-    numbers = [str(place + 1) for place in range(len(distinct))]
+    machine: list[list[object]] = []
+    others: list[list[object]] = []
+    for name, value in shared.items():
+        (machine if name.startswith(_MACHINE) else others).append([name, value])
+    names = sorted({name for each in distinct for name in each})
+    numbers = [str(place) for place in range(1, len(distinct) + 1)]
     return {
-        name: (["setting", *(numbers if name == "differing" else ["value"])], list(rows))
-        for name, rows in tables.items()
+        "machine": (["machine and versions", "value"], machine),
+        "others": (["drafting, model and evaluation", "value"], others),
+        "differing": (
+            ["setting", *numbers],
+            [[name, *(each.get(name, "") for each in distinct)] for name in names],
+        ),
     }
 
 
@@ -177,13 +179,13 @@ def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Itera
 
 def _differences(board: Leaderboard) -> list[list[str]]:
     rows = []
-    for number, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
-        record = board.records[number]
+    for place, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
+        record = board.records[place]
         start = max(0, (first_difference(record.answer, record.text) or 0) - _SNIPPET // 2)
         names = board.lines.loc[turn["line"], ["task", "drafter"]]
-        place = str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")
+        key = str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")
         excerpts = (text[start : start + _SNIPPET] for text in (record.answer, record.text))
-        rows.append([*names, *place, f"{turn['difference_position']:.0f}", *excerpts])
+        rows.append([*names, *key, f"{turn['difference_position']:.0f}", *excerpts])
     return rows
 
 

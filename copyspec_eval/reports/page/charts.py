@@ -52,7 +52,7 @@ def _draw(
         axes.set(xlabel=labels[0], ylabel=labels[1])
         axes.grid(axis=grid)
         if axes.get_legend_handles_labels()[1]:
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8)
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     svg = drawn.getvalue()
@@ -90,7 +90,7 @@ def speed_by_context(task: str, drafter: str, turns: DataFrame) -> Chart | None:
     Later turns copy more and have longer contexts: one line through all would show that instead.
     """
     fits = [
-        (name, colour, turn, points, *numpy.polyfit(*points.T, 1, cov=True))
+        (name, colour, turn, points, numpy.polyfit(points[:, 0], points[:, 1], 1, cov=True))
         for prefix, name, colour in _ARMS
         for turn, in_turn in turns.groupby("turn")
         if len(points := _points(in_turn, prefix)) > 2 and numpy.ptp(points[:, 0]) > 0
@@ -99,17 +99,20 @@ def speed_by_context(task: str, drafter: str, turns: DataFrame) -> Chart | None:
         return None
 
     def plot(axes: Axes) -> None:
-        for name, colour, turn, points, fit, _ in fits:
+        for name, colour, turn, points, (fit, _) in fits:
             shown = points[:: -(-len(points) // _MOST_POINTS)]
-            look: dict[str, Any] = {"color": colour, "alpha": 0.5, "markersize": 4}
             marker = _MARKERS[(int(str(turn)) - 1) % len(_MARKERS)]
-            axes.plot(*shown.T, marker, label=f"{name}, turn {turn}", **look)
+            axes.plot(*shown.T, marker, color=colour, alpha=0.5, markersize=4)
             ends = numpy.array([points[:, 0].min(), points[:, 0].max()])
-            axes.plot(ends, numpy.polyval(fit, ends), color=colour)
+            named = axes.get_legend_handles_labels()[1]
+            label = "" if name in named else name
+            axes.plot(ends, numpy.polyval(fit, ends), color=colour, label=label)
+            place = float(ends[1]), float(numpy.polyval(fit, ends[1]))
+            axes.annotate(f" {turn}", place, color=colour, va="center")
         axes.set_ylim(bottom=0)
 
     slopes: dict[str, list[str]] = {}
-    for name, _, turn, points, fit, covariance in fits:
+    for name, _, turn, points, (fit, covariance) in fits:
         percent = 100 * 100 / points[:, 1].mean()
         slope, error = percent * fit[0], percent * covariance[0, 0] ** 0.5
         slopes.setdefault(name, []).append(f"turn {turn} {slope:+.1f} ±{error:.1f}")
