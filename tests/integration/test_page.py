@@ -12,7 +12,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from browsing import opened, report_of, shown
 from recorded_runs import recorded_run, turn, turns
 from sample_rows import with_counts
@@ -36,7 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two arms under different conditions; an answer differs, another is withheld."""
     folder = tmp_path_factory.mktemp("page")
     first, *rows = turns("a")
-    texts = dict.fromkeys(("prompt", "text", "answer"), "")
+    texts: dict[str, Any] = dict.fromkeys(("prompt", "text", "answer"), "")
     rows += [differing(first), turn("a", 9, 1, tokens_sha256="0" * 64, span_characters=(), **texts)]
     one = recorded_run(folder / "a", "a", rows)
     two = recorded_run(folder / "b", "b", turns("b", drafter="suffix"), dtype="float32")
