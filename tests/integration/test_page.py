@@ -36,6 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two arms under different conditions; an answer differs, another is withheld."""
     folder = tmp_path_factory.mktemp("page")
     first, *rows = turns("a")
+    first = replace(first, prompt="Say it again. It is so.\n" * 40)
     texts: dict[str, Any] = dict.fromkeys(("prompt", "text", "answer"), "")
     rows += [differing(first), turn("a", 9, 1, tokens_sha256="0" * 64, span_characters=(), **texts)]
     one = recorded_run(folder / "a", "a", rows)
@@ -96,7 +97,7 @@ def test_the_leaderboard_shows_the_speedup_without_scrolling(browser, real, widt
         assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
         texts = [cell.inner_text().split("\n") for cell in cells]
         assert texts == [
-            ["quickstart_extractive", "copyspec-tiny, copyspec"],
+            ["quickstart_extractive", "copyspec"],
             ["1.91", "1.38 to 2.35"],
             ["100.0%"],
         ]

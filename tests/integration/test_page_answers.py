@@ -41,7 +41,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         turn("a", 92, 1, tokens_sha256="0" * 64, span_characters=(), task="others", **withheld),
         turn("a", 93, 1, span_characters=(), task="empty", **withheld | {"prompt": "Say nothing."}),
     ]
-    two = [turn("b", 0, 1, drafter="suffix/?#", attempts=(Attempt(4, 0),), spans=(Span(0, 1, 0),))]
+    two = [
+        turn(
+            "b", 0, 1, drafter="suffix + tree/?#", attempts=(Attempt(4, 0),), spans=(Span(0, 1, 0),)
+        )
+    ]
     runs = [recorded_run(folder / name, name, made) for name, made in (("a", rows), ("b", two))]
     return report_of(folder / "out", *runs)
 
@@ -69,7 +73,7 @@ def names(page: Any) -> list[str]:
 def test_filters_search_and_sort(page):
     assert shown(page) == (35, 65)
     for name, value, count in (
-        ("drafter", "suffix/?#", (1, 1)),
+        ("drafter", "suffix + tree/?#", (1, 1)),
         ("task", "evil", (1, 1)),
         ("category", "math", (17, 32)),
         ("which", "differing", (1, 1)),
@@ -107,7 +111,7 @@ def test_turns_of_a_document_are_together_and_neighbours_follow(page):
     assert heading(page) == "mt_bench 0"
 
 
-@pytest.mark.parametrize("drafter", ["copyspec", "suffix/?#"])
+@pytest.mark.parametrize("drafter", ["copyspec", "suffix + tree/?#"])
 def test_a_link_opens_the_answer_again(browser, report, drafter):
     with opened(browser, report) as page:
         page.select_option("select[name=drafter]", drafter)
@@ -228,5 +232,5 @@ def test_steps_are_drawn(page):
     }
     assert drawn == {"own": 5, "accepted": 2, "rejected": 2}
     assert "order is not recorded" not in entry.inner_text()
-    page.select_option("select[name=drafter]", "suffix/?#")
+    page.select_option("select[name=drafter]", "suffix + tree/?#")
     assert "order is not recorded" in page.locator("#viewer .turn").inner_text()

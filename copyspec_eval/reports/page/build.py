@@ -91,6 +91,7 @@ def build(board: Leaderboard) -> str:
         dates=sorted(set(board.lines.get("date", ()))),
         arms=[_arm(board, *arm) for arm in list(arms.items())[:MOST_ARMS]],
         lines=_lines(board) if len(board.lines) else None,
+        strong=_FIRST_COLUMNS[:2],
         **_conditions(board),
         commands=board.commands,
         notes=notes,
@@ -135,11 +136,9 @@ def _lines(board: Leaderboard) -> Cells:
     last = ["score"] if "score" in headings else []
     order = [*first, *(name for name in headings if name not in apart), *last]
     places = [headings.index(name) for name in order]
-    named = board.lines[["task", "model", "drafter"]].itertuples(index=False)
-    cells = [
-        [f"{task} ({model}, {drafter})", *(row[place] for place in places)]
-        for (task, model, drafter), row in zip(named, rows, strict=True)
-    ]
+    arm = ["model", "drafter"] if board.lines["model"].nunique() > 1 else ["drafter"]
+    named = zip(board.lines["task"], board.lines[arm].agg(", ".join, axis=1), rows, strict=True)
+    cells = [[f"{task} ({name})", *(row[place] for place in places)] for task, name, row in named]
     return ["task", *order], cells
 
 

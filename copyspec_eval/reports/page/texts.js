@@ -130,7 +130,7 @@ const promptAndAnswer = (turn) => {
 
 // What both texts have, and what only one of them has, in words: [["both" | "answer" | "baseline", text], …].
 const difference = (answer, baseline) => {
-  const words = [answer, baseline].map((text) => text.match(/\s+|\w+|[^\s\w]/gu) || []);
+  const words = [answer, baseline].map((text) => text.match(/[\p{L}\p{N}_]+\s*|[^\p{L}\p{N}_\s]\s*|\s+/gu) || []);
   const [a, b] = words;
   let start = 0;
   while (start < Math.min(a.length, b.length) && a[start] === b[start]) start += 1;
@@ -184,5 +184,6 @@ const againstBaseline = (turn) => {
   }
   const legend = element("p", "label", "Difference: ");
   legend.append(element("ins", "", "with drafts only"), " ", element("del", "", "baseline only"));
-  return [...labelled("Baseline", box, ...rest(turn.baseline)), legend, both];
+  const note = element("p", "facts", "The baseline's text is recorded without special tokens.");
+  return [...labelled("Baseline", box, ...rest(turn.baseline)), legend, both, note];
 };
