@@ -122,6 +122,9 @@ def test_a_link_opens_the_answer_again(browser, report, drafter):
     with opened(browser, report, link=href) as page:
         assert (heading(page), page.locator("#viewer h3 + p").inner_text()) == (name, about)
         assert drafter in about
+        page.locator("#equality a").click()
+        page.wait_for_function("document.querySelector('#viewer h3').innerText === 'mt_bench 91'")
+        name = heading(page)
         page.evaluate("location.hash = '#/nothing/of/the/sort/0/1'")
         assert heading(page) == name
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from pandas import DataFrame, Series
@@ -184,7 +185,8 @@ def _differences(board: Leaderboard) -> list[list[str]]:
         names = board.lines.loc[turn["line"], ["task", "drafter"]]
         key = str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")
         excerpts = (text[start : start + _SNIPPET] for text in (record.answer, record.text))
-        rows.append([*names, *key, f"{turn['difference_position']:.0f}", *excerpts])
+        link = f"#/{_key(record, names['drafter'])}/{record.turn}"
+        rows.append([*names, *key, f"{turn['difference_position']:.0f}", *excerpts, link])
     return rows
 
 
@@ -205,6 +207,12 @@ def _chosen(board: Leaderboard) -> set[Any]:
     return chosen
 
 
+def _key(record: TurnRecord, drafter: str) -> str:
+    """What links call a conversation: the turns of a document by an arm of a run."""
+    parts = (record.run_id, record.task, record.doc_id, drafter, record.repeat)
+    return "/".join(quote(str(part), safe="!'()*", errors="replace") for part in parts)
+
+
 def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
     """A turn for the viewer; what is empty is left out."""
     counts, baseline = record.counts, record.baseline
@@ -212,6 +220,7 @@ def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
     copied = sum(drafted.num_accepted for source, drafted in drafts if source in COPIED)
     in_order = steps(record)
     fields = {
+        "key": _key(record, drafter),
         "task": record.task,
         "doc": record.doc_id,
         "turn": record.turn,

@@ -13,9 +13,8 @@
 
   const byKey = new Map();
   for (const turn of turns) {
-    const key = [turn.run, turn.task, turn.doc, turn.drafter, turn.repeat ?? 0].map(encodeURIComponent).join("/");
-    if (!byKey.has(key)) byKey.set(key, { key, turns: [] });
-    byKey.get(key).turns.push(turn);
+    if (!byKey.has(turn.key)) byKey.set(turn.key, { key: turn.key, turns: [] });
+    byKey.get(turn.key).turns.push(turn);
   }
   const conversations = [...byKey.values()];
   const sum = (each, name) => each.turns.reduce((total, turn) => total + (turn[name] || 0), 0);
