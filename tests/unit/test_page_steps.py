@@ -24,6 +24,14 @@ FIRST, SECOND, NONE = (10, 3), (10, 2), (0, 0)
         (((4, 0), (9, 9)), ((1, 9),), 2, ([(4, 0), (9, 9)], True)),
         # A draft model's tokens have no place in the row.
         ((FIRST, SECOND), (), 5, ([FIRST, SECOND, NONE, NONE, NONE], False)),
+        # Damaged rows.
+        (
+            (FIRST, SECOND),
+            ((10**9, 3), (5, -(10**9))),
+            5,
+            ([FIRST, SECOND, NONE, NONE, NONE], False),
+        ),
+        ((FIRST, SECOND), ((1, 3), (5, 2)), 10**9, None),
         ((FIRST, SECOND), (), None, None),
         ((), (), 10, None),
     ],

@@ -133,9 +133,9 @@ def _lines(board: Leaderboard) -> Cells:
     """The leaderboard's cells, what a reader looks for first: task, speed-up, identical."""
     headings, rows = forms.line_cells(board)
     first = [name for name in _FIRST_COLUMNS if name in headings]
-    apart = {"task", "model", "drafter", "score", *first}
+    moved = {"task", "model", "drafter", "score", *first}
     last = ["score"] if "score" in headings else []
-    order = [*first, *(name for name in headings if name not in apart), *last]
+    order = [*first, *(name for name in headings if name not in moved), *last]
     places = [headings.index(name) for name in order]
     arm = ["model", "drafter"] if board.lines["model"].nunique() > 1 else ["drafter"]
     named = zip(board.lines["task"], board.lines[arm].agg(", ".join, axis=1), rows, strict=True)

@@ -14,7 +14,7 @@ const stepCounts = (steps) => {
 };
 
 const timeLine = (turn) => {
-  if (!turn.steps) return [element("p", "facts", "Its steps are not recorded.")];
+  if (!turn.steps) return [element("p", "facts", "Its steps are not recorded, or too many to be drawn.")];
   const { drafted, accepted, rejected, attempts } = stepCounts(turn.steps);
   const text =
     `${turn.steps.length} steps, ${attempts} with a draft: ${drafted} tokens drafted, ` +
@@ -40,7 +40,9 @@ const timeLine = (turn) => {
   for (const [name, path] of Object.entries(columns)) image.append(drawing("path", { class: name, d: path }));
   const legend = element("p", "facts legend", `${text}. `);
   for (const [name, meaning] of [["own", "the model's own token"], ["accepted", "accepted"], ["rejected", "rejected"]]) {
-    legend.append(element("i", name), ` ${meaning} `);
+    const item = element("span");
+    item.append(element("i", name), ` ${meaning}`);
+    legend.append(item, " ");
   }
   const notes = turn.ordered
     ? []

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from copyspec_eval.records import TurnRecord
 
+_MOST_STEPS = 20_000  # more are too narrow to be drawn
+
 
 class Steps(NamedTuple):
     """Drafted and accepted tokens of each step, both 0 without a draft; and if all is in order."""
@@ -14,18 +16,18 @@ class Steps(NamedTuple):
 
 
 def steps(record: TurnRecord) -> Steps | None:
-    """The steps of an answer; None if nothing was drafted or the forwards are unknown.
+    """The steps of an answer; None if nothing was drafted, or if they are unknown or too many.
 
     A row has its drafts in order, and the place of accepted copies. Between two of these, steps
     with a rejected draft come first here, then those without a draft: their order is not recorded.
     """
     forwards = record.counts.num_forwards
-    if not record.attempts or forwards is None:
+    if not record.attempts or forwards is None or forwards > _MOST_STEPS:
         return None
     counts: list[tuple[int, int]] = []
     is_ordered = True
     for rejected, plain, accepted in _between_copies(record):
-        if plain < 0:
+        if not 0 <= plain <= forwards:
             break
         is_ordered &= not (rejected and plain)
         counts += [*rejected, *[(0, 0)] * plain, *accepted]
@@ -46,9 +48,10 @@ def _between_copies(
         if not accepted:
             rejected.append((drafted, 0))
             continue
-        start, length = next(spans, (-1, accepted, 0))[:2]
-        while length < accepted:  # a tree's copies, one after the other
-            length += next(spans, (0, accepted, 0))[1]
+        start, length, _ = next(spans, (-1, accepted, 0))
+        # A tree's copies, one after the other.
+        while length < accepted and (more := next(spans, None)):
+            length += more.length
         yield rejected, start - place - len(rejected), [(drafted, accepted)]
         place, rejected = start + accepted + 1, []
     rest = (record.counts.num_tokens or 0) - place
