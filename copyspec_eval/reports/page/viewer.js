@@ -136,9 +136,9 @@
     const link = element("a", "", each.name);
     link.href = `#/${each.key}/${each.turns[0].turn}`;
     link.tabIndex = -1;
-    const { length } = each.turns;
     const texts = [...(drafters.size > 1 ? [each.turns[0].drafter] : []), ...times(each.gain)];
-    texts.push(`${Math.round(100 * each.copied)} % copied`, `${length} ${length === 1 ? "turn" : "turns"}`);
+    texts.push(`${Math.round(100 * each.copied)} % copied`);
+    if (each.turns.length > 1) texts.push(`${each.turns.length} turns`);
     link.append(element("span", "facts", texts.join(" · ")));
     if (each.differs) link.append(element("span", "agreement diverged", each.turns.find(differs).agreement.replace("_", "-")));
     link.addEventListener("click", (event) => {
