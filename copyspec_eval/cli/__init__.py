@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "fastchat": "MT-Bench and MT-Redundant answers, as model_answer files",
         "evalplus": "HumanEval programs, as samples to evaluate",
         "turns": "counts, times and settings of every turn, as turns.parquet",
+        "tensorboard": "figures of every turn as curves, and settings, for TensorBoard",
     }.items():
         add = kinds.add_parser(name, help=what).add_argument
         add("run", **_RUN, help=_RUN_FOLDER)

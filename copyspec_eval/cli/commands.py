@@ -212,6 +212,8 @@ def export(arguments: argparse.Namespace) -> None:
     if arguments.format == "turns":
         written = [arguments.out / "turns.parquet"]
         journal.replace(written[0], read_turns([arguments.run]).to_parquet(index=False))
+    elif arguments.format == "tensorboard":
+        written = export.write_tensorboard(read_turns([arguments.run]), arguments.out)
     elif arguments.format == "evalplus":
         written = [export.write_evalplus(read_whole(arguments.run), arguments.out)]
     else:

@@ -79,6 +79,11 @@ def masked_as(step: Step) -> Iterator[None]:
         _current.reset(token)
 
 
+def row_starts() -> dict[int, int]:
+    """Where the tokens of each cache row begin in the current step."""
+    return {row: tokens.start for row, tokens in _current.get().parts}
+
+
 def make_mask(
     *, mask_function: Callable[..., Any], device: torch.device, **kwargs: Any
 ) -> torch.Tensor:

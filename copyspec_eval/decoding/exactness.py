@@ -13,8 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.announced import announced
-from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding import attention, kernels
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.forward import key_extent
 from copyspec_eval.decoding.given import Given, scripted_drafts
 from copyspec_eval.decoding.model_support import position_limit
 from copyspec_eval.decoding.prefix_cache import PrefixCache
@@ -29,13 +30,12 @@ _TEXT_TOKENS = 4096
 _USUAL_DRAFT = 15
 """Tokens of the longest draft at a fixed width, unless a longer one is needed."""
 
-_CONTEXTS, _CONTEXTS_FIXED = (48, 250), (48, 506)
-"""Tokens before those that are compared: few, or enough for a block of keys, of our attention or
-of torch's, to end among them."""
 _COUNT = 8
-"""Tokens that are compared where steps have any width."""
-_WIDTHS = (2, 5, _COUNT)
-"""Of the steps in which they are read again."""
+"""Tokens that are compared with one-token steps where steps have any width."""
+_EARLY, _EARLY_FIXED = 4, 2
+"""Tokens by which steps that are compared with plain ones stop before a block of keys ends."""
+_SHIFT = 3
+"""Places by which all tokens of a step are moved, where steps have any width."""
 _NO_MODULE = "none of its modules alone"
 
 
@@ -99,61 +99,110 @@ def mismatches(
 ) -> Iterator[Mismatch]:
     """Decode a real text in several ways and compare the logits bit for bit with plain decoding's.
 
-    The same tokens are read in steps of other widths (at a fixed width, at other places in the
-    step), in a prefill, with the largest embeddings after them and in other rows, in the widest
-    step with its masked keys, and in a batch in rows of equal and of different widths.
+    The same tokens are read in steps of other widths, at every place of a step and in every row of
+    the batch, in a prefill, with the largest embeddings after them and in other rows, in steps that
+    end before, at and after the end of a block of keys, and, at last, once more in the same way.
     """
-    # At a fixed width, every place of a step.
-    count = mode.width or _COUNT
-    # Wide enough for every reading, however short the drafts.
-    widest = mode.width or 1 + max(longest, count)
+    # The widest is wide enough for every reading, however short the drafts.
+    widest = mode.width or 1 + max(longest, _COUNT)
+    count, room = _COUNT, _COUNT + _EARLY + widest
+    before = _COUNT + _EARLY
+    boundaries = (64, 256)
+    if mode.width:
+        count, room, before = widest // 2, 3 * widest, 2 * widest + _EARLY_FIXED
+        boundaries = key_extent(before + 1), 512
     limit = position_limit(model)
-    for context in _CONTEXTS_FIXED if mode.width else _CONTEXTS:
-        if context + count + widest > limit:
-            if context != _CONTEXTS[0]:
+    # Blocks of keys of our attention or of torch's end there.
+    for boundary in boundaries:
+        context = boundary - before
+        if context + room + widest > limit:
+            if boundary != boundaries[0]:
                 continue
             context = 1
-        text = _Text(model, token_ids, mode, batch_size, context, count + widest)
-        plain = [[(0, 0)] * count]
-        wanted = text.read(plain)
-        for name, rows in _readings(mode, count, widest, batch_size):
-            logits = text.read(rows)[: len(wanted)]
-            if not torch.equal(logits, wanted[: len(logits)]):
-                both = (_states(model, partial(text.read, each)) for each in (plain, rows))
-                yield Mismatch(f"{name}, after {context} tokens", _first_module(*both))
-        if not mode.width and not torch.equal(text.read_at_once(count), wanted[-1:]):
+        text = _Text(model, token_ids, mode, batch_size, context, room)
+        reference = plain = _Reading("when read again", [[(0, 0)] * count])
+        [wanted] = text.read(plain)
+        for reading in _readings(mode, widest, batch_size):
+            answers = text.read(reading)
+            row = next((row for row, each in enumerate(answers) if _differ(each, wanted)), None)
+            if row is not None:
+                name = f"in row {row} of the batch" if row else reading.name
+                compared = (reference, 0), (reading, row)
+                # Bits that change from run to run can differ in any reading.
+                if _differ(text.read(reference)[0], wanted):
+                    name, compared = plain.name, ((reference, 0), (reference, 0))
+                module = _first_module(*(text.states(*each) for each in compared))
+                yield Mismatch(f"{name}, after {context} tokens", module)
+            elif len(answers[0]) > len(wanted):
+                # It has shown to be right as far as the reference goes.
+                reference, wanted = reading, answers[0]
+        if not mode.width and not torch.equal(text.read_at_once(count), wanted[count - 1][None]):
             yield Mismatch(f"in a prefill, after {context} tokens", _NO_MODULE)
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    count = min(len(one), len(other))
+    return not torch.equal(one[:count], other[:count])
 
 
 _Steps = Sequence[tuple[int, int]]
 """How many right draft tokens each step of a row has, and how many wrong ones after them."""
 
 
-def _readings(
-    mode: ExactMode, count: int, widest: int, batch_size: int
-) -> Iterator[tuple[str, list[_Steps]]]:
-    """Ways to read `count` tokens of the first row, with their names: the steps of rows in use."""
-    half = count // 2
+class _Reading(NamedTuple):
+    """A way to read a text: the steps of each row in use.
+
+    All rows hold the text; if `is_loud`, only the first does, and the others the largest embedding.
+    """
+
+    name: str
+    rows: Sequence[_Steps]
+    is_loud: bool = False
+
+
+def _readings(mode: ExactMode, widest: int, batch_size: int) -> Iterator[_Reading]:
     if mode.width:
-        for width in (2, 5, count):
-            yield f"at {width} places of the step", [[(width - 1, 0)] * -(-half // width)]
-        yield "with other tokens after them", [[(half - 1, half)]]
+        yield from _fixed_readings(widest, batch_size)
     else:
-        for width in _WIDTHS:
-            yield f"in steps of {width}", [[(width - 1, 0)] * -(-count // width)]
-        yield "with more masked keys", [[(half - 1, 0), (half - 1, widest - half)]]
-    if batch_size > 1 and mode.width:
-        yield "beside other rows", [[(half - 1, 0)]] * 2
-    elif batch_size > 1:
-        yield "beside other rows", [[(0, 0), (0, 0), (half - 1, 0)]] * batch_size
+        yield from _invariant_readings(widest, batch_size)
+    yield _Reading("when read again", [[(0, 0)] * 2])
+
+
+def _fixed_readings(width: int, batch_size: int) -> Iterator[_Reading]:
+    """In each of the first ones a single thing differs from plain decoding, which is its name."""
+    half, whole = width // 2, (width - 1, 0)
+    if batch_size > 1:
+        yield _Reading("beside other rows", [[(0, 0)] * 2] * 2, is_loud=True)
+    yield _Reading("with other tokens after them", [[(half - 1, half)]])
+    yield _Reading("at other places of the step", [[whole] * 2] * batch_size)
+    early: _Steps = [(_EARLY_FIXED - 1, 0), whole]
+    yield _Reading("at other places of the step", [early])
+    yield _Reading("where a block of keys ends with the step", [[*early, whole]])
+    yield _Reading("where a block of keys ends in the step", [[(half - 1, 0), whole, whole]])
+
+
+def _invariant_readings(widest: int, batch_size: int) -> Iterator[_Reading]:
+    half = _COUNT // 2
+    for width in (2, 5):
+        yield _Reading(f"in steps of {width}", [[(width - 1, 0)] * 2])
+    yield _Reading("with more masked keys", [[(half - 1, widest - half)]])
+    yield _Reading(f"in a step of {widest}", [[(widest - 1, 0)]])
+    yield _Reading("at other places of the step", [[(_SHIFT - 1, 0), (widest - 1, 0)]])
+    at_the_end = [(_EARLY - 1, 0), (_COUNT - 1, 0)]
+    yield _Reading("where a block of keys ends with the step", [at_the_end])
+    if batch_size > 1:
+        rows: list[_Steps] = [[(0, 0), (half - 1, 0)]] * batch_size
+        yield _Reading("beside other rows", rows, is_loud=True)
+        yield _Reading("in other rows", [[(_COUNT - 1, 0)]] * batch_size)
         unlike = [3, *[1, 9, 2] * batch_size][:batch_size]
-        yield "beside rows of other widths", [[(0, 0), (width - 1, 0)] for width in unlike]
+        rows = [[(0, 0), (width - 1, 0)] for width in unlike]
+        yield _Reading("beside rows of other widths", rows)
 
 
 class _Text:
-    """A text in the first row of an engine, continued from a context that all rows share.
+    """A text in an engine, continued from a context that all rows share.
 
-    The other rows and wrong draft tokens hold the largest embedding, the least alike to anything.
+    Wrong draft tokens are the largest embedding, the least alike to anything.
     """
 
     def __init__(
@@ -170,32 +219,42 @@ class _Text:
         self._loud_ids = [_largest_embedding(model)] * room
         # The prefill is the first step, except at a fixed width, where it has no draft.
         self._in_prompt = 0 if mode.width else 1
+        self._model = model
         self._engine = Engine(
             model,
             NoDrafter,
             num_draft_tokens=room,
             exact=mode,
             batch_size=batch_size,
-            # The context is read once, except for as many tokens as a step has.
-            prefix_cache=PrefixCache(math.inf, max(1, context - (mode.width or 0))),
+            # The context is read once, except for about as many tokens as a step has.
+            prefix_cache=PrefixCache(math.inf, max(1, context // 2, context - (mode.width or 0))),
         )
-        self.read([[(0, 0)]])
+        self.read(_Reading("", [[(0, 0)]]))
 
     def read(
-        self, rows: Sequence[_Steps], on_commit: Callable[[list[int]], None] = lambda ids: None
-    ) -> torch.Tensor:
-        """Logits after the first row's tokens from the context on, `[tokens, vocabulary]`."""
+        self,
+        reading: _Reading,
+        on_commit: Callable[[list[int]], None] = lambda ids: None,
+        watched: int = 0,
+    ) -> list[torch.Tensor]:
+        """Logits `[tokens, vocabulary]` after the tokens from the context on, of the text's rows.
+
+        `on_commit` is called for the row `watched`.
+        """
         given = []
-        for row, steps in enumerate(rows):
-            ids = self._loud_ids if row else self._next_ids
+        for row, steps in enumerate(reading.rows):
+            ids = self._loud_ids if row and reading.is_loud else self._next_ids
             prompt_ids = [*self._context_ids, *ids[: self._in_prompt]]
             answer_ids, start = ids[self._in_prompt :], 1 - self._in_prompt
             end = start + sum(1 + num_right for num_right, _ in steps)
             drafts = scripted_drafts(answer_ids, steps, self._loud_ids, start)
             given.append(Given(prompt_ids, answer_ids[:end], drafts, len(answer_ids)))
-        given[0].on_commit = on_commit
+        given[watched].on_commit = on_commit
         self._engine.generate(given)
-        return torch.stack([*given[0].logits])
+        return [torch.stack([*row.logits]) for row in given[: 1 if reading.is_loud else None]]
+
+    def states(self, reading: _Reading, row: int) -> "_States":
+        return _states(self._model, partial(self.read, reading, watched=row), row)
 
     def read_at_once(self, count: int) -> torch.Tensor:
         """Logits after `count` tokens from the context on, which a prefill reads."""
@@ -205,17 +264,18 @@ class _Text:
 
 
 _States = dict[tuple[str, bool], torch.Tensor]
-"""Tensors of the first row, `[tokens, …]`, by module and whether they go in; without modules for
-which it is unclear what is the first row's."""
+"""Tensors of a row, `[tokens, …]`, by module and whether they go in; without modules for which it
+is unclear what is that row's."""
 
 
 def _states(
-    model: PreTrainedModel, read: Callable[[Callable[[list[int]], None]], object]
+    model: PreTrainedModel, read: Callable[[Callable[[list[int]], None]], object], row: int
 ) -> _States:
-    """What goes into modules and comes out of them while the first row's tokens are read."""
+    """What goes into modules and comes out of them while the tokens of `row` are read."""
     states: dict[tuple[str, bool], list[torch.Tensor]] = {}
     unclear: set[tuple[str, bool]] = set()
     latest: dict[tuple[str, bool], list[torch.Tensor]] = {}
+    starts: dict[int, int] = {}
 
     def note(place: tuple[str, bool], values: Any) -> None:
         value = values[0] if isinstance(values, tuple) and values else values
@@ -225,6 +285,8 @@ def _states(
     def before(name: str, module: Any, given: Any) -> None:
         if not name:
             latest.clear()  # a forward begins
+            starts.clear()
+            starts.update(attention.row_starts())
         note((name, True), given)
 
     def behind(name: str, module: Any, given: Any, output: Any) -> None:
@@ -232,10 +294,11 @@ def _states(
 
     def take(token_ids: list[int]) -> None:
         for place, values in latest.items():
-            row = values[0][0] if values[0].dim() > 2 else values[0]
-            if len(values) > 1 or row.dim() != 2 or len(row) < len(token_ids):
+            tokens = values[0][0] if values[0].dim() > 2 else values[0]
+            end = starts[row] + len(token_ids)
+            if len(values) > 1 or tokens.dim() != 2 or len(tokens) < end:
                 unclear.add(place)
-            states.setdefault(place, []).append(row[: len(token_ids)].clone())
+            states.setdefault(place, []).append(tokens[starts[row] : end].clone())
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():

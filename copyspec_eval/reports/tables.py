@@ -80,15 +80,18 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return terminal(headers, [[str(cell).translate(_ESCAPES) for cell in row] for row in rows])
 
 
-def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """The same, nothing escaped; columns of numbers are aligned right. Nothing without rows."""
+def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]], form: str = "pipe") -> str:
+    """The same, nothing escaped; columns of numbers are aligned right. Nothing without rows.
+
+    `form` is a name of tabulate's; "simple" needs the least room.
+    """
     if not rows:
         return ""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     columns = zip(*texts, strict=True)
     numeric = [all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in columns]
     align = ["right" if right else "left" for right in numeric]
-    table = tabulate(texts, headers, "pipe", disable_numparse=True, colalign=align)
+    table = tabulate(texts, headers, form, disable_numparse=True, colalign=align)
     return f"{table}\n"
 
 
@@ -98,13 +101,12 @@ def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object
 
 
 _REPLAYED = ("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token")
-_RUN_COLUMNS = [
-    *map(text_column, ("task", "turn", "drafter")),
-    Column("answers", lambda row: row["turns"]),
+FIRST_FIGURES = [
     metric_column("tokens_per_second", ".0f"),
-    *map(interval_column, ("speedup_ended", "speedup")),
+    interval_column("speedup_ended"),
     *metric_columns(".0%", "earlier_share", "identical"),
 ]
+"""What a terminal shows of a run: with task and turn, it fits into 80 columns."""
 
 
 def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
@@ -123,7 +125,8 @@ def run_table(rows: Sequence[TurnRecord]) -> str:
     figures = figures_by(turns.frame(rows), ["task", "turn", "drafter"]).reset_index()
     if figures["drafter"].nunique() == 1:
         figures["drafter"] = ""
-    return terminal(*cells(_RUN_COLUMNS, figures))
+    columns = [*map(text_column, ("task", "turn", "drafter")), *FIRST_FIGURES]
+    return terminal(*cells(columns, figures), "simple")
 
 
 class Gain(NamedTuple):
