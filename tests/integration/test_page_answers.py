@@ -122,6 +122,8 @@ def test_a_link_opens_the_answer_again(browser, report, drafter):
     with opened(browser, report, link=href) as page:
         assert (heading(page), page.locator("#viewer h3 + p").inner_text()) == (name, about)
         assert drafter in about
+        box = page.locator("#viewer h4").last.bounding_box()
+        assert 0 < box["y"] < 900, "the page is at the answer"
         page.locator("#equality a").click()
         page.wait_for_function("document.querySelector('#viewer h3').innerText === 'mt_bench 91'")
         name = heading(page)
