@@ -22,7 +22,7 @@ class RecordedRun:
     """The runs into one folder, or the run whose shards are in several folders."""
 
     folder: Path  # that of the first shard
-    records: list[TurnRecord]  # each answer once, without token ids and spans, in order
+    records: list[TurnRecord]  # each answer once, without token ids, in order
     manifests: dict[str, RunManifest]
     scores: RunScores  # this and the following two as in `Results`
     documents: dict[str, int]
@@ -48,9 +48,7 @@ def read_recorded(folder: Path) -> RecordedRun:
             # What reports read: of 25,000 turns, token ids alone would take most of a gigabyte.
             baseline = replace(row.baseline, token_ids=()) if row.baseline else None
             attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
-            rows.append(
-                replace(row, token_ids=None, spans=(), attempts=attempts, baseline=baseline)
-            )
+            rows.append(replace(row, token_ids=None, attempts=attempts, baseline=baseline))
     if not files:
         notes.append(f"{folder}: no turns.jsonl, so there are no answers")
     manifests = read_manifests(folder, notes)
