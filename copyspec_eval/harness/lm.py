@@ -33,6 +33,7 @@ from copyspec_eval.types import Generation
 
 _AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
 _USUAL_DRAFT = 15  # tokens; few drafts are longer
+_NOT_OURS = ("self", "pretrained", "kwargs")  # of the constructor; lm-eval's are recorded by it
 
 
 @register_model("copyspec")
@@ -64,6 +65,8 @@ class CopySpecLM(HFLM):
         prefix_cache: int | str = "2GB",
         **kwargs: Any,
     ) -> None:
+        # Whatever is declared here is recorded, in `_spec`: nothing has to be remembered there.
+        self._settings = {name: value for name, value in locals().items() if name not in _NOT_OURS}
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
@@ -247,15 +250,16 @@ class CopySpecLM(HFLM):
     def _spec(self, session: Session, arm: Arm, asked: list[Asked], batch_size: int) -> RunSpec:
         mode = session.mode(batch_size)
         is_ours = session.cache == "copyspec" and kernels.serve(self.model)
-        settings = asdict(arm.options) | {
+        settings = self._settings | asdict(arm.options)
+        settings |= {
             "num_draft_tokens": longest_draft(arm.options),
             "steps": mode.name if mode else "any",
-            "exact": self._exact,
             "paired": self._paired,
             "prefix_cache": self._prefix_bytes,
             "cache": session.cache,
             "kernels": "copyspec" if is_ours else "torch",
         }
+        del settings["arms"]  # as it was given; a single arm is in the drafting options
         if len(self._options) > 1:
             settings["arms"] = [each.label for each in self._options]
         if self._store_paths:
