@@ -27,6 +27,7 @@ from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
+from copyspec_eval.session.loading import loading
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
 from copyspec_eval.types import Generation
@@ -101,7 +102,7 @@ class CopySpecLM(HFLM):
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
         # lm-eval's default is "cuda", whether there is such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        with options.loading("pretrained", pretrained, "check its files and the model arguments"):
+        with loading("pretrained", pretrained, "check its files and the model arguments"):
             super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
@@ -110,7 +111,7 @@ class CopySpecLM(HFLM):
 
     def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **kwargs: Any) -> None:
         named = getattr(tokenizer or pretrained, "name_or_path", tokenizer or pretrained)
-        with options.loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
+        with loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
             super()._create_tokenizer(pretrained, tokenizer, **kwargs)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
