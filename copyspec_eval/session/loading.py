@@ -9,6 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from copyspec_eval.errors import CopySpecError, ModelError
 from copyspec_eval.paths import model_path
 
+_LONGEST_LINE = 200  # characters of an error of a library
+
 
 @contextmanager
 def loading(option: str, value: object, remedy: str) -> Iterator[None]:
@@ -23,8 +25,10 @@ def loading(option: str, value: object, remedy: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
+    """The error's first line; of a long one, as torch's can be, the first sentence."""
     text = str(error).strip() or type(error).__name__
-    return " ".join(text.splitlines()[0].split())
+    line = " ".join(text.splitlines()[0].split())
+    return line if len(line) <= _LONGEST_LINE else line.partition(". ")[0][:_LONGEST_LINE]
 
 
 def load_model(name: str) -> PreTrainedModel:

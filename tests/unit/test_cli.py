@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from recorded_runs import recorded_run
 
-from copyspec_eval import cli
+from copyspec_eval import cli, provenance
 from copyspec_eval.cli import main
 from copyspec_eval.cli.commands import all_actions
 from copyspec_eval.decoding import kernels
@@ -72,6 +72,7 @@ def test_a_report_opens_the_page_that_it_wrote(
     opened: list[str] = []
 
     def browse(address: str) -> bool:
+        assert address.startswith("file://")
         opened.append(Path(address.removeprefix("file://")).read_text("utf-8")[:15])
         return has_browser
 
@@ -92,21 +93,27 @@ def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str]]:
     return code, {line.partition("  ")[0]: line.partition("  ")[2].strip() for line in lines}
 
 
-def test_the_doctor_says_what_is_here_and_what_is_missing(capsys, monkeypatch):
+@pytest.mark.parametrize("accelerators", [[], ["a GPU"]])
+def test_the_doctor_says_what_is_here_and_what_is_missing(accelerators, capsys, monkeypatch):
+    machine = provenance.hardware() | {"accelerators": accelerators}
+    monkeypatch.setattr(provenance, "hardware", lambda: machine)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     missing = {"shtab": None}
     monkeypatch.setattr("copyspec_eval.cli.doctor.find_spec", lambda name: missing.get(name, 1))
     code, lines = examined(capsys)
     assert code == 0
     assert lines["python"] == sys.version.split()[0]
     assert {"copyspec-eval", "torch", "transformers", "lm-eval", "processor"} <= lines.keys()
-    expected = "invariant" if kernels.is_available() else "fixed width"
-    assert lines["exact mode"].startswith(expected)
+    is_ours = kernels.is_available() and not accelerators
+    assert lines["exact mode"].startswith("invariant" if is_ours else "fixed width")
+    assert lines["devices"].startswith("a GPU" if accelerators else "no accelerator")
     assert lines["not installed"].endswith("pip install 'copyspec-eval[completion]'")
 
 
 def test_the_doctor_without_a_compiler_or_a_sandbox(capsys, monkeypatch):
     kernels.is_available.cache_clear()
     monkeypatch.setattr(library, "compiler", lambda: None)
+    monkeypatch.setattr("copyspec_eval.cli.doctor._accelerators", list)
     monkeypatch.setenv("COPYSPEC_SANDBOX", "nothing")
     code, lines = examined(capsys)
     kernels.is_available.cache_clear()
