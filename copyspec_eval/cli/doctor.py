@@ -1,5 +1,7 @@
 """What this machine and environment offer: a few seconds, without a model."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -86,6 +88,14 @@ def _exact_mode() -> str:
     return "invariant in bfloat16 and float32, by our kernels; fixed width in float16"
 
 
+def _hook() -> str:
+    if os.environ.get("COPYSPEC_EVAL_AUTOLOAD") == "0":
+        return "off, by COPYSPEC_EVAL_AUTOLOAD=0; use copyspec-eval run"
+    if "_copyspec_eval_autoload" not in sys.modules:
+        return "not installed, so lm_eval does not find our models; use copyspec-eval run"
+    return "on: lm_eval finds our models and tasks"
+
+
 def _sandbox() -> str:
     from copyspec_eval.sandbox import programs
 
@@ -97,5 +107,6 @@ _LOOKS: dict[str, Callable[[], str]] = {
     "devices": _devices,
     "kernels": _kernels,
     "exact mode": _exact_mode,
+    "start-up hook": _hook,
     "sandbox": _sandbox,
 }

@@ -115,10 +115,12 @@ def test_the_doctor_without_a_compiler_or_a_sandbox(capsys, monkeypatch):
     monkeypatch.setattr(library, "compiler", lambda: None)
     monkeypatch.setattr("copyspec_eval.cli.doctor._accelerators", list)
     monkeypatch.setenv("COPYSPEC_SANDBOX", "nothing")
+    monkeypatch.setenv("COPYSPEC_EVAL_AUTOLOAD", "0")
     code, lines = examined(capsys)
     kernels.is_available.cache_clear()
     assert code == 0, "slower, and some tasks refuse, but runs work"
     assert "install g++" in lines["kernels"]
+    assert lines["start-up hook"].endswith("use copyspec-eval run")
     assert lines["exact mode"].startswith("fixed width")
     assert lines["sandbox"].startswith("unknown COPYSPEC_SANDBOX 'nothing'")
 
