@@ -90,7 +90,7 @@ class Answer:
         GitHub removes all styles, so elements alone have to tell copied text and lines.
         """
         return (
-            f'<pre style="white-space:pre-wrap">{"".join(self._pieces())}</pre>'
+            f'<div style="white-space:pre-wrap">{"".join(self._pieces())}</div>'
             f'<div style="opacity:.7;font-size:85%">{self._figures()}</div>'
         )
 
@@ -103,7 +103,7 @@ class Answer:
 
     def _pieces(self) -> Iterator[str]:
         for piece, *source in segments(self.whole_text, self.span_characters):
-            text = html.escape(piece)
+            text = html.escape(piece).replace("\n", "<br>")
             if source:
                 title = html.escape(self._source_text(*source), quote=True)
                 text = f'<b style="font-weight:inherit">{text}</b>'

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval.api.generation import Answer, Prompt, generate, model_and_tokenizer
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import OptionError, RequestError
 
 _PARTIAL = "\ufffd"
 """What tokens decode to that are not a whole character yet."""
@@ -45,6 +45,8 @@ def stream(
     """
     if "streamer" in options:
         raise OptionError("stream yields the text itself; leave streamer out")
+    if prompt is None:
+        raise RequestError("there is no prompt; pass prompt=TEXT or a conversation")
     model, tokenizer = model_and_tokenizer(model, tokenizer)
     reader = _Reader()
     given = options | {"stop": stop, "streamer": reader}

@@ -113,8 +113,8 @@ def test_it_shows_itself_with_marks(ask: Any) -> None:
     assert "copied from" in shown
     assert "<b>" not in shown
     assert f"40 tokens in {answer.counts.num_forwards} forwards" in shown
-    plain = replace(answer, text="a & b", whole_text="a & b", spans=(), span_characters=())
-    assert "a &amp; b" in plain._repr_html_()
+    plain = replace(answer, whole_text="a & b\nc", spans=(), span_characters=())
+    assert "a &amp; b<br>c" in plain._repr_html_()
 
 
 def test_its_repr_is_a_line_of_text_and_figures(ask: Any) -> None:

@@ -10,7 +10,7 @@ from byte_model import loaded
 
 from copyspec_eval import Answer, generate, stream
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import OptionError, RequestError
 
 TEXT = "to be or not to be, that is the question: to be or not to"
 
@@ -88,6 +88,8 @@ def test_errors_reach_the_caller(given: tuple[Any, Any], monkeypatch: Any) -> No
     ):
         with pytest.raises(OptionError, match=message):
             next(stream(*given, TEXT, **options))
+    with pytest.raises(RequestError, match="there is no prompt; pass prompt="):
+        next(stream("no/such"))
     with pytest.raises(OptionError, match="is for one prompt, not 2"):
         next(stream(*given, [TEXT, TEXT]))  # type: ignore[list-item]
 
