@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval.api.generation import Answer, Prompt, generate, model_and_tokenizer
+from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.errors import OptionError, RequestError
 
 _PARTIAL = "\ufffd"
@@ -48,7 +49,9 @@ def stream(
     if prompt is None:
         raise RequestError("there is no prompt; pass prompt=TEXT or a conversation")
     model, tokenizer = model_and_tokenizer(model, tokenizer)
-    reader = _Reader()
+    # If this thread is generating with the model, the other one would wait for it for ever.
+    with one_at_a_time(model):
+        reader = _Reader()
     given = options | {"stop": stop, "streamer": reader}
     thread = threading.Thread(target=reader.run, args=(model, tokenizer, prompt, given))
     thread.start()

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +104,12 @@ def test_errors_reach_the_caller(given: tuple[Any, Any], monkeypatch: Any) -> No
         list(pieces)
     monkeypatch.undo()
     assert generate(*given, TEXT, max_new_tokens=4), "the model is free again"
+
+
+def test_a_streamer_cannot_stream_from_its_own_model(given: tuple[Any, Any]) -> None:
+    within = SimpleNamespace(put=lambda token_ids: next(stream(*given, TEXT)), end=lambda: None)
+    with pytest.raises(RequestError, match="generating already, in this thread"):
+        generate(*given, TEXT, max_new_tokens=9, streamer=within)
 
 
 def test_another_thread_may_read_on(given: tuple[Any, Any]) -> None:
