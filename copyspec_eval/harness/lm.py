@@ -27,6 +27,7 @@ from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
+from copyspec_eval.session.loading import loading
 from copyspec_eval.session.session import Arm, Session
 from copyspec_eval.session.settings import (
     check_bool,
@@ -39,6 +40,7 @@ from copyspec_eval.types import Generation
 
 _AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
 _USUAL_DRAFT = 15  # tokens; few drafts are longer
+_NOT_OURS = ("self", "pretrained", "kwargs")  # of the constructor; lm-eval's are recorded by it
 
 
 @register_model("copyspec")
@@ -72,6 +74,8 @@ class CopySpecLM(HFLM):
         prefix_cache: int | str = "2GB",
         **kwargs: Any,
     ) -> None:
+        # Whatever is declared here is recorded, in `_spec`: nothing has to be remembered there.
+        self._settings = {name: value for name, value in locals().items() if name not in _NOT_OURS}
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
@@ -107,7 +111,7 @@ class CopySpecLM(HFLM):
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
         # lm-eval's default is "cuda", whether there is such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        with options.loading("pretrained", pretrained, "check its files and the model arguments"):
+        with loading("pretrained", pretrained, "check its files and the model arguments"):
             super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
@@ -116,7 +120,7 @@ class CopySpecLM(HFLM):
 
     def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **kwargs: Any) -> None:
         named = getattr(tokenizer or pretrained, "name_or_path", tokenizer or pretrained)
-        with options.loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
+        with loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
             super()._create_tokenizer(pretrained, tokenizer, **kwargs)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -257,15 +261,16 @@ class CopySpecLM(HFLM):
     def _spec(self, session: Session, arm: Arm, asked: list[Asked], batch_size: int) -> RunSpec:
         mode = session.mode(batch_size)
         is_ours = session.cache == "copyspec" and kernels.serve(self.model)
-        settings = asdict(arm.options) | {
+        settings = self._settings | asdict(arm.options)
+        settings |= {
             "num_draft_tokens": longest_draft(arm.options),
             "steps": mode.name if mode else "any",
-            "exact": self._exact,
             "paired": self._paired,
             "prefix_cache": self._prefix_bytes,
             "cache": session.cache,
             "kernels": "copyspec" if is_ours else "torch",
         }
+        del settings["arms"]  # as it was given; a single arm is in the drafting options
         if len(self._options) > 1:
             settings["arms"] = [each.label for each in self._options]
         if self._store_paths:

@@ -70,7 +70,7 @@ def _key(row: TurnRecord) -> tuple[Any, ...]:
 
 def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in `folders` or below them, each once, and shards of one run as that run."""
-    runs = [read_recorded(folder) for each in folders for folder in _run_folders(each)]
+    runs = [read_recorded(folder) for each in folders for folder in run_folders(each)]
     groups: list[list[RecordedRun]] = []
     for run in {run.folder.resolve(): run for run in runs}.values():
         group = next((group for group in groups if _are_shards([*group, run])), None)
@@ -81,8 +81,10 @@ def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     return [_merged(group) if len(group) > 1 else group[0] for group in groups]
 
 
-def _run_folders(folder: Path) -> list[Path]:
-    """The folder, if it is that of a run; else the folders of runs below it."""
+def run_folders(folder: Path) -> list[Path]:
+    """The folder, if it is that of a run; else the folders of runs below it, or a DataError."""
+    if folder.is_file():
+        raise DataError(f"{folder}: a file, not a run of copyspec; pass its --output_path")
     if not folder.is_dir() or any(any(folder.glob(pattern)) for pattern in _RUN_FILES):
         return [folder]
     if below := sorted({path.parent for path in folder.rglob(_RUN_FILES[0])}):
