@@ -61,6 +61,12 @@ class RowCache(Cache):
         return keys[:, :, : self._extent], values[:, :, : self._extent]
 
     @torch.inference_mode()
+    def clear(self) -> None:
+        """Zeros in place: what a request leaves behind cannot reach the next one."""
+        for tensor in self._tensors.values():
+            tensor.zero_()
+
+    @torch.inference_mode()
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
         """Move a row's positions `sources` to `target …`, in their order."""
         device = next(iter(self._tensors.values())).device

@@ -33,7 +33,7 @@ class FixedSteps:
 
     From one step to the next only the contents of two buffers change, the tokens and their places,
     so that a compiled step can be captured as a CUDA graph. The cache stays for the next requests,
-    since a graph knows its address; what they do not overwrite is masked.
+    since a graph knows its address.
     """
 
     def __init__(self, device: torch.device, num_rows: int, mode: ExactMode) -> None:
@@ -55,9 +55,14 @@ class FixedSteps:
         return max(_FEWEST_KEYS, 1 << (length - 1).bit_length())
 
     def reserve(self, capacity: int) -> RowCache:
-        """The cache of the next requests, with room for `capacity` tokens in each row."""
-        if self._module.cache.capacity < capacity:
+        """The empty cache of the next requests, with room for `capacity` tokens in each row."""
+        if self.cache.capacity < capacity:
             self._module.cache = RowCache(self._num_rows, capacity)
+        self.cache.clear()
+        return self.cache
+
+    @property
+    def cache(self) -> RowCache:
         return self._module.cache
 
     def read(self, model: PreTrainedModel, parts: Sequence[Part], extent: int) -> torch.Tensor:
