@@ -17,6 +17,7 @@ _EXTRAS = {
     "humaneval": ("evalplus", "the tests of HumanEval and MBPP"),
     "judge": ("fastchat", "judges"),
     "similarity": ("gensim", "the paper's table similarity"),
+    "tensorboard": ("tensorboard", "export tensorboard"),
     "vllm": ("vllm", "--model copyspec-vllm"),
 }
 """A module of each optional extra, and what it is for."""

@@ -1,4 +1,4 @@
-"""`hub/`, as transformers loads it from the Hub or from a folder."""
+"""`docs/hub/`, as transformers loads it from the Hub or from a folder."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from byte_model import loaded
 import copyspec_eval
 from copyspec_eval.errors import RequestError
 
-FOLDER = Path(__file__).resolve().parents[2] / "hub"
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "hub"
 GIVEN = {"max_new_tokens": 30, "custom_generate": str(FOLDER), "trust_remote_code": True}
 
 
