@@ -34,6 +34,8 @@ EXTRA = 0.3
 """Requests beyond the answers themselves, as a share of these; and at least `_LEAST`."""
 _LEAST = 4
 _SOUND = ("identical", "near_tie", "not_comparable", "missing")
+_NEEDS_NOISE = ("divergence", "unknown", "stop")
+"""Verdicts that a better reading, or more noise, can change."""
 
 
 @dataclass(slots=True)
@@ -170,7 +172,8 @@ class Asking:
         if "a" in live:
             left -= self._measure_noise(part)
             left -= self._read_again(part)
-        for letter in reversed(live):
+        # B is the one in doubt, unless A was already seen to differ from itself.
+        for letter in live if self._is_unsteady else reversed(live):
             left -= self._ask_again(letter, left)
         if len(live) == 2:
             self._time(left // 2)
@@ -192,14 +195,19 @@ class Asking:
                     pair.verdict = Verdict("unstable", position, gap, noise, reason)
 
     @property
+    def _is_unsteady(self) -> bool:
+        return any(pair.verdict.kind == "unstable" for pair in self.pairs)
+
+    @property
     def unexplained(self) -> list[Pair]:
         return [pair for pair in self.pairs if pair.verdict.kind not in _SOUND]
 
     def _measure_noise(self, most: int) -> int:
         """Ask A answers again, at another level and in another order, half without its cache."""
         listed = [pair for pair in self.pairs if pair.a and pair.a.tokens]
-        chosen = self._random.sample(listed, min(most, len(listed)))
-        chosen.sort(key=lambda pair: pair.verdict.kind == "identical")
+        self._random.shuffle(listed)
+        listed.sort(key=lambda pair: pair.verdict.kind in _SOUND)  # the others first
+        chosen = listed[:most]
         for cold in (True, False):
             part = chosen[cold::2]
             jobs = [(pair.question, self._other(pair)) for pair in part]
@@ -225,7 +233,11 @@ class Asking:
 
     def _read_again(self, most: int) -> int:
         """Ask A for the token after the common prefix, which it reads at once this time."""
-        listed = [pair for pair in self.unexplained if pair.a and pair.a.tokens]
+        listed = [
+            pair
+            for pair in self.unexplained
+            if pair.a and pair.a.tokens and pair.verdict.kind in _NEEDS_NOISE
+        ]
         self._random.shuffle(listed)
         for pair in listed[:most]:
             assert pair.a is not None
@@ -257,7 +269,11 @@ class Asking:
         return self._rows[place].reply.tokens
 
     def _ask_again(self, letter: Letter, most: int) -> int:
-        chosen = [pair for pair in self.unexplained if not pair.again[letter]][: max(0, most)]
+        chosen = [
+            pair
+            for pair in self.unexplained
+            if not pair.again[letter] and pair.verdict.kind != "unstable"
+        ][:most]
         self._random.shuffle(chosen)
         jobs = [(pair.question, self._other(pair)) for pair in chosen]
         for pair, reply in zip(chosen, self._ask(letter, "again", jobs), strict=True):

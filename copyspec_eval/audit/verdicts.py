@@ -32,6 +32,9 @@ LIKELY = 3e-4
 """Probability from which a token is likely: the smallest cutoff suggested for epsilon sampling
 (arXiv 2210.15191; `epsilon_cutoff` in transformers' GenerationConfig)."""
 
+_FRAGMENT = re.compile("\N{REPLACEMENT CHARACTER}" + r"|^bytes:|\\x[0-9a-f]{2}|<0x[0-9A-F]{2}>")
+"""In names of tokens that are a part of a character."""
+
 _END = re.compile(r"|</s>|<eos>|<end_of_turn>|\[EOS\]|<\|[^|<>]*\|>")
 """Names under which servers list the token that ends an answer."""
 
@@ -68,18 +71,31 @@ def judge(a: Reply, b: Reply, noise: float | None, gap: Gap | None) -> Verdict:
             return Verdict("corruption", position, None, noise, f"{side} has {strange}")
     if gap and noise is not None and abs(gap.nats) <= 2 * noise:  # both can move
         return Verdict("near_tie", position, gap, noise)
-    if position in (len(a.text), len(b.text)) or a.text.strip() == b.text.strip():
+    is_listed = gap is not None and gap.other is not None
+    if position in (len(a.text), len(b.text)) or (not is_listed and _only_spaces(a.text, b.text)):
         short = "A" if len(a.text) < len(b.text) else "B"
         return Verdict("stop", position, gap, noise, f"{short} ends where the other goes on")
     if gap is None:
         return Verdict("unknown", position, None, noise, "A lists no log-probabilities there")
+    if not is_listed:
+        return Verdict("corruption", position, gap, noise, "A does not list B's token")
     if gap.probability < LIKELY:
-        reason = f"B's token has a probability of {gap.probability:.1g} at most"
+        reason = f"B's token has a probability of {gap.probability:.1g}"
         return Verdict("corruption", position, gap, noise, reason)
     if noise is None:
         return Verdict("unknown", position, gap, None, "A's noise could not be measured")
     reason = f"{abs(gap.nats):.2g} nats apart, where rounding explains {2 * noise:.2g}"
     return Verdict("divergence", position, gap, noise, reason)
+
+
+def _only_spaces(a: str, b: str) -> bool:
+    """Whether only one of the texts has spaces around it, or one has more of them at its start.
+
+    >>> _only_spaces(" a b", "a b"), _only_spaces(" a c", "a d"), _only_spaces(" a", "b")
+    (True, True, False)
+    """
+    starts = [len(text) - len(text.lstrip()) for text in (a, b)]
+    return a.strip() == b.strip() or (starts[0] != starts[1] and a.split()[:1] == b.split()[:1])
 
 
 def gap_between(a: Reply, b: Reply, reading: Token | None = None) -> Gap | None:
@@ -112,12 +128,17 @@ def gap_between(a: Reply, b: Reply, reading: Token | None = None) -> Gap | None:
     ended = position == len(b.text) == start
     for name, logprob in token.listed.items():
         is_end = bool(_END.fullmatch(name))
-        fits = is_end if ended else bool(name) and b.text.startswith(name, start)
+        fits = is_end if ended else _may_begin(name, b.text[start:])
         if fits and name != token.name and not (is_end and not ended):
             candidates.append(_gap(index, token, name, logprob))
     if candidates:
         return min(candidates, key=lambda gap: abs(gap.nats))
     return _unlisted(index, token)
+
+
+def _may_begin(name: str, text: str) -> bool:
+    is_part = bool(_FRAGMENT.search(name)) and not text[:1].isascii()
+    return is_part or bool(name and text.startswith(name))
 
 
 def _ends(a: Reply, index: int) -> bool:
@@ -201,13 +222,25 @@ def is_unstable(a: Reply, first: Reply, again: Reply, noise: float | None) -> bo
     `a` is the answer with A's readings: the side's own, or that of the side it is compared with.
     Past their first difference to `a`, nothing is known of two answers.
     """
-    position = first_difference(first.text, again.text)
-    differs = first_difference(a.text, first.text)
-    if position is None or (differs is not None and position > differs):
+    position, differs = (first_difference(first.text, text) for text in (again.text, a.text))
+    if position is None:
         return False
+    if differs is not None:
+        if position >= _end_of_token(a, first, differs):
+            return False
+        position = min(position, differs)
     departing = [each for each in (first, again) if _departs(a, each, position)]
     kinds = {judge(a, each, noise, gap_between(a, each)).kind for each in departing}
     return bool(kinds - {"near_tie", "unknown"})
+
+
+def _end_of_token(a: Reply, reply: Reply, start: int) -> int:
+    """Where the token that differs in `reply` ends: after a word, or the longest that A lists."""
+    rest = reply.text[start:]
+    word = re.search(r"\s|$", rest[1:])
+    gap = gap_between(a, reply)
+    listed = a.tokens[gap.index].listed if gap and gap.index < len(a.tokens) else {" ": 0.0}
+    return start + min(1 + (word.start() if word else 0), max(map(len, listed)))
 
 
 def _departs(a: Reply, reply: Reply, position: int) -> bool:
