@@ -72,7 +72,7 @@ def shares(count: int, levels: Sequence[int]) -> list[int]:
     So each level has some, and higher ones have enough for as many requests at a time.
 
     >>> shares(20, [1, 8, 32]), shares(2, [1, 8, 32]), shares(5, [4])
-    ([3, 5, 12], [0, 1, 1], [5])
+    ([4, 5, 11], [0, 1, 1], [5])
     """
     parts = [count / 2 / len(levels) + count / 2 * level / sum(levels) for level in levels]
     ends = [round(sum(parts[: index + 1])) for index in range(len(parts))]

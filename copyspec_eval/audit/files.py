@@ -23,23 +23,23 @@ _AROUND = 4  # tokens before and after the difference whose log-probabilities a 
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip has, so that bundles compare
 
 
-def write(asking: Asking, found: dict[str, Any], folder: Path) -> None:
+def write(asking: Asking, result: dict[str, Any], folder: Path) -> None:
     """Write `findings.json`, `audit.html`, `junit.xml` and, if answers differ, `bug_report.zip`."""
-    journal.replace(folder / "findings.json", json.dumps(found, indent=2, ensure_ascii=False))
-    journal.replace(folder / "audit.html", page(found))
-    journal.replace(folder / "junit.xml", junit(found))
+    journal.replace(folder / "findings.json", json.dumps(result, indent=2, ensure_ascii=False))
+    journal.replace(folder / "audit.html", page(result))
+    journal.replace(folder / "junit.xml", junit(result))
     pairs = findings.worst(asking.pairs)[:_CASES]
-    journal.replace(folder / "bug_report.zip", bundle(asking, found, pairs))
+    journal.replace(folder / "bug_report.zip", bundle(asking, result, pairs))
 
 
-def page(found: dict[str, Any]) -> str:
+def page(result: dict[str, Any]) -> str:
     """One HTML file that works offline."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["percent"] = lambda value: f"{value:.1%}"
     return environment.from_string(_source("page.html")).render(
-        found=found,
-        lines=findings.lines(found, Path("this folder"))[3:-1],
-        headline=findings.lines(found, Path())[0],
+        result=result,
+        lines=findings.lines(result, Path("this folder"))[3:-1],
+        headline=findings.lines(result, Path())[0],
         names=findings.NAMES,
         style=(resources.files("copyspec_eval.reports.page") / "style.css").read_text("utf-8"),
     )
@@ -49,11 +49,11 @@ def _source(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def junit(found: dict[str, Any]) -> str:
+def junit(result: dict[str, Any]) -> str:
     """A test case per task and concurrency: it fails if broken, and is an error if undecided."""
     suites = ElementTree.Element("testsuites", name="copyspec-eval audit")
-    for task in dict.fromkeys(each["task"] for each in found["settings"]):
-        cases = [each for each in found["settings"] if each["task"] == task]
+    for task in dict.fromkeys(each["task"] for each in result["settings"]):
+        cases = [each for each in result["settings"] if each["task"] == task]
         verdicts = [each["verdict"] for each in cases]
         suite = ElementTree.SubElement(
             suites,
@@ -70,32 +70,32 @@ def junit(found: dict[str, Any]) -> str:
             counts = {kind: count for kind, count in each["counts"].items() if count}
             if tag:
                 text = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-                ElementTree.SubElement(element, tag, message=text).text = _cases(found, each)
+                ElementTree.SubElement(element, tag, message=text).text = _cases(result, each)
     ElementTree.indent(suites)
     text = ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
     return "".join(c for c in text if c.isprintable() or c in "\n\t") + "\n"
 
 
-def _cases(found: dict[str, Any], setting: dict[str, Any]) -> str:
+def _cases(result: dict[str, Any], setting: dict[str, Any]) -> str:
     named = [
         f"doc {each['doc_id']} turn {each['turn']}: {each['kind']} ({each['reason']}): "
         f"A {each['a']!a}, B {each['b']!a}"
-        for each in found["cases"]
+        for each in result["cases"]
         if (each["task"], each["concurrency"]) == (setting["task"], setting["concurrency"])
         and each["kind"] not in ("near_tie", "not_comparable")
     ]
     return "\n".join(named)
 
 
-def bundle(asking: Asking, found: dict[str, Any], pairs: Sequence[Pair]) -> bytes:
+def bundle(asking: Asking, result: dict[str, Any], pairs: Sequence[Pair]) -> bytes:
     """The zip: cases with prompts, answers and readings, both sides, versions, `reproduce.py`."""
-    told = {name: found[name] for name in ("verdict", "a", "b", "counts", "noise", "requests")}
-    told |= {"versions": provenance.versions(), "settings": found["settings"]}
+    known = {name: result[name] for name in ("verdict", "a", "b", "counts", "noise", "requests")}
+    known |= {"versions": provenance.versions(), "settings": result["settings"]}
     cases = [_whole(asking, pair) for pair in pairs]
     files = {
         "README.txt": _README,
         # A folder's name can reveal too much; but a request has to stay what it was.
-        "audit.json": "\n".join(map(shareable, json.dumps(told, indent=2).split("\n"))),
+        "audit.json": "\n".join(map(shareable, json.dumps(known, indent=2).split("\n"))),
         "cases.json": without_secrets(json.dumps(cases, indent=2)),
         "reproduce.py": _source("reproduce.py"),
     }

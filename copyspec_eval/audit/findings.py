@@ -1,4 +1,4 @@
-"""What an audit found: figures as JSON values, and the lines that the terminal shows."""
+"""The result of an audit: figures as JSON values, and the lines that the terminal shows."""
 
 import math
 from collections import Counter
@@ -101,8 +101,8 @@ def overall(verdicts: Iterable[Verdict]) -> str:
     return "rounding" if "near_tie" in kinds else "identical"
 
 
-def exit_code(found: dict[str, Any]) -> int:
-    return {"identical": 0, "rounding": 0, "broken": 1, "undecided": 2}[found["verdict"]]
+def exit_code(result: dict[str, Any]) -> int:
+    return {"identical": 0, "rounding": 0, "broken": 1, "undecided": 2}[result["verdict"]]
 
 
 def counts(pairs: Sequence[Pair]) -> dict[str, int]:
@@ -254,36 +254,36 @@ _HEADLINES = {
 }
 
 
-def lines(found: dict[str, Any], folder: Path) -> list[str]:
+def lines(result: dict[str, Any], folder: Path) -> list[str]:
     """Ten lines at most: verdict, figures, and what to do next."""
-    number = found["counts"]
+    number = result["counts"]
     named = [kind for kind in KINDS if number[kind] or kind in FAULTS - {"missing"}]
     parts = [f"{number[kind]} {NAMES[kind]}" for kind in named]
-    noise = found["noise"]["nats"]
+    noise = result["noise"]["nats"]
     measured = "could not be measured" if noise is None else f"{noise:.2g} nats"
     bad = [
         f"{each['task']} at {each['concurrency']}"
-        for each in found["settings"]
-        if each["verdict"] == found["verdict"] != "identical"
+        for each in result["settings"]
+        if each["verdict"] == result["verdict"] != "identical"
     ]
     shown = [
-        _HEADLINES[found["verdict"]],
-        f"A: {found['a']['name']}",
-        f"B: {found['b']['name']}",
+        _HEADLINES[result["verdict"]],
+        f"A: {result['a']['name']}",
+        f"B: {result['b']['name']}",
         f"{number['answers']} answers: {', '.join(parts)}; noise of A: {measured}",
         f"where: {', '.join(bad[:6])}{', …' if len(bad) > 6 else ''} at a time" if bad else "",
-        "; ".join(_score_line(ScorePair(**each)) for each in found["scores"][:3]),
-        _speed_line(found),
-        f"note: {found['notes'][0]}" if found["notes"] else "",
-        f"next: {next_step(found)}",
+        "; ".join(_score_line(ScorePair(**each)) for each in result["scores"][:3]),
+        _speed_line(result),
+        f"note: {result['notes'][0]}" if result["notes"] else "",
+        f"next: {next_step(result)}",
         f"{folder}: audit.html to read, junit.xml for CI, bug_report.zip to send",
     ]
     return [line for line in shown if line]
 
 
-def next_step(found: dict[str, Any]) -> str:
+def next_step(result: dict[str, Any]) -> str:
     """What the user does now."""
-    number, verdict = found["counts"], found["verdict"]
+    number, verdict = result["counts"], result["verdict"]
     if verdict == "identical":
         return "nothing; B answers as A does"
     if verdict == "rounding":
@@ -300,8 +300,8 @@ def _score_line(score: ScorePair) -> str:
     return f"{score.task} {score.metric}: A {score.a:.3g}, B {score.b:.3g}{test}"
 
 
-def _speed_line(found: dict[str, Any]) -> str:
-    speed, accepted = found["speed"], found["acceptance"]["b"]
+def _speed_line(result: dict[str, Any]) -> str:
+    speed, accepted = result["speed"], result["acceptance"]["b"]
     if not speed:
         return ""
     ends = speed["interval"]

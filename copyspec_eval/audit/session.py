@@ -46,9 +46,9 @@ def audit(order: Order) -> dict[str, Any]:
         asking = Asking(a, b, order.levels, order.out / "replies.jsonl")
         with _named(asking, order.out):
             scores = _answered(order, asking)
-        found = findings.findings(asking, facts, scores)
-        files.write(asking, found, order.out)
-    return found
+        result = findings.findings(asking, facts, scores)
+        files.write(asking, result, order.out)
+    return result
 
 
 def _sides(order: Order) -> tuple[Side, Side]:

@@ -202,7 +202,10 @@ def change(first: Token, again: Token) -> float | None:
 
 
 def changes(first: Sequence[Token], again: Sequence[Token]) -> list[float] | None:
-    """The `change` in each place up to which both answers have the same tokens.
+    """The `change` in each place before the first at which the answers have other tokens.
+
+    That place itself does not count: of a side that differs from itself by a fault it would hide
+    the fault.
 
     None if one of them is another reading: then what was asked again is no noise.
     """
@@ -210,9 +213,9 @@ def changes(first: Sequence[Token], again: Sequence[Token]) -> list[float] | Non
     for x, y in zip(first, again, strict=False):
         if (changed := change(x, y)) is None:
             return None
-        measured.append(changed)
         if x.name != y.name:
             break
+        measured.append(changed)
     return measured
 
 

@@ -156,6 +156,6 @@ for fault, kind, change in (
 FAULTS: dict[str, str] = {
     "the stop strings are lost": "stop",
     "one token less than the budget": "stop",
-    **{name: kind for name, (kind, _) in (_CONTEXTS | _CHOICES | _TEXTS).items()},  # type: ignore[operator]
+    **{name: kind for name, (kind, _) in (_CONTEXTS | _CHOICES | _TEXTS).items()},
 }
 """Kinds of faults, and the verdict on each."""
