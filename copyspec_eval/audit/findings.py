@@ -260,7 +260,10 @@ def lines(result: dict[str, Any], folder: Path) -> list[str]:
     named = [kind for kind in KINDS if number[kind] or kind in FAULTS - {"missing"}]
     parts = [f"{number[kind]} {NAMES[kind]}" for kind in named]
     noise = result["noise"]["nats"]
-    measured = "could not be measured" if noise is None else f"{noise:.2g} nats"
+    if noise is None and (local := [each["noise"] for each in result["cases"] if each["noise"]]):
+        measured = f"{max(local):.2g} in logits, by --rescore"
+    else:
+        measured = "could not be measured" if noise is None else f"{noise:.2g} nats"
     bad = [
         f"{each['task']} at {each['concurrency']}"
         for each in result["settings"]

@@ -45,6 +45,8 @@ class LocalSide:
         is_timed = self._model not in lm_eval_models().names
         name = "copyspec-timed" if is_timed else self._model
         base = {"base": self._model} if is_timed else {}
+        if self._model == "hf":  # its default is "cuda", whether there is such a device or not
+            base |= {"device": "cuda" if torch.cuda.is_available() else "cpu"}
         arguments = Arguments({"batch_size": self._batch_size} | base | self._arguments)
         try:
             self._lm: Any = get_model(name).create_from_arg_obj(arguments)
