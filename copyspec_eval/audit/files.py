@@ -38,7 +38,7 @@ def page(result: dict[str, Any]) -> str:
     environment.filters["percent"] = lambda value: f"{value:.1%}"
     return environment.from_string(_source("page.html")).render(
         result=result,
-        lines=findings.lines(result, Path("this folder"))[3:-1],
+        lines=findings.lines(result, Path())[2:-1],
         headline=findings.lines(result, Path())[0],
         names=findings.NAMES,
         style=(resources.files("copyspec_eval.reports.page") / "style.css").read_text("utf-8"),

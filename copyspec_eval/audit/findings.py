@@ -265,16 +265,15 @@ def lines(result: dict[str, Any], folder: Path) -> list[str]:
     else:
         measured = "could not be measured" if noise is None else f"{noise:.2g} nats"
     bad = [
-        f"{each['task']} at {each['concurrency']}"
+        f"{each['task']} at concurrency {each['concurrency']}"
         for each in result["settings"]
         if each["verdict"] == result["verdict"] != "identical"
     ]
     shown = [
         _HEADLINES[result["verdict"]],
-        f"A: {result['a']['name']}",
-        f"B: {result['b']['name']}",
+        f"A: {result['a']['name']}; B: {result['b']['name']}",
         f"{number['answers']} answers: {', '.join(parts)}; noise of A: {measured}",
-        f"where: {', '.join(bad[:6])}{', …' if len(bad) > 6 else ''} at a time" if bad else "",
+        f"where: {', '.join(bad[:6])}{', …' if len(bad) > 6 else ''}" if bad else "",
         "; ".join(_score_line(ScorePair(**each)) for each in result["scores"][:3]),
         _speed_line(result),
         f"note: {result['notes'][0]}" if result["notes"] else "",
