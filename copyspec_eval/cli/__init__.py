@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_models(choices)
     _add_asking(choices)
     _add_surroundings(choices, parser)
+    _add_audit(choices)
     formats = choices.add_parser("export", help="write a run's answers in another tool's format")
     kinds = formats.add_subparsers(metavar="FORMAT", dest="format", required=True)
     for name, what in {
@@ -194,6 +195,33 @@ def _add_surroundings(choices: _Commands, parser: _Parser) -> None:
     command = choices.add_parser("completion", help=what, epilog=how)
     command.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     command.set_defaults(parser=parser)
+
+
+def _add_audit(choices: _Commands) -> None:
+    add = choices.add_parser(
+        "audit",
+        help="find out whether two engines differ by rounding, or one is broken",
+        epilog="Exit code: 0 if answers are identical or differ by rounding, 1 if more differs, 2 "
+        "if that could not be found out. A SIDE is a server, base_url=http://HOST:PORT/v1,"
+        "model=NAME; an lm-eval model, vllm,pretrained=NAME; or the folder of an earlier run. "
+        "Replies are saved as they arrive; repeat an interrupted command to go on.",
+    ).add_argument
+    add("--a", required=True, metavar="SIDE", help="the engine that is trusted")
+    add("--b", required=True, metavar="SIDE", help="the engine that is audited")
+    add("--tasks", default="", metavar="T,…", help="lm-eval's tasks; for a folder, default: its")
+    add("--limit", type=int, metavar="N", help="documents per task (default: all)")
+    what = "requests at a time, shared out over the documents (default: 1,8,32)"
+    add("--concurrency", default="1,8,32", metavar="N,…", help=what)
+    what = "local model that tells near-ties where A lists no log-probabilities"
+    add("--rescore", metavar="MODEL", help=f"{what} (default: none)")
+    what = "render prompts with its chat template, and have servers complete them"
+    add("--tokenizer", metavar="NAME", help=f"{what} (default: they chat)")
+    what = "as lm-eval's --gen_kwargs, e.g. max_gen_toks=300 (default: the tasks')"
+    add("--gen-kwargs", metavar="K=V,…", help=what)
+    what = "run programs that the models wrote, in the sandbox, to score such tasks"
+    add("--confirm-run-unsafe-code", action="store_true", help=what)
+    what = "output folder (default: audit)"
+    add("--out", default=Path("audit"), **_DIR, help=what)
 
 
 def _add_chat_model(add: Callable[..., Any], what: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from copyspec_eval.errors import DataError, OptionError, printable
+from copyspec_eval.errors import CopySpecError, DataError, OptionError, print_error, printable
 
 if TYPE_CHECKING:
     from copyspec_eval.reports.runs import Run
@@ -229,6 +229,41 @@ def redundant(arguments: argparse.Namespace) -> int:
     _print_notes(f"question {number}: not written: {reason}" for number, reason in reasons.items())
     _show(arguments.out)
     return int(bool(reasons))
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    """Audit two engines; 0 for rounding at most, 1 for more, 2 if it cannot be told."""
+    from copyspec_eval.audit import findings, session
+
+    try:
+        order = session.Order(
+            a=arguments.a,
+            b=arguments.b,
+            tasks=tuple(filter(None, arguments.tasks.split(","))),
+            limit=arguments.limit,
+            levels=_levels(arguments.concurrency),
+            out=arguments.out,
+            rescore=arguments.rescore,
+            tokenizer=arguments.tokenizer,
+            gen_kwargs=arguments.gen_kwargs,
+            runs_code=arguments.confirm_run_unsafe_code,
+        )
+        result = session.audit(order)
+    except (CopySpecError, OSError) as error:  # 1 is for an engine that is broken
+        print_error(error)
+        return 2
+    lines = findings.lines(result, order.out)
+    if result["verdict"] != "identical":
+        lines += session.exactness_commands(order)
+    _show("\n".join(lines))
+    return findings.exit_code(result)
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"--concurrency {text}: give numbers, e.g. 1,8,32") from None
 
 
 def paper(arguments: argparse.Namespace) -> None:
