@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,7 @@ def findings(
         "speed": _speed(pairs),
         "acceptance": {each: _acceptance(pairs, each) for each in ("a", "b")},
         "requests": asking.num_asked,
-        "notes": _notes(pairs),
+        "notes": _notes(pairs, scores[0].keys() & scores[1].keys()),
         "cases": [case(pair) for pair in worst(pairs)[:_MOST_CASES]],
     }
 
@@ -202,7 +202,7 @@ def _acceptance(pairs: Sequence[Pair], letter: str) -> float | None:
     return accepted / drafted if drafted else None
 
 
-def _notes(pairs: Sequence[Pair]) -> list[str]:
+def _notes(pairs: Sequence[Pair], scored: Collection[str]) -> list[str]:
     lengths = [
         (pair.a.num_prompt_tokens, pair.b.num_prompt_tokens) for pair in pairs if pair.a and pair.b
     ]
@@ -214,6 +214,12 @@ def _notes(pairs: Sequence[Pair]) -> list[str]:
             f"{len(unequal)} of {len(lengths)} prompts have another number of tokens on B (e.g. "
             f"{a} on A, {b} on B): the sides read other prompts; pass --tokenizer, or compare "
             "their chat templates"
+        )
+    unscored = sorted({pair.question.key.task for pair in pairs} - set(scored))
+    if unscored:
+        remedy = "programs are run with --confirm-run-unsafe-code only"
+        notes.append(
+            f"no scores of {', '.join(unscored)}: {remedy}, earlier runs are not scored anew"
         )
     few = {pair.level for pair in pairs if pair.level > sum(p.level == pair.level for p in pairs)}
     if few:
@@ -278,7 +284,8 @@ def lines(result: dict[str, Any], folder: Path) -> list[str]:
         _speed_line(result),
         f"note: {result['notes'][0]}" if result["notes"] else "",
         f"next: {next_step(result)}",
-        f"{folder}: audit.html to read, junit.xml for CI, bug_report.zip to send",
+        f"{folder}: audit.html to read, junit.xml for CI"
+        + ("" if result["verdict"] == "identical" else ", bug_report.zip to send"),
     ]
     return [line for line in shown if line]
 

@@ -108,8 +108,8 @@ def refuses(handler: Any, number: int) -> bool:
         (dies, ""),
         (hangs, "no answer in 1 s"),
         (sends_garbage, "not JSON"),
-        (sends_no_completion, "no completion"),
-        (refuses, "no such model"),
+        pytest.param(sends_no_completion, "no completion", marks=pytest.mark.slow),
+        pytest.param(refuses, "no such model", marks=pytest.mark.slow),
     ],
 )
 def test_a_server_that_fails_leaves_what_was_answered(failure, words, tmp_path, capsys):

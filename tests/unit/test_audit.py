@@ -80,7 +80,9 @@ def test_there_are_thirty_kinds_of_faults():
     assert FAULTS.keys() >= set(QUICK)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.003, 0.05, 0.3])
+@pytest.mark.parametrize(
+    "noise", [0.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.003, 0.3)), 0.05]
+)
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_honest_engines_differ_by_rounding_alone(noise, goes_on, tmp_path):
     pair = Engine(noise), Engine(noise)
