@@ -275,17 +275,19 @@ def lines(result: dict[str, Any], folder: Path) -> list[str]:
         for each in result["settings"]
         if each["verdict"] == result["verdict"] != "identical"
     ]
+    scores = [ScorePair(**each) for each in result["scores"]]
+    scores = [score for score in scores if not score.metric.startswith("answered")]
     shown = [
         _HEADLINES[result["verdict"]],
         f"A: {result['a']['name']}; B: {result['b']['name']}",
         f"{number['answers']} answers: {', '.join(parts)}; noise of A: {measured}",
         f"where: {', '.join(bad[:6])}{', …' if len(bad) > 6 else ''}" if bad else "",
-        "; ".join(_score_line(ScorePair(**each)) for each in result["scores"][:3]),
+        "; ".join(map(_score_line, scores[:3])),
         _speed_line(result),
         f"note: {result['notes'][0]}" if result["notes"] else "",
         f"next: {next_step(result)}",
         f"{folder}: audit.html to read, junit.xml for CI"
-        + ("" if result["verdict"] == "identical" else ", bug_report.zip to send"),
+        + (", bug_report.zip to send" if result["verdict"] in ("broken", "undecided") else ""),
     ]
     return [line for line in shown if line]
 
@@ -306,7 +308,8 @@ def next_step(result: dict[str, Any]) -> str:
 
 def _score_line(score: ScorePair) -> str:
     test = "" if score.p_value is None else f", McNemar p = {score.p_value:.2g}"
-    return f"{score.task} {score.metric}: A {score.a:.3g}, B {score.b:.3g}{test}"
+    metric = score.metric.removesuffix(",none")  # lm-eval's name of no filter
+    return f"{score.task} {metric}: A {score.a:.3g}, B {score.b:.3g}{test}"
 
 
 def _speed_line(result: dict[str, Any]) -> str:
