@@ -28,8 +28,8 @@ def write(asking: Asking, result: dict[str, Any], folder: Path) -> None:
     journal.replace(folder / "findings.json", json.dumps(result, indent=2, ensure_ascii=False))
     journal.replace(folder / "audit.html", page(result))
     journal.replace(folder / "junit.xml", junit(result))
-    pairs = findings.worst(asking.pairs)[:_CASES]
-    journal.replace(folder / "bug_report.zip", bundle(asking, result, pairs))
+    if pairs := findings.worst(asking.pairs)[:_CASES]:
+        journal.replace(folder / "bug_report.zip", bundle(asking, result, pairs))
 
 
 def page(result: dict[str, Any]) -> str:

@@ -32,11 +32,7 @@ def ask(url: str, body: dict[str, Any]) -> str:
 
 def main() -> int:
     """Exit code 1 if the two answers differ, 2 if there are not two servers to ask."""
-    cases = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
-    if not cases:
-        print("no answers differed")
-        return 2
-    [case, *_] = cases
+    [case, *_] = json.loads(Path(__file__).with_name("cases.json").read_text("utf-8"))
     print(f"{case['task']} document {case['doc_id']} turn {case['turn']}: {case['kind']}")
     answers = {}
     for letter, given in zip("ab", [*sys.argv[1:], None, None], strict=False):

@@ -17,7 +17,7 @@ from copyspec_eval import journal
 from copyspec_eval.audit.replies import Question, Reply, Token
 from copyspec_eval.errors import CopySpecError, OptionError
 from copyspec_eval.redaction import address, hide_url, looks_secret, masked, without_secrets
-from copyspec_eval.scoring.chat import KEY_VARIABLE, MAX_RETRIES, TIMEOUT_SECONDS
+from copyspec_eval.scoring.chat import KEY_VARIABLE, MAX_RETRIES, TIMEOUT_SECONDS, one_line
 
 _LISTED = (20, 5, 0)
 """Log-probabilities to ask for in each place: limits of vLLM, of OpenAI's completions, none."""
@@ -156,7 +156,7 @@ class ServerSide:
             try:
                 return parsed(reply, self.is_chat, time.perf_counter() - started)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
-                shown = _line(json.dumps(reply))
+                shown = one_line(json.dumps(reply))
                 raise self._error(f"its reply is no completion: {shown}") from error
 
     def _call(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
@@ -172,7 +172,7 @@ class ServerSide:
                 request = urllib.request.Request(url, data, headers)
                 return journal.parsed(_read(request, deadline))
             except urllib.error.HTTPError as error:
-                words = f"HTTP {error.code}: {_line(error.read(2000).decode(errors='replace'))}"
+                words = f"HTTP {error.code}: {one_line(error.read(2000).decode(errors='replace'))}"
                 if error.code not in _BUSY:
                     raise _RefusedError(words) from error
                 pause = _pause(error.headers, attempt)
@@ -183,9 +183,9 @@ class ServerSide:
                 reason = getattr(error, "reason", None) or error
                 if isinstance(reason, TimeoutError):
                     raise self._error(f"no answer in {seconds:g} s") from error
-                raise self._error(_line(str(reason)) or type(reason).__name__) from error
+                raise self._error(one_line(str(reason)) or type(reason).__name__) from error
             except ValueError as error:
-                raise self._error(f"its reply is not JSON ({_line(str(error))})") from error
+                raise self._error(f"its reply is not JSON ({one_line(str(error))})") from error
 
     def _error(self, reason: str) -> SideError:
         return SideError(f"{self.name}: {reason}")
@@ -216,10 +216,6 @@ def _pause(headers: Any, attempt: int) -> float:
         with suppress(TypeError, ValueError):
             return max(0.0, float(headers[name])) * unit
     return float(2**attempt)
-
-
-def _line(text: str) -> str:
-    return " ".join(masked(text).split())[:200]
 
 
 def _harmless(value: Any, name: str = "") -> Any:

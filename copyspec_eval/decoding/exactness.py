@@ -80,8 +80,7 @@ def exact_mode(
         except Exception as error:  # whatever a compiler raises
             if not mode.is_compiled:
                 raise
-            reason = str(error).strip().partition("\n")[0]
-            logger.warning("steps are not compiled: %s: %s", type(error).__name__, reason)
+            logger.warning("steps are not compiled: %s", str(error).strip().partition("\n")[0])
             continue
         if mismatch is None:
             if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:

@@ -11,6 +11,7 @@ from copyspec_eval.decoding.attention import Step
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, key_extent, run
 from copyspec_eval.decoding.model_support import input_device
+from copyspec_eval.errors import ModelError
 from copyspec_eval.types import ExactMode
 
 _FEWEST_KEYS = 1024
@@ -73,8 +74,14 @@ class FixedSteps:
         if not self._is_compiled:
             return self._run(model, extent)  # type: ignore[no-any-return]
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        # The next replay of the graph overwrites its output.
-        return self._run(model, extent).clone()  # type: ignore[no-any-return]
+        try:
+            # The next replay of the graph overwrites its output.
+            return self._run(model, extent).clone()  # type: ignore[no-any-return]
+        except Exception as error:  # whatever a compiler raises, at a new number of keys too
+            reason = str(error).strip().partition("\n")[0]
+            raise ModelError(
+                f"a compiled step fails ({type(error).__name__}: {reason}); pass compile=False"
+            ) from error
 
 
 class _Step(torch.nn.Module):

@@ -1,6 +1,6 @@
 """Steps of a fixed width: one shape, inputs filled in place, and so one graph that is compiled."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ import torch
 from asking import SUFFIX, asked, engine
 from byte_model import loaded
 from tiny_models import prompts, quick, tiny_model
+from torch._dynamo import lookup_backend
 
 from copyspec_eval import generate
 from copyspec_eval.decoding import fixed_steps
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.types import DraftOptions, ExactMode
 
 pytestmark = pytest.mark.usefixtures("torchs_kernels")
@@ -30,11 +31,11 @@ BUDGET = 20  # tokens
 
 @pytest.fixture(autouse=True)
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["Graph"]]:
-    """A compiler that is quick and leaves operations as they are; its graphs are listed."""
+    """A compiler that traces all and leaves operations as they are; its graphs are listed."""
     compiled: list[Graph] = []
 
     def backend(module: Any, inputs: list[Any]) -> Any:
-        compiled.append(Graph(module))
+        compiled.append(Graph(module, lookup_backend("aot_eager")(module, inputs)))
         return compiled[-1]
 
     def compile(module: Any, mode: str, **options: Any) -> Any:
@@ -55,8 +56,8 @@ class Graph:
 
     noise = 0.0
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+    def __init__(self, module: Any, runs: Callable[..., Any]) -> None:
+        self._runs = runs
         self.copied = [
             node.name
             for node in module.graph.nodes
@@ -71,7 +72,7 @@ class Graph:
         tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
         self.places.add(tuple((each.data_ptr(), each.shape) for each in tensors))
         self.num_steps += 1
-        outputs = self._module(*inputs)
+        outputs = self._runs(*inputs)
         return tuple(each + self.noise * self.num_steps for each in outputs)
 
 
@@ -122,8 +123,18 @@ def test_what_cannot_be_compiled_or_differs_is_not_compiled(
     mode = exact_mode(*loaded(byte_model), **asked_for)
     assert mode == ExactMode(16, is_compiled=not trouble)
     lines = [line for line in caplog.messages if "compiled" in line and "gives" not in line]
-    why = {"raises": "RuntimeError: no compiler here", "differs": "in the compiled step"}
+    why = {"raises": "not compiled: no compiler here", "differs": "in the compiled step"}
     assert [line.count(why[trouble]) for line in lines] == ([1] if trouble else [])
+
+
+def test_a_step_that_fails_later_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(graph: Graph, *inputs: Any) -> Any:
+        raise RuntimeError("out of something\nand a long story")
+
+    monkeypatch.setattr(Graph, "__call__", fails)
+    why = r"^a compiled step fails \(RuntimeError: out of something\); pass compile=False$"
+    with pytest.raises(ModelError, match=why):
+        answers(tiny_model("qwen2"), COMPILED, "suffix", 1)
 
 
 @pytest.mark.parametrize("exact", [True, False])
