@@ -91,7 +91,10 @@ _context("corruption", "logits that are no numbers")(
     lambda r, k: {" !": 0.0} if len(r.tokens) < 25 else {END: 0.0}
 )
 _context("corruption", "another adapter")(lambda r, k: logits(f"adapter {r.prompt}", r.tokens))
-_context("unstable", "two requests share a cache")(lambda r, k: logits(r.previous, r.tokens))
+# The same neighbour has gone on when the request is asked again.
+_context("unstable", "two requests share a cache")(
+    lambda r, k: logits(f"{r.times} {r.previous}", r.tokens)
+)
 _context("unstable", "memory that nobody wrote")(
     lambda r, k: logits(f"{r.number} {r.prompt}", r.tokens)
 )
