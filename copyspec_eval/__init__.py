@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from copyspec_eval.api.custom_generate import custom_generate
     from copyspec_eval.api.generation import Answer, generate
+    from copyspec_eval.api.streaming import stream
 
-__all__ = ["Answer", "__version__", "custom_generate", "generate"]
+__all__ = ["Answer", "__version__", "custom_generate", "generate", "stream"]
 
-_MODULES = {"Answer": "generation", "custom_generate": "custom_generate", "generate": "generation"}
+_MODULES = {
+    "Answer": "generation",
+    "custom_generate": "custom_generate",
+    "generate": "generation",
+    "stream": "streaming",
+}
 
 
 # Not before they are asked for: the command line and lm-eval's hook need no torch.

@@ -34,6 +34,8 @@ CacheKind = Literal["copyspec", "model"]
 EXACT_MEANS = {
     "invariant": "the bits of plain one-token decoding",
     "fixed width": "the same bits for every drafter, and for plain decoding in steps of that width",
+    "fixed width, compiled": "the same bits for every drafter, and for plain decoding in steps of "
+    "that width, each a compiled graph",
 }
 """What exact mode gives, by its name in a run's settings."""
 
@@ -44,13 +46,19 @@ PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5  # the paper's usual one
 
 @dataclass(frozen=True, slots=True)
 class ExactMode:
-    """How a token's bits are independent of the draft: each alone, or steps of a padded width."""
+    """How a token's bits are independent of the draft: each alone, or steps of a padded width.
+
+    The latter can be compiled, into one graph for all of them.
+    """
 
     width: int | None = None
+    is_compiled: bool = False
 
     @property
     def name(self) -> str:
-        return "fixed width" if self.width else "invariant"
+        if not self.width:
+            return "invariant"
+        return "fixed width, compiled" if self.is_compiled else "fixed width"
 
     @property
     def num_draft_tokens(self) -> int | None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from benchmarks.real_model import FOLDER, is_made
@@ -132,3 +134,16 @@ def our_questions(questions: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`questions`, as `COPYSPEC_DATA_DIR` of this process."""
     monkeypatch.setenv("COPYSPEC_DATA_DIR", str(questions))
     return questions
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("NOT TESTED without chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,20 +16,22 @@ from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.records import SpanCharacters, segments
+from copyspec_eval.session.loading import load_model, load_tokenizer
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model
-from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
+from copyspec_eval.session.settings import check_compile, draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A text as it is, or a conversation for the chat template."""
 _MARK = "background:rgba(255,176,0,.35);border-radius:3px"
+_LONGEST_BEGINNING = 60  # characters of an answer in its repr
 _LONGEST_SOURCE = 60  # characters of a source in a tooltip
 _INSTEAD = dict.fromkeys(("max_length", "max_time"), "max_new_tokens")
 _INSTEAD |= {"num_return_sequences": "the prompt several times", "stop_strings": "stop"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """One answered prompt; a notebook shows it with its copied text marked.
 
@@ -46,13 +48,13 @@ class Answer:
     """
 
     text: str
-    token_ids: tuple[int, ...] = field(repr=False)
-    spans: tuple[types.Span, ...] = field(repr=False)
-    counts: types.TurnCounts = field(repr=False)
-    attempts: tuple[types.Attempt, ...] = field(repr=False)
-    prompt: str = field(repr=False)
-    whole_text: str = field(repr=False)
-    span_characters: tuple[SpanCharacters, ...] = field(repr=False)
+    token_ids: tuple[int, ...]
+    spans: tuple[types.Span, ...]
+    counts: types.TurnCounts
+    attempts: tuple[types.Attempt, ...]
+    prompt: str
+    whole_text: str
+    span_characters: tuple[SpanCharacters, ...]
 
     @property
     def finish_reason(self) -> types.FinishReason | None:
@@ -76,23 +78,35 @@ class Answer:
         copied = sum(drafts[source].num_accepted for source in types.COPIED if source in drafts)
         return copied / len(self.token_ids)
 
+    def __repr__(self) -> str:
+        """The beginning of the text, what ended it, and the figures, on one line."""
+        cut = "…" if len(self.text) > _LONGEST_BEGINNING else ""
+        text = self.text[:_LONGEST_BEGINNING] + cut
+        return f"Answer({text!r}, {self.finish_reason}: {self._figures()})"
+
     def _repr_html_(self) -> str:
-        """The answer for a notebook: copied text marked, its source in the tooltip."""
-        figures = (
+        """The answer for a notebook: copied text marked, its source in the tooltip.
+
+        GitHub removes all styles, so elements alone have to tell copied text and lines.
+        """
+        return (
+            f'<div style="white-space:pre-wrap">{"".join(self._pieces())}</div>'
+            f'<div style="opacity:.7;font-size:85%">{self._figures()}</div>'
+        )
+
+    def _figures(self) -> str:
+        return (
             f"{len(self.token_ids)} tokens in {self.counts.num_forwards} forwards "
             f"({self.tokens_per_forward:.2f} a forward), {self.copied_share:.0%} copied, "
             f"{self.tokens_per_second:.0f} tokens/s"
         )
-        return (
-            f'<div style="white-space:pre-wrap">{"".join(self._pieces())}</div>'
-            f'<div style="opacity:.7;font-size:85%">{figures}</div>'
-        )
 
     def _pieces(self) -> Iterator[str]:
         for piece, *source in segments(self.whole_text, self.span_characters):
-            text = html.escape(piece)
+            text = html.escape(piece).replace("\n", "<br>")
             if source:
                 title = html.escape(self._source_text(*source), quote=True)
+                text = f'<b style="font-weight:inherit">{text}</b>'
                 text = f'<mark style="{_MARK};color:inherit" title="{title}">{text}</mark>'
             yield text
 
@@ -106,9 +120,9 @@ class Answer:
 
 
 def generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Prompt | Sequence[Prompt],
+    model: PreTrainedModel | str,
+    tokenizer: PreTrainedTokenizerBase | str | None = None,
+    prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     max_new_tokens: int = 512,
     stop: str | Sequence[str] = (),
@@ -120,20 +134,22 @@ def generate(
     draft_model: PreTrainedModel | None = None,
     delta: int = types.PAPER_DELTA,
     exact: bool = True,
+    compile: bool | None = None,
     batch_size: int = 1,
     prefix_cache: int | str = "2GB",
     seed: int = 0,
     streamer: Any = None,
     **settings: Any,
 ) -> list[Answer]:
-    """Answer prompts with a loaded model, greedily or by sampling, as its generation config says.
+    """Answer prompts with a model, greedily or by sampling, as its generation config says.
 
     The first call for a model tests its cache and times its steps, which takes seconds. Later
     calls reuse the results as long as the model's weights stay the same.
 
     Args:
-        model: a decoder-only model of transformers, loaded and in evaluation mode.
-        tokenizer: the model's.
+        model: a decoder-only model of transformers, loaded and in evaluation mode; or a Hub name or
+            folder, which this call loads as transformers does: `generate(NAME, prompts=…)`.
+        tokenizer: the model's, or its name; by default the one of that name or folder.
         prompts: a text, which is read as it is; a conversation, i.e. a list of messages such as
             `{"role": "user", "content": "…"}`, to which the tokenizer's chat template is applied;
             or a list of such prompts.
@@ -149,6 +165,8 @@ def generate(
             does not.
         delta: how many tokens the draft model proposes at a time.
         exact: whether the tokens are those of plain decoding, bit for bit, whatever was drafted.
+        compile: whether steps of exact mode's fixed width are compiled by `torch.compile`, by
+            default on CUDA. If that fails, or changes a bit, a warning says that they are not.
         batch_size: how many prompts are decoded together.
         prefix_cache: the most memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, which a longer prompt then reuses; 0 for none.
@@ -168,14 +186,13 @@ def generate(
     chosen |= {"store": store, "tree": tree}
     chosen["draft_model"] = None if draft_model is None else type(draft_model).__name__
     options = python_options(drafter, gamma, exact, **chosen)
-    if not isinstance(model, torch.nn.Module):
-        raise RequestError(
-            f"model is a {type(model).__name__}; pass a loaded model, e.g. "
-            "AutoModelForCausalLM.from_pretrained(NAME)"
-        )
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
+    compiled = check_compile(compile, exact=exact)
+    if prompts is None:
+        raise RequestError("there are no prompts; pass prompts=TEXT or a list")
+    model, tokenizer = model_and_tokenizer(model, tokenizer)
     stops = [stop] if isinstance(stop, str) else list(stop)
     decode: Any = partial(tokenizer.decode, skip_special_tokens=False)
     for name in settings.keys() & _INSTEAD.keys():
@@ -190,7 +207,8 @@ def generate(
     if streamer is not None and len(requests) != 1:
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
     with one_at_a_time(model, draft_model):
-        session = Session(model, tokenizer, [options], exact=exact, rows=batch_size)
+        how: Any = {"exact": exact, "rows": batch_size, "compiled": compiled}
+        session = Session(model, tokenizer, [options], **how)
         small = DraftModel(checked_draft_model(draft_model), delta) if draft_model else None
         arm = Arm(options, drafter_factory(options), session.prefix_cache(prefix_bytes), small)
         engine = session.engine(arm, batch_size)
@@ -202,6 +220,25 @@ def generate(
         streamer.end()
     pairs = zip(requests, generations, strict=True)
     return [_answer(*pair, stops, decode) for pair in pairs]
+
+
+def model_and_tokenizer(
+    model: Any, tokenizer: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Both loaded, where names of them are given."""
+    if not isinstance(model, str | torch.nn.Module):
+        raise RequestError(
+            f"model is of type {type(model).__name__}; pass a loaded model, or the name of one"
+        )
+    if tokenizer is None and not isinstance(model, str):
+        raise RequestError("a loaded model needs its tokenizer; pass tokenizer=…")
+    named = model if tokenizer is None else tokenizer
+    if not (isinstance(named, str) or callable(named)):
+        raise RequestError(
+            f"tokenizer is of type {type(named).__name__}; pass a loaded one, or the name of one"
+        )
+    loaded: Any = load_model(model) if isinstance(model, str) else model
+    return loaded, load_tokenizer(named) if isinstance(named, str) else named
 
 
 def python_options(
@@ -235,10 +272,11 @@ def _token_ids(
     is_list = isinstance(prompts, Sequence) and not isinstance(prompts, str)
     is_one = not is_list or (len(prompts) and isinstance(prompts[0], Mapping))
     for number, prompt in enumerate([prompts] if is_one else prompts):
-        if not isinstance(prompt, Sequence):
+        parts = prompt if isinstance(prompt, Sequence) else [prompt]
+        if not isinstance(prompt, str) and not all(isinstance(each, Mapping) for each in parts):
             raise RequestError(
-                f"prompt {number} is of type {type(prompt).__name__}; pass a text or a list of "
-                "messages (for token ids, use model.generate with custom_generate)"
+                f"prompt {number} is no text and no list of messages, but {_kind(prompt)}; for "
+                "token ids, use model.generate with custom_generate"
             )
         text: Any = prompt
         is_text = isinstance(prompt, str)
@@ -256,6 +294,17 @@ def _token_ids(
                 f"the model's {most} positions; shorten one of them"
             )
         yield token_ids
+
+
+def _kind(prompt: object) -> str:
+    """
+    >>> _kind(5), _kind([1, 2])
+    ('of type int', 'a list with a value of type int')
+    """
+    if not isinstance(prompt, Sequence):
+        return f"of type {type(prompt).__name__}"
+    wrong = next(each for each in prompt if not isinstance(each, Mapping))
+    return f"a list with a value of type {type(wrong).__name__}"
 
 
 def put_to(streamer: Any) -> Callable[[list[int]], None]:

@@ -5,10 +5,13 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable
+import webbrowser
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from copyspec_eval.errors import DataError, OptionError, printable
+from copyspec_eval.errors import CopySpecError, DataError, OptionError, print_error, printable
 
 if TYPE_CHECKING:
     from copyspec_eval.reports.runs import Run
@@ -97,11 +100,23 @@ def _compared(a: "Run", b: "Run", model: str | None) -> dict[str, Any]:
 def report(arguments: argparse.Namespace) -> None:
     from copyspec_eval.reports import leaderboard, leaderboard_forms
     from copyspec_eval.reports.page.build import write_report
-    from copyspec_eval.reports.recorded import read_runs
+    from copyspec_eval.reports.recorded import read_runs, run_folders
 
-    runs = read_runs(arguments.runs)
+    folders, skipped = list[Path](), list[DataError]()
+    for each in arguments.runs:
+        try:
+            folders += run_folders(each)
+        except DataError as error:
+            skipped.append(error)
+    if not folders:
+        raise skipped[0]
+    _print_notes(f"skipped: {error}" for error in skipped)
+    runs = read_runs(folders)
     board = leaderboard.leaderboard(runs)
-    written = write_report(board, arguments.out) if arguments.out else []
+    folder = arguments.out
+    if arguments.open and folder is None:
+        folder = Path(mkdtemp(prefix="copyspec-report-"))
+    written = write_report(board, folder) if folder else []
     if arguments.format == "table":
         _show(leaderboard_forms.overview(board, arguments.wide))
     else:
@@ -110,6 +125,13 @@ def report(arguments: argparse.Namespace) -> None:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:
         raise DataError(f"{', '.join(str(run.folder) for run in runs)}: no answers to report")
+    if arguments.open:
+        _open(folder / "report.html")
+
+
+def _open(page: Path) -> None:
+    if not webbrowser.open(page.resolve().as_uri()):
+        raise DataError(f"{page}: no browser could be started; open the file yourself")
 
 
 def exactness(arguments: argparse.Namespace) -> None:
@@ -147,6 +169,40 @@ def tiny(arguments: argparse.Namespace) -> None:
     print(model_path(TINY))
 
 
+def doctor(arguments: argparse.Namespace) -> int:
+    """Print what this machine offers; 1 if something that every run needs is broken."""
+    from copyspec_eval.cli.doctor import examine
+
+    findings = list(examine())
+    width = max(len(each.name) for each in findings)
+    for each in findings:
+        _show(f"{each.name:{width}}  {each.text}")
+    broken = [each.name for each in findings if each.is_broken]
+    _show(f"broken: {', '.join(broken)}" if broken else "nothing that a run needs is broken")
+    return int(bool(broken))
+
+
+def completion(arguments: argparse.Namespace) -> None:
+    try:
+        import shtab
+    except ImportError as error:
+        needed = "completion needs shtab; pip install 'copyspec-eval[completion]'"
+        raise OptionError(needed) from error
+    for action in all_actions(arguments.parser):
+        if action.type is Path:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(arguments.parser, arguments.shell))
+
+
+def all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All arguments of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from all_actions(below)
+
+
 def judge(arguments: argparse.Namespace) -> int:
     """Print a judge's ratings of a run, or its choices between two; 1 if one is missing."""
     from copyspec_eval.reports import judged
@@ -173,6 +229,41 @@ def redundant(arguments: argparse.Namespace) -> int:
     _print_notes(f"question {number}: not written: {reason}" for number, reason in reasons.items())
     _show(arguments.out)
     return int(bool(reasons))
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    """Audit two engines; 0 for rounding at most, 1 for more, 2 if it cannot be told."""
+    from copyspec_eval.audit import findings, session
+
+    try:
+        order = session.Order(
+            a=arguments.a,
+            b=arguments.b,
+            tasks=tuple(filter(None, arguments.tasks.split(","))),
+            limit=arguments.limit,
+            levels=_levels(arguments.concurrency),
+            out=arguments.out,
+            rescore=arguments.rescore,
+            tokenizer=arguments.tokenizer,
+            gen_kwargs=arguments.gen_kwargs,
+            runs_code=arguments.confirm_run_unsafe_code,
+        )
+        result = session.audit(order)
+    except (CopySpecError, OSError) as error:  # 1 is for an engine that is broken
+        print_error(error)
+        return 2
+    lines = findings.lines(result, order.out)
+    if result["verdict"] != "identical":
+        lines += session.exactness_commands(order)
+    _show("\n".join(lines))
+    return findings.exit_code(result)
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"--concurrency {text}: give numbers, e.g. 1,8,32") from None
 
 
 def paper(arguments: argparse.Namespace) -> None:
@@ -212,6 +303,8 @@ def export(arguments: argparse.Namespace) -> None:
     if arguments.format == "turns":
         written = [arguments.out / "turns.parquet"]
         journal.replace(written[0], read_turns([arguments.run]).to_parquet(index=False))
+    elif arguments.format == "tensorboard":
+        written = export.write_tensorboard(read_turns([arguments.run]), arguments.out)
     elif arguments.format == "evalplus":
         written = [export.write_evalplus(read_whole(arguments.run), arguments.out)]
     else:

@@ -4,9 +4,9 @@ On a CPU it is our own kernel. With torch's, query heads that share a key are fo
 axis, so that keys are not copied for every query head, as the stock masked path does.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,22 +66,28 @@ class Step:
         return [(slice(row, row + 1), tokens) for row, tokens in parts]
 
 
-_current: ContextVar[Step] = ContextVar("copyspec_step")
+class _Current(threading.local):
+    """A thread's step. A ContextVar would break the graph of torch.compile."""
+
+    step: Any = None  # a Step, within `masked_as`
+
+
+_current = _Current()
 
 
 @contextmanager
 def masked_as(step: Step) -> Iterator[None]:
     """Within this context, models get their masks for `step`."""
-    token = _current.set(step)
+    _current.step = step
     try:
         yield
     finally:
-        _current.reset(token)
+        _current.step = None
 
 
 def row_starts() -> dict[int, int]:
     """Where the tokens of each cache row begin in the current step."""
-    return {row: tokens.start for row, tokens in _current.get().parts}
+    return {row: tokens.start for row, tokens in _current.step.parts}
 
 
 def make_mask(
@@ -91,7 +97,7 @@ def make_mask(
 
     `mask_function` carries the model's own restrictions, e.g. a sliding window.
     """
-    current = _current.get()
+    current: Step = _current.step
     visible = current.visible.to(device)
     if mask_function is causal_mask_function:
         return visible
@@ -132,7 +138,7 @@ def attend(
         ModelError: the model passes another tensor, which would change the scores.
     """
     _check_known(kwargs)
-    step = _current.get()
+    step = _current.step
     _, heads, num_tokens, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
     if kernels.attends(query, key, value, attention_mask):

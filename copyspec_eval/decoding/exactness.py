@@ -38,7 +38,7 @@ _EARLY, _EARLY_FIXED = 4, 2
 """Tokens by which the steps that are compared first stop before a block of keys ends."""
 _SHIFT = 3
 """Places by which all tokens of a step are moved, where steps have any width."""
-_NO_MODULE = "none of its modules alone"
+_NO_MODULE, _COMPILED = "none of its modules alone", "the compiled step"
 
 
 class Mismatch(NamedTuple):
@@ -50,14 +50,21 @@ class Mismatch(NamedTuple):
 
 @announced("checking that drafts do not change a bit of this model's answers")
 def exact_mode(
-    model: PreTrainedModel, tokenizer: Any, *, longest: int, needed: int, batch_size: int
+    model: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    longest: int,
+    needed: int,
+    batch_size: int,
+    compiled: bool = False,
 ) -> ExactMode:
     """The exact mode for this model, after a check that takes some seconds.
 
     Our kernels compute every token alone, so a step may have any width. A library chooses its
     kernels by shape, so a token's last bits depend on what shares its step: there, every step has
     one width, in plain decoding as with drafts. `longest` is the longest draft that is wanted and
-    `needed` the longest that a step must hold, in tokens.
+    `needed` the longest that a step must hold, in tokens. If `compiled`, such steps are compiled,
+    unless that fails or does not hold.
 
     Raises:
         OptionError: no step holds a draft of `needed` tokens.
@@ -66,10 +73,15 @@ def exact_mode(
     token_ids = text_tokens(tokenizer)
     width = fixed_width(max(needed, min(longest, _USUAL_DRAFT)))
     mismatch: Mismatch | None = None
-    for mode in (ExactMode(), ExactMode(width)):
-        if mode.width is None and not kernels.serve(model):
+    modes = [ExactMode()] if kernels.serve(model) else [ExactMode(width, True)] * compiled
+    for mode in (*modes, ExactMode(width)):
+        try:
+            mismatch = next(mismatches(model, token_ids, mode, longest, batch_size), None)
+        except Exception as error:  # whatever a compiler raises
+            if not mode.is_compiled:
+                raise
+            logger.warning("steps are not compiled: %s", str(error).strip().partition("\n")[0])
             continue
-        mismatch = next(mismatches(model, token_ids, mode, longest, batch_size), None)
         if mismatch is None:
             if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:
                 raise OptionError(
@@ -133,8 +145,7 @@ def mismatches(
                 # Bits that change from run to run can differ in any reading.
                 if _differ(text.read(reference)[0], wanted):
                     name, compared = plain.name, ((reference, 0), (reference, 0))
-                module = _first_module(*(text.states(*each) for each in compared))
-                yield Mismatch(f"{name}, after {context} tokens", module)
+                yield Mismatch(f"{name}, after {context} tokens", text.first_module(*compared))
             elif len(answers[0]) > len(wanted):
                 # It has shown to be right as far as the reference goes.
                 reference, wanted = reading, answers[0]
@@ -256,8 +267,15 @@ class _Text:
         self._engine.generate(given)
         return [torch.stack([*row.logits]) for row in given[: 1 if reading.is_loud else None]]
 
-    def states(self, reading: _Reading, row: int) -> "_States":
-        return _states(self._model, partial(self.read, reading, watched=row), row)
+    def first_module(self, *compared: tuple[_Reading, int]) -> str:
+        """The first whose outputs differ between two readings, each in one of its rows."""
+        if self._engine.exact and self._engine.exact.is_compiled:
+            return _COMPILED  # which runs no hooks
+        one, other = (
+            _states(self._model, partial(self.read, reading, watched=row), row)
+            for reading, row in compared
+        )
+        return _first_module(one, other)
 
     def read_at_once(self, count: int) -> torch.Tensor:
         """Logits after `count` tokens from the context on, which a prefill reads."""

@@ -60,9 +60,20 @@ def forward(
     tokens, all_slots, all_rows = torch.tensor([ids, slots, rows]).to(input_device(model)).unbind()
     step = _step(parts, all_rows, all_slots, extent)
     cache.place(all_rows, all_slots, extent)
+    return run(model, cache, tokens, step, logits_to_keep)
+
+
+def run(
+    model: PreTrainedModel,
+    cache: RowCache,
+    token_ids: torch.Tensor,
+    step: attention.Step,
+    logits_to_keep: int = 0,
+) -> torch.Tensor:
+    """A forward of `token_ids`, `[tokens]`, for which the cache has a place."""
     with attention.masked_as(step):
         output = model(
-            input_ids=tokens[None],
+            input_ids=token_ids[None],
             # Padding may lie past the last position a model has an embedding for; nobody reads it.
             position_ids=step.positions.clamp(0, _last_position(model)),
             past_key_values=cache,

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import StepLogits
+from copyspec_eval.decoding.fixed_steps import fixed_steps
 from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
@@ -45,10 +46,10 @@ class RowRunner:
         self._prefix_cache = prefix_cache
         self._cache = RowCache(0, 0)
         fixed_width = exact.width if exact else None
-        self._is_fixed = fixed_width is not None
+        self._fixed = fixed_steps(model, batch_size, exact) if exact and fixed_width else None
         self.widest = fixed_width or 1 + num_draft_tokens
-        self.packs = batch_size > 1 and not self._is_fixed and kernels.serve(model)
-        is_padded = self._is_fixed or (batch_size > 1 and not self.packs)
+        self.packs = batch_size > 1 and not self._fixed and kernels.serve(model)
+        is_padded = self._fixed or (batch_size > 1 and not self.packs)
         self.padding = self.widest - 1 if is_padded else 0
 
     @contextmanager
@@ -56,17 +57,23 @@ class RowRunner:
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
         """Prepare for `sequences`, whose `extent` it sets; `others` are those of other calls."""
-        extents = [key_extent(each.max_length + self.padding) for each in (*sequences, *others)]
+        needed = self._fixed.extent if self._fixed else key_extent
+        lengths = [each.max_length + self.padding for each in (*sequences, *others)]
+        extents = [*map(needed, lengths)]
         # Alone, a sequence fixes how many keys it attends to; in a batch, the run does.
-        is_shared = self._is_fixed and self._batch_size > 1
+        is_shared = self._fixed and self._batch_size > 1
         for sequence, extent in zip(sequences, extents, strict=False):
             sequence.extent = max(extents) if is_shared else extent
-        self._cache = RowCache(self._batch_size, max(sequence.extent for sequence in sequences))
+        capacity = max(sequence.extent for sequence in sequences)
+        if self._fixed:
+            self._cache = self._fixed.reserve(capacity)
+        else:
+            self._cache = RowCache(self._batch_size, capacity)
         try:
             with engine_kernels(self._model, exact=self._exact is not None) as weights:
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
-                    block_length = PREFILL_CHUNK if self._is_fixed else _REUSED_BLOCK
+                    block_length = PREFILL_CHUNK if self._fixed else _REUSED_BLOCK
                     self._prefix_cache.begin(computed_by, block_length)
                 yield
         finally:
@@ -102,10 +109,10 @@ class RowRunner:
         return StepLogits(forward(self._model, self._cache, [part], None, keep), [slice(keep)])
 
     def can_draft(self, sequence: Sequence) -> bool:
-        return not self._is_fixed or sequence.num_forwards > 0
+        return not self._fixed or sequence.num_forwards > 0
 
     def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
-        if self._is_fixed:
+        if self._fixed:
             return self._feed(rows, drafts, self.widest)
         longest = max(len(draft.token_ids) for draft in drafts)
         return self._feed(rows, drafts, None if self.packs else 1 + longest)
@@ -129,10 +136,10 @@ class RowRunner:
             parents = step_parents(draft, len(unread_ids), len(token_ids))
             start = sequence.length - len(unread_ids) if sequence else 0
             parts.append(Part(sequence.row if sequence else row, start, token_ids, parents))
-        extent = None
-        if self._is_fixed:
+        if self._fixed:
             extent = max(sequence.extent for sequence in rows if sequence)
-        return StepLogits(forward(self._model, self._cache, parts, extent), places)
+            return StepLogits(self._fixed.read(self._model, parts, extent), places)
+        return StepLogits(forward(self._model, self._cache, parts), places)
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
         """Move an accepted branch of a tree to where a chain's tokens are, from `start` on."""
@@ -142,7 +149,7 @@ class RowRunner:
 
     def finish(self, sequence: Sequence) -> None:
         """Keep the answer, too, where a prompt may be read on from it."""
-        if not self._is_fixed:
+        if not self._fixed:
             self._keep(sequence)
 
     def _keep(self, sequence: Sequence) -> None:

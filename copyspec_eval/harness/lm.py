@@ -27,12 +27,20 @@ from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
+from copyspec_eval.session.loading import loading
 from copyspec_eval.session.session import Arm, Session
-from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
+from copyspec_eval.session.settings import (
+    check_bool,
+    check_compile,
+    check_model_cache,
+    parse_arms,
+    parse_bytes,
+)
 from copyspec_eval.types import Generation
 
 _AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
 _USUAL_DRAFT = 15  # tokens; few drafts are longer
+_NOT_OURS = ("self", "pretrained", "kwargs")  # of the constructor; lm-eval's are recorded by it
 
 
 @register_model("copyspec")
@@ -42,7 +50,8 @@ class CopySpecLM(HFLM):
     Args:
         pretrained: as for `hf`: a Hub name, a folder, or a loaded model; by default
             `copyspec-tiny`, the embedded model.
-        drafter, gamma, num_draft_tokens, tree, delta, exact: as for `generate` in Python.
+        drafter, gamma, num_draft_tokens, tree, delta, exact, compile: as for `generate` in
+            Python.
         store: also copy from earlier answers of the run; or the folder of an earlier run, several
             as a list or with `:` between them, to copy from its answers too.
         draft_model: the name of a smaller model that drafts where the drafter does not.
@@ -59,11 +68,14 @@ class CopySpecLM(HFLM):
         self,
         pretrained: Any = None,
         exact: bool = True,
+        compile: bool | None = None,
         paired: bool = False,
         arms: str | list[str] | None = None,
         prefix_cache: int | str = "2GB",
         **kwargs: Any,
     ) -> None:
+        # Whatever is declared here is recorded, in `_spec`: nothing has to be remembered there.
+        self._settings = {name: value for name, value in locals().items() if name not in _NOT_OURS}
         if pretrained is None:
             logger.warning("no model given: this is the embedded %s; pass pretrained=NAME", TINY)
             pretrained = TINY
@@ -75,6 +87,7 @@ class CopySpecLM(HFLM):
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
         shared = options.drafting(**drafting)
         self._exact = check_bool("exact", exact)
+        self._compiled = check_compile(compile, exact=exact)
         self._options = parse_arms(shared, arms, exact=exact)
         self._paired = check_bool("paired", paired) or arms is not None
         self._prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
@@ -98,7 +111,7 @@ class CopySpecLM(HFLM):
             options.check_draft_model(name, kwargs.get("tokenizer") or named, kwargs)
         # lm-eval's default is "cuda", whether there is such a device or not.
         device = kwargs.pop("device", None) or ("cuda" if torch.cuda.is_available() else "cpu")
-        with options.loading("pretrained", pretrained, "check its files and the model arguments"):
+        with loading("pretrained", pretrained, "check its files and the model arguments"):
             super().__init__(source, device=device, **kwargs)
         self.pretrained = pretrained  # the name, for people
         split_documents_over_ranks(self)
@@ -107,7 +120,7 @@ class CopySpecLM(HFLM):
 
     def _create_tokenizer(self, pretrained: Any, tokenizer: Any, **kwargs: Any) -> None:
         named = getattr(tokenizer or pretrained, "name_or_path", tokenizer or pretrained)
-        with options.loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
+        with loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
             super()._create_tokenizer(pretrained, tokenizer, **kwargs)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -171,7 +184,8 @@ class CopySpecLM(HFLM):
             if self._session and self._session.model is model_copy(self.model).model:
                 return self._session
             rows: Any = {"rows": self._rows or 2, "needs_rows": self._rows is not None}
-            session = Session(self.model, self.tokenizer, self._options, exact=self._exact, **rows)
+            how: Any = rows | {"exact": self._exact, "compiled": self._compiled}
+            session = Session(self.model, self.tokenizer, self._options, **how)
         if session.reason:
             logger.warning(
                 f"{session.reason}: the model's own attention and cache are used, one request at a "
@@ -247,15 +261,16 @@ class CopySpecLM(HFLM):
     def _spec(self, session: Session, arm: Arm, asked: list[Asked], batch_size: int) -> RunSpec:
         mode = session.mode(batch_size)
         is_ours = session.cache == "copyspec" and kernels.serve(self.model)
-        settings = asdict(arm.options) | {
+        settings = self._settings | asdict(arm.options)
+        settings |= {
             "num_draft_tokens": longest_draft(arm.options),
             "steps": mode.name if mode else "any",
-            "exact": self._exact,
             "paired": self._paired,
             "prefix_cache": self._prefix_bytes,
             "cache": session.cache,
             "kernels": "copyspec" if is_ours else "torch",
         }
+        del settings["arms"]  # as it was given; a single arm is in the drafting options
         if len(self._options) > 1:
             settings["arms"] = [each.label for each in self._options]
         if self._store_paths:

@@ -2,8 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any
@@ -14,14 +13,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from copyspec_eval.decoding.model_support import check_config, needs_model_cache
 from copyspec_eval.drafters.registry import store_option
-from copyspec_eval.errors import CopySpecError, ModelError, OptionError, unknown_option
+from copyspec_eval.errors import ModelError, OptionError, unknown_option
 from copyspec_eval.paths import model_path
+from copyspec_eval.session.loading import first_line, loading
 from copyspec_eval.session.session import checked_draft_model
 from copyspec_eval.session.settings import check_bool, draft_options
 from copyspec_eval.types import DraftOptions
 
 DRAFTING = {field.name for field in fields(DraftOptions)}
-OUR_OPTIONS = {*DRAFTING, "exact", "paired", "arms", "prefix_cache"}
+OUR_OPTIONS = {*DRAFTING, "exact", "compile", "paired", "arms", "prefix_cache"}
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 LOADING_OPTIONS = {
     *("cache_dir", "code_revision", "device_map", "experts_implementation", "force_download"),
@@ -86,20 +86,8 @@ def _check_device(name: object) -> None:
         if device.type != "cuda" or (device.index or 0) < max(torch.cuda.device_count(), 1):
             return
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
     raise OptionError(f"device={str(name)!r} is not available ({reason}); pass e.g. cpu")
-
-
-@contextmanager
-def loading(option: str, value: object, remedy: str) -> Iterator[None]:
-    """Turn whatever fails within into a ModelError of one line."""
-    try:
-        yield
-    except CopySpecError:
-        raise
-    except Exception as error:
-        reason = f"{option}={value!r} cannot be loaded: {_first_line(error)}"
-        raise ModelError(f"{reason} ({remedy})") from error
 
 
 def checked_config(pretrained: Any, options: Mapping[str, Any]) -> Any:
@@ -176,11 +164,6 @@ def _check_names(options: Mapping[str, Any], config: Any) -> None:
             f"max_length={options['max_length']} is more than the {positions} positions of the "
             f"model; pass {positions} at most, or max_position_embeddings=N if it can read so many"
         )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return " ".join(text.splitlines()[0].split())
 
 
 def _harness_options() -> dict[str, Any]:

@@ -1,14 +1,18 @@
-"""A run in the formats of other tools: FastChat's answers, EvalPlus's programs."""
+"""A run for other tools: FastChat's answers, EvalPlus's programs, TensorBoard's curves."""
 
 import json
+import math
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from pandas import DataFrame
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.reports.conversations import conversations, document_fields
 from copyspec_eval.reports.runs import Run
+from copyspec_eval.reports.summary import METRICS, summarise
 from copyspec_eval.scoring.humaneval.scores import as_samples
 from copyspec_eval.scoring.judging import file_name
 
@@ -65,3 +69,34 @@ def write_evalplus(run: Run, folder: Path) -> Path:
     path = folder / f"{model_name(run)}.jsonl"
     journal.replace(path, as_samples(programs))
     return path
+
+
+def write_tensorboard(turns: DataFrame, folder: Path) -> list[Path]:
+    """Write a folder per run and arm of `read_turns`' frame, with event files of TensorBoard.
+
+    Curves are `TASK turn N/METRIC` over the documents' numbers. The tab HParams compares the
+    settings and the figures of all turns together.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        needed = "this export needs TensorBoard; pip install 'copyspec-eval[tensorboard]'"
+        raise OptionError(needed) from error
+    names = [metric.name for metric in METRICS if not metric.is_bound]
+    written = []
+    for (run_id, drafter), of_run in turns.groupby(["run_id", "drafter"], sort=False):
+        path = journal.subfolder(folder, f"{drafter}-{run_id}")
+        for earlier in path.glob("events.*"):  # else TensorBoard shows both exports in one curve
+            earlier.unlink()
+        with SummaryWriter(path) as writer:
+            for (task, turn, document), rows in of_run.groupby(["task", "turn", "doc_id"]):
+                figures = summarise(rows)
+                for name in names:
+                    if (value := figures[name]) is not None and math.isfinite(value):
+                        writer.add_scalar(f"{task} turn {turn}/{name}", value, document)
+            settings = of_run.filter(like="spec.").iloc[0].dropna().map(str)
+            figures = {key: value for key, value in summarise(of_run).items() if value is not None}
+            named = settings.rename(lambda name: name.removeprefix("spec.")).to_dict()
+            writer.add_hparams(named, figures, run_name=".")
+        written.append(path)
+    return written

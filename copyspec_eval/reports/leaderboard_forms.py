@@ -11,6 +11,7 @@ from copyspec_eval.reports.conversations import PREFIX
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions
 from copyspec_eval.reports.runs import TURN_SCORE
 from copyspec_eval.reports.tables import (
+    FIRST_FIGURES,
     Cells,
     Column,
     cells,
@@ -45,7 +46,9 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
     """For a terminal: a row per line and turn, and the notes; more columns if it is wide."""
     varied = {name for name in _NAMES if is_wide or board.lines[name].nunique() > 1} | {"task"}
     wide = [
+        Column("answers", lambda row: f"{row['turns']:.0f}"),
         Column("score", lambda row: ", ".join(_turn_scores(board, *row.name))),
+        interval_column("speedup"),
         metric_column("baseline_tokens_per_second", ".0f"),
         interval_column("speedup_median"),
         *metric_columns(".0%", "copied_share", "cut_share", "looped_share"),
@@ -54,15 +57,12 @@ def overview(board: Leaderboard, is_wide: bool = False) -> str:
         *(text_column(name) for name in ("model", "task") if name in varied),
         Column("turn", lambda row: str(row.name[1])),
         *([text_column("drafter")] if "drafter" in varied else []),
-        Column("answers", lambda row: f"{row['turns']:.0f}"),
         _RUNS,
-        metric_column("tokens_per_second", ".0f"),
-        *_SPEEDUPS,
-        *metric_columns(".0%", "earlier_share", "identical"),
+        *FIRST_FIGURES,
         *(wide if is_wide else []),
     ]
     notes = "".join(f"note: {printable(note)}\n" for note in board.notes)
-    return terminal(*cells(columns, _by_turn(board))) + notes
+    return terminal(*cells(columns, _by_turn(board)), "simple") + notes
 
 
 def as_markdown(board: Leaderboard) -> str:

@@ -22,7 +22,7 @@ class RecordedRun:
     """The runs into one folder, or the run whose shards are in several folders."""
 
     folder: Path  # that of the first shard
-    records: list[TurnRecord]  # each answer once, without token ids and spans, in order
+    records: list[TurnRecord]  # each answer once, without token ids, in order
     manifests: dict[str, RunManifest]
     scores: RunScores  # this and the following two as in `Results`
     documents: dict[str, int]
@@ -48,9 +48,7 @@ def read_recorded(folder: Path) -> RecordedRun:
             # What reports read: of 25,000 turns, token ids alone would take most of a gigabyte.
             baseline = replace(row.baseline, token_ids=()) if row.baseline else None
             attempts = tuple(shared.setdefault(attempt, attempt) for attempt in row.attempts)
-            rows.append(
-                replace(row, token_ids=None, spans=(), attempts=attempts, baseline=baseline)
-            )
+            rows.append(replace(row, token_ids=None, attempts=attempts, baseline=baseline))
     if not files:
         notes.append(f"{folder}: no turns.jsonl, so there are no answers")
     manifests = read_manifests(folder, notes)
@@ -72,7 +70,7 @@ def _key(row: TurnRecord) -> tuple[Any, ...]:
 
 def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     """The runs in `folders` or below them, each once, and shards of one run as that run."""
-    runs = [read_recorded(folder) for each in folders for folder in _run_folders(each)]
+    runs = [read_recorded(folder) for each in folders for folder in run_folders(each)]
     groups: list[list[RecordedRun]] = []
     for run in {run.folder.resolve(): run for run in runs}.values():
         group = next((group for group in groups if _are_shards([*group, run])), None)
@@ -83,8 +81,10 @@ def read_runs(folders: Iterable[Path]) -> list[RecordedRun]:
     return [_merged(group) if len(group) > 1 else group[0] for group in groups]
 
 
-def _run_folders(folder: Path) -> list[Path]:
-    """The folder, if it is that of a run; else the folders of runs below it."""
+def run_folders(folder: Path) -> list[Path]:
+    """The folder, if it is that of a run; else the folders of runs below it, or a DataError."""
+    if folder.is_file():
+        raise DataError(f"{folder}: a file, not a run of copyspec; pass its --output_path")
     if not folder.is_dir() or any(any(folder.glob(pattern)) for pattern in _RUN_FILES):
         return [folder]
     if below := sorted({path.parent for path in folder.rglob(_RUN_FILES[0])}):

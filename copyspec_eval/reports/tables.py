@@ -80,15 +80,18 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return terminal(headers, [[str(cell).translate(_ESCAPES) for cell in row] for row in rows])
 
 
-def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """The same, nothing escaped; columns of numbers are aligned right. Nothing without rows."""
+def terminal(headers: Sequence[str], rows: Sequence[Sequence[object]], form: str = "pipe") -> str:
+    """The same, nothing escaped; columns of numbers are aligned right. Nothing without rows.
+
+    `form` is a name of tabulate's; "simple" needs the least room.
+    """
     if not rows:
         return ""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     columns = zip(*texts, strict=True)
     numeric = [all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in columns]
     align = ["right" if right else "left" for right in numeric]
-    table = tabulate(texts, headers, "pipe", disable_numparse=True, colalign=align)
+    table = tabulate(texts, headers, form, disable_numparse=True, colalign=align)
     return f"{table}\n"
 
 
@@ -98,13 +101,12 @@ def without_empty_columns(headers: Sequence[str], rows: Sequence[Sequence[object
 
 
 _REPLAYED = ("tokens_per_forward", "copied_share", "earlier_share", "drafted_per_token")
-_RUN_COLUMNS = [
-    *map(text_column, ("task", "turn", "drafter")),
-    Column("answers", lambda row: row["turns"]),
+FIRST_FIGURES = [
     metric_column("tokens_per_second", ".0f"),
-    *map(interval_column, ("speedup_ended", "speedup")),
+    interval_column("speedup_ended"),
     *metric_columns(".0%", "earlier_share", "identical"),
 ]
+"""What a terminal shows of a run: with task and turn, it fits into 80 columns."""
 
 
 def run_figures(rows: Sequence[TurnRecord]) -> dict[str, Any]:
@@ -123,39 +125,45 @@ def run_table(rows: Sequence[TurnRecord]) -> str:
     figures = figures_by(turns.frame(rows), ["task", "turn", "drafter"]).reset_index()
     if figures["drafter"].nunique() == 1:
         figures["drafter"] = ""
-    return terminal(*cells(_RUN_COLUMNS, figures))
+    columns = [*map(text_column, ("task", "turn", "drafter")), *FIRST_FIGURES]
+    return terminal(*cells(columns, figures), "simple")
+
+
+class Gain(NamedTuple):
+    """What drafting won: "1.94×", "" without times; and in a sentence with interval and answers."""
+
+    speedup: str
+    sentence: str
 
 
 def gains(rows: Sequence[TurnRecord]) -> list[str]:
     """What each drafter of a paired run won, in a sentence; nothing of runs that are not paired."""
     frame = turns.frame([row for row in rows if row.baseline])
-    by_drafter = figures_by(frame, ["drafter"]) if len(frame) else DataFrame()
-    sentences = []
-    for name, figures in by_drafter.iterrows():
-        count, ended = figures["turns"], int(frame["ended"][frame["drafter"] == name].count())
-        answers = "answer" if ended == 1 else f"{ended} answers"
-        which = f" over the {answers} that ended" if ended < count else ""
-        identical = f"{figures['identical'] * count:.0f} of {count} answers identical"
-        text = ", ".join(filter(None, (_gain(figures, which), identical)))
-        sentences.append(f"{name}: {text}" if len(by_drafter) > 1 else text)
-    return sentences
+    by_drafter = {name: gain(part).sentence for name, part in frame.groupby("drafter")}
+    is_one = len(by_drafter) == 1
+    return [text if is_one else f"{name}: {text}" for name, text in by_drafter.items()]
 
 
-def _gain(figures: "Series[Any]", which: str) -> str:
-    """The speed-up of `which` answers ended; if none did, of all; "" if none has times.
+def gain(paired: DataFrame) -> Gain:
+    """What drafting won in paired turns: the speed-up of those that ended; if none did, of all.
 
-    >>> figures = {"speedup_ended": 1.94, "speedup_ended_low": 1.8, "speedup_ended_high": 2.1}
-    >>> _gain(Series(figures), " over the 30 answers that ended")
-    '1.94× faster over the 30 answers that ended (95 %: 1.80 to 2.10)'
+    >>> paired = turns.frame([])
+    >>> gain(paired)
+    Gain(speedup='', sentence='0 of 0 answers identical')
     """
+    count, ended = len(paired), int(paired["ended"].count())
+    answers = "answer" if ended == 1 else f"{ended} answers"
+    which = f" over the {answers} that ended" if ended < count else ""
+    identical = f"{paired['identical'].sum():.0f} of {count} answers identical"
     for name, over in (("speedup_ended", which), ("speedup", " over all answers (none ended)")):
         speedup, low, high = (
-            number(figures[f"{name}{end}"], ".2f") for end in ("", "_low", "_high")
+            number(_METRICS[f"{name}{end}"].figure(paired), ".2f") for end in ("", "_low", "_high")
         )
         if speedup:
             word = "faster" if float(speedup) >= 1 else "as fast"
-            return f"{speedup}× {word}{over}" + (f" (95 %: {low} to {high})" if low else "")
-    return ""
+            interval = f" (95 %: {low} to {high})" if low else ""
+            return Gain(f"{speedup}×", f"{speedup}× {word}{over}{interval}, {identical}")
+    return Gain("", identical)
 
 
 def _figures_by(frame: DataFrame, by: list[str]) -> dict[Any, dict[str, float | int | None]]:

@@ -62,9 +62,9 @@ class ChatModel:
         except asyncio.TimeoutError:
             reason = f"no answer in {TIMEOUT_SECONDS:g} s, retries included"
         except self._openai.APIStatusError as error:
-            reason = _line(f"HTTP {error.status_code}: {error.response.text}")
+            reason = one_line(f"HTTP {error.status_code}: {error.response.text}")
         except Exception as error:  # of the client, and of its transport, whichever it uses
-            reason = _line(str(error)) or type(error).__name__
+            reason = one_line(str(error)) or type(error).__name__
         raise UnansweredError(reason)
 
     async def _completion(self, system: str, user: str) -> bytes:
@@ -128,7 +128,7 @@ def ask_missing(
     return reasons
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """`text` as one line of at most 200 characters, without secrets, which servers may echo."""
     return " ".join(masked(text).split())[:200]
 

@@ -87,6 +87,5 @@ def check_mode(config: GenerationConfig) -> None:
     if mode not in served or (config.guidance_scale or 1) != 1:
         raise RequestError(
             f"the generation settings ask for {mode.value.replace('_', ' ')} or guidance, but "
-            "copyspec decodes greedily or samples one sequence; use transformers' own generate "
-            "(--model hf) for anything else"
+            "copyspec decodes greedily or samples one sequence; leave those settings out"
         )

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from copyspec_eval.decoding import model_support
+from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import exact_mode
@@ -18,7 +18,7 @@ from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
-from copyspec_eval.errors import ModelError
+from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import DraftOptions, ExactMode
 
@@ -46,7 +46,7 @@ class Session:
     They decode with a copy, `model`, so make and use both within `one_at_a_time`. `options` are all
     ways in which engines draft; the cache is tested with `rows`, which have to decode side by side
     if it `needs_rows`. `reason` says why `cache` is the model's own, which serves one request at a
-    time; "" if it is ours.
+    time; "" if it is ours. Steps of a fixed width are `compiled`, by default on CUDA.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Session:
         exact: bool,
         rows: int,
         needs_rows: bool = True,
+        compiled: bool | None = None,
     ) -> None:
         if model.training:
             raise ModelError("the model is in training mode; call model.eval() first")
@@ -75,6 +76,9 @@ class Session:
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
         self._tokenizer, self._options, self._exact = tokenizer, options, exact
+        if compiled and kernels.serve(self.model):
+            raise OptionError("compile=True has no effect on our kernels; leave it out")
+        self._compiled = self.model.device.type == "cuda" if compiled is None else compiled
         self.groups = itertools.count()  # of paired answers, over all calls of a run
 
     def prefix_cache(self, num_bytes: int) -> PrefixCache | None:
@@ -102,7 +106,8 @@ class Session:
         longest, needed = max(map(longest_draft, self._options)), 0
         for each in self._options:
             needed = max(needed, each.num_draft_tokens or 0, each.delta if each.draft_model else 0)
-        asked = {"longest": longest, "needed": needed, "batch_size": batch_size}
+        asked: dict[str, Any] = {"longest": longest, "needed": needed, "batch_size": batch_size}
+        asked |= {"compiled": self._compiled}
         find = partial(exact_mode, self.model, self._tokenizer, **asked)
         return self._once(("mode", *asked.values()), find)
 

@@ -93,6 +93,13 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
+def check_compile(value: bool | None, *, exact: bool) -> bool | None:
+    """None leaves the choice to the device."""
+    if value is not None and check_bool("compile", value) and not exact:
+        raise OptionError("compile=True needs steps of one width; pass exact=True, or leave it out")
+    return value
+
+
 def check_model_cache(
     reason: str, arms: Sequence[DraftOptions], *, exact: bool, batch_size: object = 1
 ) -> None:

@@ -1,181 +1,170 @@
-"""The report's page in a real browser: charts, filters, sources, dark, narrow, hostile texts."""
+"""The report's page in a real browser: first screen, tables, charts, dark, narrow, accessible."""
 
-import base64
-import gzip
-import json
 import os
 import random
-import shutil
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
 import pytest
-from recorded_runs import HOSTILE, board, recorded_run, turn
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from browsing import opened, report_of, shown
+from recorded_runs import recorded_run, turn, turns
+from sample_rows import with_counts
 
-from copyspec_eval.records import SpanCharacters
-from copyspec_eval.reports.page.build import write_report
-from copyspec_eval.types import Attempt, CopyOrigin, Difference
+from copyspec_eval.records import SpanCharacters, TurnRecord
+from copyspec_eval.types import Attempt, Difference, Span
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-LONG = "word " * 4000
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("NOT TESTED without chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+REAL_RUNS = sorted((Path(__file__).resolve().parents[2] / "results").glob("copyspec-tiny-*"))
+SCREENS = ((1200, 900), (375, 812))
+ON_SCREENS = pytest.mark.parametrize(("width", "height"), SCREENS)
 
 
-def report_of(folder: Path, *runs: Path) -> Path:
-    write_report(board(*runs), folder)
-    return folder / "report.html"
+def differing(row: TurnRecord) -> TurnRecord:
+    assert row.baseline is not None
+    other = replace(row.baseline, difference=Difference(2, 5, 6, 1.0, 0.1))
+    return replace(row, text="I did not: It is so.", baseline=other)
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs: turns that were copied, one that differs, and texts that mean harm."""
+    """Two arms under different conditions; an answer differs, another is withheld."""
     folder = tmp_path_factory.mktemp("page")
-    rows = [turn("a", doc, number) for doc in range(30) for number in (1, 2)]
-    end = len(HOSTILE + LONG)
-    places = (
-        SpanCharacters(0, len(HOSTILE), 0, len(HOSTILE)),
-        SpanCharacters(end - len("word "), end - 1, CopyOrigin.EARLIER, CopyOrigin.EARLIER),
-        SpanCharacters(end, end + len("again"), CopyOrigin.STORE, CopyOrigin.STORE),
-    )
-    evil: dict[str, Any] = {"task": "evil", "category": f"{HOSTILE[:20]} $x$", "prompt": HOSTILE}
-    evil["answer"] = HOSTILE + LONG + "again"
-    differing = turn("a", 91, 1, text="I did not.")
-    assert differing.baseline is not None
-    diverged = replace(differing.baseline, difference=Difference(2, 5, 6, 1.0, 0.1))
-    rows += [
-        turn("a", 90, 1, span_characters=places, **evil),
-        replace(differing, baseline=diverged),
-    ]
+    first, *rows = turns("a")
+    first = replace(first, prompt="Say it again. It is so.\n" * 40)
+    texts: dict[str, Any] = dict.fromkeys(("prompt", "text", "answer"), "")
+    rows += [differing(first), turn("a", 9, 1, tokens_sha256="0" * 64, span_characters=(), **texts)]
     one = recorded_run(folder / "a", "a", rows)
-    two = recorded_run(folder / "b", "b", [turn("b", 0, 1, drafter="suffix")])
+    two = recorded_run(folder / "b", "b", turns("b", drafter="suffix"), dtype="float32")
     return report_of(folder / "out", one, two)
 
 
-@contextmanager
-def opened(browser: Any, report: Path, width: int = 1200, **options: Any) -> Iterator[Any]:
-    """The page, once its answers are unpacked; it has no problem and asks for nothing else."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-    page = context.new_page()
-    problems: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(report.as_uri())
-    page.wait_for_selector("#count:not(:empty)", state="attached")
-    yield page
-    context.close()
-    assert problems == []
-    assert asked == [report.as_uri()], "nothing from elsewhere"
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return report_of(tmp_path_factory.mktemp("real"), *REAL_RUNS)
+
+
+NO_BASELINE = "8 answers at .* tokens/s; no baseline ran, so there is no speed-up"
+INTERVAL = r"\(95 %: \d\.\d\d to \d\.\d\d\)"
+
+
+@pytest.mark.parametrize(
+    ("change", "speedup", "sentence"),
+    [
+        (None, r"(\d\.\d\d×)", rf"(\d\.\d\d×) faster {INTERVAL}, 8 of 8 answers identical"),
+        (differing, r"(\d\.\d\d×)", rf"(\d\.\d\d×) faster {INTERVAL}, 7 of 8 answers identical"),
+        (lambda row: replace(row, baseline=None), r".* tokens/s", NO_BASELINE),
+    ],
+    ids=["identical", "differing", "unpaired"],
+)
+def test_the_first_screen_has_the_result(browser, tmp_path, change, speedup, sentence):
+    rows = turns("a")
+    if change is differing:
+        rows[0] = differing(rows[0])
+    elif change:
+        rows = [change(row) for row in rows]
+    report = report_of(tmp_path, recorded_run(tmp_path / "run", "a", rows))
+    for width, height in SCREENS:
+        with opened(browser, report, width, height) as page:
+            parts = ["h1", "time", ".speedup", ".sentence"]
+            parts += [".differs"] if change is differing else []
+            for part in parts:
+                box = page.locator(part).bounding_box()
+                assert box["y"] + box["height"] <= height, part
+            assert page.locator("h1").inner_text() == "M"
+            assert page.locator("time").inner_text() == "2026-01-02"
+            large = re.fullmatch(speedup, page.locator(".speedup").inner_text())
+            below = re.match(sentence, page.locator(".sentence").inner_text())
+            assert large
+            assert below
+            assert large.groups() == below.groups(), "both are the same figure"
+            warnings = page.locator(".differs").all_inner_texts()
+            assert [text[:16] for text in warnings] == ["1 answer differs"] * len(parts[4:])
+
+
+@ON_SCREENS
+def test_the_leaderboard_shows_the_speedup_without_scrolling(browser, real, width, height):
+    with opened(browser, real, width, height) as page:
+        headings = page.locator("#leaderboard th").all_inner_texts()
+        assert headings[:3] == ["task", "speed-up (ended)", "identical"]
+        cells = page.locator("#leaderboard tr:first-child td").all()[:3]
+        boxes = [cell.bounding_box() for cell in cells]
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+        texts = [cell.inner_text().split("\n") for cell in cells]
+        assert texts == [
+            ["quickstart_extractive", "copyspec"],
+            ["1.91", "1.38 to 2.35"],
+            ["100.0%"],
+        ]
+
+
+def test_conditions_are_tables(page_of_two):
+    rows = page_of_two.locator("#conditions tr").all_inner_texts()
+    settings = dict(row.split("\t", 1) for row in rows)
+    shared = ("hardware.processor", "P"), ("batch_size", "1"), ("versions.torch", "2.13")
+    for name, value in (*shared, ("dtype", "bfloat16\tfloat32"), ("evaluation.gen_kwargs", None)):
+        assert settings.get(name) == value
+    commands = page_of_two.locator("#conditions pre").all_inner_texts()
+    assert [command.split()[:3] for command in commands] == [["lm_eval", "--model", "copyspec"]] * 2
 
 
 @pytest.fixture
-def page(browser: Any, report: Path) -> Iterator[Any]:
+def page_of_two(browser, report):
     with opened(browser, report) as page:
         yield page
 
 
-def shown(page: Any) -> int:
-    return int(page.locator("#count").inner_text().split()[0])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@ON_SCREENS
+def test_nothing_serious_is_inaccessible(browser, report, width, height, scheme):
+    with opened(browser, report, width, height, color_scheme=scheme) as page:
+        for which in ("", "differing"):
+            page.select_option("select[name=which]", which)
+            violations = Axe().run(page).response["violations"]
+            serious = [each for each in violations if each["impact"] in ("serious", "critical")]
+            assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
+        levels = page.evaluate(
+            "[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])"
+        )
+        assert levels[0] == levels.count(1) == 1
+        assert all(after <= before + 1 for before, after in pairwise(levels)), levels
 
 
-def test_filters(page):
-    assert shown(page) == 63
-    for name, value, count in (
-        ("drafter", "suffix", 1),
-        ("task", "evil", 1),
-        ("turn", "2", 30),
-        ("category", "math", 31),
+def test_speed_against_context_is_by_turn(browser, tmp_path):
+    """Within each turn it falls by a tenth of the first speed per 100 tokens, across it rises."""
+    rows = []
+    for doc, number, speed in (
+        (d, n, (100, 1000)[n - 1] * (1 - d / 10)) for d in range(4) for n in (1, 2)
     ):
-        page.select_option(f"select[name={name}]", value)
-        assert shown(page) == count
-        page.select_option(f"select[name={name}]", "")
-    page.select_option("select[name=order]", "diverged")
-    assert shown(page) == 1
-    assert "diverged" in page.locator("#list summary").inner_text()
-    page.select_option("select[name=order]", "slowest")
-    facts = page.locator("#list summary .facts").all_inner_texts()
-    seconds = [float(text.split(" s,")[0].split()[-1]) for text in facts if " s," in text]
-    assert len(seconds) == 50
-    assert seconds == sorted(seconds, reverse=True)
+        counts = {"num_prompt_tokens": 100 * doc + 1000 * number, "decode_seconds": 9 / speed}
+        rows.append(with_counts(turn("a", doc, number), **counts))
+    report = report_of(tmp_path, recorded_run(tmp_path / "run", "a", rows))
+    with opened(browser, report) as page:
+        caption = page.locator("figcaption", has_text="as the context grows").inner_text()
+    assert "with drafts: turn 1 -11.8 ±0.0, turn 2 -11.8 ±0.0;" in caption
+    assert "% of the mean speed per 100 tokens of context" in caption
 
 
-def test_pointing_at_a_copy_shows_its_source(page):
-    page.select_option("select[name=task]", "mt_bench")
-    first = page.locator("#list details").first
-    first.locator("summary").click()
-    mark, source = first.locator("mark"), first.locator(".source")
-    mark.hover()
-    assert mark.inner_text() == source.inner_text() == "It is so."
-    assert first.locator(".text").first.inner_text().startswith("Say it again")
-    page.mouse.move(0, 0)
-    assert source.count() == 0
-
-
-def test_texts_are_texts(page):
-    page.select_option("select[name=task]", "evil")
-    entry = page.locator("#list details").first
-    entry.locator("summary").click()
-    entry.locator(".text").first.wait_for()  # they are filled in after the click
-    texts = entry.locator(".text").evaluate_all("all => all.map(one => one.textContent)")
-    assert texts[:2] == [HOSTILE, HOSTILE + LONG + "again"]
-    entry.locator("mark").first.hover()
-    entry.locator(".source").first.wait_for()
-    sources = entry.locator(".source").evaluate_all("all => all.map(one => one.textContent)")
-    assert "".join(sources) == HOSTILE
-    stored = entry.locator("mark.stored").all()
-    assert [(mark.inner_text(), mark.get_attribute("title")) for mark in stored] == [
-        ("word", "from an answer of an earlier run"),
-        ("again", "from an earlier answer of the run"),
-    ]
-    assert page.evaluate("window.hacked") is None
-    assert page.locator("main img").count() == 0
-
-
-def test_no_text_is_in_the_page_as_it_is(report):
-    page = report.read_text(encoding="utf-8")
-    inside = page.partition('<script type="application/gzip" id="data">')[2]
-    turns = json.loads(gzip.decompress(base64.b64decode(inside.partition("</script>")[0])))
-    assert any(one["task"] == "evil" and one["prompt"] == HOSTILE for one in turns)
-    assert "window.hacked" not in page
-
-
-def test_real_runs_make_a_page(browser, tmp_path):
-    runs = sorted(RESULTS.glob("copyspec-tiny-*"))
-    with opened(browser, report_of(tmp_path, *runs)) as page:
-        assert shown(page) == sum(len((run / "turns.jsonl").open().readlines()) for run in runs)
-        assert page.locator(".card").count() >= 6
+def test_real_runs_make_a_page(browser, real):
+    with opened(browser, real) as page:
+        rows = sum(len((run / "turns.jsonl").open().readlines()) for run in REAL_RUNS)
+        assert shown(page)[1] == rows
         boxes = [figure.bounding_box() for figure in page.locator("figure svg").all()]
-        assert len(boxes) == 3 * 8
+        assert len(boxes) == 3 * 10
         assert all(box["width"] > 200 and box["height"] > 100 for box in boxes)
         captions = " ".join(page.locator("figcaption").all_inner_texts())
         for part in ("tokens per second", "as the context grows", "Accepted lengths", "Latency"):
             assert part in captions
         page.select_option("select[name=task]", "quickstart_redundant")
-        page.select_option("select[name=turn]", "2")
-        first = page.locator("#list details").first
-        first.locator("summary").click()
-        mark = first.locator("mark").first
+        second = page.locator("#viewer .turn").nth(1)
+        mark = second.locator("mark").first
         mark.hover()
-        assert first.locator(".source").inner_text() == mark.inner_text()
+        assert second.locator(".source").inner_text() == mark.inner_text()
 
 
 def test_dark_and_narrow(browser, report):
@@ -185,7 +174,7 @@ def test_dark_and_narrow(browser, report):
         dark = page.evaluate(colour)
     with opened(browser, report, 375, color_scheme="light") as page:
         assert page.evaluate(width) <= 375
-        page.locator("#list summary").first.click()
+        page.select_option("select[name=which]", "differing")
         assert page.evaluate(width) <= 375
         light = page.evaluate(colour)
         page.locator("#theme").click()
@@ -193,8 +182,9 @@ def test_dark_and_narrow(browser, report):
         assert page.evaluate(colour) == dark != light
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("count", "length"), [(1000, 4000), (1, 10**6)])
+@pytest.mark.parametrize(
+    ("count", "length"), [(1000, 4000), pytest.param(1, 10**6, marks=pytest.mark.slow)]
+)
 def test_many_turns_and_long_lines_are_small_and_open_soon(browser, tmp_path, count, length):
     source, rows = random.Random(0), []
     places = (SpanCharacters(10, length - 1, 10, length - 1),)
@@ -205,13 +195,26 @@ def test_many_turns_and_long_lines_are_small_and_open_soon(browser, tmp_path, co
     report = report_of(tmp_path, recorded_run(tmp_path / "run", "a", rows))
     assert report.stat().st_size < 10e6
     with opened(browser, report) as page:
-        assert shown(page) == count
+        assert shown(page) == (count, count)
         if count == 1:
-            page.locator("#list summary").first.click()
             page.locator("mark").first.hover()
-            listed = page.locator("#list").inner_text()
-            assert "950000 characters more, in turns.jsonl" in listed
+            assert "950000 characters more, in turns.jsonl" in page.locator("#viewer").inner_text()
+        else:
+            page.keyboard.press("j")
+            assert page.locator("#viewer h3").inner_text() == "mt_bench 1"
+            assert page.locator(".turn").count() == 1, "the open one alone is built"
         assert page.evaluate("performance.now()") < 2000
+
+
+@pytest.mark.parametrize("most", [10, 5])
+def test_of_too_many_turns_whole_documents_are_in_the_page(browser, tmp_path, monkeypatch, most):
+    monkeypatch.setattr("copyspec_eval.reports.page.build.MOST_TURNS", most)
+    rows = turns("a", 20)
+    rows[-1] = differing(rows[-1])
+    with opened(browser, report_of(tmp_path, recorded_run(tmp_path / "run", "a", rows))) as page:
+        assert shown(page) == (most // 2, most // 2 * 2)
+        assert f"{most // 2 * 2} of 40 turns" in page.locator("#answers").inner_text()
+        assert "diverged" in page.locator("#list").inner_text()
 
 
 @pytest.mark.slow
@@ -222,6 +225,7 @@ def test_fifty_runs_of_five_hundred_turns_take_neither_long_nor_much_memory(tmp_
         "prompt": "What is asked in a prompt of some length? " * 60,
         **{"answer": piece * 44, "text": piece * 88, "token_ids": tuple(range(500))},
         "attempts": tuple(Attempt(10, accepted % 11) for accepted in range(100)),
+        "spans": tuple(Span(at, 10, at) for at in range(0, 500, 11)),
         "span_characters": tuple(
             SpanCharacters(at // 2, at // 2 + 23, at, at + 23) for at in range(0, 2000, 46)
         ),

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from benchmarks import decoders, one_token_step, report
+from printed_table import printed_table
 from recorded_runs import board
 
 from copyspec_eval import records
@@ -29,8 +30,8 @@ def test_the_leaderboard_is_that_of_the_runs():
         assert (RESULTS / name).read_text(encoding="utf-8") == text, name
 
 
-def shown(run: str) -> str:
-    return overview(board(RESULTS / run)).partition("note: ")[0].rstrip()
+def shown(run: str, is_wide: bool = False) -> str:
+    return overview(board(RESULTS / run), is_wide).partition("note: ")[0].rstrip()
 
 
 def test_the_quickstarts_page_shows_its_run():
@@ -39,14 +40,10 @@ def test_the_quickstarts_page_shows_its_run():
 
 
 def test_the_readme_shows_the_real_run():
-    headers, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in shown("smollm2-suffix").splitlines()
-    )
+    rows = printed_table(shown("smollm2-suffix", is_wide=True))
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert len(rows) == 9
-    for row in rows:
-        figures = dict(zip(headers, row, strict=True))
+    for figures in rows:
         names = ("task", "turn", "speed-up (ended)", "speed-up (all)", "identical")
         assert f"| {' | '.join(figures[name] for name in names)} |" in readme
 

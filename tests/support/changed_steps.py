@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from copyspec_eval.decoding import row_runner
+from copyspec_eval.decoding.fixed_steps import FixedSteps
 from copyspec_eval.decoding.forward import Part, forward
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -21,7 +22,12 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -
         logits: torch.Tensor = (forward if is_prompt else changed)(model, cache, parts, *args)
         return logits
 
+    def fixed(steps: FixedSteps, model: Any, parts: Sequence[Part], extent: int) -> torch.Tensor:
+        logits: torch.Tensor = changed(model, steps.cache, parts, extent)
+        return logits
+
     monkeypatch.setattr(row_runner, "forward", either)
+    monkeypatch.setattr(FixedSteps, "read", fixed)
 
 
 def change_wide_steps(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:

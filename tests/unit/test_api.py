@@ -19,6 +19,7 @@ from transformers import BloomConfig, DynamicCache, MaxLengthCriteria, StoppingC
 import copyspec_eval
 from copyspec_eval import generate
 from copyspec_eval.errors import CopySpecError, ModelError, RequestError
+from copyspec_eval.paths import TINY, model_path
 
 TEXT = "to be or not to be, that is the question: to be or not to"
 
@@ -37,7 +38,7 @@ def streamer() -> Any:
 
 
 def test_the_public_names() -> None:
-    names = ["Answer", "__version__", "custom_generate", "generate"]
+    names = ["Answer", "__version__", "custom_generate", "generate", "stream"]
     assert dir(copyspec_eval) == copyspec_eval.__all__ == names
     assert all(getattr(copyspec_eval, name) for name in names)
     with pytest.raises(AttributeError, match="no attribute 'generat'"):
@@ -112,8 +113,34 @@ def test_it_shows_itself_with_marks(ask: Any) -> None:
     assert "copied from" in shown
     assert "<b>" not in shown
     assert f"40 tokens in {answer.counts.num_forwards} forwards" in shown
-    plain = replace(answer, text="a & b", whole_text="a & b", spans=(), span_characters=())
-    assert "a &amp; b" in plain._repr_html_()
+    plain = replace(answer, whole_text="a & b\nc", spans=(), span_characters=())
+    assert "a &amp; b<br>c" in plain._repr_html_()
+
+
+def test_its_repr_is_a_line_of_text_and_figures(ask: Any) -> None:
+    [answer] = ask(TEXT, max_new_tokens=40)
+    shown = repr(replace(answer, text="tea\n" * 90))
+    assert shown.startswith(r"Answer('tea\ntea\n")
+    assert "\n" not in shown
+    assert f"…', length: 40 tokens in {answer.counts.num_forwards} forwards (" in shown
+    assert len(shown) < 200
+
+
+def test_a_name_is_as_good_as_a_loaded_model(ask: Any, byte_model: Path, monkeypatch: Any) -> None:
+    [answer] = ask(TEXT, max_new_tokens=20)
+    name = str(byte_model)
+    for model, tokenizer in ((name, None), (name, name), (ask.args[0], name), (name, ask.args[1])):
+        [other] = generate(model, tokenizer, TEXT, max_new_tokens=20)
+        assert other.token_ids == answer.token_ids
+    asked: dict[str, Any] = {}
+
+    def load(source: str, **options: Any) -> Any:
+        asked.update(options, source=source)
+        return ask.args[0]
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", load)
+    assert generate(TINY, prompts="a", max_new_tokens=2)
+    assert asked == {"source": model_path(TINY)}, "all else is as transformers has it"
 
 
 def test_nothing_keeps_a_model_alive(byte_model: Path) -> None:
@@ -130,8 +157,15 @@ def test_nothing_keeps_a_model_alive(byte_model: Path) -> None:
     [
         ({"prompts": ["a", ""]}, "prompt 1 is empty"),
         ({"prompts": ["a", "b"], "streamer": object()}, "streamer is for one prompt"),
-        ({"prompts": torch.tensor([1])}, "prompt 0 is of type Tensor; pass a text or a list of me"),
-        ({"model": "gpt2"}, "model is a str; pass a loaded model"),
+        ({"prompts": torch.tensor([1])}, "prompt 0 is no text .* but of type Tensor; for token"),
+        ({"prompts": [1, 2]}, "prompt 0 is no text .* but of type int; for token ids, use model"),
+        ({"prompts": [[1, 2]]}, "prompt 0 is no text .* but a list with a value of type int; for"),
+        ({"prompts": None}, "there are no prompts; pass prompts=TEXT"),
+        ({"model": "no/such", "tokenizer": None}, "model='no/such' cannot be loaded: "),
+        ({"model": "no/such", "prompts": None}, "there are no prompts; pass prompts=TEXT"),
+        ({"model": 5}, "model is of type int; pass a loaded model, or the name of one"),
+        ({"tokenizer": None}, "a loaded model needs its tokenizer; pass tokenizer"),
+        ({"tokenizer": 5}, "tokenizer is of type int; pass a loaded one, or the name of one"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"max_new_token": 9}, r"unknown .* 'max_new_token' \(did you mean 'max_new_tokens'"),

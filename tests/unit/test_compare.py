@@ -50,6 +50,16 @@ def test_one_answer(a, b, outcome):
         assert (pair.status, pair.compared_by, pair.position) == outcome
 
 
+def test_another_order_of_documents_is_not_worth_a_line(tmp_path, capsys):
+    rows = [sample(doc, ["Q"], [["A"]]) for doc in range(98)]
+    write_log(tmp_path / "a", rows)
+    write_log(tmp_path / "b", rows[::-1])
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    shown = capsys.readouterr()
+    assert "identical: 98 of 98 answers" in shown.out
+    assert len((shown.out + shown.err).splitlines()) < 10
+
+
 YES, NO = answer(), answer(text="no")
 AFTER_YES, AFTER_NO = answer(turn=2, prompt="Q yes R"), answer(turn=2, prompt="Q no R")
 

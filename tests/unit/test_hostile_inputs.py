@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from in_process import evaluate_into
 from lm_eval.api.instance import Instance
 
@@ -30,7 +32,8 @@ from copyspec_eval.harness.lm import CopySpecLM
         ({"dtype": 5}, "dtype=5: use a torch dtype"),
         ({"device": "nope"}, "device='nope' is not available"),
         ({"device": "meta:x"}, "device='meta:x' is not available"),
-        ({"device": "cuda:99"}, "device='cuda:99' is not available"),
+        ({"device": "cuda:1"}, "device='cuda:1' is not available (CUDA devices: 0); pass e.g. cpu"),
+        ({"device": "mps"}, "device='mps' is not available (Could not run 'aten::empty.memory_fo"),
         ({"max_length": 0}, "max_length=0 is not"),
         ({"max_length": 10**9}, "max_length=1000000000 is more than the 2048 positions"),
         ({"max_length": True}, "max_length=True is not"),
@@ -42,10 +45,15 @@ from copyspec_eval.harness.lm import CopySpecLM
 )
 def test_an_option_that_cannot_be_is_named(options, named, byte_model, monkeypatch):
     monkeypatch.setattr("copyspec_eval.harness.options.find_spec", lambda name: None)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    if options.get("device") == "mps" and torch.backends.mps.is_available():
+        pytest.skip("there is one here")
     with pytest.raises(OptionError) as caught:
         CopySpecLM(str(byte_model), **options)
     assert named in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+    if len(str(options)) < 100:
+        assert len(str(caught.value)) < 250
 
 
 @pytest.mark.parametrize("model", [5, b"x", ["a"]], ids=str)
@@ -57,6 +65,48 @@ def test_what_is_no_model_is_named(model):
 def test_a_context_may_be_longer_by_the_users_word(byte_model):
     longer: Any = {"max_length": 4096, "max_position_embeddings": 4096, "device": "cpu"}
     assert CopySpecLM(str(byte_model), **longer).max_length == 4096
+
+
+def test_a_small_context_is_refused_or_leaves_a_warning(byte_model, caplog):
+    lm = CopySpecLM(str(byte_model), dtype="float64", device="cpu", exact=False, max_length=10)
+
+    def answer(most: int) -> None:
+        settings = {"until": [], "max_gen_toks": most}
+        instance = Instance("generate_until", {}, ("a prompt of many", settings), 0, ("t", 0, 1))
+        lm.generate_until([instance], disable_tqdm=True)
+
+    with pytest.raises(RequestError, match="max_gen_toks=40 does not leave room"):
+        answer(40)
+    assert "Left truncation" not in caplog.text
+    answer(4)
+    assert "Left truncation applied" in caplog.text
+
+
+UNREACHABLE = (
+    """We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find
+them in the cached files.""".replace("\n", " ")
+    + "\n"
+    + "Check your internet connection. " * 20
+)
+
+
+@pytest.mark.parametrize("option", ["pretrained", "tokenizer", "draft_model"])
+def test_what_cannot_be_fetched_is_one_short_line(option, byte_model, monkeypatch):
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError(UNREACHABLE)
+
+    kind = "AutoTokenizer" if option == "tokenizer" else "AutoConfig"
+    read = getattr(transformers, kind).from_pretrained
+
+    def fetch(name: Any, **kwargs: Any) -> Any:
+        return fail() if name == "no/such" else read(name, **kwargs)
+
+    monkeypatch.setattr(f"transformers.{kind}.from_pretrained", fetch)
+    given = {"pretrained": str(byte_model)} | {option: "no/such"}
+    with pytest.raises(ModelError, match=f"^{option}='no/such' cannot be loaded: We cou") as caught:
+        CopySpecLM(**given)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
 
 
 def cut(path: Path) -> None:

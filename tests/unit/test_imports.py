@@ -13,6 +13,7 @@ PACKAGE = Path(copyspec_eval.__file__).parent
 FLOORS = (
     ("__init__", "__main__"),
     ("cli",),
+    ("audit",),
     ("paper",),
     ("api", "harness"),
     ("session",),

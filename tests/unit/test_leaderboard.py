@@ -8,9 +8,11 @@ from typing import Any
 
 import pandas
 import pytest
+from printed_table import printed_table
 from recorded_runs import board, manifest, recorded_run, turn, turns, write_run
 from run_folders import sample, write_log
 from sample_rows import PAIRED_ROW, ROW, SPEC, with_counts
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from copyspec_eval.cli import main
 from copyspec_eval.reports.leaderboard_forms import FORMS, csv_files, overview
@@ -276,6 +278,21 @@ def test_turns_are_exported_with_their_types(tmp_path):
     assert frame["identical"].mean() == 1.0
 
 
+def test_tensorboard_gets_a_curve_per_figure_and_the_settings(tmp_path):
+    folder = write_run(tmp_path / "run", [*turns("a"), *turns("b")], manifest("a"), manifest("b"))
+    for _ in range(2):
+        assert main(["export", "tensorboard", str(folder), "--out", str(tmp_path / "out")]) == 0
+    for run in ("a", "b"):
+        events: Any = EventAccumulator(str(tmp_path / "out" / f"copyspec-{run}"))
+        events.Reload()
+        [row] = [row for row in turns(run) if (row.doc_id, row.turn) == (1, 2)]
+        curve = events.Scalars(f"{row.task} turn 2/tokens_per_second")
+        assert [point.step for point in curve] == sorted({row.doc_id for row in turns(run)})
+        assert curve[1].value == pytest.approx(10 / (row.counts.seconds or 0))
+        assert {"speedup", "identical"} <= set(events.Tags()["scalars"])
+        assert "_hparams_/session_start_info" in events.summary_metadata
+
+
 def test_report_and_compare_read_the_rest_of_a_torn_file(tmp_path, capsys):
     """A row without its beginning, and a last one without its end, as kills leave them."""
     whole, torn = (recorded_run(tmp_path / name, "a") for name in ("whole", "torn"))
@@ -294,9 +311,7 @@ def test_report_and_compare_read_the_rest_of_a_torn_file(tmp_path, capsys):
 def screen(folder, capsys, *more):
     """The rows of the table that is printed."""
     assert main(["report", str(folder), *more]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    headers, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    return [dict(zip(headers, row, strict=True)) for row in rows]
+    return printed_table(capsys.readouterr().out)
 
 
 def test_scores_and_speed_stand_with_their_turns(tmp_path, capsys):
@@ -304,9 +319,16 @@ def test_scores_and_speed_stand_with_their_turns(tmp_path, capsys):
     scores |= {"answered_turn1": 1.0, "speedup_turn1": 2.0}
     write_log(tmp_path, [sample(3, ["Q", "R"], [["A"], ["B"]], **scores)], task="mt_bench")
     recorded_run(tmp_path, "r", [PAIRED_ROW, replace(PAIRED_ROW, turn=2)])
-    narrow = {"task": "mt_bench", "turn": "1", "answers": "1", "tokens/s": "2"}
-    narrow |= {"speed-up (ended)": "2.00", "speed-up (all)": "2.00", "identical": "0%"}
-    wide = {"model": "M", "drafter": "copyspec", "score": "exact 1", "baseline tokens/s": "1"}
+    narrow = {"task": "mt_bench", "turn": "1", "tokens/s": "2"}
+    narrow |= {"speed-up (ended)": "2.00", "identical": "0%"}
+    wide = {
+        "answers": "1",
+        "speed-up (all)": "2.00",
+        "model": "M",
+        "drafter": "copyspec",
+        "score": "exact 1",
+        "baseline tokens/s": "1",
+    }
     wide |= {"median": "2.00", "copied": "50%", "cut by length": "0%"}
     assert screen(tmp_path, capsys)[0] == narrow
     first, second = screen(tmp_path, capsys, "--wide")
@@ -316,7 +338,7 @@ def test_scores_and_speed_stand_with_their_turns(tmp_path, capsys):
 
 def test_what_is_not_measured_has_no_column(tmp_path, capsys):
     [row] = screen(recorded_run(tmp_path, "r", [ROW]), capsys)
-    assert row == {"task": "mt_bench", "turn": "1", "answers": "1", "tokens/s": "2"}
+    assert row == {"task": "mt_bench", "turn": "1", "tokens/s": "2"}
 
 
 def test_the_embedded_models_folder(capsys):

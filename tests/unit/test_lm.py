@@ -1,5 +1,6 @@
 """The harness model against stock `hf`: same answers, log-likelihoods, and clear refusals."""
 
+import inspect
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from transformers import GenerationConfig
 from copyspec_eval import generate
 from copyspec_eval.errors import CopySpecError, DataError, ModelError, OptionError, RequestError
 from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.harness.options import OUR_OPTIONS
 from copyspec_eval.manifest import read_manifests
 from copyspec_eval.sources import FILES
 
@@ -193,6 +195,19 @@ def test_model_arguments_are_refused_before_loading(byte_model, tmp_path, option
     with pytest.raises(OptionError, match=message) as refusal:
         make(CopySpecLM, folder, options)
     assert "\n" not in str(refusal.value)
+
+
+def test_every_option_is_recorded_so_that_runs_which_differ_in_it_share_no_line(
+    byte_model, our_questions, tmp_path
+):
+    options = inspect.signature(CopySpecLM.__init__).parameters.keys() | OUR_OPTIONS
+    assert options - {"self", "pretrained", "kwargs"} == OUR_OPTIONS
+    given: Any = "dtype=float64,arms=none:copyspec:suffix,exact=false,prefix_cache=1MB"
+    evaluate_into(tmp_path, byte_model, given, gen_kwargs="max_gen_toks=2", limit=1)
+    settings = next(iter(read_manifests(tmp_path, []).values())).spec.drafting
+    assert settings.keys() >= OUR_OPTIONS
+    assert (settings["exact"], settings["paired"]) == (False, True)
+    assert (settings["prefix_cache"], settings["arms"]) == (10**6, ["copyspec", "suffix"])
 
 
 def test_what_is_an_option_of_the_command_is_no_model_argument():

@@ -209,3 +209,18 @@ def test_the_harness_gives_answers_of_hf(folder: Path, caplog: pytest.LogCapture
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=False$"):
         make(CopySpecLM, folder)
+
+
+@pytest.mark.parametrize("cache", ["model", "copyspec"])
+def test_a_disturbed_time_of_a_step_is_no_more_than_that_of_wider_ones(
+    cache: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the machine had been busy whenever the narrowest step was timed."""
+
+    def disturbed(model: Any, engine: Any, counts: list[int]) -> list[float]:
+        return [9.0 if count == 0 else 1.0 + count / 100 for count in counts]
+
+    monkeypatch.setattr("copyspec_eval.decoding.step_costs._seconds", disturbed)
+    costs = step_costs(tiny_model(tiny_config("llama")), 1, 20, None, cache)
+    assert min(costs.values()) > 0
+    assert [*costs.values()] == sorted(costs.values())

@@ -41,7 +41,7 @@ def load() -> ctypes.CDLL:
     sources = [f"{headers}\n{_text(name)}".encode() for name in _SOURCES]
     command = [compiler() or "", *_flags()]
     key = hashlib.sha256("\0".join(command).encode() + b"".join(sources)).hexdigest()[:20]
-    cache = _private_cache()
+    cache = private_cache()
     for path in cache.glob(f"{key}-*.so") if cache else ():
         if path.is_file() and path.stem == f"{key}-{_digest(path)}":
             return ctypes.CDLL(str(path))
@@ -81,7 +81,7 @@ def _flags() -> list[str]:
     return [*_FLAGS, *openmp, *without_tiles, *os.environ.get("CXXFLAGS", "").split()]
 
 
-def _private_cache() -> Path | None:
+def private_cache() -> Path | None:
     """A folder that nobody else can write to; None if there cannot be one."""
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

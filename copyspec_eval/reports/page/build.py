@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from pandas import DataFrame, Series
@@ -19,9 +20,10 @@ from copyspec_eval.reports import leaderboard_forms as forms
 from copyspec_eval.reports.leaderboard import Leaderboard, conditions, leaderboard
 from copyspec_eval.reports.page import charts
 from copyspec_eval.reports.page.charts import Chart
+from copyspec_eval.reports.page.steps import steps
 from copyspec_eval.reports.recorded import read_runs
 from copyspec_eval.reports.summary import METRICS
-from copyspec_eval.reports.tables import metric_column, metric_columns
+from copyspec_eval.reports.tables import Cells, Column, gain, metric_column, metric_columns, number
 from copyspec_eval.types import COPIED, first_difference
 
 MOST_TURNS = 1000  # turns with their texts; of more, those that differ from the baseline come first
@@ -29,13 +31,18 @@ MOST_ARMS = 12  # arms with cards and charts
 MOST_DIFFERENCES = 100  # answers that differ from the baseline, in the table of where they do
 _SNIPPET = 60
 
+_SCRIPTS = ("texts.js", "steps.js", "viewer.js")
+# Beside the task, on a phone too; scores are long, and come last.
+_FIRST_COLUMNS = ("speed-up (ended)", "identical", "speed-up (all)")
+# What the names of settings begin with that say where and with what a run was made.
+_MACHINE = ("hardware.", "device", "dtype", "quantization", "batch_size", "threads", "versions.")
+
 _CARDS = [
-    *metric_columns(".2f", "speedup_ended", "speedup"),
+    Column("speed-up (all)", lambda row: f"{row['speedup']:.2f}×" if row["speedup"] > 0 else ""),
     metric_column("tokens_per_second", ".4g", "tokens/s"),
     metric_column("baseline_tokens_per_second", ".4g", "baseline tokens/s"),
     *metric_columns(".0%", "copied_share", "earlier_share"),
     metric_column("tokens_per_forward", ".2f", "tokens per forward"),
-    metric_column("identical", ".1%", "identical to the baseline"),
 ]
 
 
@@ -76,12 +83,18 @@ def build(board: Leaderboard) -> str:
         for line, row in counts.iterrows()
     ]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    models = sorted(set(board.lines.get("model", ())))
     return environment.from_string(_file("page.html")).render(
         style=_file("style.css"),
-        script=_file("viewer.js"),
+        script="".join(map(_file, _SCRIPTS)),
+        models=", ".join(models[:3]) + (f" and {len(models) - 3} more" if models[3:] else ""),
+        tasks=sorted(set(board.lines.get("task", ()))),
+        dates=sorted(set(board.lines.get("date", ()))),
         arms=[_arm(board, *arm) for arm in list(arms.items())[:MOST_ARMS]],
-        lines=forms.line_cells(board) if len(board.lines) else None,
-        conditions=forms.in_words(board),
+        lines=_lines(board) if len(board.lines) else None,
+        strong=_FIRST_COLUMNS[:2],
+        **_conditions(board),
+        commands=board.commands,
         notes=notes,
         agreements=agreements,
         differences=differences[:MOST_DIFFERENCES],
@@ -98,10 +111,55 @@ def _file(name: str) -> str:
 def _arm(board: Leaderboard, names: Sequence[object], lines: Iterable[Any]) -> dict[str, Any]:
     turns = board.turns[board.turns["line"].isin(lines)]
     figures = Series({each.name: each.figure(turns) for each in METRICS if not each.is_bound})
+    paired = turns[turns["agreement"] != ""]
+    won = gain(paired)
     cards = [(column.heading, str(column.cell(figures))) for column in _CARDS]
     shown = [("turns", f"{len(turns):,}"), *((name, value) for name, value in cards if value)]
     drawn = list(_charts(board, lines, turns))
-    return {"title": f"{names[0]}, {names[1]}", "cards": shown, "charts": drawn}
+    return {
+        "title": f"{names[0]}, {names[1]}",
+        "speedup": won.speedup,
+        "sentence": won.sentence if len(paired) else "",
+        "speed": number(figures["tokens_per_second"], ".4g"),
+        "num_turns": len(turns),
+        "num_differing": len(paired) - int(paired["identical"].sum()),
+        "tasks": ", ".join(sorted(set(board.lines.loc[lines, "task"]))),
+        "cards": shown,
+        "charts": drawn,
+    }
+
+
+def _lines(board: Leaderboard) -> Cells:
+    """The leaderboard's cells, what a reader looks for first: task, speed-up, identical."""
+    headings, rows = forms.line_cells(board)
+    first = [name for name in _FIRST_COLUMNS if name in headings]
+    moved = {"task", "model", "drafter", "score", *first}
+    last = ["score"] if "score" in headings else []
+    order = [*first, *(name for name in headings if name not in moved), *last]
+    places = [headings.index(name) for name in order]
+    arm = ["model", "drafter"] if board.lines["model"].nunique() > 1 else ["drafter"]
+    named = zip(board.lines["task"], board.lines[arm].agg(", ".join, axis=1), rows, strict=True)
+    cells = [[f"{task} ({name})", *(row[place] for place in places)] for task, name, row in named]
+    return ["task", *order], cells
+
+
+def _conditions(board: Leaderboard) -> dict[str, Cells]:
+    """Tables of the settings that all lines share, the machine's and others, and of the rest."""
+    shared, distinct, _ = conditions(board)
+    machine: list[list[object]] = []
+    others: list[list[object]] = []
+    for name, value in shared.items():
+        (machine if name.startswith(_MACHINE) else others).append([name, value])
+    names = sorted({name for each in distinct for name in each})
+    numbers = [str(place) for place in range(1, len(distinct) + 1)]
+    return {
+        "machine": (["machine and versions", "value"], machine),
+        "others": (["drafting, model and evaluation", "value"], others),
+        "differing": (
+            ["setting", *numbers],
+            [[name, *(each.get(name, "") for each in distinct)] for name in names],
+        ),
+    }
 
 
 def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Iterator[Chart]:
@@ -109,35 +167,50 @@ def _charts(board: Leaderboard, lines: Iterable[Any], turns: DataFrame) -> Itera
         task, drafter = board.lines.loc[line, ["task", "drafter"]]
         by_turn = board.by_turn.loc[line]
         yield charts.speeds(task, "by turn", drafter, by_turn.rename(index="turn {}".format))
+        by_context = charts.speed_by_context(task, drafter, turns[turns["line"] == line])
+        yield from filter(None, [by_context])
         for turn, by_category in board.by_category.loc[line].groupby("turn"):
             if len(by_category) > 1:
                 what = f"turn {turn}, by category"
                 yield charts.speeds(task, what, drafter, by_category.droplevel("turn"))
     accepted = charts.accepted_lengths([board.records[row] for row in turns.index])
-    yield from filter(None, (charts.speed_by_context(turns), accepted, charts.latencies(turns)))
+    yield from filter(None, (accepted, charts.latencies(turns)))
 
 
 def _differences(board: Leaderboard) -> list[list[str]]:
     rows = []
-    for number, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
-        record = board.records[number]
+    for place, turn in board.turns[board.turns["difference_position"].notna()].iterrows():
+        record = board.records[place]
         start = max(0, (first_difference(record.answer, record.text) or 0) - _SNIPPET // 2)
         names = board.lines.loc[turn["line"], ["task", "drafter"]]
-        place = str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")
+        key = str(record.doc_id), str(record.turn), turn["agreement"].replace("_", "-")
         excerpts = (text[start : start + _SNIPPET] for text in (record.answer, record.text))
-        rows.append([*names, *place, f"{turn['difference_position']:.0f}", *excerpts])
+        link = f"#/{_key(record, names['drafter'])}/{record.turn}"
+        rows.append([*names, *key, f"{turn['difference_position']:.0f}", *excerpts, link])
     return rows
 
 
 def _chosen(board: Leaderboard) -> set[Any]:
-    """Index of all turns, or of the differing ones and as many of the others, evenly spread."""
+    """Index of all turns, or of whole documents: the differing ones, then others evenly spread."""
     turns = board.turns
     if len(turns) <= MOST_TURNS:
         return set(turns.index)
-    differs = turns["difference_position"].notna()
-    differing, others = turns.index[differs][:MOST_TURNS], turns.index[~differs]
-    count = MOST_TURNS - len(differing)
-    return {*differing, *(others[place * len(others) // count] for place in range(count))}
+    documents = turns.groupby(["line", "run_id", "conversation"], sort=False)
+    differs = documents["difference_position"].transform("count") > 0
+    chosen: set[Any] = set()
+    for part in (turns[differs], turns[~differs]):
+        groups = list(part.groupby(["line", "run_id", "conversation"], sort=False).groups.values())
+        count = len(part) and (MOST_TURNS - len(chosen)) * len(groups) // len(part)
+        count = min(count, len(groups))
+        for place in range(count):
+            chosen.update(groups[place * len(groups) // count])
+    return chosen
+
+
+def _key(record: TurnRecord, drafter: str) -> str:
+    """What links call a conversation: the turns of a document by an arm of a run."""
+    parts = (record.run_id, record.task, record.doc_id, drafter, record.repeat)
+    return "/".join(quote(str(part), safe="!'()*", errors="replace") for part in parts)
 
 
 def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
@@ -145,19 +218,25 @@ def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
     counts, baseline = record.counts, record.baseline
     drafts = (counts.drafts or {}).items()
     copied = sum(drafted.num_accepted for source, drafted in drafts if source in COPIED)
+    in_order = steps(record)
     fields = {
+        "key": _key(record, drafter),
         "task": record.task,
         "doc": record.doc_id,
         "turn": record.turn,
+        "repeat": record.repeat or None,
         "category": record.category,
         "drafter": drafter,
         "run": record.run_id,
-        "seconds": round(counts.seconds or 0.0, 4),
+        "seconds": None if counts.seconds is None else round(counts.seconds, 4),
         "tokens": counts.num_tokens,
         "forwards": counts.num_forwards,
         "copied": None if counts.drafts is None else copied,
-        "baseline_seconds": round(baseline.counts.seconds or 0.0, 4) if baseline else None,
+        "steps": in_order and in_order.counts,
+        "ordered": in_order and in_order.is_ordered,
+        "baseline_seconds": baseline.counts.seconds if baseline else None,
         "agreement": baseline.agreement if baseline else None,
+        "withheld": bool(record.tokens_sha256) or None,
         "prompt": record.prompt,
         "pieces": segments(record.answer or record.text, record.span_characters),
         "baseline": record.text if baseline and baseline.difference else None,

@@ -32,6 +32,7 @@ _Grid = Literal["both", "y"]
 _SIZE = (4.4, 3.0)
 _MARGINS = {"left": 0.14, "right": 0.98, "bottom": 0.21, "top": 0.91}
 _FEWEST_GROUPS, _MOST_POINTS, _LONGEST_LABEL = 4, 500, 14
+_MARKERS = "o^sDv"  # of turns
 
 
 class Chart(NamedTuple):
@@ -83,29 +84,43 @@ def speeds(task: str, what: str, drafter: str, figures: DataFrame) -> Chart:
     return _draw(f"{task}: tokens per second", what, ("", "tokens/s"), "y", plot)
 
 
-def speed_by_context(turns: DataFrame) -> Chart | None:
-    """Decode speed against context length, a line fitted to each arm; None with too few turns."""
-    arms = [(name, colour, _points(turns, prefix)) for prefix, name, colour in _ARMS]
+def speed_by_context(task: str, drafter: str, turns: DataFrame) -> Chart | None:
+    """Decode speed against context length, a line per turn and arm; None with too few answers.
+
+    Later turns copy more and have longer contexts: one line through all would show that instead.
+    """
     fits = [
-        (*arm, numpy.polyfit(arm[2][:, 0], arm[2][:, 1], 1))
-        for arm in arms
-        if len(arm[2]) > 2 and numpy.ptp(arm[2][:, 0]) > 0
+        (name, colour, turn, points, numpy.polyfit(points[:, 0], points[:, 1], 1, cov=True))
+        for prefix, name, colour in _ARMS
+        for turn, in_turn in turns.groupby("turn")
+        if len(points := _points(in_turn, prefix)) > 2 and numpy.ptp(points[:, 0]) > 0
     ]
     if not fits:
         return None
 
     def plot(axes: Axes) -> None:
-        for name, colour, points, fit in fits:
+        for name, colour, turn, points, (fit, _) in fits:
             shown = points[:: -(-len(points) // _MOST_POINTS)]
-            axes.plot(*shown.T, ".", color=colour, alpha=0.5, markersize=4, label=name)
+            marker = _MARKERS[(int(str(turn)) - 1) % len(_MARKERS)]
+            axes.plot(*shown.T, marker, color=colour, alpha=0.5, markersize=4)
             ends = numpy.array([points[:, 0].min(), points[:, 0].max()])
-            axes.plot(ends, numpy.polyval(fit, ends), color=colour)
+            named = axes.get_legend_handles_labels()[1]
+            label = "" if name in named else name
+            axes.plot(ends, numpy.polyval(fit, ends), color=colour, label=label)
+            place = float(ends[1]), float(numpy.polyval(fit, ends[1]))
+            axes.annotate(f" {turn}", place, color=colour, va="center")
         axes.set_ylim(bottom=0)
 
-    slopes = [f"{name} {100 * fit[0]:+,.1f}" for name, _, _, fit in fits]
-    note = f"tokens/s per 100 tokens of context: {', '.join(slopes)} (least squares)"
+    slopes: dict[str, list[str]] = {}
+    for name, _, turn, points, (fit, covariance) in fits:
+        percent = 100 * 100 / points[:, 1].mean()
+        slope, error = percent * fit[0], percent * covariance[0, 0] ** 0.5
+        slopes.setdefault(name, []).append(f"turn {turn} {slope:+.1f} ±{error:.1f}")
+    texts = [f"{name}: {', '.join(by_turn)}" for name, by_turn in slopes.items()]
+    what = "% of the mean speed per 100 tokens of context (least squares, ± standard error)"
     labels = ("tokens of prompt and half the answer", "decode tokens/s")
-    return _draw("Speed as the context grows", note, labels, "both", plot)
+    title = f"{task}: speed as the context grows"
+    return _draw(title, f"{drafter}; {'; '.join(texts)}; {what}", labels, "both", plot)
 
 
 def _points(turns: DataFrame, prefix: str) -> NDArray[numpy.float64]:

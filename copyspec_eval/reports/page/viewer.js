@@ -1,193 +1,215 @@
-"use strict";
-// Filters, and the answers with what was copied. Texts become text nodes alone, never markup.
+// The list of documents, filtered and sorted, and the conversation that is open.
 (async () => {
-  const PAGE = 50;
-  // Characters of a text that are shown: a browser takes long to break a longer line.
-  const LONGEST = 50000;
   const packed = atob(document.getElementById("data").textContent);
   const bytes = Uint8Array.from(packed, (character) => character.charCodeAt(0));
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const turns = await new Response(unpacked).json();
   const form = document.getElementById("filters");
   const list = document.getElementById("list");
-  const more = document.getElementById("more");
+  const viewer = document.getElementById("viewer");
   const count = document.getElementById("count");
-  let selected = [];
-  let shown = 0;
 
-  const element = (name, className, text) => {
-    const node = document.createElement(name);
-    if (className) node.className = className;
-    if (text !== undefined) node.textContent = text;
-    return node;
-  };
-  // By where a copy starts, if not in prompt or answer.
-  const sources = {
-    "-1": "from an earlier answer of the run",
-    "-2": "from an answer of an earlier run",
-  };
-  const share = (turn) => (turn.tokens ? (turn.copied || 0) / turn.tokens : 0);
+  // --- conversations: the turns of one document by one arm of a run
 
-  // --- one turn
+  const byKey = new Map();
+  for (const turn of turns) {
+    if (!byKey.has(turn.key)) byKey.set(turn.key, { key: turn.key, turns: [] });
+    byKey.get(turn.key).turns.push(turn);
+  }
+  const conversations = [...byKey.values()];
+  const sum = (each, name) => each.turns.reduce((total, turn) => total + (turn[name] || 0), 0);
+  const differs = (turn) => turn.agreement !== undefined && turn.agreement !== "identical";
+  // How many times as fast as the baseline; undefined where outputs differ or times are missing.
+  const gain = (each) =>
+    each.turns.every((turn) => turn.agreement === "identical" && turn.seconds && turn.baseline_seconds)
+      ? sum(each, "baseline_seconds") / sum(each, "seconds")
+      : undefined;
+  for (const each of conversations) {
+    const [first] = each.turns;
+    each.turns.sort((a, b) => a.turn - b.turn);
+    each.name = `${first.task} ${first.doc}` + (first.repeat ? `, repeat ${first.repeat}` : "");
+    each.copied = sum(each, "copied") / (sum(each, "tokens") || 1);
+    each.gain = gain(each);
+    each.differs = each.turns.some(differs);
+  }
+  const drafters = new Set(turns.map((turn) => turn.drafter));
+  const times = (ratio) => (ratio === undefined ? [] : [`${ratio.toFixed(2)}×`]);
 
-  // A text in which a range can be shown; ranges count characters, as Python counts them.
-  const readable = (text) => {
-    const box = element("div", "text");
-    box.append(text.slice(0, LONGEST));
-    return box;
-  };
-
-  const rest = (text) =>
-    text.length > LONGEST
-      ? [element("p", "facts", `… and ${text.length - LONGEST} characters more, in turns.jsonl`)]
-      : [];
-
-  const unmark = (box) => {
-    for (const old of box.querySelectorAll(".source")) {
-      old.replaceWith(...old.childNodes);
-    }
-    box.normalize();
-  };
-
-  const markRange = (box, start, end) => {
-    const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
-    let place = 0;
-    const pieces = [];
-    while (walker.nextNode()) {
-      const node = walker.currentNode;
-      const from = Math.max(start - place, 0);
-      const to = Math.min(end - place, node.length);
-      if (from < to) pieces.push([node, from, to]);
-      place += node.length;
-      if (place >= end) break;
-    }
-    for (const [node, from, to] of pieces) {
-      const range = document.createRange();
-      range.setStart(node, from);
-      range.setEnd(node, to);
-      range.surroundContents(element("span", "source"));
-    }
-    const first = box.querySelector(".source");
-    if (first) box.scrollTop = first.offsetTop - box.offsetTop - box.clientHeight / 3;
-  };
-
-  // Python counts characters, a browser UTF-16 units.
-  const units = (text) => {
-    if (!/[\ud800-\udfff]/.test(text)) return (place) => place;
-    const places = [0];
-    for (const character of text) places.push(places[places.length - 1] + character.length);
-    return (place) => places[Math.min(place, places.length - 1)];
-  };
-
-  const fill = (body, turn) => {
-    const prompt = turn.prompt || "";
-    const promptBox = readable(prompt);
-    const answerBox = element("div", "text answer");
-    const answer = turn.pieces.map((piece) => piece[0]).join("");
-    const inPrompt = units(prompt);
-    const inAnswer = units(answer);
-    const promptLength = [...prompt].length;
-    const clear = () => {
-      unmark(promptBox);
-      unmark(answerBox);
-      for (const mark of answerBox.querySelectorAll(".now")) mark.classList.remove("now");
-    };
-    let left = LONGEST;
-    for (const [whole, start, end] of turn.pieces) {
-      const text = whole.slice(0, left);
-      left -= text.length;
-      if (!text) break;
-      if (start === undefined) {
-        answerBox.append(text);
-        continue;
-      }
-      const mark = element("mark", start < 0 ? "stored" : "", text);
-      mark.title = sources[start] || "copied";
-      const show = () => {
-        clear();
-        mark.classList.add("now");
-        if (start < 0) return;
-        markRange(promptBox, inPrompt(Math.min(start, promptLength)), inPrompt(Math.min(end, promptLength)));
-        const from = Math.max(start - promptLength, 0);
-        const to = Math.max(end - promptLength, 0);
-        if (from < to) markRange(answerBox, inAnswer(from), inAnswer(to));
-      };
-      mark.addEventListener("mouseenter", show);
-      mark.addEventListener("click", show);
-      mark.addEventListener("mouseleave", clear);
-      answerBox.append(mark);
-    }
-    if (prompt) body.append(element("h4", "", "Prompt"), promptBox, ...rest(prompt));
-    body.append(element("h4", "", "Answer"), answerBox, ...rest(answer));
-    if (turn.baseline !== undefined) {
-      const baseline = turn.baseline;
-      body.append(element("h4", "", "Baseline"), readable(baseline), ...rest(baseline));
-    }
-  };
+  // --- one conversation
 
   const facts = (turn) => {
-    const shownFacts = [`${turn.drafter}`];
-    if (turn.tokens !== undefined) shownFacts.push(`${turn.tokens} tokens`);
-    if (turn.copied !== undefined) shownFacts.push(`${Math.round(100 * share(turn))} % copied`);
-    shownFacts.push(`${turn.seconds.toPrecision(3)} s`);
-    if (turn.baseline_seconds) shownFacts.push(`${(turn.baseline_seconds / turn.seconds).toFixed(2)} × baseline`);
-    return shownFacts.join(", ");
+    const texts = [];
+    if (turn.tokens !== undefined) texts.push(`${turn.tokens} tokens`);
+    if (turn.copied !== undefined) texts.push(`${Math.round((100 * turn.copied) / (turn.tokens || 1))} % copied`);
+    if (turn.seconds !== undefined) texts.push(`${turn.seconds.toPrecision(3)} s`);
+    texts.push(...times(gain({ turns: [turn] })));
+    return texts.join(" · ");
   };
 
-  const entry = (turn) => {
-    const details = element("details");
-    const summary = element("summary");
-    summary.append(`${turn.task} ${turn.doc}, turn ${turn.turn}`);
-    if (turn.category) summary.append(`, ${turn.category}`);
-    summary.append(element("span", "facts", facts(turn)));
-    if (turn.agreement && turn.agreement !== "identical") {
-      summary.append(element("span", `facts ${turn.agreement}`, turn.agreement.replace("_", "-")));
-    }
-    const body = element("div", "body");
-    details.append(summary, body);
-    details.addEventListener("toggle", () => {
-      if (details.open && !body.hasChildNodes()) fill(body, turn);
+  const agreement = (turn) => {
+    if (turn.agreement === undefined) return [];
+    const text = turn.agreement === "identical" ? "identical to the baseline" : turn.agreement.replace("_", "-");
+    return [element("span", `agreement ${turn.agreement}`, text)];
+  };
+
+  const turnOf = (each, turn) => {
+    const section = element("section", "turn");
+    section.id = `/${each.key}/${turn.turn}`;
+    const heading = element("h4");
+    const link = element("a", "", `Turn ${turn.turn}`);
+    link.href = `#${section.id}`;
+    heading.append(link);
+    const line = element("p", "facts", `${[turn.category, facts(turn)].filter(Boolean).join(" · ")} `);
+    line.append(...agreement(turn));
+    section.append(heading, line, ...promptAndAnswer(turn), ...againstBaseline(turn), ...timeLine(turn));
+    return section;
+  };
+
+  let selected = [];
+  let open;
+
+  const move = (by) => {
+    const next = selected[selected.indexOf(open) + by];
+    if (next) show(next);
+  };
+
+  const button = (label, key, by) => {
+    const node = element("button", "", label);
+    node.type = "button";
+    node.title = `key ${key}`;
+    node.disabled = !selected[selected.indexOf(open) + by];
+    node.addEventListener("click", () => {
+      move(by);
+      const same = [...viewer.querySelectorAll(".bar button")].find((other) => other.textContent === label);
+      same.focus();
     });
-    return details;
+    return node;
+  };
+
+  // The one in the list that the Tab key reaches; arrow keys move on from it.
+  const markOpen = () => {
+    for (const link of list.querySelectorAll("[aria-current]")) {
+      link.removeAttribute("aria-current");
+      link.tabIndex = -1;
+    }
+    const link = list.children[selected.indexOf(open)] || list.firstElementChild;
+    if (!link) return;
+    link.tabIndex = 0;
+    if (selected.includes(open)) link.setAttribute("aria-current", "true");
+    list.scrollTop = link.offsetTop - list.offsetTop - list.clientHeight / 3;
+  };
+
+  const render = () => {
+    const place = selected.indexOf(open);
+    const bar = element("div", "bar");
+    bar.append(button("← Previous", "k", -1), button("Next →", "j", 1));
+    bar.append(element("span", "facts", place < 0 ? "not in the list" : `${place + 1} of ${selected.length}`));
+    const heading = element("h3", "", open.name);
+    const about = element("p", "facts", [open.turns[0].drafter, `run ${open.turns[0].run}`].join(" · "));
+    viewer.replaceChildren(bar, heading, about, ...open.turns.map((turn) => turnOf(open, turn)));
+    // Of later turns, the prompt begins with the turns before.
+    for (const box of viewer.querySelectorAll(".turn:not(:nth-of-type(1)) .prompt")) box.scrollTop = box.scrollHeight;
+    markOpen();
+  };
+
+  const show = (each, turn = each.turns[0].turn) => {
+    open = each;
+    history.replaceState(null, "", `#/${each.key}/${turn}`);
+    render();
+  };
+
+  // A permalink: "#/run/task/document/drafter/repeat/turn".
+  const follow = () => {
+    if (!location.hash.startsWith("#/")) return false;
+    const cut = location.hash.lastIndexOf("/");
+    const each = byKey.get(location.hash.slice(2, cut));
+    if (!each) return false;
+    open = each;
+    render();
+    (document.getElementById(location.hash.slice(1)) || viewer).scrollIntoView();
+    return true;
   };
 
   // --- the list
 
-  const showMore = () => {
-    list.append(...selected.slice(shown, shown + PAGE).map(entry));
-    shown = Math.min(shown + PAGE, selected.length);
-    more.hidden = shown >= selected.length;
+  const entry = (each) => {
+    const link = element("a", "", each.name);
+    link.href = `#/${each.key}/${each.turns[0].turn}`;
+    link.tabIndex = -1;
+    const texts = [...(drafters.size > 1 ? [each.turns[0].drafter] : []), ...times(each.gain)];
+    texts.push(`${Math.round(100 * each.copied)} % copied`);
+    if (each.turns.length > 1) texts.push(`${each.turns.length} turns`);
+    link.append(element("span", "facts", texts.join(" · ")));
+    if (each.differs) link.append(element("span", "agreement diverged", each.turns.find(differs).agreement.replace("_", "-")));
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      show(each);
+    });
+    return link;
+  };
+
+  const haystack = (each) => {
+    each.text ??= [each.name, ...each.turns.flatMap((turn) => [turn.category, turn.prompt, ...turn.pieces.map((piece) => piece[0])])]
+      .join("\n").toLowerCase();
+    return each.text;
   };
 
   const orders = {
-    slowest: (turns) => turns.sort((a, b) => b.seconds - a.seconds),
-    least: (turns) => turns.sort((a, b) => share(a) - share(b)),
-    diverged: (turns) => turns.filter((turn) => turn.agreement && turn.agreement !== "identical"),
+    slowest: (each) => -sum(each, "seconds"),
+    least: (each) => each.copied,
+    least_gain: (each) => each.gain ?? Infinity,
+    most_gain: (each) => -(each.gain ?? -Infinity),
   };
 
   const filter = () => {
     const chosen = Object.fromEntries(new FormData(form));
-    selected = turns.filter((turn) =>
-      ["task", "category", "turn", "drafter"].every(
-        (name) => !chosen[name] || String(turn[name] ?? "") === chosen[name],
-      ),
+    const text = chosen.text.trim().toLowerCase();
+    selected = conversations.filter(
+      (each) =>
+        each.turns.some((turn) =>
+          ["task", "category", "drafter"].every((name) => !chosen[name] || String(turn[name] ?? "") === chosen[name]),
+        ) &&
+        (!chosen.which || each.differs) &&
+        (!text || haystack(each).includes(text)),
     );
-    if (orders[chosen.order]) selected = orders[chosen.order](selected);
-    count.textContent = `${selected.length} turns`;
-    list.replaceChildren();
-    shown = 0;
-    showMore();
+    const order = orders[chosen.order];
+    if (order) selected.sort((a, b) => order(a) - order(b));
+    const total = selected.reduce((sum, each) => sum + each.turns.length, 0);
+    count.textContent = `${selected.length} documents, ${total} turns`;
+    list.replaceChildren(...selected.map(entry));
+    if (!selected.length) viewer.replaceChildren(element("p", "empty", "No answer is like that."));
+    else if (selected.includes(open)) render();
+    else {
+      [open] = selected;
+      render();
+    }
   };
 
-  for (const name of ["task", "category", "turn", "drafter"]) {
+  list.addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const place = [...list.children].indexOf(document.activeElement) + by;
+    show(selected[Math.min(Math.max(place, 0), selected.length - 1)]);
+    list.querySelector("[aria-current]").focus({ preventScroll: true });
+  });
+  document.addEventListener("keydown", (event) => {
+    const by = { j: 1, k: -1 }[event.key];
+    const isTyping = event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey;
+    if (by && !isTyping) move(by);
+  });
+
+  for (const name of ["task", "category", "drafter"]) {
     const values = [...new Set(turns.map((turn) => String(turn[name] ?? "")))].filter(Boolean);
     values.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     const select = form.elements[name];
     select.append(new Option("all", ""), ...values.map((value) => new Option(value, value)));
     select.closest("label").hidden = values.length < 2;
   }
-  form.addEventListener("change", filter);
-  more.addEventListener("click", showMore);
+  form.elements.which.closest("label").hidden = !conversations.some((each) => each.differs);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", filter);
+  addEventListener("hashchange", follow);
   document.getElementById("theme").addEventListener("click", () => {
     const root = document.documentElement;
     const dark = root.dataset.theme
@@ -196,4 +218,5 @@
     root.dataset.theme = dark ? "light" : "dark";
   });
   filter();
+  follow();
 })();

@@ -1,0 +1,316 @@
+"""A side that is an OpenAI-compatible server: vLLM, SGLang, llama.cpp, TGI, LMDeploy and others."""
+
+import codecs
+import itertools
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Any
+
+from copyspec_eval import journal
+from copyspec_eval.audit.replies import Question, Reply, Token
+from copyspec_eval.errors import CopySpecError, OptionError
+from copyspec_eval.redaction import address, hide_url, looks_secret, masked, without_secrets
+from copyspec_eval.scoring.chat import KEY_VARIABLE, MAX_RETRIES, TIMEOUT_SECONDS, one_line
+
+_LISTED = (20, 5, 0)
+"""Log-probabilities to ask for in each place: limits of vLLM, of OpenAI's completions, none."""
+_BUSY = {408, 425, 429, 502, 503, 504}
+_MOST_BYTES = 2**25
+# Where servers tell their version and settings; those of vLLM, SGLang, llama.cpp and TGI.
+_FACTS = ("version", "get_server_info", "props", "info")
+_FACTS_SECONDS = 5.0
+_COLD: dict[str, dict[str, Any]] = {"llamacpp": {"cache_prompt": False}, "vllm": {"cache_salt": ""}}
+"""By the owner of its models, what makes a server read a prompt without its prefix cache."""
+_GO_ON = {"add_generation_prompt": False, "continue_final_message": True}
+"""Has vLLM and SGLang go on with the last message; llama.cpp does so by itself."""
+_ATTEMPTS = itertools.count(1)
+
+
+class SideError(CopySpecError):
+    """A side that fails in the middle; what was answered is in the audit's folder."""
+
+
+class ServerSide:
+    """`base_url` is the one that OpenAI's clients take, with `/v1`.
+
+    Args:
+        timeout: seconds for an answer, retries included.
+
+    Attributes:
+        is_chat: ask in messages, which the server renders; else prompts are text to complete.
+    """
+
+    can_ask = True
+    is_chat = True
+
+    def __init__(self, base_url: str, model: str, timeout: float = TIMEOUT_SECONDS) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            shown = address(base_url)
+            raise OptionError(f"base_url={shown!r}; give one such as http://127.0.0.1:8000/v1")
+        hide_url(base_url)
+        for end in ("/", "/chat/completions", "/completions"):
+            base_url = base_url.removesuffix(end)
+        self._url, self._model, self._timeout = base_url, model, timeout
+        self.address = address(base_url)
+        self.name = f"{self.address} {model}"
+        self._listed = list(_LISTED)
+        self._owner = ""
+
+    def open(self) -> dict[str, Any]:
+        """What the server tells of itself, without secrets; refuses one that does not answer."""
+        facts: dict[str, Any] = {"base_url": self.address, "model": self._model}
+        with suppress(_RefusedError):
+            models = self._call("models", None, self._timeout)
+            facts["models"] = models
+            with suppress(LookupError, TypeError):
+                self._owner = str(models["data"][0]["owned_by"]).lower().replace(".", "")
+        root = self._url.removesuffix("/v1")
+        for path in _FACTS:
+            with suppress(CopySpecError, _RefusedError):
+                facts[path] = self._call(f"{root}/{path}", None, _FACTS_SECONDS)
+        return dict(_harmless(facts))
+
+    def ask(
+        self, questions: Sequence[Question], concurrency: int, listing: bool, cold: bool = False
+    ) -> Iterator[tuple[int, Reply]]:
+        """Index and answer of each question as it arrives, `concurrency` under way at a time."""
+        failure: SideError | None = None
+        with ThreadPoolExecutor(concurrency) as pool:
+            futures = {
+                pool.submit(self._answer, question, listing, cold): index
+                for index, question in enumerate(questions)
+            }
+            try:
+                for future in as_completed(futures):
+                    try:
+                        yield futures[future], future.result()
+                    except CancelledError:
+                        continue
+                    except SideError as error:
+                        # Answers that are under way still count.
+                        failure = failure or error
+                        pool.shutdown(wait=False, cancel_futures=True)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        if failure:
+            raise failure
+
+    def next_token(self, question: Question, begun: str) -> Token | None:
+        """A's reading of the token after the prompt and `begun`, read at once; None without one."""
+        body = self.body(question) | {"max_tokens": 1}
+        body.pop("stop", None)
+        if self.is_chat:
+            messages = [*body["messages"], {"role": "assistant", "content": begun}]
+            body |= _GO_ON | {"messages": messages}
+        else:
+            body["prompt"] += begun
+        try:
+            tokens = self._reply(body, listing=True).tokens
+        except SideError as error:
+            if isinstance(error.__cause__, _RefusedError):
+                return None  # it cannot go on with an answer
+            raise
+        return tokens[0] if tokens else None
+
+    def body(self, question: Question) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self._model}
+        if self.is_chat:
+            messages = question.messages() or [{"role": "user", "content": question.prompt}]
+            body |= _GO_ON if messages[-1]["role"] == "assistant" else {}
+            body["messages"] = messages
+        else:
+            body["prompt"] = question.prompt
+        body |= {"max_tokens": question.max_tokens, "temperature": 0, "seed": 0}
+        return body | ({"stop": list(question.stops)} if question.stops else {})
+
+    def _answer(self, question: Question, listing: bool, cold: bool) -> Reply:
+        body = self.body(question)
+        if cold:
+            body |= _COLD.get(self._owner, {})
+            if "cache_salt" in body:
+                body["cache_salt"] = f"audit-{os.getpid()}-{next(_ATTEMPTS)}"
+        return self._reply(body, listing)
+
+    def _reply(self, body: dict[str, Any], listing: bool) -> Reply:
+        path = "chat/completions" if self.is_chat else "completions"
+        while True:
+            count = self._listed[0] if listing else 0
+            chat = {"logprobs": True, "top_logprobs": count}
+            asked = chat if self.is_chat else {"logprobs": count}
+            started = time.perf_counter()
+            try:
+                reply = self._call(path, body | (asked if count else {}), self._timeout)
+            except _RefusedError as error:
+                if not count:
+                    raise self._error(str(error)) from error
+                if self._listed[0] == count:  # no other thread has learnt it meanwhile
+                    self._listed.remove(count)
+                continue
+            try:
+                return parsed(reply, self.is_chat, time.perf_counter() - started)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                shown = one_line(json.dumps(reply))
+                raise self._error(f"its reply is no completion: {shown}") from error
+
+    def _call(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
+        """The JSON value of a reply; `_RefusedError` with the server's words if it wants none."""
+        deadline = time.monotonic() + seconds
+        headers = {"Content-Type": "application/json", "User-Agent": "copyspec-eval"}
+        if key := os.environ.get(KEY_VARIABLE, "").strip():
+            headers["Authorization"] = f"Bearer {key}"
+        url = path if "://" in path else f"{self._url}/{path}"
+        data = None if body is None else json.dumps(body).encode()
+        for attempt in itertools.count():
+            try:
+                request = urllib.request.Request(url, data, headers)
+                return journal.parsed(_read(request, deadline))
+            except urllib.error.HTTPError as error:
+                words = f"HTTP {error.code}: {one_line(error.read(2000).decode(errors='replace'))}"
+                if error.code not in _BUSY:
+                    raise _RefusedError(words) from error
+                pause = _pause(error.headers, attempt)
+                if attempt >= MAX_RETRIES or time.monotonic() + pause > deadline:
+                    raise self._error(words) from error
+                time.sleep(pause)
+            except (OSError, HTTPException) as error:
+                reason = getattr(error, "reason", None) or error
+                if isinstance(reason, TimeoutError):
+                    raise self._error(f"no answer in {seconds:g} s") from error
+                raise self._error(one_line(str(reason)) or type(reason).__name__) from error
+            except ValueError as error:
+                raise self._error(f"its reply is not JSON ({one_line(str(error))})") from error
+
+    def _error(self, reason: str) -> SideError:
+        return SideError(f"{self.name}: {reason}")
+
+
+class _RefusedError(Exception):
+    """The server understood the request and refuses it."""
+
+
+def _read(request: urllib.request.Request, deadline: float) -> bytes:
+    content = bytearray()
+    left = max(0.01, deadline - time.monotonic())
+    with urllib.request.urlopen(request, timeout=left) as response:
+        while chunk := response.read1(2**16):
+            content += chunk
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            if len(content) > _MOST_BYTES:
+                raise ValueError(f"over {_MOST_BYTES} bytes")
+        if response.length:
+            raise ValueError("cut off")
+    return bytes(content)
+
+
+def _pause(headers: Any, attempt: int) -> float:
+    """Seconds until the next attempt: as the server asks, else doubled each time."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        with suppress(TypeError, ValueError):
+            return max(0.0, float(headers[name])) * unit
+    return float(2**attempt)
+
+
+def _harmless(value: Any, name: str = "") -> Any:
+    """A server's own words without what may be secret."""
+    if isinstance(value, dict):
+        shown = {str(key): _harmless(inner, str(key)) for key, inner in value.items()}
+        return {key: inner for key, inner in shown.items() if not looks_secret(key)}
+    if isinstance(value, list):
+        return [_harmless(inner) for inner in value]
+    return masked(value) if isinstance(value, str) else value
+
+
+def parsed(reply: dict[str, Any], is_chat: bool, seconds: float | None = None) -> Reply:
+    """A completion as a `Reply`; any of LookupError, TypeError and ValueError if it is none."""
+    choice, usage = reply["choices"][0], reply.get("usage") or {}
+    if is_chat:
+        message = choice["message"]
+        names = "reasoning_content", "reasoning", "content"
+        text = "".join(message.get(name) or "" for name in names)
+    else:
+        text = choice["text"]
+    if not isinstance(text, str):
+        raise TypeError("a text is expected")
+    drafting = (reply.get("metrics") or {}).get("speculative_decoding") or {}  # vLLM's
+    timings = reply.get("timings") or {}  # llama.cpp's
+    drafted, accepted = timings.get("draft_n"), timings.get("draft_n_accepted")
+    if "per_step_drafted" in drafting:
+        drafted, accepted = sum(drafting["per_step_drafted"]), sum(drafting["per_step_accepted"])
+    ids = choice.get("token_ids")
+    return Reply(
+        text=without_secrets(text),
+        finish_reason=choice.get("finish_reason"),
+        tokens=_tokens(choice.get("logprobs") or {}, text),
+        token_ids=None if ids is None else tuple(ids),
+        num_prompt_tokens=usage.get("prompt_tokens"),
+        num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        num_tokens=usage.get("completion_tokens"),
+        num_drafted=drafted,
+        num_accepted=accepted,
+        seconds=seconds,
+    )
+
+
+def _tokens(logprobs: dict[str, Any], text: str) -> tuple[Token, ...]:
+    """The tokens of `text`, as chats list them or as completions do; empty if they do not fit."""
+    if logprobs.get("content"):
+        places = logprobs["content"]
+        names = [place["token"] for place in places]
+        listed = [
+            {top["token"]: float(top["logprob"]) for top in (*place.get("top_logprobs", ()), place)}
+            for place in places
+        ]
+        pieces = _pieces(places, text)
+    else:
+        names, chosen = logprobs.get("tokens") or [], logprobs.get("token_logprobs") or []
+        tops = logprobs.get("top_logprobs") or [None] * len(names)
+        listed = [
+            {**(top or {}), name: float(logprob)}
+            for name, logprob, top in zip(names, chosen, tops, strict=True)
+        ]
+        pieces = _visible(names, text) or _by_offset(logprobs.get("text_offset") or [], text)
+    if len(pieces) != len(names) or not names:
+        return ()
+    if pieces[0] != names[0] and pieces[0] == names[0].lstrip():  # a tokenizer that adds a space
+        names[0] = names[0].lstrip()
+        listed[0] = {name.lstrip(): logprob for name, logprob in listed[0].items()}
+    return tuple(map(Token, pieces, names, listed))
+
+
+def _pieces(places: Sequence[dict[str, Any]], text: str) -> list[str]:
+    """What each token adds to `text`: a character of several tokens comes with the last one."""
+    if all(place.get("bytes") is not None for place in places):
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return _visible([decoder.decode(bytes(place["bytes"])) for place in places], text)
+    return _visible([place["token"] for place in places], text)
+
+
+def _visible(names: Sequence[str], text: str) -> list[str]:
+    """Names, up to the end of `text`; then "" for ends and stop strings; empty if they differ.
+
+    >>> _visible(["a", " b", "</s>"], "a b"), _visible([" a", "b"], "ab"), _visible(["c"], "ab")
+    (['a', ' b', ''], ['a', 'b'], [])
+    """
+    pieces, start = list[str](), 0
+    for name in names:
+        piece = name if start or text.startswith(name) else name.lstrip()
+        if not text.startswith(piece, start):
+            piece = text[start:] if piece.startswith(text[start:]) else ""
+            if start + len(piece) < len(text):
+                return []
+        pieces.append(piece)
+        start += len(piece)
+    return pieces if start == len(text) else []
+
+
+def _by_offset(offsets: Sequence[int], text: str) -> list[str]:
+    starts = [offset - offsets[0] for offset in offsets]
+    return [text[i:j] for i, j in itertools.pairwise([*starts, len(text)])]
