@@ -35,8 +35,8 @@ class Step:
         visible: bool `[1, 1, tokens, extent]`, True for the keys of a token's context and its own.
         positions, key_positions: `[1, tokens]` and `[1, tokens, extent]`, int64, in the context.
         rows, parts: each token's cache row, `[tokens]`, int64; and each row with its tokens.
-        masked_blocks: torch's masks, made once for all layers; each is stored with the mask whose
-            id is in its key, so that the id stays valid.
+        masked_blocks: torch's masks, made once for all layers: of a mask, for so many heads of
+            queries and keys.
     """
 
     visible: torch.Tensor
@@ -44,8 +44,8 @@ class Step:
     key_positions: torch.Tensor
     rows: torch.Tensor
     parts: Sequence[tuple[int, slice]]
-    masked_blocks: dict[tuple[int, int, int], tuple[torch.Tensor, list[MaskedBlock]]] = field(
-        default_factory=dict
+    masked_blocks: list[tuple[torch.Tensor, tuple[int, int], list[MaskedBlock]]] = field(
+        default_factory=list
     )
 
     def blocks(self, num_tokens: int) -> list[tuple[slice, slice]]:
@@ -146,20 +146,29 @@ def attend(
         return kernels.attend(
             query, key, value, attention_mask, scale, key_rows, softcap=softcap, sinks=s_aux
         ), None
-    memo = id(attention_mask), heads, key.shape[1]
-    if memo not in step.masked_blocks:
-        blocks = [
-            (rows, tokens, _fold(attention_mask, rows, tokens, heads, key))
-            for rows, tokens in step.blocks(num_tokens)
-        ]
-        step.masked_blocks[memo] = attention_mask, blocks
     outputs = []
-    for rows, tokens, mask in step.masked_blocks[memo][1]:
+    for rows, tokens, mask in _masked_blocks(step, attention_mask, num_tokens, heads, key):
         queries = query[0, :, tokens].reshape(heads, rows.stop - rows.start, -1, dim)
         outputs.append(
             _attend(queries.transpose(0, 1), key[rows], value[rows], mask, scale, softcap, s_aux)
         )
     return torch.cat([output.flatten(0, 1) for output in outputs])[None], None
+
+
+def _masked_blocks(
+    step: Step, mask: torch.Tensor, num_tokens: int, heads: int, key: torch.Tensor
+) -> list[MaskedBlock]:
+    """`Step.blocks` with what each adds to its scores, the same for all layers of a mask."""
+    for known, shape, blocks in step.masked_blocks:
+        # Not by `id`, which torch.compile traces only from torch 2.12 on.
+        if known is mask and shape == (heads, key.shape[1]):
+            return blocks
+    blocks = [
+        (rows, tokens, _fold(mask, rows, tokens, heads, key))
+        for rows, tokens in step.blocks(num_tokens)
+    ]
+    step.masked_blocks.append((mask, (heads, key.shape[1]), blocks))
+    return blocks
 
 
 def _attend(

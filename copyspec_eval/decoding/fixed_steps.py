@@ -43,10 +43,11 @@ class FixedSteps:
         self._module = _Step(device, num_rows, mode.width)
         self._run: Any = self._module
         if mode.is_compiled:
-            # One set of graphs for all widths and models would soon reach torch's limit.
-            limits: Any = {"recompile_limit": _MOST_GRAPHS, "isolate_recompiles": True}
+            # All widths, models and numbers of keys count together, and torch allows 8.
+            limits: Any = torch._dynamo.config
+            limits.recompile_limit = max(limits.recompile_limit, _MOST_GRAPHS)
             self._run = torch.compile(
-                self._module, fullgraph=True, dynamic=False, mode="reduce-overhead", **limits
+                self._module, fullgraph=True, dynamic=False, mode="reduce-overhead"
             )
 
     def extent(self, length: int) -> int:

@@ -4,9 +4,11 @@ Needs torch and transformers, nothing else: neither lm-eval nor an installed cop
 """
 
 import gc
+import logging
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -17,8 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 from benchmarks.device_drafts import SCRIPTED, Prompt, Setting, is_equal
 from benchmarks.device_steps import (
     CONTEXT,
+    EXTENT,
     copy_bandwidth,
     first_line,
+    generate_milliseconds,
     time_steps,
     token_bytes,
     weight_bytes,
@@ -39,7 +43,10 @@ from copyspec_eval.types import ExactMode
 
 DTYPES = (torch.float32, torch.bfloat16)
 BATCH_SIZES = (1, 4, 8)
-_STEP_WIDTHS = (1, 8, 16, 32, 64)
+_EAGER_WIDTHS = (1, 8, 16, 32)
+_COMPILED_WIDTHS = (16, 1)
+_PATIENCE = 90.0
+"""Seconds, after which no further batch size is timed: a compiler may take long."""
 _MODULE_WIDTHS = range(1, 65)
 _LONGEST = 15
 """The longest draft, in tokens."""
@@ -78,11 +85,15 @@ SIZES = {
 
 @dataclass
 class Subject:
-    """A device and the models that are run there: random ones of two shapes, or a named one."""
+    """A device and the models that are run there: random ones of two shapes, or a named one.
+
+    `compiles`: whether exact mode compiles its steps, as it does on CUDA unless that fails.
+    """
 
     device: str
     sizes: Sizes
     name: str | None = None
+    compiles: bool = False
     _latest: tuple[Any, Any] = (None, None)
     _modes: dict[Any, ExactMode | str] = field(default_factory=dict)
 
@@ -122,20 +133,23 @@ class Subject:
         halves = [token_ids[at : at + (n + 1) // 2] for at, n in zip(starts, lengths, strict=True)]
         return [tuple((half + half)[:n]) for half, n in zip(halves, lengths, strict=True)]
 
-    def mode(self, dtype: torch.dtype, batch_size: int, is_timed: bool = False) -> ExactMode | str:
+    def mode(
+        self, dtype: torch.dtype, batch_size: int, is_timed: bool = False, compiled: bool = False
+    ) -> ExactMode | str:
         """The exact mode, checked once, or why it is refused."""
-        key = dtype, batch_size, is_timed
+        key = dtype, batch_size, is_timed, compiled
         if key not in self._modes:
             model = self.model(dtype, is_timed)
             rows = {"longest": _LONGEST, "needed": 0, "batch_size": batch_size}
             try:
-                self._modes[key] = exact_mode(model, self.tokenizer(), **rows)
+                self._modes[key] = exact_mode(model, self.tokenizer(), compiled=compiled, **rows)
             except ModelError as error:
                 self._modes[key] = str(error)
         return self._modes[key]
 
     def exact(self, dtype: torch.dtype, batch_size: int) -> ExactMode | None:
-        mode = self.mode(dtype, batch_size)
+        """The mode that users get."""
+        mode = self.mode(dtype, batch_size, compiled=self.compiles)
         return mode if isinstance(mode, ExactMode) else None
 
 
@@ -148,11 +162,27 @@ def check_device(subject: Subject) -> Iterator[tuple[str, Part]]:
     for name, part in PARTS.items():
         print(f"{name} ...", file=sys.stderr, flush=True)
         started = perf_counter()
-        try:
-            result = part(subject)
-        except Exception as error:
-            result = {"ok": False, "lines": [first_line(error)]}
-        yield name, result | {"seconds": round(perf_counter() - started, 1)}
+        with _logged() as lines:
+            try:
+                result = part(subject)
+            except Exception as error:
+                result = {"ok": False, "lines": [first_line(error)]}
+        yield name, result | {"seconds": round(perf_counter() - started, 1), "log": lines}
+
+
+@contextmanager
+def _logged() -> Iterator[list[str]]:
+    """What the package logs, such as why steps are not compiled."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("lm_eval.copyspec")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def _device(subject: Subject) -> Part:
@@ -178,15 +208,29 @@ def _mode(subject: Subject) -> Part:
         cases.append((torch.bfloat16, 1, True))
     rows, lines = [], []
     for dtype, batch_size, is_timed in cases:
-        mode = subject.mode(dtype, batch_size, is_timed)
-        is_exact = isinstance(mode, ExactMode)
-        width = mode.width if isinstance(mode, ExactMode) else None
-        name = mode if isinstance(mode, str) else mode.name
-        what = f"{_name(dtype)}, batch {batch_size}{', the model that is timed' * is_timed}"
-        lines.append(f"{what}: {name}{f' {width}' if width else ''}")
-        row = {"dtype": _name(dtype), "batch_size": batch_size, "is_timed": is_timed}
-        rows.append(row | {"is_exact": is_exact, "width": width, "mode": name})
-    return {"ok": all(row["is_exact"] for row in rows), "lines": lines, "modes": rows}
+        for compiled in (False, True)[: 1 + subject.compiles]:
+            started = perf_counter()
+            mode = subject.mode(dtype, batch_size, is_timed, compiled)
+            seconds = round(perf_counter() - started, 1)
+            what = f"{_name(dtype)}, batch {batch_size}{', the model that is timed' * is_timed}"
+            name = mode if isinstance(mode, str) else f"{mode.name} {mode.width or ''}".strip()
+            lines.append(f"{what}{', to be compiled' * compiled}: {name} ({seconds} s)")
+            rows.append(
+                {
+                    "dtype": _name(dtype),
+                    "batch_size": batch_size,
+                    "is_timed": is_timed,
+                    "wants_compiled": compiled,
+                    "is_exact": isinstance(mode, ExactMode),
+                    "is_compiled": isinstance(mode, ExactMode) and mode.is_compiled,
+                    "mode": name,
+                    "seconds": seconds,
+                }
+            )
+    are_as_wanted = (
+        row["is_exact"] and row["is_compiled"] == row["wants_compiled"] for row in rows
+    )
+    return {"ok": all(are_as_wanted), "lines": lines, "modes": rows}
 
 
 def _generate(subject: Subject) -> Part:
@@ -260,27 +304,39 @@ def _drafters(subject: Subject) -> Part:
 
 
 def _steps(subject: Subject) -> Part:
-    """In bfloat16: eager, as a CUDA graph, and the bound, which is bytes by bandwidth."""
-    sizes = subject.sizes
+    """In bfloat16: eager, compiled, and the bound, which is bytes by bandwidth."""
+    sizes, started = subject.sizes, perf_counter()
     model = subject.model(torch.bfloat16, is_timed=True)
     bandwidth = copy_bandwidth(model.device, sizes.copied_bytes, sizes.rounds)
-    rows = time_steps(model, BATCH_SIZES, _STEP_WIDTHS, sizes.rounds)
-    read = weight_bytes(model)
-    lines = [f"{read / 1e9:.2f} GB of weights are read, copies take {bandwidth / 1e9:.0f} GB/s"]
-    for row in rows:
-        keys = row["batch_size"] * (CONTEXT + row["width"]) * token_bytes(model)
-        row["bound_ms"] = round(1e3 * (read + keys) / bandwidth, 3)
-        captured = row["captured_ms"] or f"not captured ({row['not_captured']})"
-        lines.append(
-            f"batch {row['batch_size']}, {row['width']} tokens a row: eager {row['eager_ms']} ms, "
-            f"graph {captured}, bound {row['bound_ms']}"
-        )
+    read, usual = weight_bytes(model), generate_milliseconds(model, max(1, sizes.rounds // 5))
+    modes = [ExactMode(width) for width in _EAGER_WIDTHS]
+    modes += [ExactMode(width, is_compiled=True) for width in _COMPILED_WIDTHS * subject.compiles]
+    lines = [
+        f"{read / 1e9:.2f} GB of weights are read, copies take {bandwidth / 1e9:.0f} GB/s",
+        f"batch 1, a token of model.generate: {usual} ms",
+    ]
+    rows = []
+    for batch_size in BATCH_SIZES:
+        if perf_counter() - started > _PATIENCE:
+            lines.append(f"batch {batch_size}: not timed, since {_PATIENCE:.0f} s are over")
+            continue
+        for row in time_steps(model, batch_size, modes, sizes.rounds):
+            row["bound_ms"] = round(
+                1e3 * (read + batch_size * EXTENT * token_bytes(model)) / bandwidth, 3
+            )
+            rows.append(row)
+            how = f"compiled ({row['first_ms'] / 1e3:.1f} s)" if row["is_compiled"] else "eager"
+            lines.append(
+                f"batch {batch_size}, {row['width']} tokens a row, {how}: {row['ms']} ms, "
+                f"bound {row['bound_ms']} ms"
+            )
     return {
-        "ok": all(row["is_finite"] and row["eager_ms"] > 0 for row in rows),
+        "ok": bool(rows) and all(row["is_finite"] and row["ms"] > 0 for row in rows),
         "lines": lines,
         "weight_bytes": read,
         "copy_bytes_per_second": round(bandwidth),
         "context": CONTEXT,
+        "generate_ms": usual,
         "steps": rows,
     }
 
@@ -294,10 +350,16 @@ def _memory(subject: Subject) -> Part:
     engine = Engine(
         model, NoDrafter, num_draft_tokens=_LONGEST, exact=ExactMode(16), batch_size=batch_size
     )
-    before, peak = _allocated(model.device), PeakMemory(model.device)
-    engine.generate([Sequence(token_ids, StopRule(_ANSWER), _greedy()) for _ in range(batch_size)])
-    highest = peak.num_bytes
-    gc.collect()
+
+    def answer() -> None:
+        rules = [StopRule(_ANSWER) for _ in range(batch_size)]
+        engine.generate([Sequence(token_ids, rule, _greedy()) for rule in rules])
+        gc.collect()
+
+    peak = PeakMemory(model.device)
+    answer()  # keeps the cache, for the next batch
+    before, highest = _allocated(model.device), peak.num_bytes
+    answer()
     left = _allocated(model.device) - before
     weights = sum(weight.nbytes for weight in model.parameters())
     cache = batch_size * (_PROMPT + _ANSWER) * token_bytes(model)

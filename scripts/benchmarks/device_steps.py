@@ -1,92 +1,77 @@
-"""How long a step's forward takes on a device: eager, captured as a CUDA graph, and at the least."""
+"""How long a step takes on a device: eager, compiled, and at the least."""
 
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.fixed_steps import fixed_steps
 from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.stopwatch import wait_for
+from copyspec_eval.types import ExactMode
 
-CONTEXT, EXTENT = 1024, 1088
+CONTEXT, EXTENT = 960, 1024
 """Tokens before a timed step, and keys that it attends to, the same at every width."""
-_WARM_UP = 3
-
-
-class _Captured:
-    """A model whose forward is captured at its first call; `graph.replay()` repeats it."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.graph: Any = None
-        self.output: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def __call__(self, **inputs: Any) -> Any:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP):
-                self._model(**inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        self.inputs, self.graph = inputs, torch.cuda.CUDAGraph()  # the graph reads their memory
-        with torch.cuda.graph(self.graph):
-            self.output = self._model(**inputs)
-        self.graph.replay()
-        return self.output
+_WARM_UP, _GENERATED = 3, 32
 
 
 @torch.inference_mode()
 def time_steps(
-    model: Any, batch_sizes: Sequence[int], widths: Sequence[int], rounds: int
-) -> list[dict[str, Any]]:
-    """Rows of median milliseconds; the widths take turns, so that drift hits all of them."""
-    rows = []
-    for batch_size in batch_sizes:
-        cache = RowCache(batch_size, EXTENT)
-        ids = torch.randint(min(1000, model.config.vocab_size), (batch_size, CONTEXT)).tolist()
-        with engine_kernels(model, exact=True):
-            for row in range(batch_size):
-                forward(model, cache, [Part(row, 0, ids[row])], CONTEXT, 1)
-            parts = {
-                width: [Part(row, CONTEXT, ids[row][:width]) for row in range(batch_size)]
-                for width in widths
+    model: Any, batch_size: int, modes: Sequence[ExactMode], rounds: int
+) -> Iterator[dict[str, Any]]:
+    """Rows of median milliseconds of an engine's step; the modes take turns, against drift."""
+    vocabulary = min(1000, model.config.vocab_size)
+    ids = torch.randint(vocabulary, (batch_size, EXTENT)).tolist()
+    steps: dict[ExactMode, Callable[[], torch.Tensor]] = {}
+    first: dict[ExactMode, float] = {}
+    with engine_kernels(model, exact=True):
+        for mode in modes:
+            steps[mode] = _prepare(model, ids, mode)
+            first[mode] = _seconds(model.device, steps[mode])
+        seconds: dict[ExactMode, list[float]] = {mode: [] for mode in modes}
+        for _, mode in itertools.product(range(_WARM_UP + rounds), modes):
+            seconds[mode].append(_seconds(model.device, steps[mode]))
+        for mode in modes:
+            yield {
+                "batch_size": batch_size,
+                "width": mode.width,
+                "is_compiled": mode.is_compiled,
+                "ms": _milliseconds(seconds[mode][_WARM_UP:]),
+                "first_ms": _milliseconds([first[mode]]),
+                "is_finite": bool(steps[mode]().isfinite().all()),
             }
-            seconds: dict[int, list[float]] = {width: [] for width in widths}
-            for _, width in itertools.product(range(_WARM_UP + rounds), widths):
-                step = partial(forward, model, cache, parts[width], EXTENT)
-                seconds[width].append(_seconds(model.device, step))
-            for width in widths:
-                row = {"batch_size": batch_size, "width": width}
-                row["eager_ms"] = _milliseconds(seconds[width][_WARM_UP:])
-                logits = forward(model, cache, parts[width], EXTENT)
-                row["is_finite"] = bool(logits.isfinite().all())
-                rows.append(row | _captured(model, cache, parts[width], logits, rounds))
-    return rows
 
 
-def _captured(
-    model: Any, cache: RowCache, parts: Sequence[Part], logits: torch.Tensor, rounds: int
-) -> dict[str, Any]:
-    """Milliseconds as a CUDA graph, whether it gives the bits of `logits`; or why it is not one."""
-    if model.device.type != "cuda":
-        return {"captured_ms": None, "not_captured": "only on CUDA"}
-    captured = _Captured(model)
-    try:
-        actual = forward(captured, cache, parts, EXTENT)  # type: ignore[arg-type]
-    except Exception as error:
-        return {"captured_ms": None, "not_captured": first_line(error)}
-    seconds = [_seconds(model.device, captured.graph.replay) for _ in range(rounds)]
-    is_equal = torch.equal(actual, logits)
-    return {"captured_ms": _milliseconds(seconds), "captured_bits_equal": is_equal}
+def _prepare(model: Any, ids: Sequence[list[int]], mode: ExactMode) -> Callable[[], torch.Tensor]:
+    """A step of `mode` after a context in each row."""
+    assert mode.width is not None
+    fixed = fixed_steps(model, len(ids), mode)
+    cache = fixed.reserve(EXTENT)
+    for row, token_ids in enumerate(ids):
+        forward(model, cache, [Part(row, 0, token_ids[:CONTEXT])], CONTEXT, 1)
+    end = CONTEXT + mode.width
+    parts = [Part(row, CONTEXT, token_ids[CONTEXT:end]) for row, token_ids in enumerate(ids)]
+    return partial(fixed.read, model, parts, EXTENT)
+
+
+def generate_milliseconds(model: Any, rounds: int) -> float:
+    """Of a token of `model.generate` as users run it: greedy, batch 1, after the same context."""
+    ids = torch.randint(min(1000, model.config.vocab_size), (1, CONTEXT), device=model.device)
+    options = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
+
+    def generate(count: int) -> None:
+        model.generate(ids, min_new_tokens=count, max_new_tokens=count, **options)
+
+    seconds = [
+        [_seconds(model.device, partial(generate, count)) for count in (1, 1 + _GENERATED)]
+        for _ in range(1 + rounds)
+    ]
+    return _milliseconds([(most - least) / _GENERATED for least, most in seconds[1:]])
 
 
 def copy_bandwidth(device: torch.device, num_bytes: int, rounds: int) -> float:
