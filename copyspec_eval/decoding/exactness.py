@@ -80,7 +80,8 @@ def exact_mode(
         except Exception as error:  # whatever a compiler raises
             if not mode.is_compiled:
                 raise
-            logger.warning("steps are not compiled: %s", str(error).strip().partition("\n")[0])
+            cause = error.__cause__ or error
+            logger.warning("steps are not compiled: %s", str(cause).strip().partition("\n")[0])
             continue
         if mismatch is None:
             if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:

@@ -64,13 +64,13 @@ class RowRunner:
         is_shared = self._fixed and self._batch_size > 1
         for sequence, extent in zip(sequences, extents, strict=False):
             sequence.extent = max(extents) if is_shared else extent
-        capacity = max(sequence.extent for sequence in sequences)
-        if self._fixed:
-            self._cache = self._fixed.reserve(capacity)
-        else:
-            self._cache = RowCache(self._batch_size, capacity)
+        extents = [sequence.extent for sequence in sequences]
+        if not self._fixed:
+            self._cache = RowCache(self._batch_size, max(extents))
         try:
             with engine_kernels(self._model, exact=self._exact is not None) as weights:
+                if self._fixed:
+                    self._fixed.begin(self._model, extents)
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
                     block_length = PREFILL_CHUNK if self._fixed else _REUSED_BLOCK
@@ -80,6 +80,8 @@ class RowRunner:
             self._cache = RowCache(0, 0)
 
     def load(self, sequence: Sequence) -> None:
+        if self._fixed:
+            self._cache = self._fixed.cache(sequence.extent)
         if self._prefix_cache is not None:
             # The last token is read in any case, for the logits after it.
             sequence.num_reused_tokens = self._prefix_cache.load(
