@@ -34,6 +34,8 @@ CacheKind = Literal["copyspec", "model"]
 EXACT_MEANS = {
     "invariant": "the bits of plain one-token decoding",
     "fixed width": "the same bits for every drafter, and for plain decoding in steps of that width",
+    "fixed width, captured": "the same bits for every drafter, and for plain decoding in steps of "
+    "that width, each a CUDA graph",
     "fixed width, compiled": "the same bits for every drafter, and for plain decoding in steps of "
     "that width, each a compiled graph",
 }
@@ -48,17 +50,17 @@ PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5  # the paper's usual one
 class ExactMode:
     """How a token's bits are independent of the draft: each alone, or steps of a padded width.
 
-    The latter can be compiled, into one graph for all of them.
+    The latter can be captured as a CUDA graph, or compiled.
     """
 
     width: int | None = None
-    is_compiled: bool = False
+    steps: Literal["eager", "captured", "compiled"] = "eager"
 
     @property
     def name(self) -> str:
         if not self.width:
             return "invariant"
-        return "fixed width, compiled" if self.is_compiled else "fixed width"
+        return "fixed width" if self.steps == "eager" else f"fixed width, {self.steps}"
 
     @property
     def num_draft_tokens(self) -> int | None:

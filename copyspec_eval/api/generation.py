@@ -134,7 +134,7 @@ def generate(
     draft_model: PreTrainedModel | None = None,
     delta: int = types.PAPER_DELTA,
     exact: bool = True,
-    compile: bool | None = None,
+    compile: bool = False,
     batch_size: int = 1,
     prefix_cache: int | str = "2GB",
     seed: int = 0,
@@ -165,8 +165,9 @@ def generate(
             does not.
         delta: how many tokens the draft model proposes at a time.
         exact: whether the tokens are those of plain decoding, bit for bit, whatever was drafted.
-        compile: whether steps of exact mode's fixed width are compiled by `torch.compile`, by
-            default on CUDA. If that fails, or changes a bit, a warning says that they are not.
+        compile: whether steps of exact mode's fixed width are compiled by `torch.compile`: faster,
+            after half a minute or more. If that fails, or drafts then change a bit, a warning says
+            that they are not.
         batch_size: how many prompts are decoded together.
         prefix_cache: the most memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, which a longer prompt then reuses; 0 for none.

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from copyspec_eval.announced import announced
 from copyspec_eval.decoding import attention, kernels
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.fixed_steps import can_capture
 from copyspec_eval.decoding.forward import key_extent
 from copyspec_eval.decoding.given import Given, scripted_drafts
 from copyspec_eval.decoding.model_support import position_limit
@@ -38,7 +39,7 @@ _EARLY, _EARLY_FIXED = 4, 2
 """Tokens by which the steps that are compared first stop before a block of keys ends."""
 _SHIFT = 3
 """Places by which all tokens of a step are moved, where steps have any width."""
-_NO_MODULE, _COMPILED = "none of its modules alone", "the compiled step"
+_NO_MODULE = "none of its modules alone"
 
 
 class Mismatch(NamedTuple):
@@ -63,8 +64,8 @@ def exact_mode(
     Our kernels compute every token alone, so a step may have any width. A library chooses its
     kernels by shape, so a token's last bits depend on what shares its step: there, every step has
     one width, in plain decoding as with drafts. `longest` is the longest draft that is wanted and
-    `needed` the longest that a step must hold, in tokens. If `compiled`, such steps are compiled,
-    unless that fails or does not hold.
+    `needed` the longest that a step must hold, in tokens. On a GPU such steps are captured, or if
+    `compiled` compiled, unless that fails or does not hold.
 
     Raises:
         OptionError: no step holds a draft of `needed` tokens.
@@ -73,15 +74,18 @@ def exact_mode(
     token_ids = text_tokens(tokenizer)
     width = fixed_width(max(needed, min(longest, _USUAL_DRAFT)))
     mismatch: Mismatch | None = None
-    modes = [ExactMode()] if kernels.serve(model) else [ExactMode(width, True)] * compiled
+    modes = [ExactMode(width, "compiled")] * compiled
+    modes += [ExactMode(width, "captured")] * can_capture(model)
+    if kernels.serve(model):
+        modes = [ExactMode()]
     for mode in (*modes, ExactMode(width)):
         try:
             mismatch = next(mismatches(model, token_ids, mode, longest, batch_size), None)
         except Exception as error:  # whatever a compiler raises
-            if not mode.is_compiled:
+            if mode.steps == "eager":
                 raise
-            cause = error.__cause__ or error
-            logger.warning("steps are not compiled: %s", str(cause).strip().partition("\n")[0])
+            reason = str(error.__cause__ or error).strip().partition("\n")[0]
+            logger.warning("steps are not %s: %s", mode.steps, reason)
             continue
         if mismatch is None:
             if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:
@@ -270,8 +274,9 @@ class _Text:
 
     def first_module(self, *compared: tuple[_Reading, int]) -> str:
         """The first whose outputs differ between two readings, each in one of its rows."""
-        if self._engine.exact and self._engine.exact.is_compiled:
-            return _COMPILED  # which runs no hooks
+        mode = self._engine.exact
+        if mode and mode.steps != "eager":
+            return f"the {mode.steps} step"  # which runs no hooks
         one, other = (
             _states(self._model, partial(self.read, reading, watched=row), row)
             for reading, row in compared

@@ -1,6 +1,6 @@
 """Steps of one shape, for exact mode at a fixed width: inputs filled in place, and one graph."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,11 +17,19 @@ from copyspec_eval.types import ExactMode
 
 _FEWEST_KEYS = 1024
 _MOST_GRAPHS = 64
+_MOST_DISTANCE = 0.1
+"""Of a compiled step's logits from those of the step; in bfloat16 it is about 0.01."""
 _WARM_UP = 3
 """Steps: torch compiles in the first, captures a graph in the second, and replays it later."""
 
 _shared: WeakKeyDictionary[PreTrainedModel, dict[tuple[int, ExactMode], "FixedSteps"]]
 _shared = WeakKeyDictionary()
+
+
+def can_capture(model: PreTrainedModel) -> bool:
+    """Whether a CUDA graph can hold a step of `model`: all of it is on one GPU."""
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return len(devices) == 1 and devices.pop().type == "cuda"
 
 
 def fixed_steps(model: PreTrainedModel, num_rows: int, mode: ExactMode) -> "FixedSteps":
@@ -36,29 +44,40 @@ class FixedSteps:
     """Steps of `mode.width` tokens in each of `num_rows` rows, and the caches that they read.
 
     From one step to the next only the contents of two buffers change, the tokens and their places,
-    so that a compiled step can be captured as a CUDA graph. A graph knows the address of its cache:
-    there is one for each power of two, and they stay for the next requests.
+    so that a step can be captured as a CUDA graph, which launches all its kernels at once: on a GPU
+    a step is otherwise bound by launching them. A graph knows the addresses of what it reads. So
+    each number of keys has a cache of its own, which stays for the next requests.
     """
 
     def __init__(self, device: torch.device, num_rows: int, mode: ExactMode) -> None:
         assert mode.width is not None
-        self._device, self._num_rows = device, num_rows
-        self._width, self._is_compiled = mode.width, mode.is_compiled
+        self._device, self._num_rows, self._width = device, num_rows, mode.width
+        self._kind = mode.steps
         self._steps: dict[int, _Step] = {}
+        self._runs: dict[int, _Run] = {}
+        self._addresses: list[int] = []
 
     def extent(self, length: int) -> int:
-        """How many keys steps attend to where `length` are needed: few numbers, if compiled."""
-        return _capacity(length) if self._is_compiled else key_extent(length)
+        """How many keys steps attend to where `length` are needed; of graphs there are few."""
+        return key_extent(length) if self._kind == "eager" else _capacity(length)
 
     def begin(self, model: PreTrainedModel, extents: Collection[int]) -> None:
-        """Prepare for requests that need `extents`, within `engine_kernels`; compiles new steps."""
+        """Prepare for requests that need `extents`, within `engine_kernels`; makes new graphs.
+
+        Raises:
+            ModelError: that fails.
+        """
         for step in self._steps.values():
             step.cache.clear()
-        if not self._is_compiled:
+        if self._kind == "eager":
             return
-        for extent in {*extents} - self._steps.keys():
-            with announced(f"compiling steps for {extent:,} tokens of context and answer"):
-                self._compile(model, extent)
+        addresses = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+        if addresses != self._addresses:
+            self._runs.clear()
+            self._addresses = addresses
+        for extent in sorted({*extents} - self._runs.keys()):
+            with announced(f"preparing steps for {extent:,} tokens of context and answer"):
+                self._make_graph(model, extent)
 
     def cache(self, extent: int) -> RowCache:
         """The cache of requests that need `extent`."""
@@ -70,11 +89,10 @@ class FixedSteps:
         slots = [part.start + place for part in parts for place in range(self._width)]
         step = self._step(extent)
         step.prepare(torch.tensor([ids, slots]), extent)
-        if not self._is_compiled:
-            return step.run(model, extent)  # type: ignore[no-any-return]
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        if self._kind == "eager":
+            return step(model, extent)  # type: ignore[no-any-return]
         # The next replay of the graph overwrites its output.
-        return step.run(model, extent).clone()  # type: ignore[no-any-return]
+        return self._runs[extent](model, extent).clone()
 
     def _step(self, extent: int) -> "_Step":
         capacity = _capacity(extent)
@@ -83,21 +101,36 @@ class FixedSteps:
         return self._steps[capacity]
 
     @torch.inference_mode()
-    def _compile(self, model: PreTrainedModel, extent: int) -> None:
-        step = self._step(extent)
-        parts = [Part(row, 0, [0] * self._width) for row in range(self._num_rows)]
+    def _make_graph(self, model: PreTrainedModel, extent: int) -> None:
+        step, rows = self._step(extent), range(self._num_rows)
+        parts = [Part(row, 0, [0] * self._width) for row in rows]
         forward(model, step.cache, parts[:1])  # makes the cache
+        step.prepare(torch.tensor([[0] * self._width * self._num_rows] * 2), extent)
+        make = _captured if self._kind == "captured" else _compiled
         try:
-            step.compile()
+            self._runs[extent] = make(step, model, extent)
             for _ in range(_WARM_UP):
                 self.read(model, parts, extent)
-        except Exception as error:  # whatever a compiler raises
-            del self._steps[extent]
-            reason = str(error).strip().partition("\n")[0]
-            raise ModelError(
-                f"a compiled step fails ({type(error).__name__}: {reason}); pass compile=False"
-            ) from error
+            # Of other tokens in other places than those with which it was made.
+            others = [Part(row, 1 + row, range(1, 1 + self._width)) for row in rows]
+            logits = self.read(model, others, extent)
+            if not _agree(logits, step(model, extent), is_same=self._kind == "captured"):
+                raise ModelError("it gives other logits")
+        except Exception as error:  # whatever a compiler or CUDA raises
+            self._runs.pop(extent, None)
+            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            remedy = "compile=False" if self._kind == "compiled" else "exact=False"
+            message = f"a step cannot be {self._kind} ({reason}); pass {remedy}"
+            raise ModelError(message) from error
         step.cache.clear()
+
+
+def _agree(logits: torch.Tensor, expected: torch.Tensor, is_same: bool) -> bool:
+    """Whether a graph computes what it should: the bits, or about as much."""
+    if is_same:
+        return torch.equal(logits, expected)
+    distance = torch.linalg.vector_norm((logits - expected).float())
+    return bool(distance < _MOST_DISTANCE * torch.linalg.vector_norm(expected.float()))
 
 
 def _capacity(length: int) -> int:
@@ -105,7 +138,7 @@ def _capacity(length: int) -> int:
 
 
 class _Step(torch.nn.Module):
-    """What is compiled. A graph may rely on the addresses of a module's buffers."""
+    """What is captured or compiled. A compiler relies on the addresses of a module's buffers."""
 
     rows: torch.Tensor
     token_ids: torch.Tensor
@@ -113,22 +146,12 @@ class _Step(torch.nn.Module):
 
     def __init__(self, device: torch.device, num_rows: int, width: int, capacity: int) -> None:
         super().__init__()
-        self.run: Any = self
         rows = torch.arange(num_rows, device=device).repeat_interleave(width)
         self._inputs = torch.stack([rows, rows])
         for name, tensor in zip(("rows", "token_ids", "slots"), (rows, *self._inputs), strict=True):
             self.register_buffer(name, tensor, persistent=False)
         self._parts = [(row, slice(row * width, (row + 1) * width)) for row in range(num_rows)]
         self.cache = RowCache(num_rows, capacity)
-
-    def compile(self) -> None:
-        """Compile what `run` does, once the cache has its tensors."""
-        for (layer, kind), tensor in self.cache.tensors().items():
-            self.register_buffer(f"{kind}_{layer}", tensor, persistent=False)
-        # All widths, models and numbers of keys count together, and torch allows 8.
-        limits: Any = torch._dynamo.config
-        limits.recompile_limit = max(limits.recompile_limit, _MOST_GRAPHS)
-        self.run = torch.compile(self, fullgraph=True, dynamic=False, mode="reduce-overhead")
 
     def prepare(self, inputs: torch.Tensor, extent: int) -> None:
         """Fill the buffers with token ids and slots, `[2, tokens]`, in one copy."""
@@ -141,3 +164,43 @@ class _Step(torch.nn.Module):
         places = keys.expand(len(self.slots), extent)
         step = Step(visible[None, None], self.slots[None], places[None], self.rows, self._parts)
         return run(model, self.cache, self.token_ids, step)
+
+
+_Run = Callable[[PreTrainedModel, int], torch.Tensor]
+"""`_Step.forward`, in another way."""
+
+
+def _captured(step: _Step, model: PreTrainedModel, extent: int) -> _Run:
+    """Replays the kernels of the step, and so gives the bits that it gives."""
+    with torch.cuda.device(step.slots.device):
+        # Libraries set themselves up in their first calls, which cannot be captured.
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step(model, extent)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output: torch.Tensor = step(model, extent)
+
+    def replay(model: PreTrainedModel, extent: int) -> torch.Tensor:
+        graph.replay()
+        return output
+
+    return replay
+
+
+def _compiled(step: _Step, model: PreTrainedModel, extent: int) -> _Run:
+    """Fewer kernels, and so other bits; takes half a minute for a model of 30 layers."""
+    for (layer, kind), tensor in step.cache.tensors().items():
+        step.register_buffer(f"{kind}_{layer}", tensor, persistent=False)
+    # All widths, models and numbers of keys count together, and torch allows 8.
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _MOST_GRAPHS)
+    run = torch.compile(step, fullgraph=True, dynamic=False, mode="reduce-overhead")
+
+    def replay(model: PreTrainedModel, extent: int) -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return run(model, extent)  # type: ignore[no-any-return]
+
+    return replay

@@ -68,7 +68,7 @@ class CopySpecLM(HFLM):
         self,
         pretrained: Any = None,
         exact: bool = True,
-        compile: bool | None = None,
+        compile: bool = False,
         paired: bool = False,
         arms: str | list[str] | None = None,
         prefix_cache: int | str = "2GB",

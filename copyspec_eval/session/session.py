@@ -46,7 +46,7 @@ class Session:
     They decode with a copy, `model`, so make and use both within `one_at_a_time`. `options` are all
     ways in which engines draft; the cache is tested with `rows`, which have to decode side by side
     if it `needs_rows`. `reason` says why `cache` is the model's own, which serves one request at a
-    time; "" if it is ours. Steps of a fixed width are `compiled`, by default on CUDA.
+    time; "" if it is ours. If `compiled`, steps of a fixed width are.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Session:
         exact: bool,
         rows: int,
         needs_rows: bool = True,
-        compiled: bool | None = None,
+        compiled: bool = False,
     ) -> None:
         if model.training:
             raise ModelError("the model is in training mode; call model.eval() first")
@@ -75,10 +75,10 @@ class Session:
         self.cache, self.reason = self._once(("cache", exact, rows), choose)
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
-        self._tokenizer, self._options, self._exact = tokenizer, options, exact
+        self._tokenizer, self._options = tokenizer, options
+        self._exact, self._compiled = exact, compiled
         if compiled and kernels.serve(self.model):
             raise OptionError("compile=True has no effect on our kernels; leave it out")
-        self._compiled = self.model.device.type == "cuda" if compiled is None else compiled
         self.groups = itertools.count()  # of paired answers, over all calls of a run
 
     def prefix_cache(self, num_bytes: int) -> PrefixCache | None:

@@ -93,11 +93,10 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
-def check_compile(value: bool | None, *, exact: bool) -> bool | None:
-    """None leaves the choice to the device."""
-    if value is not None and check_bool("compile", value) and not exact:
+def check_compile(value: object, *, exact: bool) -> bool:
+    if (compiled := check_bool("compile", value)) and not exact:
         raise OptionError("compile=True needs steps of one width; pass exact=True, or leave it out")
-    return value
+    return compiled
 
 
 def check_model_cache(

@@ -1,4 +1,4 @@
-"""What decoding does on a device: seven parts, each of which reports whatever becomes of the others.
+"""What decoding does on a device: seven parts; what becomes of one does not stop the others.
 
 Needs torch and transformers, nothing else: neither lm-eval nor an installed copyspec_eval.
 """
@@ -43,10 +43,9 @@ from copyspec_eval.types import ExactMode
 
 DTYPES = (torch.float32, torch.bfloat16)
 BATCH_SIZES = (1, 4, 8)
-_EAGER_WIDTHS = (1, 8, 16, 32)
-_COMPILED_WIDTHS = (16, 1)
-_PATIENCE = 90.0
-"""Seconds, after which no further batch size is timed: a compiler may take long."""
+_EAGER = [ExactMode(width) for width in (1, 8, 16, 32)]
+_ON_CUDA = [ExactMode(1, "captured"), ExactMode(16, "captured"), ExactMode(16, "compiled")]
+"""Steps that are timed."""
 _MODULE_WIDTHS = range(1, 65)
 _LONGEST = 15
 """The longest draft, in tokens."""
@@ -85,15 +84,11 @@ SIZES = {
 
 @dataclass
 class Subject:
-    """A device and the models that are run there: random ones of two shapes, or a named one.
-
-    `compiles`: whether exact mode compiles its steps, as it does on CUDA unless that fails.
-    """
+    """A device and the models that are run there: random ones of two shapes, or a named one."""
 
     device: str
     sizes: Sizes
     name: str | None = None
-    compiles: bool = False
     _latest: tuple[Any, Any] = (None, None)
     _modes: dict[Any, ExactMode | str] = field(default_factory=dict)
 
@@ -148,8 +143,7 @@ class Subject:
         return self._modes[key]
 
     def exact(self, dtype: torch.dtype, batch_size: int) -> ExactMode | None:
-        """The mode that users get."""
-        mode = self.mode(dtype, batch_size, compiled=self.compiles)
+        mode = self.mode(dtype, batch_size)
         return mode if isinstance(mode, ExactMode) else None
 
 
@@ -172,7 +166,7 @@ def check_device(subject: Subject) -> Iterator[tuple[str, Part]]:
 
 @contextmanager
 def _logged() -> Iterator[list[str]]:
-    """What the package logs, such as why steps are not compiled."""
+    """What the package logs, such as why steps are not captured."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -203,34 +197,24 @@ def _device(subject: Subject) -> Part:
 
 def _mode(subject: Subject) -> Part:
     """In the model that is compared, and in the larger one that is timed."""
-    cases = [(dtype, size, False) for dtype in DTYPES for size in BATCH_SIZES]
-    if subject.name is None and subject.device != "cpu":
-        cases.append((torch.bfloat16, 1, True))
+    cases = [(dtype, size, False, False) for dtype in DTYPES for size in BATCH_SIZES]
+    if subject.device != "cpu":
+        is_timed = subject.name is None
+        cases += [(torch.bfloat16, 1, is_timed, compiled) for compiled in (False, True)]
     rows, lines = [], []
-    for dtype, batch_size, is_timed in cases:
-        for compiled in (False, True)[: 1 + subject.compiles]:
-            started = perf_counter()
-            mode = subject.mode(dtype, batch_size, is_timed, compiled)
-            seconds = round(perf_counter() - started, 1)
-            what = f"{_name(dtype)}, batch {batch_size}{', the model that is timed' * is_timed}"
-            name = mode if isinstance(mode, str) else f"{mode.name} {mode.width or ''}".strip()
-            lines.append(f"{what}{', to be compiled' * compiled}: {name} ({seconds} s)")
-            rows.append(
-                {
-                    "dtype": _name(dtype),
-                    "batch_size": batch_size,
-                    "is_timed": is_timed,
-                    "wants_compiled": compiled,
-                    "is_exact": isinstance(mode, ExactMode),
-                    "is_compiled": isinstance(mode, ExactMode) and mode.is_compiled,
-                    "mode": name,
-                    "seconds": seconds,
-                }
-            )
-    are_as_wanted = (
-        row["is_exact"] and row["is_compiled"] == row["wants_compiled"] for row in rows
-    )
-    return {"ok": all(are_as_wanted), "lines": lines, "modes": rows}
+    for dtype, batch_size, is_timed, compiled in cases:
+        started = perf_counter()
+        mode = subject.mode(dtype, batch_size, is_timed, compiled)
+        seconds = round(perf_counter() - started, 1)
+        what = f"{_name(dtype)}, batch {batch_size}{', the model that is timed' * is_timed}"
+        name = mode if isinstance(mode, str) else f"{mode.name} {mode.width or ''}".strip()
+        lines.append(f"{what}{', compile=true' * compiled}: {name} ({seconds} s)")
+        row = {"dtype": _name(dtype), "batch_size": batch_size, "is_timed": is_timed}
+        row |= {"compile": compiled, "mode": name, "seconds": seconds}
+        row["steps"] = mode.steps if isinstance(mode, ExactMode) else None
+        usual = "eager" if subject.device == "cpu" else "captured"
+        rows.append(row | {"is_as_wanted": row["steps"] == ("compiled" if compiled else usual)})
+    return {"ok": all(row["is_as_wanted"] for row in rows), "lines": lines, "modes": rows}
 
 
 def _generate(subject: Subject) -> Part:
@@ -257,7 +241,7 @@ def _generate(subject: Subject) -> Part:
 
 def _generated(model: Any, prompt_ids: Prompt, budget: int) -> list[int]:
     ids = torch.tensor([prompt_ids], device=model.device)
-    options = {"do_sample": False, "max_new_tokens": budget, "eos_token_id": None}
+    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": budget, "eos_token_id": None}
     options |= {"pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
     # Those of a model's generation config that change greedy answers.
     options |= {"repetition_penalty": 1.0}
@@ -294,7 +278,9 @@ def _drafters(subject: Subject) -> Part:
         inexact = Setting(subject.model(dtype), prompts, budget, _LONGEST, 1, exact=None)
         control += inexact.compare_with_none(["right"])
     return {
-        "ok": all(map(is_equal, equality)) and all(r["identical"] == r["answers"] for r in paired),
+        "ok": bool(equality)
+        and all(map(is_equal, equality))
+        and all(row["identical"] == row["answers"] for row in paired),
         "lines": lines,
         "equality": equality,
         "paired": paired,
@@ -304,31 +290,28 @@ def _drafters(subject: Subject) -> Part:
 
 
 def _steps(subject: Subject) -> Part:
-    """In bfloat16: eager, compiled, and the bound, which is bytes by bandwidth."""
-    sizes, started = subject.sizes, perf_counter()
+    """In bfloat16: eager, captured, compiled, and the bound, which is bytes by bandwidth."""
+    sizes = subject.sizes
     model = subject.model(torch.bfloat16, is_timed=True)
     bandwidth = copy_bandwidth(model.device, sizes.copied_bytes, sizes.rounds)
     read, usual = weight_bytes(model), generate_milliseconds(model, max(1, sizes.rounds // 5))
-    modes = [ExactMode(width) for width in _EAGER_WIDTHS]
-    modes += [ExactMode(width, is_compiled=True) for width in _COMPILED_WIDTHS * subject.compiles]
+    modes = [*_EAGER, *(_ON_CUDA if subject.device != "cpu" else [])]
     lines = [
         f"{read / 1e9:.2f} GB of weights are read, copies take {bandwidth / 1e9:.0f} GB/s",
         f"batch 1, a token of model.generate: {usual} ms",
     ]
     rows = []
     for batch_size in BATCH_SIZES:
-        if perf_counter() - started > _PATIENCE:
-            lines.append(f"batch {batch_size}: not timed, since {_PATIENCE:.0f} s are over")
-            continue
-        for row in time_steps(model, batch_size, modes, sizes.rounds):
+        # A compiler takes long.
+        timed = [mode for mode in modes if mode.steps != "compiled" or batch_size == 1]
+        for row in time_steps(model, batch_size, timed, sizes.rounds):
             row["bound_ms"] = round(
                 1e3 * (read + batch_size * EXTENT * token_bytes(model)) / bandwidth, 3
             )
             rows.append(row)
-            how = f"compiled ({row['first_ms'] / 1e3:.1f} s)" if row["is_compiled"] else "eager"
             lines.append(
-                f"batch {batch_size}, {row['width']} tokens a row, {how}: {row['ms']} ms, "
-                f"bound {row['bound_ms']} ms"
+                f"batch {batch_size}, {row['width']} tokens a row, {row['steps']}: {row['ms']} ms, "
+                f"bound {row['bound_ms']} ms; prepared in {row['seconds']} s"
             )
     return {
         "ok": bool(rows) and all(row["is_finite"] and row["ms"] > 0 for row in rows),
@@ -406,9 +389,9 @@ def _submodule(model: Any, name: str) -> Any:
 def _unequal_widths(layer: torch.nn.Linear) -> list[int]:
     """Numbers of tokens with which the first one's bits are not those that it has alone."""
     weight = layer.weight
-    source = torch.Generator(weight.device).manual_seed(0)
+    source = torch.Generator().manual_seed(0)
     shape = max(_MODULE_WIDTHS), weight.shape[1]
-    hidden = torch.randn(shape, generator=source, device=weight.device).to(weight.dtype)
+    hidden = torch.randn(shape, generator=source).to(weight.device, weight.dtype)
     alone = layer(hidden[:1])
     return [n for n in _MODULE_WIDTHS if not torch.equal(layer(hidden[:n])[:1], alone)]
 

@@ -129,10 +129,8 @@ class Setting:
         paired = PairedEngine(self.model, engines)
         paired.generate(list(map(Sequence, self.prompts, rules, greedy)), answers.__setitem__)
         pairs = [pair for each in answers.values() for pair in each]
-        seconds = [
-            sum(pick(pair).counts.decode_seconds for pair in pairs)
-            for pick in (lambda pair: pair.baseline, lambda pair: pair.generation)
-        ]
+        by_arm = zip(*((pair.baseline, pair.generation) for pair in pairs), strict=True)
+        seconds = [sum(each.counts.decode_seconds or 0.0 for each in arm) for arm in by_arm]
         return {
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "batch_size": self.batch_size,

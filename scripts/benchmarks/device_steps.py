@@ -1,4 +1,4 @@
-"""How long a step takes on a device: eager, compiled, and at the least."""
+"""How long a step takes on a device: eager, captured, compiled, and at the least."""
 
 import itertools
 import statistics
@@ -41,9 +41,9 @@ def time_steps(
             yield {
                 "batch_size": batch_size,
                 "width": mode.width,
-                "is_compiled": mode.is_compiled,
+                "steps": mode.steps,
                 "ms": _milliseconds(seconds[mode][_WARM_UP:]),
-                "first_ms": _milliseconds([first[mode]]),
+                "seconds": round(first[mode], 1),  # to prepare it
                 "is_finite": bool(steps[mode]().isfinite().all()),
             }
 
@@ -88,7 +88,7 @@ def weight_bytes(model: Any) -> int:
     """Bytes of weights that a step reads: all but embeddings that are not the head as well."""
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     is_tied = head is not None and head.weight is embeddings.weight
-    everything = sum(weight.nbytes for weight in model.parameters())
+    everything: int = sum(weight.nbytes for weight in model.parameters())
     return everything - (0 if is_tied else embeddings.weight.nbytes)
 
 
@@ -97,7 +97,8 @@ def token_bytes(model: Any) -> int:
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return 2 * int(config.num_hidden_layers * heads * head_dim) * model.dtype.itemsize
+    num_bytes: int = 2 * config.num_hidden_layers * heads * head_dim * model.dtype.itemsize
+    return num_bytes
 
 
 def first_line(error: Exception) -> str:

@@ -15,8 +15,10 @@ import transformers as hf
 from accelerate import dispatch_model
 from asking import asked, engine, greedy, sampling
 from benchmarks import device_check
+from benchmarks.device_check import SIZES, Subject, check_device
 from byte_model import loaded
 from pretended_device import DeviceError, PretendedDevice
+from simulated_graph import simulated_graphs
 from steps import first_mismatch
 from timed_models import CONTEXTS, instances
 from tiny_models import prompts, tiny_model
@@ -199,18 +201,31 @@ def test_lm_evals_model_is_on_the_device(byte_model, monkeypatch):
 
 
 def test_the_check_of_a_gpu_runs_on_one(monkeypatch):
-    sizes = replace(device_check._SIZES["cpu"], budget=2, rounds=1)
-    monkeypatch.setitem(device_check._SIZES, "cuda", sizes)
-    monkeypatch.setattr(device_check, "_DTYPES", (torch.float32,))
-    monkeypatch.setattr(device_check, "_BATCH_SIZES", (4,))
-    monkeypatch.setattr(device_check, "FIXED_WIDTHS", (8,))
-    with PretendedDevice("cuda") as pretended, watched(pretended) as taken:
-        result = device_check.check_device("cuda")
-    assert result["ok"]
-    # Before and after each timed forward: three rounds, so many widths.
-    waits = [event for event in pretended.events if event.kind == "wait"]
-    assert len(waits) == 2 * 3 * len(result["step_cost"])
-    check_all(taken)
+    """All but what torch compiles."""
+    sizes = replace(SIZES["cpu"], prompt_lengths=(5, 33), budget=2, rounds=1)
+    monkeypatch.setattr(device_check, "DTYPES", (torch.float32,))
+    monkeypatch.setattr(device_check, "BATCH_SIZES", (2,))
+    for name in ("memory_allocated", "max_memory_allocated", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: 0)
+    monkeypatch.setattr(device_check, "_ON_CUDA", [ExactMode(16, "captured")])
+    subject = Subject("cuda", sizes)
+    with PretendedDevice("cuda"), simulated_graphs():
+        parts = dict(check_device(subject))
+    assert [name for name, part in parts.items() if not part["ok"]] == ["mode"]
+    modes = [(row["compile"], row["steps"]) for row in parts["mode"]["modes"]]
+    assert modes == [(False, "captured"), (False, "captured"), (True, "captured")]
+    assert [line for line in parts["mode"]["log"] if line.startswith("steps are not compiled: ")]
+
+
+def test_a_captured_step_is_one_upload_and_one_wait():
+    case = Case(options=WAYS["suffix"], exact=ExactMode(16, "captured"))
+    with PretendedDevice("cuda") as pretended, simulated_graphs(), watched(pretended) as taken:
+        actual = case.answers("cuda")
+    assert facts(actual) == facts(replace(case, exact=ExactMode(16)).answers())
+    steps = [one for one in taken if one.what == "step"]
+    assert steps
+    for step in steps:
+        assert [event.kind for event in step.events] == ["upload", "read"]
 
 
 def planted(item: Any, name: str, old: str, new: str) -> Any:

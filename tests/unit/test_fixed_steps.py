@@ -23,7 +23,7 @@ from copyspec_eval.types import DraftOptions, ExactMode
 pytestmark = pytest.mark.usefixtures("torchs_kernels")
 
 COMPILER = torch.compile
-COMPILED = ExactMode(16, is_compiled=True)
+COMPILED = ExactMode(16, "compiled")
 DRAFTING = {"suffix": SUFFIX, "copyspec": DraftOptions("copyspec", gamma=1)}
 DRAFTING["draft model"] = DraftOptions("none")
 BUDGET = 20  # tokens
@@ -121,7 +121,7 @@ def test_what_cannot_be_compiled_or_differs_is_not_compiled(
     monkeypatch.setattr(Graph, "noise", 1e-4 * (trouble == "differs"))
     asked_for: Any = {"longest": 10, "needed": 0, "batch_size": 2, "compiled": True}
     mode = exact_mode(*loaded(byte_model), **asked_for)
-    assert mode == ExactMode(16, is_compiled=not trouble)
+    assert mode == ExactMode(16, "eager" if trouble else "compiled")
     lines = [line for line in caplog.messages if "compiled" in line and "gives" not in line]
     why = {"raises": "not compiled: no compiler here", "differs": "in the compiled step"}
     assert [line.count(why[trouble]) for line in lines] == ([1] if trouble else [])
@@ -132,7 +132,7 @@ def test_a_step_that_fails_later_is_an_error_of_one_line(monkeypatch: pytest.Mon
         raise RuntimeError("out of something\nand a long story")
 
     monkeypatch.setattr(Graph, "__call__", fails)
-    why = r"^a compiled step fails \(RuntimeError: out of something\); pass compile=False$"
+    why = r"^a step cannot be compiled \(RuntimeError: out of something\); pass compile=False$"
     with pytest.raises(ModelError, match=why):
         answers(tiny_model("qwen2"), COMPILED, "suffix", 1)
 

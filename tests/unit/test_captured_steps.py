@@ -1,0 +1,137 @@
+"""Steps of a fixed width that are captured as CUDA graphs, which are simulated here."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import SUFFIX, asked, engine, model_from
+from byte_model import loaded
+from simulated_graph import SimulatedGraph, simulated_graphs
+from tiny_models import prompts, quick, tiny_config, tiny_model
+
+from copyspec_eval.decoding import fixed_steps
+from copyspec_eval.decoding.exactness import exact_mode
+from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
+from copyspec_eval.errors import ModelError
+from copyspec_eval.types import ExactMode, Generation
+
+pytestmark = pytest.mark.usefixtures("torchs_kernels")
+
+EAGER, CAPTURED = ExactMode(16), ExactMode(16, "captured")
+BUDGET = 20  # tokens
+
+
+@pytest.fixture(autouse=True)
+def graphs() -> Iterator[list[SimulatedGraph]]:
+    with simulated_graphs() as made:
+        yield made
+
+
+def answers(model: Any, mode: ExactMode, batch_size: int = 1) -> list[PairedAnswer]:
+    drafted = engine(model, SUFFIX, mode, batch_size=batch_size)
+    actual: dict[int, list[PairedAnswer]] = {}
+    PairedEngine(model, [drafted]).generate(asked(prompts(), BUDGET), actual.__setitem__)
+    return [answer for index in sorted(actual) for answer in actual[index]]
+
+
+def tokens(pairs: list[PairedAnswer]) -> list[tuple[int, ...]]:
+    return [pair.generation.token_ids for pair in pairs]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("family", quick("qwen2", "gemma2", "gpt_oss"))
+def test_whole_paired_runs_replay_one_graph_with_the_tokens_of_eager_steps(
+    family: str, batch_size: int, graphs: list[SimulatedGraph]
+) -> None:
+    model = tiny_model(family)
+    actual = answers(model, CAPTURED, batch_size)
+    assert tokens(actual) == tokens(answers(model, EAGER, batch_size))
+    assert tokens(actual) == [pair.baseline.token_ids for pair in actual]
+    assert [graph.num_replays > BUDGET for graph in graphs] == [True]
+    assert sum(BUDGET - (pair.generation.counts.num_forwards or 0) for pair in actual) > 0
+
+
+def test_each_number_of_keys_has_one_graph_that_stays(graphs: list[SimulatedGraph]) -> None:
+    """Whichever comes first: a graph of few keys is not made again after one of many."""
+    model = model_from(tiny_config("qwen2", max_position_embeddings=4096))
+    run = engine(model, SUFFIX, CAPTURED)
+    plain = engine(model, SUFFIX, EAGER)
+    for length, num_graphs in ((30, 1), (1030, 2), (40, 2), (1100, 2), (30, 2)):
+        prompt = [1 + index % 50 for index in range(length)]
+        [wanted] = plain.generate(asked([prompt], 5))
+        [actual] = run.generate(asked([prompt], 5))
+        assert actual.token_ids == wanted.token_ids
+        assert len(graphs) == num_graphs
+
+
+def test_graphs_are_made_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fixed_steps._captured
+
+    def slow(*given: Any) -> Any:
+        time.sleep(2)
+        return real(*given)
+
+    monkeypatch.setattr(fixed_steps, "_captured", slow)
+    for pair in answers(tiny_model("qwen2"), CAPTURED):
+        for each in (pair.generation, pair.baseline):
+            assert isinstance(each, Generation)
+            assert (each.counts.seconds or 0) < 1
+
+
+def test_weights_that_were_moved_are_captured_again(graphs: list[SimulatedGraph]) -> None:
+    model = tiny_model("qwen2")
+    before = tokens(answers(model, CAPTURED))
+    head = model.get_output_embeddings().weight
+    head.data = head.data.flip(0).clone()
+    after = tokens(answers(model, CAPTURED))
+    assert after == tokens(answers(model, EAGER)) != before
+    assert len(graphs) == 2
+
+
+def waits(step: Any, model: Any, extent: int) -> torch.Tensor:
+    """As models with experts do whose numbers of tokens the host asks for."""
+    int(step.slots[0])
+    return REAL(step, model, extent)
+
+
+def reads_elsewhere(step: Any, inputs: torch.Tensor, extent: int) -> None:
+    step.token_ids, step.slots = inputs
+    step.cache.place(step.rows, step.slots, extent)
+
+
+REAL = fixed_steps._Step.forward
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("", None, ""),
+        ("forward", waits, "operation not permitted when stream is capturing"),
+        ("prepare", reads_elsewhere, "it gives other logits"),
+    ],
+)
+def test_what_cannot_be_captured_is_not(
+    name: str,
+    change: Any,
+    why: str,
+    byte_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With one line; a graph that reads other memory than its inputs is such a one."""
+    caplog.set_level("WARNING", "lm_eval.copyspec")
+    if name:
+        monkeypatch.setattr(fixed_steps._Step, name, change)
+    asked_for: Any = {"longest": 10, "needed": 0, "batch_size": 2}
+    assert exact_mode(*loaded(byte_model), **asked_for) == (EAGER if name else CAPTURED)
+    assert caplog.messages == ([f"steps are not captured: {why}"] if name else [])
+
+
+def test_a_graph_that_fails_later_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_steps._Step, "forward", waits)
+    why = r"^a step cannot be captured \(RuntimeError: operation not [a-z ]+\); pass exact=False$"
+    with pytest.raises(ModelError, match=why):
+        answers(tiny_model("qwen2"), CAPTURED)
