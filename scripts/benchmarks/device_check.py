@@ -350,7 +350,8 @@ def _memory(subject: Subject) -> Part:
         "ok": left < 1 << 20,
         "lines": [
             f"weights {weights / 1e9:.2f} GB, keys and values {cache / 1e9:.3f} GB, peak "
-            f"{highest / 1e9:.2f} GB (on a CPU, of the process); {left} bytes stay"
+            f"{highest / 1e9:.2f} GB{' of the process' * (subject.device == 'cpu')}; "
+            f"{left} bytes stay"
         ],
         "weight_bytes": weights,
         "cache_bytes": cache,

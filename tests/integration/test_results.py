@@ -62,6 +62,41 @@ def test_bench_and_decoders_are_those_of_their_figures_and_the_pages():
     assert decoders.table(rows) in SPEED.read_text()
 
 
+def test_the_page_on_gpus_shows_what_was_measured():
+    page = (REPOSITORY / "docs" / "gpu.md").read_text(encoding="utf-8")
+    gpu = RESULTS / "gpu"
+    parts = json.loads((gpu / "gpu_check.json").read_text())["parts"]
+    lines = (gpu / "steps.jsonl").read_text().splitlines()
+    rows = [*map(json.loads, lines)]
+    alone = {(row["shape"], row["steps"]): row["ms"] for row in rows if row["batch_size"] == 1}
+    checked = {
+        (row["width"], row["is_compiled"]): row["ms"]
+        for row in parts["steps"]["steps"]
+        if row["batch_size"] == 1
+    }
+    eager = f"{checked[16, False]:.1f} to {alone['Qwen2.5-7B', 'eager']:.1f}"
+    captured, compiled = alone["Qwen2.5-7B", "captured"], checked[16, True]
+    generated = (
+        f"{parts['steps']['generate_ms']:.1f} | {parts['steps']['steps'][0]['bound_ms']:.1f}"
+    )
+    wanted = f"| {eager} | {captured:.1f} (0.2 s) | {compiled:.1f} (29 s) | {generated} |"
+    assert f"| Qwen2.5-7B {wanted}" in page
+    of_small = [alone["SmolLM2-135M", name] for name in ("eager", "captured", "compiled")]
+    wanted = "| {:.1f} | {:.1f} (3 s) | {:.1f} (31 s) |".format(*of_small)
+    assert f"| SmolLM2-135M {wanted}" in page
+    assert {row["bits_of_eager"] for row in rows if row["steps"] == "captured"} == {True}
+    control = {
+        row["dtype"]: (row["equal"], row["compared"]) for row in parts["drafters"]["control"]
+    }
+    assert control == {"float32": (0, 468), "bfloat16": (310, 468)}
+    assert {(r["equal"], r["compared"]) for r in parts["drafters"]["equality"]} == {(468, 468)}
+    assert f"{parts['memory']['peak_bytes'] / 1e9:.1f} GB with 8 rows" in page
+    rows = records.read(gpu / "smollm2-suffix" / "turns.jsonl", [])
+    assert [row.baseline is not None and row.baseline.agreement for row in rows] == [
+        "identical"
+    ] * 40
+
+
 def test_nothing_names_a_machine():
     for path in RESULTS.rglob("*"):
         if path.is_file() and QUICKSTART not in path.parents:
