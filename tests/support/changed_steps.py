@@ -23,7 +23,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -
         return logits
 
     def fixed(steps: FixedSteps, model: Any, parts: Sequence[Part], extent: int) -> torch.Tensor:
-        logits: torch.Tensor = changed(model, steps.cache, parts, extent)
+        logits: torch.Tensor = changed(model, steps.cache(extent), parts, extent)
         return logits
 
     monkeypatch.setattr(row_runner, "forward", either)
