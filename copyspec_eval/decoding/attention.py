@@ -160,7 +160,7 @@ def _masked_blocks(
 ) -> list[MaskedBlock]:
     """`Step.blocks` with what each adds to its scores, the same for all layers of a mask."""
     for known, shape, blocks in step.masked_blocks:
-        # Not by `id`, which torch.compile traces only from torch 2.12 on.
+        # Not by `id`, which torch 2.11 cannot trace.
         if known is mask and shape == (heads, key.shape[1]):
             return blocks
     blocks = [

@@ -5,16 +5,14 @@ Needs torch and transformers, nothing else: neither lm-eval nor an installed cop
 
 import gc
 import logging
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from benchmarks.device_drafts import SCRIPTED, Prompt, Setting, is_equal
 from benchmarks.device_steps import (
@@ -27,18 +25,17 @@ from benchmarks.device_steps import (
     token_bytes,
     weight_bytes,
 )
+from benchmarks.device_subject import LONGEST, Subject
 from benchmarks.memory import PeakMemory
-from benchmarks.models import MEDIUM, QWEN_05B, QWEN_7B, SMALL, Shape, random_model
 from copyspec_eval import provenance
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.exactness import exact_mode, mismatches, text_tokens
+from copyspec_eval.decoding.exactness import mismatches, text_tokens
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DRAFTERS
-from copyspec_eval.errors import ModelError
 from copyspec_eval.types import ExactMode
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -47,108 +44,11 @@ _EAGER = [ExactMode(width) for width in (1, 8, 16, 32)]
 _ON_CUDA = [ExactMode(1, "captured"), ExactMode(16, "captured"), ExactMode(16, "compiled")]
 """Steps that are timed."""
 _MODULE_WIDTHS = range(1, 65)
-_LONGEST = 15
-"""The longest draft, in tokens."""
 _PROMPT, _ANSWER = 512, 32
 """Tokens of each request whose memory is measured."""
 
 Part = dict[str, Any]
 """What a part reports: whether it is `ok`, `lines` for people, and its figures."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much to do. A model is timed in the first of `timed` whose bytes are free."""
-
-    shape: Shape
-    prompt_lengths: tuple[int, ...]  # more than a batch, so that rows are refilled
-    budget: int
-    timed: tuple[tuple[int, Shape], ...]
-    rounds: int
-    copied_bytes: int
-
-
-_LENGTHS = (5, 33, 700, 120, 300, 64, 21, 12, 90)
-SIZES = {
-    "cuda": Sizes(
-        MEDIUM, _LENGTHS, 40, ((24 << 30, QWEN_7B), (0, QWEN_05B)), rounds=20, copied_bytes=1 << 30
-    ),
-    "cpu": Sizes(
-        *(SMALL, (5, 33, 18, 12, 27, 40, 64, 9, 21), 10),
-        ((0, SMALL | {"tie_word_embeddings": True, "max_position_embeddings": 2048}),),
-        rounds=3,
-        copied_bytes=1 << 28,
-    ),
-}
-
-
-@dataclass
-class Subject:
-    """A device and the models that are run there: random ones of two shapes, or a named one."""
-
-    device: str
-    sizes: Sizes
-    name: str | None = None
-    _latest: tuple[Any, Any] = (None, None)
-    _modes: dict[Any, ExactMode | str] = field(default_factory=dict)
-
-    def model(self, dtype: torch.dtype, is_timed: bool = False) -> Any:
-        """One at a time is in memory."""
-        key = dtype, is_timed and self.name is None
-        if self._latest[0] != key:
-            self._latest = None, None
-            gc.collect()
-            self._latest = key, self._load(*key)
-        return self._latest[1]
-
-    def _load(self, dtype: torch.dtype, is_timed: bool) -> Any:
-        if self.name is None:
-            shape = self.sizes.shape
-            if is_timed:
-                timed = self.sizes.timed
-                shape = next(each for size, each in timed if not size or size < _free_bytes())
-            return random_model(shape, dtype, self.device)
-        auto: Any = AutoModelForCausalLM
-        return auto.from_pretrained(self.name, dtype=dtype).eval().to(self.device)
-
-    def tokenizer(self) -> Any:
-        """Of random models: a text that is as random."""
-        if self.name is not None:
-            auto: Any = AutoTokenizer
-            return auto.from_pretrained(self.name)
-        source, vocabulary = random.Random(0), self.sizes.shape["vocab_size"]
-        token_ids = [source.randrange(vocabulary) for _ in range(1000)]
-        return lambda text, **options: {"input_ids": token_ids}
-
-    def prompts(self) -> list[Prompt]:
-        """Each repeats its first half."""
-        token_ids = text_tokens(self.tokenizer())
-        lengths = self.sizes.prompt_lengths
-        starts = [sum(lengths[:index]) % (len(token_ids) // 2) for index in range(len(lengths))]
-        halves = [token_ids[at : at + (n + 1) // 2] for at, n in zip(starts, lengths, strict=True)]
-        return [tuple((half + half)[:n]) for half, n in zip(halves, lengths, strict=True)]
-
-    def mode(
-        self, dtype: torch.dtype, batch_size: int, is_timed: bool = False, compiled: bool = False
-    ) -> ExactMode | str:
-        """The exact mode, checked once, or why it is refused."""
-        key = dtype, batch_size, is_timed, compiled
-        if key not in self._modes:
-            model = self.model(dtype, is_timed)
-            rows = {"longest": _LONGEST, "needed": 0, "batch_size": batch_size}
-            try:
-                self._modes[key] = exact_mode(model, self.tokenizer(), compiled=compiled, **rows)
-            except ModelError as error:
-                self._modes[key] = str(error)
-        return self._modes[key]
-
-    def exact(self, dtype: torch.dtype, batch_size: int) -> ExactMode | None:
-        mode = self.mode(dtype, batch_size)
-        return mode if isinstance(mode, ExactMode) else None
-
-
-def _free_bytes() -> int:
-    return int(torch.cuda.mem_get_info()[0])
 
 
 def check_device(subject: Subject) -> Iterator[tuple[str, Part]]:
@@ -199,14 +99,13 @@ def _mode(subject: Subject) -> Part:
     """In the model that is compared, and in the larger one that is timed."""
     cases = [(dtype, size, False, False) for dtype in DTYPES for size in BATCH_SIZES]
     if subject.device != "cpu":
-        is_timed = subject.name is None
-        cases += [(torch.bfloat16, 1, is_timed, compiled) for compiled in (False, True)]
+        cases += [(torch.bfloat16, 1, True, compiled) for compiled in (False, True)]
     rows, lines = [], []
     for dtype, batch_size, is_timed, compiled in cases:
         started = perf_counter()
         mode = subject.mode(dtype, batch_size, is_timed, compiled)
         seconds = round(perf_counter() - started, 1)
-        what = f"{_name(dtype)}, batch {batch_size}{', the model that is timed' * is_timed}"
+        what = f"{_name(dtype)}, batch {batch_size}{', the timed model' * is_timed}"
         name = mode if isinstance(mode, str) else f"{mode.name} {mode.width or ''}".strip()
         lines.append(f"{what}{', compile=true' * compiled}: {name} ({seconds} s)")
         row = {"dtype": _name(dtype), "batch_size": batch_size, "is_timed": is_timed}
@@ -222,7 +121,7 @@ def _generate(subject: Subject) -> Part:
     rows, lines = [], []
     for dtype in DTYPES:
         exact, model = subject.exact(dtype, 1), subject.model(dtype)
-        engine = Engine(model, NoDrafter, num_draft_tokens=_LONGEST, exact=exact)
+        engine = Engine(model, NoDrafter, num_draft_tokens=LONGEST, exact=exact)
         sequences = [
             Sequence(ids, StopRule(subject.sizes.budget), _greedy()) for ids in subject.prompts()
         ]
@@ -267,7 +166,7 @@ def _drafters(subject: Subject) -> Part:
             if exact is None:
                 lines.append(f"{name}: not run, since exact mode is refused")
                 continue
-            setting = Setting(model, prompts, budget, _LONGEST, batch_size, exact)
+            setting = Setting(model, prompts, budget, LONGEST, batch_size, exact)
             rows = setting.compare_with_none([*SCRIPTED, *DRAFTERS])
             paired.append(setting.paired())
             equality += rows
@@ -275,7 +174,7 @@ def _drafters(subject: Subject) -> Part:
             if paired[-1]["identical"] < paired[-1]["answers"]:
                 unequal.append("paired")
             lines.append(f"{name}: {f'NOT EQUAL: {unequal}' if unequal else 'all equal'}")
-        inexact = Setting(subject.model(dtype), prompts, budget, _LONGEST, 1, exact=None)
+        inexact = Setting(subject.model(dtype), prompts, budget, LONGEST, 1, exact=None)
         control += inexact.compare_with_none(["right"])
     return {
         "ok": bool(equality)
@@ -330,9 +229,8 @@ def _memory(subject: Subject) -> Part:
     model = subject.model(torch.bfloat16, is_timed=True)
     token_ids = text_tokens(subject.tokenizer())
     token_ids = (token_ids * (1 + _PROMPT // len(token_ids)))[:_PROMPT]
-    engine = Engine(
-        model, NoDrafter, num_draft_tokens=_LONGEST, exact=ExactMode(16), batch_size=batch_size
-    )
+    exact = subject.exact(torch.bfloat16, batch_size, is_timed=True)
+    engine = Engine(model, NoDrafter, num_draft_tokens=LONGEST, exact=exact, batch_size=batch_size)
 
     def answer() -> None:
         rules = [StopRule(_ANSWER) for _ in range(batch_size)]
@@ -370,7 +268,7 @@ def _modules(subject: Subject) -> Part:
     rows, lines = [], []
     for dtype in DTYPES:
         model, token_ids = subject.model(dtype), text_tokens(subject.tokenizer())
-        readings = list(mismatches(model, token_ids, ExactMode(), _LONGEST, 1))
+        readings = list(mismatches(model, token_ids, ExactMode(), LONGEST, 1))
         widths: dict[str, list[int]] = {}
         for _, name in readings:
             if isinstance(module := _submodule(model, name), torch.nn.Linear):

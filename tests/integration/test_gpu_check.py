@@ -84,7 +84,8 @@ DEFECTS = {
 from copyspec_eval.errors import ModelError
 def refuse(*args, **options):
     raise ModelError("other bits")
-check.exact_mode = refuse
+import benchmarks.device_subject as subject
+subject.exact_mode = refuse
 """,
     "generate": """
 real = check._generated

@@ -15,7 +15,8 @@ import transformers as hf
 from accelerate import dispatch_model
 from asking import asked, engine, greedy, sampling
 from benchmarks import device_check
-from benchmarks.device_check import SIZES, Subject, check_device
+from benchmarks.device_check import check_device
+from benchmarks.device_subject import SIZES, Subject
 from byte_model import loaded
 from pretended_device import DeviceError, PretendedDevice
 from simulated_graph import simulated_graphs
