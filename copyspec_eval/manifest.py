@@ -30,7 +30,7 @@ class RunSpec:
     ranks: int
     threads: int  # of torch, per process
     hardware: dict[str, Any]
-    environment: dict[str, str]  # variables that choose kernels
+    environment: dict[str, str]  # variables that choose kernels, and modes of vLLM
     versions: dict[str, str]
     code: str | None
     evaluation: dict[str, Any]  # lm-eval's: `limit`, seeds, chat template, `gen_kwargs`, …
@@ -67,13 +67,12 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """One run; `step_seconds` is the time of a step by its number of draft tokens."""
+    """One run."""
 
     run_id: str
     started_at: str
     command: str
     spec: RunSpec
-    step_seconds: dict[int, float] | None = None
     num_answers: int | None = None
     schema_version: int = MANIFEST_VERSION
 

@@ -24,6 +24,7 @@ _OPTIONAL = ("bitsandbytes", "gptqmodel", "optimum", "peft", "torchao", "vllm", 
 _KERNEL_VARIABLES = (
     *("ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "CXX", "CXXFLAGS", "MKL_CBWR"),
     *("NVIDIA_TF32_OVERRIDE", "ONEDNN_MAX_CPU_ISA", "VLLM_BATCH_INVARIANT"),
+    "VLLM_USE_V2_MODEL_RUNNER",
 )
 
 _runs = itertools.count(1)

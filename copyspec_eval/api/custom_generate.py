@@ -15,13 +15,12 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from copyspec_eval.api.generation import put_to, python_options
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import RequestError
 from copyspec_eval.session.requests import check_mode
-from copyspec_eval.session.session import Arm, Session
+from copyspec_eval.session.session import Arm, Session, one_at_a_time
 from copyspec_eval.types import FinishReason
 
 _KNOWN = {"attention_mask", "position_ids", "past_key_values", "cache_params"}

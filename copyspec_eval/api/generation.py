@@ -11,14 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval import types
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
 from copyspec_eval.records import SpanCharacters, segments
 from copyspec_eval.session.loading import load_model, load_tokenizer
 from copyspec_eval.session.requests import SequenceBuilder
-from copyspec_eval.session.session import Arm, Session, checked_draft_model
+from copyspec_eval.session.session import Arm, Session, checked_draft_model, one_at_a_time
 from copyspec_eval.session.settings import check_compile, draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 
@@ -143,8 +142,8 @@ def generate(
 ) -> list[Answer]:
     """Answer prompts with a model, greedily or by sampling, as its generation config says.
 
-    The first call for a model tests its cache and times its steps, which takes seconds. Later
-    calls reuse the results as long as the model's weights stay the same.
+    The first call for a model tests its cache and its exact mode, which takes seconds. Later calls
+    reuse the results as long as the model's weights stay the same.
 
     Args:
         model: a decoder-only model of transformers, loaded and in evaluation mode; or a Hub name or

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval.api.generation import Answer, Prompt, generate, model_and_tokenizer
-from copyspec_eval.decoding.model_copy import one_at_a_time
 from copyspec_eval.errors import OptionError, RequestError
+from copyspec_eval.session.session import one_at_a_time
 
 _PARTIAL = "\ufffd"
 """What tokens decode to that are not a whole character yet."""

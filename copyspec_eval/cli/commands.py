@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 def replay(arguments: argparse.Namespace) -> None:
     from copyspec_eval.cli.replay import replay_turn
     from copyspec_eval.drafters.registry import drafter_factory, longest_draft, parse_draft_options
-    from copyspec_eval.drafters.thresholds import acceptance_thresholds
+    from copyspec_eval.drafters.thresholds import acceptance_threshold
     from copyspec_eval.reports import earlier_runs
     from copyspec_eval.reports.tables import replay_figures, replay_table
 
@@ -50,10 +50,10 @@ def replay(arguments: argparse.Namespace) -> None:
         earlier = earlier_runs.earlier_for_replay(options.store_paths, arguments.traces, notes)
     _print_notes(notes)
     make_drafter = drafter_factory(options, earlier.in_order)
-    longest, cost = longest_draft(options), arguments.token_cost
-    thresholds = acceptance_thresholds({0: 1.0, longest: 1.0 + cost * longest})
+    cost = arguments.token_cost
+    limits = longest_draft(options), acceptance_threshold(cost)
     turns = [
-        replay_turn(trace, make_drafter(), thresholds, earlier=earlier.to("", trace.id, trace.turn))
+        replay_turn(trace, make_drafter(), *limits, earlier=earlier.to("", trace.id, trace.turn))
         for trace in earlier_runs.read_traces(arguments.traces)
     ]
     figures = replay_figures(turns, cost)

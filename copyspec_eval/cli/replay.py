@@ -18,7 +18,8 @@ from copyspec_eval.types import ReplayedTurn
 def replay_turn(
     trace: Trace,
     drafter: Drafter,
-    thresholds: abc.Sequence[float],
+    longest: int,
+    threshold: float,
     max_new_tokens: int = 1024,
     earlier: abc.Sequence[abc.Sequence[int]] = (),
 ) -> ReplayedTurn:
@@ -37,7 +38,7 @@ def replay_turn(
     while sequence.finish_reason is None:
         # Read once for each token on the way, whichever branch it is on.
         continuation = iter(padded[len(sequence.output_ids) :])
-        sequence.commit(sequence.propose(thresholds), choose)
+        sequence.commit(sequence.propose(longest, threshold), choose)
     # A trace does not say what ended it.
     counts = replace(sequence.counts(), finish_reason=None, num_looped_tokens=None)
     return ReplayedTurn(trace.category, trace.turn, counts)

@@ -23,8 +23,8 @@ NAME = "copyspec"
 _HARMLESS = {"position_ids", "cache_position"}
 """Tensors that layers pass along but no attention reads."""
 
+# Neighbouring rows of the cache, their tokens, and the mask of their folded queries.
 MaskedBlock = tuple[slice, slice, torch.Tensor]
-"""Neighbouring rows of the cache, their tokens, and the mask of their folded queries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,6 @@ States = dict[StateName, tuple[torch.Tensor, torch.device]]
 """Of tokens, `[kv_heads, tokens, head_dim]` each in host memory, and the device of the layer."""
 
 
-def num_bytes(states: States) -> int:
-    return sum(tensor.nbytes for tensor, _ in states.values())
-
-
 class RowCache(Cache):
     """Keys and values of `num_rows` requests, `[rows, kv_heads, capacity, head_dim]` per layer.
 

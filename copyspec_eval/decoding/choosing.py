@@ -1,8 +1,6 @@
 """The model's own choice of the next token: argmax or a draw, after the logits processors."""
 
-import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -110,20 +108,6 @@ class TokenChooser:
         source = Philox(key=self._seed % 2**64, counter=position << 64)
         bits = source.random_raw(len(values)) >> numpy.uint64(12)
         return gumbel_max(values, (bits + 0.5) * 2.0**-52)
-
-
-class RequestSeeds:
-    """A seed per request, from the user's, the prompt, and how often it was asked before."""
-
-    def __init__(self) -> None:
-        self._times_asked: Counter[bytes] = Counter()
-
-    def next_seed(self, seed: int, prompt_ids: Sequence[int]) -> int:
-        asked = hashlib.sha256(f"{seed}:{tuple(prompt_ids)}".encode())
-        key = asked.digest()
-        self._times_asked[key] += 1
-        asked.update(f":{self._times_asked[key]}".encode())
-        return int.from_bytes(asked.digest()[:8], "big", signed=True)
 
 
 class _Prefix:

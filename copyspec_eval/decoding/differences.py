@@ -2,6 +2,7 @@
 
 import math
 from collections import abc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -56,28 +57,24 @@ class Rescored:
         the noise.
         """
         prefix_ids = [*self.sequence.prompt_ids, *self.output_ids]
-        chooser = self.sequence.chooser
-        largest = 0.0
+        chooser, largest = self.sequence.chooser, 0.0
         for token in tokens:
             chooser.restart(len(self.output_ids))
-            margin = chooser.margin(prefix_ids, self.logits, token)
-            of_one = math.inf if margin is None else margin
-            if of_one > 2 * self.noise > 0 and not chooser.is_argmax and self._is_reached(token):
-                of_one = 2 * self.noise
-            largest = max(largest, of_one)
+            least = chooser.margin(prefix_ids, self.logits, token)
+            margin = math.inf if least is None else least
+            if margin > 2 * self.noise > 0 and not chooser.is_argmax:
+                margin = 2 * self.noise if token in self._reached(prefix_ids) else margin
+            largest = max(largest, margin)
         return None if math.isinf(largest) else largest
 
-    def _is_reached(self, token: int) -> bool:
-        """Whether one of some random changes of all logits within the noise leads to `token`."""
-        prefix_ids = [*self.sequence.prompt_ids, *self.output_ids]
+    def _reached(self, prefix_ids: abc.Sequence[int]) -> Iterator[int]:
+        """What random changes of all logits within the noise lead to."""
         source = torch.Generator().manual_seed(0)
         for _ in range(_CHANGES):
             change = (2 * torch.rand(len(self.logits), generator=source) - 1) * self.noise
             self.sequence.chooser.restart(len(self.output_ids))
             changed = self.logits + change.to(self.logits.device)
-            if self.sequence.chooser.choose(prefix_ids, changed) == token:
-                return True
-        return False
+            yield self.sequence.chooser.choose(prefix_ids, changed)
 
 
 class Rescorer:

@@ -75,7 +75,9 @@ class DraftModel:
         """Read texts to their ends; logits `[texts, target's vocabulary]` of what follows each."""
         parts = []
         for row, text in zip(rows, texts, strict=True):
-            start = min(_num_common(self._cached_ids[row], text), len(text) - 1)
+            cached_ids = self._cached_ids[row]
+            differing = first_difference(cached_ids, text[: len(cached_ids)])
+            start = min(len(cached_ids) if differing is None else differing, len(text) - 1)
             # A token that only the target knows is read as another: a draft may be wrong.
             ids = [min(token, self._vocabulary - 1) for token in text[start:]]
             while len(ids) > _CHUNK:
@@ -90,9 +92,3 @@ class DraftModel:
         # proposed, and its processors meet no logits of another width.
         more = self._target_vocabulary - self._vocabulary
         return F.pad(logits, (0, more), value=-torch.inf)
-
-
-def _num_common(cached_ids: list[int], token_ids: list[int]) -> int:
-    if token_ids[: len(cached_ids)] == cached_ids:
-        return len(cached_ids)
-    return first_difference(cached_ids, token_ids) or 0

@@ -18,18 +18,11 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import Stopwatch
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory
-from copyspec_eval.drafters.thresholds import (
-    acceptance_thresholds,
-    allocate_draft_tokens,
-    marginal_costs,
-)
+from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.types import CacheKind, Draft, ExactMode, Generation
 
 _WARM_UP_TOKENS = 4
-_NO_DRAFT = Draft()
-
-Rows = list[Sequence | None]
-"""What occupies each row of the cache."""
+Rows = list[Sequence | None]  # what occupies each row of the cache
 
 
 class Engine:
@@ -42,8 +35,8 @@ class Engine:
     Args:
         num_draft_tokens: the longest draft that is verified; `exact` holds it.
         exact: the exact mode, checked for this batch size; None decodes without it.
-        step_costs: seconds of a step by its number of draft tokens, from which the acceptance
-            thresholds follow. At a fixed width, and if None, draft tokens cost nothing.
+        step_clock: knows what a draft token costs, from which the acceptance threshold follows;
+            if None, as at a fixed width, draft tokens cost nothing.
         draft_model: drafts for the rows whose drafter proposes nothing.
         prefix_cache: for this engine alone; None to read every prompt anew.
         cache: "copyspec", or the model's for a batch of one without exact mode, trees, prefixes.
@@ -57,7 +50,7 @@ class Engine:
         num_draft_tokens: int,
         exact: ExactMode | None,
         batch_size: int = 1,
-        step_costs: Mapping[int, float] | None = None,
+        step_clock: StepClock | None = None,
         draft_model: DraftModel | None = None,
         prefix_cache: PrefixCache | None = None,
         cache: CacheKind = "copyspec",
@@ -76,12 +69,8 @@ class Engine:
         self.batch_size = batch_size
         self.cache: CacheKind = cache
         self.widest, self.packs = self._runner.widest, self._runner.packs
-        self._is_fixed = exact is not None and exact.width is not None
-        costs = None if self._is_fixed else step_costs
-        free = {0: 1.0, num_draft_tokens: 1.0}
-        self._thresholds = acceptance_thresholds(costs or free)[:num_draft_tokens]
-        most = batch_size * num_draft_tokens
-        self._costs = marginal_costs(costs or {0: 1.0, most: 1.0})
+        is_fixed = exact is not None and exact.width is not None
+        self._step_clock = StepClock(0.0) if is_fixed or step_clock is None else step_clock
         self._draft_model = draft_model
         self._clock = Stopwatch()
 
@@ -183,9 +172,10 @@ class Engine:
     def _begin(self, begun: Mapping[int, Sequence]) -> None:
         together: list[Sequence] = []
         drafts: list[Draft] = []
+        threshold = self._step_clock.threshold(self.batch_size)
         for row, sequence in begun.items():
             sequence.start(self._make_drafter(), row, self._clock.elapsed)
-            draft = self._propose(sequence)
+            draft = self._propose(sequence, threshold)
             self._runner.load(sequence)
             num_tokens = len(sequence.unread_ids) + len(draft.token_ids)
             if self.packs and len(begun) > 1 and num_tokens <= self.widest:
@@ -205,28 +195,28 @@ class Engine:
 
     @torch.inference_mode()
     def _step(self, rows: Rows) -> None:
-        drafts = self._draft(rows)
-        self._commit(rows, drafts, self._runner.step(rows, drafts))
         running = [sequence for sequence in rows if sequence is not None]
-        seconds = self._clock.lap() / len(running)
+        drafts = self._draft(rows, self._step_clock.threshold(len(running)))
+        drafting_seconds = self._clock.lap()
+        step = self._runner.step(rows, drafts)
+        self._commit(rows, drafts, step)
+        seconds = self._clock.lap()
+        self._step_clock.add(len(rows), len(step.logits) - len(rows), seconds)
         for sequence in running:
-            sequence.decode_seconds += seconds
+            sequence.decode_seconds += (drafting_seconds + seconds) / len(running)
 
-    def _draft(self, rows: Rows) -> list[Draft]:
+    def _draft(self, rows: Rows, threshold: float) -> list[Draft]:
         """What each row verifies next: its drafter's draft, else the draft model's."""
-        drafts = [self._propose(sequence) for sequence in rows]
+        drafts = [self._propose(sequence, threshold) for sequence in rows]
         if self._draft_model is not None:
             drafting = [row if row and self._runner.can_draft(row) else None for row in rows]
             drafts = self._draft_model.propose(drafting, drafts)
-        if self.packs:
-            room = len(rows) * (self.widest - 1)
-            drafts = allocate_draft_tokens(drafts, self._costs, room)
         return drafts
 
-    def _propose(self, sequence: Sequence | None) -> Draft:
+    def _propose(self, sequence: Sequence | None, threshold: float) -> Draft:
         if sequence is None or not self._runner.can_draft(sequence):
-            return _NO_DRAFT
-        return sequence.propose(self._thresholds)
+            return Draft()
+        return sequence.propose(self._num_draft_tokens, threshold)
 
     def _commit(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], step: StepLogits

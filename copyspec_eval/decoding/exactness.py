@@ -1,11 +1,10 @@
 """Exact mode: the choice of how to provide it for a model, and the check that it holds."""
 
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -354,15 +353,7 @@ def _largest_embedding(model: PreTrainedModel) -> int:
 
 
 def text_tokens(tokenizer: Any) -> list[int]:
-    token_ids: list[int] = tokenizer(
-        _text(), add_special_tokens=False, truncation=True, max_length=_TEXT_TOKENS
-    )["input_ids"]
-    return token_ids
-
-
-@cache
-def _text() -> str:
-    """The conversations that come with the package: prose, code and figures."""
-    path = tasks_dir() / "copyspec_quickstart" / "redundant.jsonl"
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return "\n".join(text for row in rows for text in (*row["turns"], *row["answers"]))
+    """Those of conversations that come with the package: prose, code and figures."""
+    text = (tasks_dir() / "copyspec_quickstart" / "redundant.jsonl").read_text(encoding="utf-8")
+    how = {"add_special_tokens": False, "truncation": True, "max_length": _TEXT_TOKENS}
+    return list(tokenizer(text, **how)["input_ids"])

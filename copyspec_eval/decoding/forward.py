@@ -39,20 +39,14 @@ class Part(NamedTuple):
 
 
 def forward(
-    model: PreTrainedModel,
-    cache: RowCache,
-    parts: Sequence[Part],
-    extent: int | None = None,
-    logits_to_keep: int = 0,
+    model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], logits_to_keep: int = 0
 ) -> torch.Tensor:
     """One forward within `engine_kernels`; logits `[tokens or logits_to_keep, vocabulary]`.
 
     All tokens stand in a single row, unpadded. Those of a tree are written to the cache in their
-    order; each attends to its ancestors alone, at its position on its branch. `extent` is how many
-    keys are attended to; None for as few as needed.
+    order; each attends to its ancestors alone, at its position on its branch.
     """
-    if extent is None:
-        extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
+    extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
     ids = [token for part in parts for token in part.token_ids]
     slots = [part.start + index for part in parts for index in range(len(part.token_ids))]
     rows = [part.row for part in parts for _ in part.token_ids]
@@ -71,11 +65,12 @@ def run(
     logits_to_keep: int = 0,
 ) -> torch.Tensor:
     """A forward of `token_ids`, `[tokens]`, for which the cache has a place."""
+    # Padding may lie past the last position a model has an embedding for; nobody reads it.
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     with attention.masked_as(step):
         output = model(
             input_ids=token_ids[None],
-            # Padding may lie past the last position a model has an embedding for; nobody reads it.
-            position_ids=step.positions.clamp(0, _last_position(model)),
+            position_ids=step.positions.clamp(0, limit and limit - 1),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=logits_to_keep,
@@ -126,8 +121,3 @@ def _ancestors(parents: Sequence[int]) -> torch.Tensor:
         if parent >= 0:
             visible[index] |= visible[parent]
     return torch.from_numpy(visible)
-
-
-def _last_position(model: PreTrainedModel) -> int | None:
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return None if limit is None else limit - 1

@@ -4,7 +4,7 @@ from collections import abc, deque
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
@@ -13,8 +13,6 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.types import Draft
 
 _NO_TOKEN = -1
-_MOST_IDS = 1000
-"""Multimodal models keep the ids of their images at the end of the vocabulary."""
 
 
 class Given(Sequence):
@@ -39,9 +37,8 @@ class Given(Sequence):
         self._answer_ids, self._drafts = answer_ids, drafts
         self.logits: deque[torch.Tensor] = deque(maxlen=num_logits)
 
-    def propose(self, thresholds: abc.Sequence[float]) -> Draft:
-        draft = self._drafts.get(len(self.output_ids), Draft())
-        return draft.cut(min(len(thresholds), self.budget))
+    def propose(self, longest: int, threshold: float) -> Draft:
+        return self._drafts.get(len(self.output_ids), Draft()).cut(min(longest, self.budget))
 
     def choices(
         self, draft: Draft, argmax: abc.Sequence[int], logits: torch.Tensor
@@ -74,11 +71,6 @@ def read_again(
     ]
     engine.without_drafter(num_draft_tokens).generate(rows)
     return torch.stack([*rows[0].logits]).float()
-
-
-def num_text_ids(model: PreTrainedModel) -> int:
-    """Tokens from which a random text may be drawn."""
-    return min(int(model.config.get_text_config().vocab_size), _MOST_IDS)
 
 
 def scripted_drafts(

@@ -7,9 +7,8 @@ a copy of the modules, the user's model stays as it is: other threads may run it
 import copy
 import hashlib
 import math
-import threading
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from copyspec_eval.decoding.model_support import input_device
-from copyspec_eval.errors import RequestError
 
 _REBUILT = (torch.nn.Module, PreTrainedConfig, dict, list, tuple, set, partial, MethodType)
 """Attributes that may refer to modules or configs, so that the copy needs its own. All others are
@@ -28,10 +26,6 @@ shared."""
 
 _SMALL = 1 << 16
 """Values of a weight that are all hashed."""
-
-_locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary()
-_in_use: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
-_table_lock = threading.Lock()
 
 
 class ModelCopy(NamedTuple):
@@ -118,32 +112,6 @@ def _hash(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
         with suppress(NotImplementedError, RuntimeError):
             digest.update(torch.cat(some).view(torch.uint8).cpu().numpy().data)
     return digest.hexdigest()
-
-
-@contextmanager
-def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
-    """Wait until no other thread is within it for one of these models.
-
-    Raises:
-        RequestError: this thread is, e.g. because a streamer called back.
-    """
-    with _table_lock:
-        locks = {
-            id(model): (model, _locks.setdefault(model, threading.RLock()))
-            for model in models
-            if model is not None
-        }
-    with ExitStack() as stack:
-        # In one order, so that no two threads wait for each other.
-        for _, (model, lock) in sorted(locks.items(), key=lambda item: item[0]):
-            stack.enter_context(lock)
-            if _in_use.get(model):
-                raise RequestError(
-                    "the model is generating already, in this thread; wait until that call returns"
-                )
-            _in_use[model] = True
-            stack.callback(_in_use.pop, model)
-        yield
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

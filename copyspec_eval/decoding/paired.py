@@ -44,6 +44,7 @@ class PairedEngine:
         self._groups = groups or itertools.count()
         self._engines = list(engines)
         self._baseline = self._engines[0].without_drafter(0, prefix_cache)
+        self._arms = [*self._engines, self._baseline]
         self._rescorers = [Rescorer(model, self._baseline, engine) for engine in self._engines]
 
     def warm_up(self, sequence: Sequence) -> None:
@@ -84,7 +85,3 @@ class PairedEngine:
                     difference = rescorer.explain(sequence, answer.token_ids, baseline.token_ids)
                     paired.append(PairedAnswer(answer, baseline, difference))
                 on_finish(start + index, paired)
-
-    @property
-    def _arms(self) -> list[Engine]:
-        return [*self._engines, self._baseline]

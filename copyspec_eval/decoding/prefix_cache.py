@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from copyspec_eval.decoding.cache import RowCache, States, num_bytes
+from copyspec_eval.decoding.cache import RowCache, States
 
 _START = 0
 
@@ -70,7 +70,8 @@ class PrefixCache:
         first, end = len(path) * length, len(token_ids) // length * length
         for states in cache.copy(row, first, end, length) if first < end else ():
             key = self._key(path, token_ids)
-            block = _Block(self._next_number, states, num_bytes(states))
+            num_bytes = sum(tensor.nbytes for tensor, _ in states.values())
+            block = _Block(self._next_number, states, num_bytes)
             if not self._has_room(block, path):
                 break
             self._blocks[key] = block

@@ -104,11 +104,11 @@ class RowRunner:
         *starts, last = range(sequence.num_reused_tokens, len(prompt_ids), PREFILL_CHUNK)
         for start in starts:
             chunk = Part(row, start, prompt_ids[start : start + PREFILL_CHUNK])
-            forward(self._model, self._cache, [chunk], None, 1)
+            forward(self._model, self._cache, [chunk], 1)
         ids = [*prompt_ids[last:], *draft.token_ids]
         part = Part(row, last, ids, step_parents(draft, len(prompt_ids) - last, len(ids)))
         keep = 1 + len(draft.token_ids)
-        return StepLogits(forward(self._model, self._cache, [part], None, keep), [slice(keep)])
+        return StepLogits(forward(self._model, self._cache, [part], keep), [slice(keep)])
 
     def can_draft(self, sequence: Sequence) -> bool:
         return not self._fixed or sequence.num_forwards > 0

@@ -117,10 +117,10 @@ class Sequence:
             self._chooser.restart()
         drafter.start(self.prompt_ids, self.earlier)
 
-    def propose(self, thresholds: abc.Sequence[float]) -> Draft:
-        """A draft for the next step, cut to the number of `thresholds` and to the token budget."""
-        draft = self.drafter.propose(self.budget, thresholds)
-        return draft.cut(min(len(thresholds), self.budget))
+    def propose(self, longest: int, threshold: float) -> Draft:
+        """A draft for the next step, cut to the `longest` and to the token budget."""
+        draft = self.drafter.propose(self.budget, longest, threshold)
+        return draft.cut(min(longest, self.budget))
 
     def choices(
         self, draft: Draft, argmax: abc.Sequence[int], logits: "torch.Tensor"

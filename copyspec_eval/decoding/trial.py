@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.announced import announced
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.given import Given, num_text_ids, scripted_drafts
+from copyspec_eval.decoding.given import Given, scripted_drafts
 from copyspec_eval.decoding.model_cache import ModelCache
 from copyspec_eval.decoding.model_copy import model_configs
 from copyspec_eval.decoding.model_support import (
@@ -127,7 +127,8 @@ class _Trial:
             cache=cache,
         )
         source = random.Random(0)
-        self._num_ids = num_text_ids(model)
+        # Multimodal models keep the ids of their images at the end of the vocabulary.
+        self._num_ids = min(1000, int(model.config.get_text_config().vocab_size))
         length = _CONTEXT + 1 + sum(1 + right for right, _ in _STEPS)
         self._texts = [
             [source.randint(0, self._num_ids - 1) for _ in range(length)] for _ in range(3)

@@ -21,28 +21,14 @@ def verify(draft: Draft, choose: Callable[[int], int]) -> Verdict:
     >>> verify(Draft((7, 8, 6), parents=(-1, 0, -1)), lambda i: [6, 0, 0, 5][i])  # 7 8, or 6
     Verdict(num_accepted=1, next_token=5, path=(2,))
     """
-    if draft.parents is not None:
-        return _verify_tree(draft.token_ids, draft.parents, choose)
-    for index, drafted in enumerate(draft.token_ids):
-        token = choose(index)
-        if token != drafted:
-            return Verdict(index, token)
-    return Verdict(len(draft.token_ids), choose(len(draft.token_ids)))
-
-
-def _verify_tree(
-    token_ids: tuple[int, ...], parents: tuple[int, ...], choose: Callable[[int], int]
-) -> Verdict:
+    parents = range(-1, len(draft.token_ids) - 1) if draft.parents is None else draft.parents
     children = {
         (parent, token): node
-        for node, (parent, token) in enumerate(zip(parents, token_ids, strict=True))
+        for node, (parent, token) in enumerate(zip(parents, draft.token_ids, strict=True))
     }
     path: list[int] = []
     node = -1
-    while True:
-        token = choose(node + 1)
-        child = children.get((node, token))
-        if child is None:
-            return Verdict(len(path), token, tuple(path))
+    while (child := children.get((node, token := choose(node + 1)))) is not None:
         path.append(child)
         node = child
+    return Verdict(len(path), token, None if draft.parents is None else tuple(path))

@@ -18,13 +18,13 @@ class Drafter(Protocol):
         """Begin a request; `earlier` are answers of earlier runs to it, the latest last."""
         return
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        """Return at most `max_tokens` tokens that may follow the context; empty for no draft.
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
+        """Return tokens that may follow the context; empty for no draft.
 
-        The model adds a token of its own to those it accepts, so one more may still be generated.
-        `thresholds[i]` is the acceptance threshold of draft token i: the least probability of being
-        accepted at which to draft it, if it is worth as much as any (see `acceptance_thresholds`,
-        `marginal_values`). A draft longer than `thresholds` is cut.
+        At most `budget` tokens may be accepted; the model adds one of its own to them. A draft of
+        more than that, or of more than `longest` tokens, is cut. `threshold` is the acceptance
+        threshold: the least probability of being accepted at which to draft a token that is worth
+        as much as any (see `acceptance_threshold`, `marginal_values`).
         """
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
@@ -39,5 +39,5 @@ class Drafter(Protocol):
 class NoDrafter(Drafter):
     """Never drafts: plain one-token decoding, the baseline of every speed-up."""
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
         return Draft()

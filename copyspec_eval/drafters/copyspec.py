@@ -18,7 +18,7 @@ class CopySpecDrafter(Drafter):
     >>> drafter = CopySpecDrafter(gamma=2, num_draft_tokens=3)
     >>> drafter.start([5, 6, 7, 8, 9, 5])
     >>> drafter.observe([6], Verdict(0, 6))  # now 5 6 7 8 9 5 6, and "5 6" first occurred at 0
-    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.0] * 100)
+    >>> draft = drafter.propose(budget=100, longest=100, threshold=0.0)
     >>> draft.token_ids, draft.position
     ((7, 8, 9), 2)
     """
@@ -32,13 +32,13 @@ class CopySpecDrafter(Drafter):
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         self._append(prompt_ids)  # the paper knows no earlier answers
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        if not self._has_output or max_tokens + 1 < self._gamma:
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
+        if not self._has_output or budget + 1 < self._gamma:
             return Draft()
         suffix = tuple(self._token_ids[-self._gamma :])
         if (position := self._end_of_first.get(suffix)) is None:
             return Draft()
-        end = position + min(self._num_draft_tokens, max_tokens)
+        end = position + min(self._num_draft_tokens, budget)
         return Draft(tuple(self._token_ids[position:end]), position)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:

@@ -78,12 +78,13 @@ class Outcomes:
 
 
 class Limits(NamedTuple):
-    """How far a draft goes: a token's probability times its value has to reach its threshold.
+    """How far a draft goes: a token's probability times its value has to reach the threshold.
 
-    `thresholds` are those of `Drafter.propose`, `values` are `marginal_values`.
+    `longest` is in tokens, `threshold` that of `Drafter.propose`; `values` are `marginal_values`.
     """
 
-    thresholds: Sequence[float]
+    longest: int
+    threshold: float
     values: Sequence[float]
     outcomes: Outcomes
 

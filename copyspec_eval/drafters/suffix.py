@@ -37,7 +37,7 @@ class SuffixDrafter(Drafter):
 
     >>> drafter = SuffixDrafter()
     >>> drafter.start([5, 6, 7, 5, 6, 9, 5, 6, 9, 1, 5, 6])  # 5 6 was followed by 7, 9 and 9
-    >>> draft = drafter.propose(max_tokens=100, thresholds=[0.05] * 100)
+    >>> draft = drafter.propose(budget=100, longest=100, threshold=0.05)
     >>> draft.token_ids, draft.position
     ((9, 1, 5), 8)
     """
@@ -50,8 +50,6 @@ class SuffixDrafter(Drafter):
         self._stored = [StoreMatch(automaton) for automaton in store.automata] if store else []
         self._context = SuffixAutomaton()
         self._num_prompt_tokens = 0
-        self._thresholds: Sequence[float] = ()
-        self._values = marginal_values(())
         self._nodes: list[Node] = []
         self._rejected: Resumed | None = None
 
@@ -64,11 +62,10 @@ class SuffixDrafter(Drafter):
         self._num_prompt_tokens = len(prompt_ids)
         self._append(prompt_ids)
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
         """The candidate from which the most tokens are expected to be accepted, or a tree."""
-        if thresholds is not self._thresholds:  # hashing them takes longer than a draft
-            self._thresholds, self._values = thresholds, marginal_values(tuple(thresholds))
-        limits = Limits(thresholds[:max_tokens], self._values, self._outcomes)
+        values = marginal_values(threshold, longest)
+        limits = Limits(min(budget, longest), threshold, values, self._outcomes)
         if self._tree:
             nodes = grow(self._roots(), limits)
         else:

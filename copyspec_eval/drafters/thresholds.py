@@ -1,109 +1,97 @@
-"""Acceptance thresholds: from which probability a draft token saves more time than it costs."""
+"""The acceptance threshold: from which probability a draft token saves more time than it costs."""
 
 import functools
-import itertools
-from collections import Counter
-from collections.abc import Mapping, Sequence
 
-from copyspec_eval.types import Draft
+import numpy
 
 _TOKENS_PER_STEP = 1.5
 """Tokens per one-token step's time that drafting gives on average: what a longer step forgoes."""
 _LEAST = 0.0006  # where tokens cost nothing, drafting them still does
+_COST = 0.02  # of a draft token until there were enough steps
+_FEWEST = 16
+_DECAY = 0.995  # by which a step's weight falls at the next one: some 200 steps count
 
 
-def acceptance_thresholds(costs: Mapping[int, float]) -> tuple[float, ...]:
-    """For each token of the longest draft, the least probability at which to draft it.
+def acceptance_threshold(cost: float) -> float:
+    """The least probability of being accepted at which to draft a token.
 
-    `costs` are times of a step by its number of draft tokens, 0 and the longest draft's included.
-    One more token adds its probability of being accepted to what a step gives, and the slope of
-    `costs` to what it takes. Costs are linear between the measured numbers of tokens. A number
-    whose cost lies above the line between its neighbours is left out, so thresholds never fall. In
-    a long copy a token is worth less than this supposes; see `marginal_values`.
+    `cost` is what a draft token adds to a step's time, as a share of a step without drafts: time in
+    which other steps would give tokens. In a long copy a token is worth less than this supposes;
+    see `marginal_values`.
 
-    >>> [round(least, 3) for least in acceptance_thresholds({0: 50.0, 2: 51.0, 3: 55.0})]
-    [0.015, 0.015, 0.12]
+    >>> acceptance_threshold(0.02), acceptance_threshold(0.0)
+    (0.03, 0.0006)
     """
-    hull: list[tuple[int, float]] = []
-    for point in sorted(costs.items()):
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-2], point):
-            hull.pop()
-        hull.append(point)
-    thresholds: list[float] = []
-    for start, end in itertools.pairwise(hull):
-        gain = _TOKENS_PER_STEP * max(0.0, _slope(start, end)) / costs[0]
-        threshold = max(_LEAST, min(1.0, gain))
-        thresholds += [threshold] * (end[0] - start[0])
-    return tuple(thresholds)
+    return max(_LEAST, min(1.0, _TOKENS_PER_STEP * cost))
 
 
 @functools.lru_cache
-def marginal_values(thresholds: tuple[float, ...]) -> tuple[float, ...]:
+def marginal_values(threshold: float, longest: int) -> tuple[float, ...]:
     """What an accepted token saves, at index `int(100 * p)` of its probability p, at most 1.
 
     In a copy that goes on, one more token in this draft is one less in the next: it saves what a
     token costs there. If every token were accepted with probability p, that would be, with drafts
-    of the best length K, `c(K) / (1 + p + … + p^K)`. The most that is saved, 1 here, is what tokens
-    cost on average.
+    of the best length K up to `longest`, `c(K) / (1 + p + … + p^K)`, where c is the time of a step.
+    The most that is saved, 1 here, is what tokens cost on average.
 
-    >>> by_hundredths = marginal_values((0.015,) * 96)  # a token costs a hundredth of a step
+    >>> by_hundredths = marginal_values(0.015, longest=96)  # a token costs a hundredth of a step
     >>> [round(by_hundredths[percent], 2) for percent in (0, 30, 60, 90, 97)]
     [1.0, 1.0, 0.65, 0.2, 0.09]
     """
-    costs = [1.0]
-    for threshold in thresholds:
-        costs.append(costs[-1] + threshold / _TOKENS_PER_STEP)
     values: list[float] = []
     for percent in range(101):
         likely, tokens, least = 1.0, 0.0, 1.0 / _TOKENS_PER_STEP
-        for cost in costs:
+        for length in range(longest + 1):
             tokens += likely
             likely *= percent / 100
-            least = min(least, cost / tokens)
+            least = min(least, (1.0 + length * threshold / _TOKENS_PER_STEP) / tokens)
         values.append(least * _TOKENS_PER_STEP)
     return tuple(values)
 
 
-def marginal_costs(costs: Mapping[int, float]) -> tuple[float, ...]:
-    """What 0, 1, 2, … draft tokens in a step cost, in tokens that its time would give otherwise.
+class StepClock:
+    """Learns while decoding what a draft token costs, unless it is given a `cost`.
 
-    >>> [round(cost, 2) for cost in marginal_costs({0: 50.0, 1: 55.0, 3: 56.0})]
-    [0.0, 0.15, 0.16, 0.18]
+    By least squares it fits the seconds of an engine's steps: so many for any step, more for each
+    row, and more for each draft token.
+
+    >>> StepClock(cost=0.02).threshold(num_rows=1)
+    0.03
+    >>> clock = StepClock()
+    >>> for drafted in (0, 8) * 8:
+    ...     clock.add(num_rows=4, num_drafted=drafted, seconds=0.14 + 0.01 * drafted)
+    >>> clock.threshold(num_rows=4)  # 1.5 * 4 * 0.01 / 0.14
+    0.43
     """
-    totals = [0.0]
-    for start, end in itertools.pairwise(sorted(costs.items())):
-        slope = _TOKENS_PER_STEP * _slope(start, end) / costs[0]
-        totals += [totals[-1] + slope * count for count in range(1, end[0] - start[0] + 1)]
-    return tuple(totals)
 
+    def __init__(self, cost: float | None = None) -> None:
+        self._given_cost = cost
+        # Of 1, rows and draft tokens: sums of their products with each other and with seconds.
+        self._products = numpy.zeros((3, 4))
 
-def allocate_draft_tokens(
-    drafts: Sequence[Draft], costs: Sequence[float], most_tokens: int
-) -> list[Draft]:
-    """The drafts of a step's rows, cut to what is worth its time in all of them together.
+    def add(self, num_rows: int, num_drafted: int, seconds: float) -> None:
+        """Count a step of so many rows, and draft tokens of all rows together."""
+        self._products *= _DECAY
+        step = numpy.array((1.0, num_rows, num_drafted, seconds))
+        self._products += step[:3, None] * step
 
-    The likeliest tokens stay, as many as give most, less their `marginal_costs`. They begin a
-    draft, since a token is never likelier than the one before it; without a probability it counts
-    as certain.
+    def threshold(self, num_rows: int) -> float:
+        """As `acceptance_threshold`, for a draft in a step of `num_rows` rows.
 
-    >>> a, b = Draft((1, 2), probabilities=(0.9, 0.1)), Draft((3, 4), probabilities=(0.8, 0.7))
-    >>> cut = allocate_draft_tokens([a, b], [0, 0.3, 0.5, 0.7, 0.9], most_tokens=10)
-    >>> [draft.token_ids for draft in cut]
-    [(1,), (3, 4)]
-    """
-    tokens = sorted(
-        (-probability, index, row)
-        for row, draft in enumerate(drafts)
-        for index, probability in enumerate(draft.probabilities or [1.0] * len(draft.token_ids))
-    )
-    best_count, best, value = 0, 0.0, 0.0
-    for count in range(1, min(len(tokens), most_tokens, len(costs) - 1) + 1):
-        value -= tokens[count - 1][0]
-        if value - costs[count] >= best:
-            best_count, best = count, value - costs[count]
-    lengths = Counter(row for _, _, row in tokens[:best_count])
-    return [draft.cut(lengths[row]) for row, draft in enumerate(drafts)]
+        A draft token lengthens the step for all rows and helps one, so it counts for each of them.
+        """
+        # Of two digits, so that `marginal_values` are not computed anew after every step.
+        return float(f"{acceptance_threshold(num_rows * self._cost(num_rows)):.1e}")
 
-
-def _slope(start: tuple[int, float], end: tuple[int, float]) -> float:
-    return (end[1] - start[1]) / (end[0] - start[0])
+    def _cost(self, num_rows: int) -> float:
+        """Of a draft token, as a share of a step without any."""
+        if self._given_cost is not None:
+            return self._given_cost
+        products, weight = self._products[:, :3], float(self._products[0, 0])
+        spread = weight * products[2, 2] - products[0, 2] ** 2
+        if weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * weight * products[2, 2]:
+            return _COST
+        start, row, token = numpy.linalg.lstsq(products, self._products[:, 3], rcond=1e-10)[0]
+        plain = max(1e-9, start + num_rows * row)
+        # Noise can make it dearer than the row that it is in.
+        return float(min(max(0.0, token / plain), 1 / num_rows))

@@ -110,12 +110,12 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
     path: list[int] = []
     places = [root]
     probability = 1.0
-    for threshold in limits.thresholds:
+    for _ in range(limits.longest):
         if (follower := places[-1].follower(path)) is None:
             break
         guess, token, copied = follower
         probability, value = limits.score(probability, guess)
-        if value < threshold:
+        if value < limits.threshold:
             break
         nodes.append(Node(token, len(nodes) - 1, copied, guess, probability))
         path.append(token)
@@ -129,14 +129,13 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
 def grow(roots: Iterable[Copied], limits: Limits) -> list[Node]:
     """The tree of the likeliest tokens that are worth their time.
 
-    The token with the highest probability of being reached and accepted is taken next, unless it is
-    out of limits, whose thresholds count in this order; a parent comes before its children. Where
-    two places propose the same token, one node stands for both.
+    The token with the highest probability of being reached and accepted is taken next; a parent
+    comes before its children. Where two places propose the same token, one node stands for both.
     """
     tree = _Growing(limits)
     for place in roots:
         tree.offer(1.0, -1, place)
-    while tree.heap and len(tree.nodes) < len(limits.thresholds):
+    while tree.heap and len(tree.nodes) < limits.longest:
         tree.take()
     return tree.nodes
 
@@ -147,7 +146,7 @@ class _Growing:
     def __init__(self, limits: Limits) -> None:
         self.nodes: list[Node] = []
         # The count breaks ties by age, and keeps the heap from comparing places.
-        self.heap: list[tuple[float, int, float, int, int, Guess, Copied]] = []
+        self.heap: list[tuple[float, int, int, int, Guess, Copied]] = []
         self._num_pushed = 0
         self._limits = limits
         # The tokens of the branch up to each node; -1 has none.
@@ -156,21 +155,17 @@ class _Growing:
 
     def offer(self, reached: float, parent: int, place: Copied) -> None:
         """Offer what follows at a place as children of a node."""
-        thresholds = self._limits.thresholds
-        threshold = thresholds[len(self.nodes)] if len(self.nodes) < len(thresholds) else 1.0
         for guess, token, after in place.followers(self._paths[parent]):
             probability, value = self._limits.score(reached, guess)
-            if value < threshold:
+            if value < self._limits.threshold:
                 break
             self._num_pushed += 1
-            offered = (-probability, self._num_pushed, value, parent, token, guess, after)
+            offered = (-probability, self._num_pushed, parent, token, guess, after)
             heapq.heappush(self.heap, offered)
 
     def take(self) -> None:
-        """Take the likeliest of what was offered, unless it is not worth its time any more."""
-        negative, _, value, parent, token, guess, copied = heapq.heappop(self.heap)
-        if value < self._limits.thresholds[len(self.nodes)]:
-            return
+        """Take the likeliest of what was offered."""
+        negative, _, parent, token, guess, copied = heapq.heappop(self.heap)
         if (node := self._taken.get((parent, token))) is None:
             node = self._taken[parent, token] = len(self.nodes)
             self.nodes.append(Node(token, parent, copied, guess, -negative))

@@ -13,7 +13,7 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
-from copyspec_eval.decoding.model_copy import model_copy, one_at_a_time
+from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft, store_text
@@ -28,7 +28,7 @@ from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.loading import loading
-from copyspec_eval.session.session import Arm, Session
+from copyspec_eval.session.session import Arm, Session, one_at_a_time
 from copyspec_eval.session.settings import (
     check_bool,
     check_compile,
@@ -149,8 +149,7 @@ class CopySpecLM(HFLM):
         sequences = [job.sequence for job in jobs]
         engine.check(sequences)
         for arm, recorder in zip(self._arms, self._recorders, strict=True):
-            costs = session.costs(arm.options, batch_size)
-            recorder.begin(self._spec(session, arm, answers.asked, batch_size), costs)
+            recorder.begin(self._spec(session, arm, answers.asked, batch_size))
 
         def finish(index: int, generated: Generation | Sequence[PairedAnswer]) -> None:
             by_arm: Any = [generated] if isinstance(generated, Generation) else generated

@@ -53,7 +53,7 @@ class RunRecorder:
     folder: Path | None = None
     spec: RunSpec | None = None
 
-    def begin(self, spec: RunSpec, step_seconds: dict[int, float] | None = None) -> None:
+    def begin(self, spec: RunSpec) -> None:
         """Write the manifest of the evaluation under way; a later call adds its tasks to it."""
         folder, earlier = evaluation.output_folder(), self.spec
         if earlier is not None:
@@ -63,7 +63,7 @@ class RunRecorder:
                 self.run_id, self.rows = provenance.new_run_id(), []
         if folder is not None and self.rank == 0 and (folder, spec) != (self.folder, earlier):
             name = command() or Path(sys.argv[0]).name
-            settings = (name, spec, step_seconds, evaluation.num_answers())
+            settings = (name, spec, evaluation.num_answers())
             write_manifest(folder, RunManifest(self.run_id, provenance.started_at(), *settings))
         self.folder, self.spec = folder, spec
 

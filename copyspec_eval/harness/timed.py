@@ -17,13 +17,14 @@ from lm_eval.utils import simple_parse_args_string
 
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness import evaluation
-from copyspec_eval.harness.backends import Backend
+from copyspec_eval.harness.backends import Backend, TimedAnswer
 from copyspec_eval.harness.backends.hf import HFBackend
 from copyspec_eval.harness.backends.servers import APIBackend
 from copyspec_eval.harness.backends.vllm import VLLMBackend
 from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, run_spec
 from copyspec_eval.manifest import RunSpec
 from copyspec_eval.paths import lm_eval_models, model_path
+from copyspec_eval.records import RecordedText
 
 _WARM_UP_TOKENS = 4
 # How much a backend that refills its batch is handed at once: the most a killed run loses.
@@ -86,17 +87,23 @@ class TimedLM(Backend):
         if groups and not self._warm:
             self._warm_up(groups[0][0])
             self._warm = True
-        self._recorder.begin(self._spec(answers.asked))
-        ours = {"backend": self.base_name, "drafter": self.drafter, "batch_size": self._rows}
+        self.begin(self._spec(answers.asked))
         with answers.bar():
             for group in groups:
                 texts, timed = self.ask([job.instance for job in group])
                 for job, text, answer in zip(group, texts, timed, strict=True):
-                    decode = None
-                    if answer.spans:
-                        decode = partial(self.tokenizer.decode, skip_special_tokens=False)
-                    answers.add(job, self._recorder.add(job, text, answer, decode, **ours))
+                    answers.add(job, self.record(job, text, answer))
         return answers.texts()
+
+    def begin(self, spec: RunSpec) -> None:
+        self._recorder.begin(spec)
+
+    def record(self, job: Asked, text: str, answer: TimedAnswer) -> RecordedText:
+        ours = {"backend": self.base_name, "drafter": self.drafter, "batch_size": self._rows}
+        decode = None
+        if answer.spans:
+            decode = partial(self.tokenizer.decode, skip_special_tokens=False)
+        return self._recorder.add(job, text, answer, decode, **ours)
 
     def get_model_info(self) -> dict[str, Any]:
         info: dict[str, Any] = getattr(super(), "get_model_info", dict)()

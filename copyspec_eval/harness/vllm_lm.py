@@ -1,9 +1,10 @@
 """The model that `lm_eval --model copyspec-vllm` creates: lm-eval's `vllm`, drafting with ours."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any
+from unittest import mock
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
@@ -12,13 +13,18 @@ from copyspec_eval.drafters.registry import draft_text
 from copyspec_eval.errors import OptionError, unknown_option
 from copyspec_eval.harness import options
 from copyspec_eval.harness.backends import TimedAnswer
+from copyspec_eval.harness.backends.vllm import modes
 from copyspec_eval.harness.recorded import parameters
+from copyspec_eval.harness.recorder import Asked, RunRecorder
 from copyspec_eval.harness.timed import TimedLM
-from copyspec_eval.records import BaselineTurn
+from copyspec_eval.manifest import RunSpec
+from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.serving import proposer
 from copyspec_eval.session.settings import check_bool
 from copyspec_eval.types import Attempt, Difference, Span, first_difference
 
+STOCK = "none, stock vLLM"
+_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
 
 
@@ -30,8 +36,12 @@ class CopySpecVLLM(TimedLM):
 
     Args:
         drafter, gamma, num_draft_tokens, store: as for `copyspec`.
-        paired: a second engine without drafts answers every request too; each engine gets half of
-            `gpu_memory_utilization`. The conversation continues from the baseline's answers.
+        paired: a second engine without drafts answers every request too, with the first one's model
+            runner and scheduling, which vLLM chooses by the method of drafting. The conversation
+            continues from the baseline's answers.
+        stock: with `paired`, also an engine as vLLM sets it up without drafts, a further arm: what
+            is between it and the baseline is the price of the older runner. All engines share
+            `gpu_memory_utilization` in equal parts.
         **kwargs: as for `vllm`.
     """
 
@@ -67,6 +77,7 @@ class CopySpecVLLM(TimedLM):
         num_draft_tokens: int = proposer.NUM_DRAFT_TOKENS,
         store: bool | str | list[str] = False,
         paired: bool = False,
+        stock: bool = False,
         gpu_memory_utilization: float = 0.9,  # vLLM's own
         **kwargs: Any,
     ) -> None:
@@ -74,13 +85,14 @@ class CopySpecVLLM(TimedLM):
         if num_draft_tokens == 0:
             raise OptionError("num_draft_tokens must be at least 1 for vLLM, got 0")
         proposer.drafters(drafting)  # refuses what the workers could not draft with
-        check_bool("paired", paired)
+        if not check_bool("paired", paired) and check_bool("stock", stock):
+            raise OptionError("stock=True is an arm of a paired run; pass paired=True with it")
         # The workers may be other processes.
         os.environ[proposer.VARIABLE] = draft_text(drafting)
         ours: dict[str, Any] = {"method": "custom_class", "model": proposer.NAME}
         super().__init__(
             pretrained,
-            gpu_memory_utilization=gpu_memory_utilization / (2 if paired else 1),
+            gpu_memory_utilization=gpu_memory_utilization / (1 + paired + stock),
             speculative_config=ours | {"num_speculative_tokens": num_draft_tokens},
             worker_extension_cls=proposer.WORKER,
             **kwargs,
@@ -88,24 +100,53 @@ class CopySpecVLLM(TimedLM):
         self.base_name, self.drafter = "copyspec-vllm", drafting.label
         self.drafting = asdict(drafting) | {"paired": paired}
         self._drafting: Any = self.model
-        self._engines = [self._drafting]
+        self._engines = {"drafting": self._drafting}
+        plain = {k: v for k, v in self.model_args.items() if k not in _OURS}
+        config = self._vllm_config
         if paired:
-            arguments = {k: v for k, v in self.model_args.items() if k not in _OURS}
-            self._engines.append(type(self.model)(**arguments))
+            runner = str(int(getattr(config, "use_v2_model_runner", False)))
+            pinned = {"async_scheduling": config.scheduler_config.async_scheduling}
+            with mock.patch.dict(os.environ, {_RUNNER: runner}):
+                self._engines["baseline"] = type(self.model)(**plain | pinned)
+        if stock:
+            self._engines["stock"] = type(self.model)(**plain)
+            self._stock = RunRecorder(self.rank, self.world_size)
 
     def ask(self, group: list[Instance]) -> tuple[list[str], list[TimedAnswer]]:
         answers = {}
-        for engine in self._engines:
-            self.model = engine
-            answers[engine] = super().ask(group)
-        self._engines.reverse()
+        for name in self._engines:
+            self.model = self._engines[name]
+            answers[name] = super().ask(group)
+        first, *others = self._engines  # which goes first changes with every group
+        self._engines = {name: self._engines[name] for name in (*others, first)}
         self.model = self._drafting
-        texts, drafted = answers.pop(self._drafting)
-        if not answers:
-            return texts, drafted
-        [(texts, plain)] = answers.values()
-        pairs = zip(drafted, plain, strict=True)
-        return texts, [a._replace(baseline=_baseline(a, b)) for a, b in pairs]
+        texts, plain = answers.pop("baseline", ([], []))
+        if not texts:
+            return answers["drafting"]
+        arms = {
+            name: [a._replace(baseline=_baseline(a, b)) for a, b in zip(timed, plain, strict=True)]
+            for name, (_, timed) in answers.items()
+        }
+        self._by_stock = iter(arms.get("stock", ()))
+        return texts, arms["drafting"]
+
+    def begin(self, spec: RunSpec) -> None:
+        super().begin(spec)
+        if stock := self._engines.get("stock"):
+            environment = spec.environment | modes(stock.llm_engine.vllm_config)
+            self._stock.begin(replace(spec, drafting={"paired": True}, environment=environment))
+
+    def record(self, job: Asked, text: str, answer: TimedAnswer) -> RecordedText:
+        if "stock" in self._engines:
+            how: Any = {"backend": "vllm", "drafter": STOCK, "batch_size": self._rows}
+            self._stock.add(job, text, next(self._by_stock), **how)
+        return super().record(job, text, answer)
+
+    def get_model_info(self) -> dict[str, Any]:
+        info = super().get_model_info()
+        if "stock" in self._engines:
+            info["copyspec"] |= {"other_arms": [self._stock.report()]}
+        return info
 
     def drafted(self, output: Any, num_forwards: int) -> proposer.Drafted | None:
         """What the proposer has recorded, since vLLM counts drafts that are not ours as well."""

@@ -22,7 +22,7 @@ from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters import registry
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.thresholds import acceptance_thresholds
+from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.errors import OptionError
 from copyspec_eval.reports.earlier_runs import read_earlier
 from copyspec_eval.types import Attempt, Draft, DraftOptions, Span, Verdict
@@ -35,9 +35,6 @@ VARIABLE = "COPYSPEC_DRAFTING"
 NAME, WORKER = f"{__name__}.CopySpecProposer", f"{__name__}.CopySpecWorker"
 # The longest draft, in tokens: vLLM keeps room for as many in every step.
 NUM_DRAFT_TOKENS = 31
-_DECAY = 0.995  # by which a step's weight falls at the next one: some 200 steps count
-_FEWEST = 16
-_COST = 0.02  # of a draft token, in steps, until there were enough steps
 
 
 class Drafted(NamedTuple):
@@ -60,7 +57,7 @@ class CopySpecProposer:
     def restart(self, is_recording: bool = False) -> None:
         """Forget all requests and their answers, but not how long steps take."""
         self.requests = Requests(drafters(self._options), self._max_length, is_recording)
-        self._num_tokens = 0
+        self._step = 0, 0  # rows and draft tokens of the one under way
         self._ended: float | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -86,11 +83,11 @@ class CopySpecProposer:
             rows.append((token_ids_cpu[row, :length], len(sampled)) if drafts_next else None)
         taken = self.requests.take(rows)
         if self._ended is not None and self.requests.is_steady:
-            self._clock.add(self._num_tokens, started - self._ended)
+            self._clock.add(*self._step, started - self._ended)
         running = len(self.requests.running)
-        thresholds = self._clock.thresholds(running, self._longest) if running else ()
-        drafts = [request.propose(thresholds) if request else [] for request in taken]
-        self._num_tokens = running + sum(map(len, drafts))
+        threshold = self._clock.threshold(max(1, running))
+        drafts = [each.propose(self._longest, threshold) if each else [] for each in taken]
+        self._step = running, sum(map(len, drafts))
         self._ended = perf_counter()
         return drafts
 
@@ -131,41 +128,6 @@ class CopySpecWorker:
         return getattr(self.model_runner, "drafter", None)
 
 
-class StepClock:
-    """A line through the seconds of an engine's steps over their tokens, by least squares.
-
-    >>> clock = StepClock()
-    >>> for tokens in (1, 9) * 8:
-    ...     clock.add(tokens, seconds=0.1 + 0.01 * tokens)
-    >>> [round(threshold, 3) for threshold in clock.thresholds(num_rows=4, longest=2)]
-    [0.429, 0.429]
-    """
-
-    def __init__(self) -> None:
-        self._sums = numpy.zeros(5)  # of weights, tokens, seconds, tokens² and tokens * seconds
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """Count a step of this many tokens, of all rows together."""
-        self._sums *= _DECAY
-        self._sums += (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
-
-    def thresholds(self, num_rows: int, longest: int) -> tuple[float, ...]:
-        """As `acceptance_thresholds`, for a draft in a step of `num_rows` rows."""
-        first, slope = self._line(num_rows)
-        return acceptance_thresholds({0: first, longest: first + num_rows * slope * longest})
-
-    def _line(self, num_rows: int) -> tuple[float, float]:
-        """Seconds of a step with one token in each row, and of every further token."""
-        weight, tokens, seconds, squares, products = self._sums.tolist()
-        spread = weight * squares - tokens**2
-        if weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * weight * squares:
-            return 1.0, _COST
-        slope = max(0.0, (weight * products - tokens * seconds) / spread)
-        mean = (seconds + slope * (num_rows * weight - tokens)) / weight
-        # A line through noisy points can be steeper than any step can be.
-        return max(mean, num_rows * slope, 1e-9), slope
-
-
 class Request:
     """A request, recognised by its `text`; `draft` is the last one, not yet verified."""
 
@@ -194,8 +156,8 @@ class Request:
             if sequence.finish_reason is None:
                 sequence.commit(Draft(), [token_id].__getitem__)
 
-    def propose(self, thresholds: Sequence[float]) -> list[int]:
-        self.draft = self.sequence.propose(thresholds)
+    def propose(self, longest: int, threshold: float) -> list[int]:
+        self.draft = self.sequence.propose(longest, threshold)
         return list(self.draft.token_ids)
 
     def end(self) -> None:

@@ -1,17 +1,32 @@
 """From a prompt's tokens and generation settings to what an engine answers."""
 
-from collections import abc
+import hashlib
+from collections import Counter, abc
 from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
 
-from copyspec_eval.decoding.choosing import RequestSeeds, TokenChooser
+from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError, suggestion
+
+
+class RequestSeeds:
+    """A seed per request, from the user's, the prompt, and how often it was asked before."""
+
+    def __init__(self) -> None:
+        self._times_asked: Counter[bytes] = Counter()
+
+    def next_seed(self, seed: int, prompt_ids: abc.Sequence[int]) -> int:
+        asked = hashlib.sha256(f"{seed}:{tuple(prompt_ids)}".encode())
+        key = asked.digest()
+        self._times_asked[key] += 1
+        asked.update(f":{self._times_asked[key]}".encode())
+        return int.from_bytes(asked.digest()[:8], "big", signed=True)
 
 
 @dataclass

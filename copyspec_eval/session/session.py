@@ -1,12 +1,15 @@
 """A loaded model that decodes: whose cache serves it, how it is exact, and its engines."""
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval.decoding import kernels, model_support
@@ -15,10 +18,10 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.model_copy import model_copy
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
-from copyspec_eval.errors import ModelError, OptionError
+from copyspec_eval.drafters.thresholds import StepClock
+from copyspec_eval.errors import ModelError, OptionError, RequestError
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import DraftOptions, ExactMode
 
@@ -38,6 +41,10 @@ class Arm:
 # Each model's structure, and what was measured of it; no value refers to the model.
 _MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
 _MEASURED = WeakKeyDictionary()
+
+_locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary()
+_in_use: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
+_table_lock = threading.Lock()
 
 
 class Session:
@@ -93,7 +100,7 @@ class Session:
             num_draft_tokens=self._longest(arm.options, batch_size),
             exact=self.mode(batch_size),
             batch_size=batch_size,
-            step_costs=self.costs(arm.options, batch_size),
+            step_clock=self._step_clock(arm.options, batch_size),
             draft_model=arm.draft_model,
             prefix_cache=arm.prefix_cache,
             cache=self.cache,
@@ -111,13 +118,11 @@ class Session:
         find = partial(exact_mode, self.model, self._tokenizer, **asked)
         return self._once(("mode", *asked.values()), find)
 
-    def costs(self, options: DraftOptions, batch_size: int) -> dict[int, float] | None:
-        """Seconds of a step by its number of draft tokens; None if the drafter does not ask."""
-        mode = self.mode(batch_size)
-        if drafter_kind(options.drafter).num_draft_tokens is not None or (mode and mode.width):
+    def _step_clock(self, options: DraftOptions, batch_size: int) -> StepClock | None:
+        """What all arms learn of their steps; None if the drafter does not ask."""
+        if drafter_kind(options.drafter).num_draft_tokens is not None:
             return None
-        how = batch_size, self._longest(options, batch_size), mode, self.cache
-        return self._once(("costs", *how), partial(step_costs, self.model, *how))
+        return self._once(("step clock", batch_size, self.mode(batch_size)), StepClock)
 
     def _once(self, key: Hashable, measure: Callable[[], T]) -> T:
         if key not in self._measured:
@@ -128,6 +133,32 @@ class Session:
         mode, longest = self.mode(batch_size), longest_draft(options)
         most = mode.num_draft_tokens if mode else None
         return longest if most is None else min(longest, most)
+
+
+@contextmanager
+def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
+    """Wait until no other thread is within it for one of these models.
+
+    Raises:
+        RequestError: this thread is, e.g. because a streamer called back.
+    """
+    with _table_lock:
+        locks = {
+            id(model): (model, _locks.setdefault(model, threading.RLock()))
+            for model in models
+            if model is not None
+        }
+    with ExitStack() as stack:
+        # In one order, so that no two threads wait for each other.
+        for _, (model, lock) in sorted(locks.items(), key=lambda item: item[0]):
+            stack.enter_context(lock)
+            if _in_use.get(model):
+                raise RequestError(
+                    "the model is generating already, in this thread; wait until that call returns"
+                )
+            _in_use[model] = True
+            stack.callback(_in_use.pop, model)
+        yield
 
 
 def checked_draft_model(model: PreTrainedModel) -> PreTrainedModel:

@@ -15,6 +15,7 @@ from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
+from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.types import DraftOptions, ExactMode, TurnCounts
 
 
@@ -79,13 +80,9 @@ def transformers_arms(model: Any, forced: ForcedModel) -> dict[str, Arm]:
 
 
 def engine_arm(
-    model: Any,
-    forced: ForcedModel,
-    options: DraftOptions,
-    exact: ExactMode | None,
-    step_costs: dict[int, float],
+    model: Any, forced: ForcedModel, options: DraftOptions, exact: ExactMode | None
 ) -> Arm:
-    """A drafter on our engine; `step_costs` count where its thresholds follow from them."""
+    """A drafter on our engine, which learns its steps' costs where the drafter asks."""
     by_cost = drafter_kind(options.drafter).num_draft_tokens is None
     longest = longest_draft(options)
     most = exact.num_draft_tokens if exact else None
@@ -94,7 +91,7 @@ def engine_arm(
         drafter_factory(options),
         num_draft_tokens=longest if most is None else min(longest, most),
         exact=exact,
-        step_costs=step_costs if by_cost else None,
+        step_clock=StepClock() if by_cost else None,
     )
 
     def answer(prompt_ids: abc.Sequence[int], num_tokens: int) -> BenchAnswer:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from copyspec_eval.redaction import shareable
-from copyspec_eval.reports.tables import terminal
+from copyspec_eval.reports.tables import terminal, without_empty_columns
 
 Row = Mapping[str, Any]
 """The JSON that `scripts/conversations` prints."""
@@ -42,6 +42,9 @@ ARMS = {
     "vLLM, eager": Arm("vllm", "enforce_eager=true", once=True),
     "vLLM, ngram": Arm("vllm", _NGRAM, _EIGHT),
     "vLLM, suffix": Arm("vllm", "method=suffix,num_speculative_tokens=15"),
+    "vLLM, suffix without its store": Arm(
+        "vllm", "method=suffix,num_speculative_tokens=15,suffix_decoding_max_cached_requests=0"
+    ),
     "vLLM, our `suffix` with a store": Arm(
         "copyspec-vllm", "drafter=suffix,store=true,num_draft_tokens=31", _EIGHT
     ),
@@ -75,21 +78,30 @@ def read(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Median tokens per second on turn 1 and turn 2, an arm a row, with the number of its runs."""
+    """Median tokens per second on turn 1 and turn 2, an arm a row, with the number of its runs.
+
+    The last column has the median seconds until a decoder is loaded, and of its first answer.
+    """
     batch_sizes = sorted({row["batch_size"] for row in rows})
-    lines = []
+    lines: list[list[object]] = []
     for name, arm in ARMS.items():
         cells: list[str] = []
-        counts: set[int] = set()
-        for batch_size in batch_sizes:
-            rates = [row["tokens_per_second"] for row in rows if _is_of(row, arm, batch_size)]
-            counts |= {len(rates)} - {0}
-            turns = zip(*rates, strict=True)
+        by_batch = [[row for row in rows if _is_of(row, arm, each)] for each in batch_sizes]
+        for part in by_batch:
+            turns = zip(*(row["tokens_per_second"] for row in part), strict=True)
             cells.append(", ".join(f"{median(of_turn):.0f}" for of_turn in turns))
-        if counts:
-            lines.append([name, " to ".join(map(str, sorted(counts))), *cells])
-    of_batches = [f"batch {batch_size}" for batch_size in batch_sizes]
-    return terminal(["tokens/s on turn 1, turn 2", "runs", *of_batches], lines)
+        runs = [row for part in by_batch for row in part]
+        names = ("load_seconds", "first_answer_seconds")
+        seconds = [
+            median(row[name] for row in runs) for name in names if runs and names[0] in runs[0]
+        ]
+        if runs:
+            counts = sorted({len(part) for part in by_batch} - {0})
+            times = ", ".join(f"{each:.1f}" for each in seconds)
+            lines.append([name, " to ".join(map(str, counts)), *cells, times])
+    headings = [f"batch {batch_size}" for batch_size in batch_sizes]
+    headings = ["tokens/s on turn 1, turn 2", "runs", *headings, "s to load, first answer"]
+    return terminal(*without_empty_columns(headings, lines))
 
 
 def render(result: Mapping[str, Any], rows: Sequence[Row]) -> str:

@@ -61,8 +61,8 @@ class _ScriptedDrafter:
         self._continuation = list(self.answers[tuple(prompt_ids)])
         self._random = random.Random(str(prompt_ids))
 
-    def propose(self, max_tokens: int, thresholds: abc.Sequence[float]) -> Draft:
-        tokens = self._continuation[: min(max_tokens, self.longest)]
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
+        tokens = self._continuation[: min(budget, self.longest)]
         cut = self._random.randint(0, len(tokens))
         if self.kind == "junk":
             return Draft(tuple(self._random.randrange(self.vocabulary) for _ in tokens[:cut]))

@@ -55,7 +55,7 @@ def _prepare(model: Any, ids: Sequence[list[int]], mode: ExactMode) -> Callable[
     fixed.begin(model, [EXTENT])
     cache = fixed.cache(EXTENT)
     for row, token_ids in enumerate(ids):
-        forward(model, cache, [Part(row, 0, token_ids[:CONTEXT])], CONTEXT, 1)
+        forward(model, cache, [Part(row, 0, token_ids[:CONTEXT])], 1)
     end = CONTEXT + mode.width
     parts = [Part(row, CONTEXT, token_ids[CONTEXT:end]) for row, token_ids in enumerate(ids)]
     return partial(fixed.read, model, parts, EXTENT)

@@ -18,7 +18,7 @@ from transformers import (
 
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
-from copyspec_eval.decoding.forward import Part, forward
+from copyspec_eval.decoding.forward import Part, forward, key_extent
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.reports.tables import markdown
 
@@ -66,10 +66,10 @@ def _num_bytes(model: Any) -> int:
 def _round_figures(model: Any, rounds: int) -> Figures:
     source = torch.zeros(_num_bytes(model), dtype=torch.uint8, device=model.device)
     target = torch.empty_like(source)
-    cache, part = RowCache(1, _CONTEXT + 1), Part(0, _CONTEXT, [1])
+    cache, part = RowCache(1, key_extent(_CONTEXT + 1)), Part(0, _CONTEXT, [1])
 
     def step() -> None:
-        argmax_tokens(forward(model, cache, [part], cache.capacity), [slice(1)])
+        argmax_tokens(forward(model, cache, [part]), [slice(1)])
 
     def copy() -> None:
         target.copy_(source)

@@ -11,7 +11,6 @@ from benchmarks.forced import ForcedModel
 from benchmarks.memory import PeakMemory
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.exactness import mismatches
-from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.registry import LONGEST_DRAFT
 from copyspec_eval.errors import CopySpecError
 from copyspec_eval.reports.earlier_runs import Trace
@@ -35,16 +34,9 @@ ENGINE_ARMS = {
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Arms that answer traces, and what a step costs.
-
-    Attributes:
-        arms: by name.
-        step_costs: seconds of a step by its number of draft tokens.
-        exact: the exact mode.
-    """
+    """Arms that answer traces, by name, and the exact mode of those that have one."""
 
     arms: Mapping[str, Arm]
-    step_costs: dict[int, float]
     exact: ExactMode
 
 
@@ -55,17 +47,12 @@ def prepare(model: Any, traces: Sequence[Trace]) -> Bench:
     differs = any(mismatches(model, recorded[0], ExactMode(), LONGEST_DRAFT, batch_size=1))
     mode = ExactMode(16 if differs or not kernels.serve(model) else None)
     forced = ForcedModel(model, [*recorded, _long_context(traces)])
-    exact_costs, inexact_costs = (
-        step_costs(model, 1, LONGEST_DRAFT, exact, "copyspec") for exact in (mode, None)
-    )
     arms = transformers_arms(model, forced)
     for name, (options, exact) in ENGINE_ARMS.items():
-        arms[name] = engine_arm(
-            model, forced, options, mode if exact else None, exact_costs if exact else inexact_costs
-        )
+        arms[name] = engine_arm(model, forced, options, mode if exact else None)
     for arm in arms.values():
         arm(traces[0].prompt_ids, min(_WARM_UP_TOKENS, len(traces[0].answer_ids)))
-    return Bench(arms, inexact_costs, mode)
+    return Bench(arms, mode)
 
 
 def answer_all(bench: Bench, traces: Sequence[Trace]) -> Iterator[tuple[str, BenchAnswer]]:

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections import abc
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
@@ -53,9 +52,9 @@ class _AlwaysDrafts(CopySpecDrafter):
     def __init__(self) -> None:
         super().__init__(PAPER_GAMMA, PAPER_DRAFT_TOKENS)
 
-    def propose(self, max_tokens: int, thresholds: abc.Sequence[float]) -> Draft:
-        super().propose(max_tokens, thresholds)
-        return Draft(tuple(range(min(PAPER_DRAFT_TOKENS, max_tokens))))
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
+        super().propose(budget, longest, threshold)
+        return Draft(tuple(range(min(PAPER_DRAFT_TOKENS, budget))))
 
 
 def profile_steps(num_tokens: int) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory, longest_draft
+from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.types import Draft, ExactMode, Generation, Verdict
 from fuzzing.cases import Case, Request, text_of
 from fuzzing.doubles import ScriptedDrafter
@@ -54,9 +55,9 @@ class WatchedDrafter:
         """As the drafter."""
         self._drafter.start(prompt_ids, earlier)
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
         """As the drafter."""
-        return self._drafter.propose(max_tokens, thresholds)
+        return self._drafter.propose(budget, longest, threshold)
 
     def observe(self, token_ids: Sequence[int], verdict: Verdict) -> None:
         """As the drafter."""
@@ -182,16 +183,13 @@ def _drafting_engine(case: Case, exact: ExactMode | None, make_drafter: DrafterF
     longest = longest_draft(options)
     most = exact.num_draft_tokens if exact else None
     longest = longest if most is None else min(longest, most)
-    costs = None
-    if case.slope is not None:
-        costs = {0: 1.0, longest: 1.0 + case.slope * longest}
     return Engine(
         model_of(case.model),
         make_drafter,
         num_draft_tokens=longest,
         exact=exact,
         batch_size=case.batch_size,
-        step_costs=costs,
+        step_clock=StepClock(case.slope or 0.0),
         draft_model=draft_model,
         prefix_cache=PrefixCache(case.prefix_cache) if case.prefix_cache else None,
         cache=case.model.cache,

@@ -30,11 +30,11 @@ class ScriptedDrafter:
     def start(self, prompt_ids: Sequence[int], earlier: Sequence[Sequence[int]] = ()) -> None:
         """Nothing to prepare."""
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
         """A draft, longer than asked for if it is to be too long."""
         if self._random.random() < 0.15:
             return Draft()
-        most = min(max_tokens, len(thresholds))
+        most = min(budget, longest)
         if self._double == TREE:
             return self._tree(most)
         if self._double == "too long":

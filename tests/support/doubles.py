@@ -29,15 +29,15 @@ class OracleDrafter:
     def finish(self) -> None:
         """Nothing to keep."""
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        return Draft(tuple(self.answer[:max_tokens]), position=0)
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
+        return Draft(tuple(self.answer[:budget]), position=0)
 
 
 class AdversarialDrafter(OracleDrafter):
     """Always wrong, at the first token."""
 
-    def propose(self, max_tokens: int, thresholds: Sequence[float]) -> Draft:
-        return Draft(tuple((id + 1) % self.vocabulary for id in self.answer[:max_tokens]))
+    def propose(self, budget: int, longest: int, threshold: float) -> Draft:
+        return Draft(tuple((id + 1) % self.vocabulary for id in self.answer[:budget]))
 
 
 class RandomDrafter(OracleDrafter):

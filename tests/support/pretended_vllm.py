@@ -1,5 +1,6 @@
 """vLLM as lm-eval uses it: it says every prompt twice, with the drafts of our proposer."""
 
+import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,15 @@ class LLM:
         speculative = options.get("speculative_config")
         settings = SimpleNamespace(
             speculative_config=speculative and SimpleNamespace(**speculative),
-            scheduler_config=SimpleNamespace(max_num_seqs=NUM_ROWS),
+            # As vLLM chooses: drafts from outside need the older runner, and go without the other.
+            scheduler_config=SimpleNamespace(
+                max_num_seqs=NUM_ROWS,
+                async_scheduling=options.get("async_scheduling", speculative is None),
+            ),
+            use_v2_model_runner=bool(
+                int(os.environ.get("VLLM_USE_V2_MODEL_RUNNER", speculative is None))
+            ),
+            compilation_config=SimpleNamespace(mode=None, cudagraph_mode=None),
             model_config=SimpleNamespace(dtype=torch.bfloat16, quantization=None),
             device_config=SimpleNamespace(device_type="cpu"),
         )

@@ -30,10 +30,10 @@ TABLE = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_s
 def sample(warpers, draft, seed):
     sequence = Sequence([0], StopRule(LENGTH), sampling(*warpers, seed=seed))
     fixed = dict.fromkeys(("start", "observe", "finish"), lambda *given: None)
-    sequence.start(SimpleNamespace(propose=lambda most, _: Draft(draft[:most]), **fixed))
+    sequence.start(SimpleNamespace(propose=lambda most, *_: Draft(draft[:most]), **fixed))
     sequence.commit(Draft(), sequence.choices(Draft(), [], TABLE[:1]))
     while sequence.finish_reason is None:
-        drafted = sequence.propose([0.0] * LENGTH)
+        drafted = sequence.propose(LENGTH, 0.0)
         fed = [*sequence.unread_ids, *drafted.token_ids]
         sequence.commit(drafted, sequence.choices(drafted, [], TABLE[fed]))
     return tuple(sequence.output_ids)

@@ -34,7 +34,6 @@ from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.decoding.trial import check_cache, choose_cache
@@ -172,11 +171,9 @@ def test_what_is_measured_at_load_is_on_the_device(exact):
     with PretendedDevice("mps") as pretended:
         model = on("mps", tiny_model("mixtral"))
         check_cache(model, "copyspec", exact=exact, batch_size=2)
-        costs = step_costs(model, 2, 3, ExactMode(8) if exact else None, "copyspec")
         if exact:
             assert first_mismatch(model, prompts()[1], ExactMode(8), 3, 2) is None
         assert pretended.events
-    assert all(cost > 0 for cost in costs.values())
 
 
 def test_lm_evals_model_is_on_the_device(byte_model, monkeypatch):

@@ -1,6 +1,7 @@
 """Drafters against plain definitions, and the store of earlier answers."""
 
 import itertools
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -12,11 +13,11 @@ from copyspec_eval.drafters.automaton import AnswerStore, StoreMatch
 from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.drafters.suffix import SuffixDrafter
-from copyspec_eval.drafters.thresholds import acceptance_thresholds
+from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.errors import OptionError
 from copyspec_eval.types import Draft, DraftOptions, Verdict
 
-FREE = [0.0] * 100
+FREE = 100, 0.0
 few_tokens = st.lists(st.integers(0, 2), max_size=40)
 
 
@@ -32,11 +33,11 @@ def by_definition(text: Sequence[int], gamma: int, count: int) -> list[int]:
 def test_copies_what_followed_the_first_occurrence(prompt, chunks, gamma, count):
     drafter = CopySpecDrafter(gamma, count)
     drafter.start(prompt)
-    assert not drafter.propose(100, FREE).token_ids, "no draft in the prefill"
+    assert not drafter.propose(100, *FREE).token_ids, "no draft in the prefill"
     drafter.observe([], Verdict(0, 0))
     text = list(prompt)
     for chunk in [*chunks, []]:
-        draft = drafter.propose(100, FREE)
+        draft = drafter.propose(100, *FREE)
         copied = by_definition(text, gamma, count)
         assert list(draft.token_ids) == copied
         assert not copied or text[draft.position : draft.position + len(copied)] == copied
@@ -58,7 +59,7 @@ def test_drafts_by_hand(gamma, count, prompt, max_tokens, draft):
     drafter = drafter_factory(DraftOptions("copyspec", gamma=gamma, num_draft_tokens=count))()
     drafter.start(prompt)
     drafter.observe([], Verdict(0, 0))
-    assert drafter.propose(max_tokens, FREE) == draft
+    assert drafter.propose(max_tokens, *FREE) == draft
 
 
 @pytest.mark.parametrize("value", [0, -1, "x", 2.5, True])
@@ -87,7 +88,7 @@ def test_every_draft_is_a_tree_within_its_limits(prompt, answer, most, threshold
     drafter = SuffixDrafter(tree=True)
     drafter.start(prompt)
     while answer:
-        draft = drafter.propose(most, (threshold,) * 20)
+        draft = drafter.propose(most, 20, threshold)
         parents = draft.parents or ()
         assert len(draft.token_ids) == len(parents) == len(draft.positions) <= most
         assert all(-1 <= parent < node for node, parent in enumerate(parents))
@@ -108,7 +109,7 @@ def test_drafters_of_a_run_share_a_store():
     first.finish()
     for drafter, drafted in ((second, (3,)), (other, ())):
         drafter.start([7, 2])
-        assert drafter.propose(100, FREE).token_ids[:1] == drafted
+        assert drafter.propose(100, *FREE).token_ids[:1] == drafted
 
 
 @pytest.mark.parametrize("switch", ["store", "tree"])
@@ -119,7 +120,7 @@ def test_a_switch_that_a_drafter_lacks_is_refused(drafter, switch):
         drafter_factory(DraftOptions(drafter, **{str(switch): True}))  # type: ignore[arg-type]
 
 
-THRESHOLDS = [0.05] * 96
+LIMITS = 96, 0.05
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
 
@@ -134,14 +135,14 @@ def started(text, store=None, tree=False):
     return drafter
 
 
-def drafted(text, thresholds=THRESHOLDS, max_tokens=1000):
-    return started(text).propose(max_tokens, thresholds)
+def drafted(text, longest=96, threshold=0.05, budget=1000):
+    return started(text).propose(budget, longest, threshold)
 
 
 @given(texts, st.integers(1, 20))
 def test_what_most_often_followed_the_longest_repeat_is_copied(text, limit):
     """Of equals what followed last; at its end the text goes on into the draft itself."""
-    draft = drafted(text, [0.0] * 20, limit)
+    draft = drafted(text, 20, 0.0, limit)
     suffixes = (text[start:] for start in range(1, len(text)))
     longest = next((part for part in suffixes if len(ends_of(text, part)) > 1), None)
     if longest is None:
@@ -157,7 +158,7 @@ def test_what_most_often_followed_the_longest_repeat_is_copied(text, limit):
 
 
 def test_a_draft_goes_on_periodically():
-    assert drafted([7, 8, 9] * 3, [0.0] * 12).token_ids == (7, 8, 9) * 4
+    assert drafted([7, 8, 9] * 3, 12, 0.0).token_ids == (7, 8, 9) * 4
 
 
 def test_the_length_follows_the_probabilities():
@@ -167,16 +168,16 @@ def test_the_length_follows_the_probabilities():
     assert drafted(text).probabilities[:3] == pytest.approx([one, two, three])
     # The third likely goes on, so that it is worth less.
     for threshold, length in ((one, 1), (two, 2), (three, 2), (0.8 * three, 3)):
-        assert len(drafted(text, [threshold - 1e-9] * 50).token_ids) == length
-    assert drafted(text, [1.0] * 50) == Draft()
-    assert len(drafted(text, [0.0] * 2 + [1.0] * 50).token_ids) == 2
+        assert len(drafted(text, 50, threshold - 1e-9).token_ids) == length
+    assert drafted(text, 50, 1.0) == Draft()
+    assert len(drafted(text, 2, 0.0).token_ids) == 2
 
 
 def test_it_resumes_behind_a_substitution():
     def step(drafter, accepted, native):
-        draft = drafter.propose(100, THRESHOLDS)
+        draft = drafter.propose(100, *LIMITS)
         drafter.observe([*draft.token_ids[:accepted], native], Verdict(accepted, native))
-        return drafter.propose(100, THRESHOLDS)
+        return drafter.propose(100, *LIMITS)
 
     source = list(range(10, 40))
     drafter = started([*source, 1, *source[:5]])
@@ -188,17 +189,31 @@ def test_it_resumes_behind_a_substitution():
     assert step(drafter, accepted=0, native=97) == Draft()
 
 
-def test_thresholds_rise_with_the_slope_of_the_costs():
-    assert acceptance_thresholds({0: 1.0, 3: 1.0}) == (0.0006,) * 3
-    thresholds = acceptance_thresholds({0: 10.0, 4: 11.0, 8: 13.0, 16: 30.0})
-    assert len(thresholds) == 16
-    assert list(thresholds) == sorted(thresholds)
-    assert len(set(thresholds)) == 3
-    # What was measured above the line between its neighbours does not count.
-    low = {0: 10.0, 8: 12.0}
-    assert acceptance_thresholds(low | {4: 20.0}) == acceptance_thresholds(low)
-    assert acceptance_thresholds({0: 1.0, 1: 100.0}) == (1.0,)
-    assert acceptance_thresholds({0: 1.0}) == ()
+numbers = st.tuples(st.integers(1, 64), st.integers(0, 999), st.floats(0, 10))
+
+
+@given(st.lists(numbers, max_size=60), st.integers(1, 64))
+def test_a_threshold_is_a_probability(steps, num_rows):
+    clock = StepClock()
+    for step in steps:
+        clock.add(*step)
+    assert 0 < clock.threshold(num_rows) <= 1
+
+
+@pytest.mark.parametrize("num_rows", [1, 8])
+@pytest.mark.parametrize("cost", [0.0, 0.004, 0.02, 0.4])
+def test_a_step_clock_learns_what_a_draft_token_costs(cost, num_rows):
+    """In spite of noise, of other costs before, and of rows that cost more than draft tokens."""
+    clock, source = StepClock(), random.Random(0)
+    for _ in range(15):
+        clock.add(1, source.randint(0, 30), 1.0)
+    assert clock.threshold(1) == 0.03, "too few steps"
+    for _ in range(2000):
+        rows, drafted = source.randint(1, num_rows), source.randint(0, 30)
+        seconds = (1 + 0.1 * rows) * (1 + cost * drafted * 1.8 / (1 + 0.1 * rows))
+        clock.add(rows, drafted, seconds * source.uniform(0.99, 1.01))
+    wanted = 1.5 * num_rows * cost * 1.8 / (1 + 0.1 * num_rows)
+    assert clock.threshold(num_rows) == pytest.approx(min(1, wanted), rel=0.1, abs=0.004)
 
 
 answers = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=30)
@@ -240,9 +255,9 @@ def test_a_request_goes_on_while_its_store_drops_answers():
     drafter = started([1, 5, 6], store)
     for number in range(10):
         store.add([20 + number] * 5)
-    assert drafter.propose(10, [0.01] * 20).token_ids == (7, 8, 9)
+    assert drafter.propose(10, 20, 0.01).token_ids == (7, 8, 9)
     drafter.observe([7], Verdict(1, 8))
-    assert started([1, 5, 6], store).propose(10, [0.01] * 20).token_ids == ()
+    assert started([1, 5, 6], store).propose(10, 20, 0.01).token_ids == ()
 
 
 def test_both_halves_are_copied_from():
@@ -250,7 +265,7 @@ def test_both_halves_are_copied_from():
     assert len(store.automata) == 2
     for begin, following in (([0, 5, 6], (7, 8)), ([0, 1, 2], (3, 4))):
         for tree in (False, True):
-            draft = started(begin, store, tree=tree).propose(10, THRESHOLDS)
+            draft = started(begin, store, tree=tree).propose(10, *LIMITS)
             assert (draft.token_ids[:2], draft.source) == (following, "store")
 
 
@@ -260,7 +275,7 @@ def test_drafters_of_a_run_learn_from_each_other(is_right):
 
     def first_draft(drafter):
         drafter.start(prompt)
-        draft = drafter.propose(100, [0.02] * 32)
+        draft = drafter.propose(100, 32, 0.02)
         taken = [*draft.token_ids, 99] if is_right else [99]
         drafter.observe(taken, Verdict(len(taken) - 1, 99))
         return draft

@@ -18,7 +18,7 @@ from copyspec_eval.errors import CopySpecError, OptionError
 from copyspec_eval.reports.earlier_runs import Asked, EarlierAnswers, Trace, read_earlier
 from copyspec_eval.types import DraftOptions, Verdict
 
-THRESHOLDS = (0.0006,) * 96
+LIMITS = 96, 0.0006
 PROMPT = tuple(range(100, 120))
 few_tokens = st.lists(st.integers(0, 3), min_size=1, max_size=25)
 
@@ -37,7 +37,7 @@ def write_traces(path, *rows):
 def test_the_first_tokens_are_drafted_from_the_answer_to_the_same_request(prompt, answers, drafted):
     drafter = SuffixDrafter()
     drafter.start(prompt, earlier=answers)
-    draft = drafter.propose(10, THRESHOLDS)
+    draft = drafter.propose(10, *LIMITS)
     assert (draft.token_ids, draft.source, draft.position) == (drafted, "earlier", -2)
 
 
@@ -47,7 +47,7 @@ def test_every_draft_says_where_it_is_from(prompt, earlier, answer, tree):
     drafter.start(prompt, earlier=earlier)
     of_earlier = {token for one in earlier for token in [*one, *prompt[-16:]]}
     for token in answer:
-        draft = drafter.propose(10, THRESHOLDS)
+        draft = drafter.propose(10, *LIMITS)
         positions = draft.positions or (draft.position,) * bool(draft.token_ids)
         for node, position in enumerate(positions):
             if draft.source_of(node) == "context":
@@ -65,11 +65,11 @@ def test_other_requests_earlier_answers_and_those_of_the_run_are_told_apart(tree
     options = DraftOptions("suffix", store=("runs/base",), tree=tree)
     make_drafter = drafter_factory(options, earlier=[[5, 6, 7, 8]])
     run = Trace("c", 1, (1,), (20, 21, 22, 23))
-    replay_turn(run, make_drafter(), THRESHOLDS)
+    replay_turn(run, make_drafter(), *LIMITS)
     for prompt, source in (((5, 6), "earlier"), ((20, 21), "store")):
         drafter = make_drafter()
         drafter.start(prompt)
-        draft = drafter.propose(10, THRESHOLDS)
+        draft = drafter.propose(10, *LIMITS)
         assert len(draft.token_ids) >= 2
         assert draft.source_of(0) == draft.source == source
 

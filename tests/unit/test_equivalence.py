@@ -21,14 +21,9 @@ from ways import EXACT_WAYS, WAYS
 from copyspec_eval.decoding import stopwatch
 from copyspec_eval.decoding.choosing import TokenChooser, argmax_tokens
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.registry import (
-    LONGEST_DRAFT,
-    drafter_factory,
-    drafter_kind,
-    longest_draft,
-)
+from copyspec_eval.drafters.registry import drafter_factory, drafter_kind, longest_draft
+from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.types import DraftOptions, ExactMode
 
 BUDGET = 32
@@ -265,13 +260,13 @@ def test_no_drafter_makes_odd_answers_a_tenth_slower(name):
     shape = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers}
     model = model_of(vocab_size=4096, max_position_embeddings=2 * LONG, **shape)
     ForcedModel(model, [[*prompt, *answer]])
-    costs = step_costs(model, 1, LONGEST_DRAFT, None, "copyspec")
+    clock = StepClock()
     seconds: Any = collections.defaultdict(list)
     for _ in range(3):
         for way, options in WAYS.items():
             by_cost = drafter_kind(options.drafter).num_draft_tokens is None
-            most, given = longest_draft(options), costs if by_cost else None
-            made = engine(model, options, None, most, step_costs=given)
+            most, given = longest_draft(options), clock if by_cost else None
+            made = engine(model, options, None, most, step_clock=given)
             [answered] = made.generate(asked([prompt], len(answer)))
             assert list(answered.token_ids) == answer
             seconds[way].append(answered.counts.seconds)

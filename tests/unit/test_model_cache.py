@@ -20,7 +20,6 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.model_cache import ModelCache, ModelCacheRunner
 from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
-from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
@@ -143,7 +142,7 @@ def test_half_precision_passes(architecture: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("architecture", ["bloom", "olmo_hybrid"])
 def test_all_that_an_engine_does_works_with_it(architecture: str) -> None:
-    """Both arms of a pair, a draft model, reading an answer again, the costs of steps."""
+    """Both arms of a pair, a draft model, reading an answer again."""
     model, drafting = model_of(architecture), tiny_model(tiny_config("llama"))
     tokens, answered = wanted(model), list[PairedAnswer]()
     pair = PairedEngine(model, [engine(model, DraftOptions("copyspec", gamma=1), cache="model")])
@@ -159,10 +158,6 @@ def test_all_that_an_engine_does_works_with_it(architecture: str) -> None:
     read = read_again(engine(model, cache="model"), request, tokens[1], num_logits=6)
     whole = ModelCache(model).read_without([*request.prompt_ids, *tokens[1]], keep=6).float()
     torch.testing.assert_close(read, whole, rtol=1e-4, atol=1e-4)
-
-    costs = step_costs(model, 1, 20, None, "model")
-    assert [*costs] == [0, 1, 3, 7, 15, 20]
-    assert min(costs.values()) > 0
 
 
 def test_what_it_cannot_do_is_refused_with_the_remedy() -> None:
@@ -209,18 +204,3 @@ def test_the_harness_gives_answers_of_hf(folder: Path, caplog: pytest.LogCapture
     assert (spec.drafting["prefix_cache"], spec.drafting["kernels"]) == (0, "torch")
     with pytest.raises(OptionError, match=r"pass exact=False$"):
         make(CopySpecLM, folder)
-
-
-@pytest.mark.parametrize("cache", ["model", "copyspec"])
-def test_a_disturbed_time_of_a_step_is_no_more_than_that_of_wider_ones(
-    cache: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if the machine had been busy whenever the narrowest step was timed."""
-
-    def disturbed(model: Any, engine: Any, counts: list[int]) -> list[float]:
-        return [9.0 if count == 0 else 1.0 + count / 100 for count in counts]
-
-    monkeypatch.setattr("copyspec_eval.decoding.step_costs._seconds", disturbed)
-    costs = step_costs(tiny_model(tiny_config("llama")), 1, 20, None, cache)
-    assert min(costs.values()) > 0
-    assert [*costs.values()] == sorted(costs.values())

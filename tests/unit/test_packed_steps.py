@@ -1,62 +1,26 @@
-"""Steps of unlike widths in one forward, each as if it were alone; and what a step costs."""
+"""Steps of unlike widths in one forward, each as if it were alone; and the clock of steps."""
 
 from collections import defaultdict
-from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
 from asking import SUFFIX, asked, engine
 from doubles import OracleDrafter
-from hypothesis import given
-from hypothesis import strategies as st
 from steps import exact_mode_of
 from tiny_models import VOCABULARY, tiny_model
 
 from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.step_costs import step_costs
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.drafters.thresholds import acceptance_thresholds, allocate_draft_tokens
-from copyspec_eval.types import Draft
+from copyspec_eval.drafters.thresholds import StepClock
 
 Packed = list[list[int]]
 
 
 def tokens(row: int, length: int) -> list[int]:
     return [(7 * row + 5 * place + place**2) % VOCABULARY for place in range(length)]
-
-
-chains = st.lists(st.floats(0.01, 1), max_size=12).map(lambda p: sorted(p, reverse=True))
-
-
-@given(
-    st.lists(chains, min_size=1, max_size=5),
-    st.lists(st.floats(0, 0.5), min_size=1, max_size=30),
-    st.integers(0, 40),
-)
-def test_drafts_share_what_pays(rows: list[list[float]], slopes: list[float], most: int) -> None:
-    """No other number of the likeliest tokens gives more, less what it costs."""
-    prices = [0.0, *accumulate(slopes)]
-    drafts = [Draft(tuple(range(len(p))), probabilities=tuple(p)) for p in rows]
-    cut = allocate_draft_tokens(drafts, prices, most)
-    remaining = sorted((p for draft in cut for p in draft.probabilities), reverse=True)
-    likeliest = sorted((p for row in rows for p in row), reverse=True)
-    assert remaining == likeliest[: len(remaining)]
-
-    def worth(count: int) -> float:
-        return sum(likeliest[:count]) - prices[count]
-
-    counts = range(min(len(likeliest), most, len(slopes)) + 1)
-    assert worth(len(remaining)) == pytest.approx(max(map(worth, counts)), abs=1e-9)
-
-
-def test_a_draft_without_probabilities_is_cut_only_where_there_is_no_room() -> None:
-    drafts = [Draft((1, 2, 3)), Draft(), Draft((4, 5))]
-    assert allocate_draft_tokens(drafts, [0.0] * 6, most_tokens=5) == drafts
-    cut = allocate_draft_tokens(drafts, [0.0] * 6, most_tokens=3)
-    assert [draft.token_ids for draft in cut] == [(1, 2), (), (4,)]
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -110,24 +74,29 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> Packed:
     return packed
 
 
-@pytest.mark.parametrize(
-    ("model_type", "batch_size", "longest", "ends"),
-    [
-        ("gemma2", 1, 20, [0, 1, 3, 7, 15, 20]),
-        ("gemma2", 3, 20, [0, 1, 3, 7, 15, 31, 60]),  # draft tokens of all rows
-        ("gpt2", 1, 600, [127, 600]),  # wider than there are positions
-    ],
-)
-def test_every_doubled_number_and_the_most_are_measured(
-    model_type: str, batch_size: int, longest: int, ends: list[int]
-) -> None:
-    costs = step_costs(tiny_model(model_type), batch_size, longest, None, "copyspec")
-    assert list(costs)[-len(ends) :] == ends
-    assert costs[0] > 0
-    assert len(acceptance_thresholds(costs)) == ends[-1]
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_engine_tells_its_clock_what_is_in_every_step(batch_size: int) -> None:
+    """The rows, and all their draft tokens together; and asks it for the threshold at each."""
+    told: list[tuple[int, int]] = []
 
+    class Clock(StepClock):
+        def add(self, num_rows: int, num_drafted: int, seconds: float) -> None:
+            assert seconds > 0
+            told.append((num_rows, num_drafted))
 
-def test_costs_of_longer_drafts_lengthen_none() -> None:
-    made = engine(tiny_model("qwen2"), SUFFIX, num_draft_tokens=8, step_costs={0: 1.0, 64: 1.0})
-    [answer] = made.generate(asked([[5, 6, 7] * 20], 30))
-    assert max(attempt.num_drafted for attempt in answer.attempts) == 8
+        def threshold(self, num_rows: int) -> float:
+            assert 1 <= num_rows <= batch_size
+            return super().threshold(num_rows)
+
+    model, prompts = tiny_model("qwen2"), [[5, 6, 7] * 20, [5, 6] * 20, [9] * 30][:batch_size]
+    for cost, has_drafts in ((0.0, True), (1e6, False)):
+        told.clear()
+        how: Any = {"num_draft_tokens": 8, "step_clock": Clock(cost), "batch_size": batch_size}
+        answers = engine(model, SUFFIX, **how).generate(asked(prompts, 30))
+        drafted = sum(attempt.num_drafted for answer in answers for attempt in answer.attempts)
+        steps = sum((answer.counts.num_forwards or 0) - 1 for answer in answers)
+        assert bool(drafted) == has_drafts
+        prefilled = sum(answer.attempts[0].num_drafted for answer in answers if answer.attempts)
+        assert sum(rows for rows, _ in told) == steps
+        assert drafted - prefilled <= sum(tokens for _, tokens in told) <= drafted
+        assert all(attempt.num_drafted <= 8 for each in answers for attempt in each.attempts)

@@ -36,7 +36,7 @@ def begun(
 def run(sequence: Sequence, answer: Tokens[int], width: int = 11) -> None:
     sequence.commit(Draft(), answer.__getitem__)
     while sequence.finish_reason is None:
-        draft = sequence.propose([0.0] * width)
+        draft = sequence.propose(width, 0.0)
         sequence.commit(draft, answer[len(sequence.output_ids) :].__getitem__)
 
 
@@ -80,7 +80,7 @@ def test_bookkeeping_by_hand() -> None:
 def test_drafts_are_cut_to_the_width_and_the_budget() -> None:
     sequence, _ = begun([1], [[5] * 50, [5] * 50], StopRule(8))
     sequence.commit(Draft(), lambda index: 5)
-    assert [len(sequence.propose([0.0] * width).token_ids) for width in (4, 40)] == [4, 6]
+    assert [len(sequence.propose(width, 0.0).token_ids) for width in (4, 40)] == [4, 6]
 
 
 EARLIER, STORE = CopyOrigin.EARLIER, CopyOrigin.STORE

@@ -1,7 +1,9 @@
 """Drafts for vLLM, which shows rows without names, and `--model copyspec-vllm`, which records."""
 
+import json
 import random
 import tracemalloc
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,10 @@ from copyspec_eval.drafters.copyspec import CopySpecDrafter
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.backends import counts_by_source, finish_reason_from
 from copyspec_eval.harness.timed import TimedLM
-from copyspec_eval.harness.vllm_lm import CopySpecVLLM
+from copyspec_eval.harness.vllm_lm import STOCK, CopySpecVLLM
 from copyspec_eval.manifest import read_manifests
 from copyspec_eval.records import TurnRecord
-from copyspec_eval.serving.proposer import VARIABLE, CopySpecProposer, StepClock
+from copyspec_eval.serving.proposer import VARIABLE, CopySpecProposer
 from copyspec_eval.types import Verdict
 
 TEXTS = [f"{text}, {text}; {text}." for text in CONTEXTS if text.isascii()]
@@ -153,6 +155,32 @@ def test_a_paired_run_has_both_answers(byte_model: Path) -> None:
         assert baseline.agreement == "diverged", "nothing says that it is a near-tie"
 
 
+@pytest.mark.usefixtures("our_questions")
+def test_a_stock_arm_shows_what_the_older_runner_costs(byte_model: Path, tmp_path: Path) -> None:
+    """The baseline has the runner and the scheduling of the drafts, and the stock arm vLLM's."""
+    evaluate_into(
+        tmp_path, byte_model, "paired=true,stock=true,max_length=256", "copyspec-vllm", limit=2
+    )
+    assert {one.options["gpu_memory_utilization"] for one in LLM.made} == {0.3}
+    configs = [one.llm_engine.vllm_config for one in LLM.made]
+    assert [each.use_v2_model_runner for each in configs] == [False, False, True]
+    assert [each.scheduler_config.async_scheduling for each in configs] == [False, False, True]
+    # The pretended times are none that a record may have.
+    written = map(json.loads, (tmp_path / "turns.jsonl").read_text().splitlines())
+    by_arm: defaultdict[str, list[Any]] = defaultdict(list)
+    for row in written:
+        by_arm[row["drafter"]].append(row)
+    assert len(by_arm["suffix"]) == len(by_arm[STOCK]) == 4
+    for row in by_arm[STOCK]:
+        assert (row["baseline"]["difference"], row["attempts"]) == (None, [])
+    runs = read_manifests(tmp_path, [])
+    names = {arm: rows[0]["run_id"] for arm, rows in by_arm.items()}
+    runners = {arm: runs[name].spec.environment["vllm.runner"] for arm, name in names.items()}
+    assert runners == {"suffix": "V1", STOCK: "V2"}
+    results = json.loads(next(tmp_path.rglob("results_*.json")).read_text())["config"]["copyspec"]
+    assert [arm["run_id"] for arm in results["other_arms"]] == [names[STOCK]]
+
+
 def test_the_warm_up_is_not_copied_from(byte_model: Path) -> None:
     [row] = answered(make(byte_model, STORE, batch_size=1), ["abcdefghij"])
     assert all(source != "store" for _, _, source in row.attempts)
@@ -165,6 +193,7 @@ def test_the_warm_up_is_not_copied_from(byte_model: Path) -> None:
         ("exact=true", "unknown model_arg 'exact'"),
         ("base=hf", "base is set by copyspec-vllm itself"),
         ("paired=1", "paired must be true or false, got 1"),
+        ("stock=true", "stock=True is an arm of a paired run; pass paired=True"),
         ("data_parallel_size=2", "data_parallel_size=2: lm-eval would load the model within"),
         ("store=nowhere", "store=nowhere: no such file"),
     ],
@@ -228,7 +257,7 @@ def test_a_draft_is_that_of_the_request_alone(monkeypatch: pytest.MonkeyPatch) -
                 alone.start(request.prompt_ids)
                 output_ids = request.answer_ids[:length]
                 alone.observe(output_ids, Verdict(0, output_ids[-1]))
-                assert draft == list(alone.propose(6, [0.01] * 6).token_ids)
+                assert draft == list(alone.propose(6, 6, 0.01).token_ids)
                 num_drafts += bool(draft)
     assert num_drafts > 100
 
@@ -263,13 +292,3 @@ def test_what_a_proposer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VARIABLE, options)
         with pytest.raises(OptionError, match=message):
             CopySpecProposer(config())
-
-
-@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 10)), max_size=60), st.integers(1, 64))
-def test_thresholds_are_probabilities(steps: list[tuple[int, float]], num_rows: int) -> None:
-    clock = StepClock()
-    for tokens, seconds in steps:
-        clock.add(tokens, seconds)
-    thresholds = clock.thresholds(num_rows, longest=4)
-    assert len(thresholds) == 4
-    assert all(0 < least <= 1 for least in thresholds)

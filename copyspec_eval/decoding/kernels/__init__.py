@@ -36,14 +36,10 @@ _STRUCTS = {
 """The kernels' arguments, in words of 64 bits; see the sources."""
 
 
-def has_compiler() -> bool:
-    return library.compiler() is not None
-
-
 @functools.cache
 def is_available() -> bool:
     """Whether the kernels compile here, which takes seconds once; the user's cache keeps them."""
-    if not has_compiler():
+    if library.compiler() is None:
         logger.warning("no C++ compiler, so torch's slower kernels are used; install g++")
         return False
     try:
@@ -120,8 +116,7 @@ def linear(
     _check(hidden.dtype == weights.words.dtype and hidden.is_cpu, "hidden", hidden)
     _check(hidden.dim() > 0 and hidden.shape[-1] == weights.num_inputs, "hidden", hidden)
     if bias is not None:
-        _check(bias.dtype == weights.words.dtype and bias.is_cpu, "bias", bias)
-        _check(bias.shape == (sum(weights.num_outputs),), "bias", bias)
+        _check_like("bias", bias, (sum(weights.num_outputs),), hidden.dtype)
         bias = bias.contiguous()
     hidden = hidden.contiguous()
     shape = hidden.shape[:-1]
@@ -151,14 +146,13 @@ def attend(
     _, heads, tokens, dim = query.shape
     _check(len(query) == 1, "query", query)
     _check(key.dim() == 4 and key.shape[3] == dim and key.is_cpu, "key", key)
-    _check(value.dim() == 4 and value.is_cpu, "value", value)
-    _check(value.shape[:3] == key.shape[:3], "value", value)
+    _check_like("value", value, (*key.shape[:3], value.shape[-1]), query.dtype)
     num_rows, key_heads, extent, _ = key.shape
     _check(key_heads > 0 and heads % key_heads == 0, "key", key)
-    _check(mask.shape == (1, 1, tokens, extent) and mask.is_cpu, "mask", mask)
+    _check_like("mask", mask, (1, 1, tokens, extent), torch.bool)
     _check_indices("key_rows", key_rows, tokens)
     if sinks is not None:
-        _check(sinks.shape == (heads,) and sinks.is_cpu, "sinks", sinks)
+        _check_like("sinks", sinks, (heads,), sinks.dtype)
         sinks = sinks.detach().float().contiguous()
     query, key, value = map(_with_dense_heads, (query, key, value))
     mask = mask.contiguous()
@@ -189,9 +183,8 @@ def write_states(
     layout = [num_tokens, heads, num_rows, capacity]
     for new, cache in zip(states, caches, strict=True):
         dim = new.shape[-1]
-        _check(new.shape == (1, heads, num_tokens, dim) and new.is_cpu, "states", new)
-        _check(cache.shape == (num_rows, heads, capacity, dim), "cache", cache)
-        _check(cache.dtype == new.dtype and cache.is_cpu, "cache", cache)
+        _check_like("states", new, (1, heads, num_tokens, dim), new.dtype)
+        _check_like("cache", cache, (num_rows, heads, capacity, dim), new.dtype)
         _check(cache.is_contiguous(), "cache", cache)
         layout += [new.itemsize * number for number in (dim, *new.stride()[1:3])]
     if not _call("write_states", None, [*states, *caches, rows, positions], *layout):
@@ -207,8 +200,8 @@ def rms_norm(
     """
     size = hidden.shape[-1] if hidden.dim() else 0
     _check(takes(hidden) and size > 0, "hidden", hidden)
-    _check(weight.dtype == torch.float32 and weight.is_cpu, "weight", weight)
-    _check(weight.shape == (size,) and weight.is_contiguous(), "weight", weight)
+    _check_like("weight", weight, (size,), torch.float32)
+    _check(weight.is_contiguous(), "weight", weight)
     hidden = hidden.contiguous()
     output = torch.empty_like(hidden)
     settings = hidden.numel() // size, size, epsilon, rounds_first
@@ -225,16 +218,14 @@ def rotate(
     dim]`, all of one dtype.
     """
     _check(cosines.dim() == 3 and takes(cosines), "cosines", cosines)
-    _check(sines.shape == cosines.shape and sines.is_cpu, "sines", sines)
-    _check(sines.dtype == cosines.dtype, "sines", sines)
+    _check_like("sines", sines, cosines.shape, cosines.dtype)
     cosines, sines = cosines.contiguous(), sines.contiguous()
     num_angles, tokens, dim = cosines.shape
     outputs = []
     for each in states:
-        _check(each.dim() == 4 and each.is_cpu and each.dtype == cosines.dtype, "states", each)
-        rows, heads, *_ = each.shape
-        _check(each.shape == (rows, heads, tokens, dim) and dim % 2 == 0, "states", each)
-        _check(num_angles in (1, rows), "cosines", cosines)
+        _check_like("states", each, (*each.shape[:2], tokens, dim), cosines.dtype)
+        _check(each.dim() == 4 and dim % 2 == 0, "states", each)
+        _check(num_angles in (1, len(each)), "cosines", cosines)
         each = _with_dense_heads(each)
         output = each.new_empty(each.shape)
         layout = *each.shape, *each.stride()[:3], num_angles
@@ -248,8 +239,7 @@ def gate(
 ) -> torch.Tensor:
     """`activation(gates) * up`, elementwise."""
     _check(takes(gates), "gates", gates)
-    _check(up.dtype == gates.dtype and up.is_cpu, "up", up)
-    _check(up.shape == gates.shape, "up", up)
+    _check_like("up", up, gates.shape, gates.dtype)
     gates, up = gates.contiguous(), up.contiguous()
     output = torch.empty_like(gates)
     _call("gate", gates.dtype, [gates, up, output], gates.numel(), activation == "silu")
@@ -266,9 +256,14 @@ def _check(holds: bool, name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name} of shape {shape}, {tensor.dtype}, {tensor.device} is not served")
 
 
+def _check_like(name: str, tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+    if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_cpu:
+        _check(False, name, tensor)
+
+
 def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
-    _check(indices.dtype == torch.int64 and indices.is_cpu, name, indices)
-    _check(indices.numel() == count and indices.is_contiguous(), name, indices)
+    _check_like(name, indices, (count,), torch.int64)
+    _check(indices.is_contiguous(), name, indices)
 
 
 def _call(

@@ -22,14 +22,13 @@ _VECTORS = 64
 """Values: two vectors of the widest kind, in bfloat16; torch's loops take as many at a time."""
 _PIECE = 511 * _VECTORS
 """Values that torch leaves to one thread: under 32,768."""
-_POSITIONS = 256
-"""Positions by which a table of a rotary embedding grows."""
 
 _ACTIVATIONS = {
     torch.nn.Softplus,
     *(kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()),
 } - {torch.nn.PReLU}
 _FUNCTIONS = {torch.sigmoid, torch.tanh, torch.exp, F.silu, F.gelu, F.softplus, F.sigmoid, F.tanh}
+_FUNCTIONS |= {torch.cos, torch.sin, torch.Tensor.cos, torch.Tensor.sin}
 _MATRIX_CLASSES = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
 
 
@@ -37,11 +36,11 @@ def alone_forward(module: torch.nn.Module) -> Forward | None:
     """A forward for activations, rotary embeddings, routers and experts on a CPU; else None."""
     if type(module) in _ACTIVATIONS:
         return functools.partial(in_whole_vectors, type(module).forward.__get__(module))
-    if "RotaryEmbedding" in type(module).__name__:
-        return _Rotary(module)
     weights = [weight for weight in module._parameters.values() if weight is not None]
-    if any(weight.dim() > 1 for weight in weights) and not isinstance(module, _MATRIX_CLASSES):
-        return _MatrixHolder(module)
+    has_matrix = any(weight.dim() > 1 for weight in weights)
+    is_rotary = "RotaryEmbedding" in type(module).__name__
+    if is_rotary or (has_matrix and not isinstance(module, _MATRIX_CLASSES)):
+        return _TokenByToken(module)
     return None
 
 
@@ -61,40 +60,8 @@ def in_whole_vectors(
     return torch.cat(pieces)[:count].view(values.shape)
 
 
-class _Rotary:
-    """Takes cosines and sines, by position, from a table that was computed in whole vectors."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._forward = type(module).forward.__get__(module)
-        self._tables: dict[Any, tuple[torch.Tensor, ...]] = {}
-
-    def __call__(self, x: torch.Tensor, position_ids: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(position_ids, torch.Tensor) or position_ids.dim() != 2:
-            return self._forward(x, position_ids, *args, **kwargs)
-        key = x.dtype, args, tuple(kwargs.items())
-        needed = int(position_ids.max()) + 1
-        if key not in self._tables or len(self._tables[key][0]) < needed:
-            self._tables[key] = self._table(x, needed, args, kwargs)
-        angles = tuple(table[position_ids] for table in self._tables[key])
-        return angles if len(angles) > 1 else angles[0]
-
-    def _table(self, x: torch.Tensor, needed: int, args: Any, kwargs: Any) -> Any:
-        # Some change their frequencies past a length that decoding never exceeds.
-        limit = max(needed, getattr(self._module, "max_seq_len_cached", 0) or needed)
-        length = min(limit, -(-needed // _POSITIONS) * _POSITIONS)
-        parts = []
-        for start in range(0, length, _VECTORS):
-            positions = torch.arange(start, start + _VECTORS).clamp(max=length - 1)[None]
-            angles = self._forward(x[:1, :1], positions, *args, **kwargs)
-            # Cosines and sines, or complex numbers of both.
-            parts.append(angles if isinstance(angles, tuple) else (angles,))
-        tables = zip(*parts, strict=True)
-        return tuple(torch.cat([part[0] for part in table])[:length] for table in tables)
-
-
-class _MatrixHolder(TorchFunctionMode):
-    """A module whose own products go through our kernel."""
+class _TokenByToken(TorchFunctionMode):
+    """A module whose products go through our kernel, and functions in whole vectors."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()

@@ -37,16 +37,13 @@ def norm_forward(module: Any) -> Forward | None:
         return None
     inputs = _random(3, len(weight), dtype=weight.dtype) * torch.tensor([[1], [1e-3], [30]])
     inputs = inputs.to(weight.dtype)
-    try:
-        wanted = type(module).forward(module, inputs)
-    except Exception:  # it is something else
-        return None
+    wanted = _tried(type(module).forward, module, inputs)
     for offset, rounds_first in itertools.product((0.0, 1.0), (True, False)):
         scales = (weight.float() + offset).contiguous()
         forward = functools.partial(
             kernels.rms_norm, weight=scales, epsilon=epsilon, rounds_first=rounds_first
         )
-        if _close(forward(inputs), wanted, _ROUNDING):
+        if _close(forward(inputs), wanted):
             return forward
     return None
 
@@ -74,25 +71,19 @@ def gated_forward(module: Any, layers: Mapping[torch.nn.Module, PackedLayer]) ->
         return output
 
     inputs = _random(5, weight.shape[1], dtype=weight.dtype) * 4
-    try:
-        wanted = type(module).forward(module, inputs)
-    except Exception:
-        return None
     gates, ups = group.outputs(inputs)
     ours = down(kernels.gate(gates, ups, kind))
-    return forward if _close(ours, wanted, _ROUNDING_OF_SUMS, wanted.std()) else None
+    error = _ROUNDING_OF_SUMS[ours.dtype] * float(ours.std())
+    return forward if _close(ours, _tried(type(module).forward, module, inputs), error) else None
 
 
 def _activation(function: Any, dtype: torch.dtype) -> Literal["silu", "gelu_tanh"] | None:
     inputs = torch.linspace(-30, 30, 1024, dtype=dtype)
-    try:
-        wanted = function(inputs)
-    except Exception:
-        return None
+    wanted = _tried(function, inputs)
     kinds: tuple[Literal["silu", "gelu_tanh"], ...] = ("silu", "gelu_tanh")
     for kind in kinds:
         ours = kernels.gate(inputs, torch.ones_like(inputs), kind)
-        if _close(ours, wanted, _ROUNDING, torch.tensor(1.0)):
+        if _close(ours, wanted, _ROUNDING[dtype]):
             return kind
     return None
 
@@ -137,29 +128,28 @@ def _with_our_rotation(forward: FunctionType, rotate: Callable[..., Any]) -> Fun
 def _rotates_halves(rotate: Callable[..., Any], dtype: torch.dtype) -> bool:
     query, key = _random(2, 3, 5, 16, dtype=dtype), _random(2, 1, 5, 16, dtype=dtype)
     cosines, sines = _random(2, 5, 16, dtype=dtype), _random(2, 5, 16, dtype=dtype)[[1, 0]]
-    try:
-        wanted = rotate(query, key, cosines, sines)
-    except Exception:
-        return False
+    wanted = _tried(rotate, query, key, cosines, sines)
     ours = kernels.rotate((query, key), cosines, sines)
-    return len(wanted) == 2 and all(map(torch.equal, ours, wanted))
+    return isinstance(wanted, tuple) and len(wanted) == 2 and all(map(torch.equal, ours, wanted))
 
 
 def _random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
-def _close(
-    ours: torch.Tensor,
-    wanted: Any,
-    rounding: Mapping[torch.dtype, float],
-    scale: torch.Tensor | None = None,
-) -> bool:
-    """Whether they are equal within rounding, of each value or of values as large as `scale`."""
+def _tried(function: Callable[..., Any], *args: Any) -> Any:
+    """What it gives; None if it is something else, and fails."""
+    try:
+        return function(*args)
+    except Exception:
+        return None
+
+
+def _close(ours: torch.Tensor, wanted: Any, error: float | None = None) -> bool:
+    """Whether they are equal within an error of all values, or by default within rounding."""
     if not isinstance(wanted, torch.Tensor):
         return False
     if (ours.shape, ours.dtype) != (wanted.shape, wanted.dtype):
         return False
-    most = wanted.abs().float() if scale is None else scale.float()
-    difference = (ours.float() - wanted.float()).abs()
-    return bool((difference <= rounding[ours.dtype] * most + 1e-30).all())
+    rtol, atol = (_ROUNDING[ours.dtype], 1e-30) if error is None else (0.0, error)
+    return torch.allclose(ours.float(), wanted.float(), rtol, atol)

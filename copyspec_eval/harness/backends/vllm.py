@@ -9,6 +9,7 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 
+from copyspec_eval import provenance
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import backends
 from copyspec_eval.serving.proposer import Drafted
@@ -72,6 +73,7 @@ class VLLMBackend(backends.Backend):
             "device": settings.device_config.device_type,
             "dtype": str(settings.model_config.dtype).removeprefix("torch."),
             "quantization": quantization and {"quant_method": quantization},
+            "environment": provenance.kernel_environment() | modes(settings),
         }
 
     def length(self, prompt: str) -> int:
@@ -121,6 +123,17 @@ class VLLMBackend(backends.Backend):
             self._seconds = perf_counter() - started
         self._outputs = outputs
         return outputs
+
+
+def modes(config: Any) -> dict[str, str]:
+    """What else decides the speed of a `VllmConfig`, and is often decided by vLLM itself."""
+    compilation = config.compilation_config
+    names = (getattr(each, "name", each) for each in (compilation.mode, compilation.cudagraph_mode))
+    return {
+        "vllm.runner": "V2" if getattr(config, "use_v2_model_runner", False) else "V1",
+        "vllm.async_scheduling": str(bool(config.scheduler_config.async_scheduling)),
+        "vllm.compilation": ", graphs ".join(map(str, names)),
+    }
 
 
 @contextmanager
