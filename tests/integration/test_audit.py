@@ -1,6 +1,9 @@
 """`copyspec-eval audit` as a user runs it: two servers, failures, and what the files say."""
 
 import json
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -68,6 +71,37 @@ def test_a_fault_fails_and_comes_with_what_reproduces_it(tmp_path, capsys, monke
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for secret in (b"a-key-that-nobody-may-read", b"very-secret-key"):
         assert secret not in everything
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
+[COMMAND] = re.findall(r"<!-- with two servers -->\n```bash\n(.+?)```", PAGE, re.DOTALL)
+[IN_CI] = re.findall(r"^ +(copyspec-eval audit(?: .+\\\n)+ .+)", PAGE, re.MULTILINE)
+PROBLEM = {
+    **{"task_id": "HumanEval/0", "prompt": "def same(x):\n", "entry_point": "same", "atol": 0},
+    **{"canonical_solution": "    return x\n", "base_input": [[1]], "plus_input": [[2]]},
+}
+
+
+@pytest.mark.parametrize(("block", "tasks"), [(COMMAND, 2), (IN_CI, 1)], ids=["bash", "in CI"])
+def test_the_pages_commands(block, tasks, questions, tmp_path, monkeypatch, capsys):
+    """As printed, but for the ports: from two running servers to the page in one command."""
+    data = Path(shutil.copytree(questions, tmp_path / "data"))
+    (data / "humaneval").mkdir()
+    (data / "humaneval" / "HumanEvalPlus.jsonl").write_text(json.dumps(PROBLEM) + "\n")
+    monkeypatch.setenv("COPYSPEC_DATA_DIR", str(data))
+    monkeypatch.chdir(tmp_path)
+    with EngineServer(Engine()) as a, EngineServer(Engine()) as b:
+        for port, server in (("8000", a), ("8001", b)):
+            block = block.replace(f"http://127.0.0.1:{port}/v1", server.url)
+        program, *words = shlex.split(block.replace("\\\n", " ").replace("$MODEL", "M"))
+        assert program == "copyspec-eval"
+        assert main(words) == 0
+    found = result(tmp_path / "audit")
+    assert len({each["task"] for each in found["settings"]}) == tasks
+    assert {each["concurrency"] for each in found["settings"]} <= {1, 8, 32}
+    assert (tmp_path / "audit" / "audit.html").exists()
+    assert (tmp_path / "audit" / "junit.xml").exists()
+    assert len(capsys.readouterr().out.splitlines()) <= 10
 
 
 def dies(handler: Any, number: int) -> bool:

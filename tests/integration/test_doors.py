@@ -208,6 +208,31 @@ def test_entry_points_lead_to_models_and_tasks(installed, tmp_path):
         assert "copyspec_mt.yaml" in files
 
 
+LOADER = """
+import json
+from importlib.metadata import entry_points
+import lm_eval.models
+from lm_eval.api.registry import get_model, model_registry
+from copyspec_eval.harness import autoload
+names = json.loads('NAMES')
+for name in names:
+    del model_registry._objs[name]
+for plugin in entry_points(group="lm_eval.models"):
+    model_registry.register(plugin.name, target=plugin)
+autoload.register_model()
+kinds = [type(model_registry._objs[name]).__name__ for name in names]
+print(json.dumps([kinds, [get_model(name).__name__ for name in names]]))
+"""
+
+
+def test_the_hook_leaves_models_alone_that_lm_eval_has_found_itself(installed):
+    """As lm-eval's main branch loads them (its pull request 4013), before the hook's turn."""
+    printed, _ = installed.run("python", "-c", LOADER.replace("NAMES", json.dumps([*OURS])))
+    kinds, classes = json.loads(printed)
+    assert kinds == ["EntryPoint"] * 3, "and not the hook's"
+    assert classes == ["CopySpecLM", "TimedLM", "CopySpecVLLM"]
+
+
 def test_start_up_imports_nothing(installed):
     program = "import sys; print([m for m in sys.modules if 'copyspec' in m or 'lm_eval' in m])"
     assert installed.run("python", "-c", program)[0] == "['_copyspec_eval_autoload']\n"

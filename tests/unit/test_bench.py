@@ -3,14 +3,16 @@
 import copy
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import decoders, one_token_step, report, side_by_side
+from benchmarks import decoders, engine_pairs, one_token_step, report, side_by_side
 from benchmarks.side_by_side import ENGINE_ARMS, answer_all, figures, peak_memory, prepare
 from recorded_runs import MADE
 from tiny_models import tiny_model
 
+from copyspec_eval.audit.verdicts import KINDS
 from copyspec_eval.errors import CopySpecError
 from copyspec_eval.reports.earlier_runs import Trace
 
@@ -98,6 +100,29 @@ def test_the_file_says_where_and_what_and_each_cell_is_a_median() -> None:
 def test_commands_are_all_different() -> None:
     """Arms in turn, those that are enough once in the first pass alone."""
     commands = list(decoders.commands([1, 8], passes=2, with_vllm=True))
-    assert len(commands) == len({tuple(command) for command in commands}) + 10 + 3
+    assert len(commands) == len({tuple(command) for command in commands}) + 7 + 8
     without = decoders.commands([1, 8], passes=1, with_vllm=False)
     assert not any("vllm" in command[0] for command in without)
+
+
+def test_pairs_of_engines_are_a_row_each_and_a_sum() -> None:
+    counts = dict.fromkeys(KINDS, 0) | {"answers": 40}
+    rounding = counts | {"identical": 37, "near_tie": 3}
+    broken = counts | {"identical": 39, "corruption": 1}
+    results = {
+        "vllm-batch": {"counts": rounding, "noise": {"nats": 0.51}, "verdict": "rounding"},
+        "llama.cpp-itself": {"counts": broken, "noise": {"nats": None}, "verdict": "broken"},
+    }
+    page = " ".join(engine_pairs.render(results).split())
+    assert "| vllm-batch | 40 | 37 | 3 | | 0.51 | rounding |" in page
+    assert "| all | 80 | 76 | 3 | 1 | | |" in page
+    assert "* vllm-batch: vLLM, --max-num-seqs 1 against --max-num-seqs 8" in page
+    assert "* llama.cpp-itself: llama.cpp, no options against no options" in page
+
+
+@pytest.mark.parametrize("name", engine_pairs.PAIRS)
+def test_both_sides_of_a_pair_serve_the_same_model(name: str) -> None:
+    pair = engine_pairs.PAIRS[name]
+    a, b = (engine_pairs.server(Path("env/bin"), "MODEL", pair, side) for side in (pair.a, pair.b))
+    assert "MODEL" in a
+    assert a[: len(a) - len(pair.a)] == b[: len(b) - len(pair.b)]

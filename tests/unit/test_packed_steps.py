@@ -77,12 +77,12 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> Packed:
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_an_engine_tells_its_clock_what_is_in_every_step(batch_size: int) -> None:
     """The rows, and all their draft tokens together; and asks it for the threshold at each."""
-    told: list[tuple[int, int]] = []
+    noted: list[tuple[int, int]] = []
 
     class Clock(StepClock):
         def add(self, num_rows: int, num_drafted: int, seconds: float) -> None:
             assert seconds > 0
-            told.append((num_rows, num_drafted))
+            noted.append((num_rows, num_drafted))
 
         def threshold(self, num_rows: int) -> float:
             assert 1 <= num_rows <= batch_size
@@ -90,13 +90,13 @@ def test_an_engine_tells_its_clock_what_is_in_every_step(batch_size: int) -> Non
 
     model, prompts = tiny_model("qwen2"), [[5, 6, 7] * 20, [5, 6] * 20, [9] * 30][:batch_size]
     for cost, has_drafts in ((0.0, True), (1e6, False)):
-        told.clear()
+        noted.clear()
         how: Any = {"num_draft_tokens": 8, "step_clock": Clock(cost), "batch_size": batch_size}
         answers = engine(model, SUFFIX, **how).generate(asked(prompts, 30))
         drafted = sum(attempt.num_drafted for answer in answers for attempt in answer.attempts)
         steps = sum((answer.counts.num_forwards or 0) - 1 for answer in answers)
         assert bool(drafted) == has_drafts
         prefilled = sum(answer.attempts[0].num_drafted for answer in answers if answer.attempts)
-        assert sum(rows for rows, _ in told) == steps
-        assert drafted - prefilled <= sum(tokens for _, tokens in told) <= drafted
+        assert sum(rows for rows, _ in noted) == steps
+        assert drafted - prefilled <= sum(tokens for _, tokens in noted) <= drafted
         assert all(attempt.num_drafted <= 8 for each in answers for attempt in each.attempts)
