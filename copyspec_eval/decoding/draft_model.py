@@ -75,9 +75,10 @@ class DraftModel:
         """Read texts to their ends; logits `[texts, target's vocabulary]` of what follows each."""
         parts = []
         for row, text in zip(rows, texts, strict=True):
-            cached_ids = self._cached_ids[row]
-            differing = first_difference(cached_ids, text[: len(cached_ids)])
-            start = min(len(cached_ids) if differing is None else differing, len(text) - 1)
+            common = len(cached_ids := self._cached_ids[row])
+            if text[:common] != cached_ids:
+                common = first_difference(cached_ids, text) or 0
+            start = min(common, len(text) - 1)
             # A token that only the target knows is read as another: a draft may be wrong.
             ids = [min(token, self._vocabulary - 1) for token in text[start:]]
             while len(ids) > _CHUNK:

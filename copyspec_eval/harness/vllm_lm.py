@@ -39,9 +39,9 @@ class CopySpecVLLM(TimedLM):
         paired: a second engine without drafts answers every request too, with the first one's model
             runner and scheduling, which vLLM chooses by the method of drafting. The conversation
             continues from the baseline's answers.
-        stock: with `paired`, also an engine as vLLM sets it up without drafts, a further arm: what
-            is between it and the baseline is the price of the older runner. All engines share
-            `gpu_memory_utilization` in equal parts.
+        stock: with `paired`, an engine as vLLM sets it up without drafts is one more arm: its
+            speed-up is what the older runner costs. All engines share `gpu_memory_utilization`
+            equally.
         **kwargs: as for `vllm`.
     """
 

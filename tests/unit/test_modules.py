@@ -10,12 +10,19 @@ import torch
 from matrix.shapes import tiny_config
 from matrix.shapes import tiny_model as tiny_architecture
 from tiny_models import tiny_model
+from transformers import LlamaConfig
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.modules import elementwise, engine_kernels
+from copyspec_eval.decoding.modules import alone, elementwise, engine_kernels
+from copyspec_eval.decoding.modules.alone import alone_forward
 from copyspec_eval.decoding.modules.linear import linear_layers
 
 pytestmark = pytest.mark.usefixtures("our_kernels")
@@ -103,6 +110,17 @@ def test_a_model_is_after_it_what_it_was_before(model_type: str) -> None:
         assert type(layer.self_attn).forward is code
     assert not [name for name, module in model.named_modules() if "forward" in vars(module)]
     assert implementations(model.config) == before
+
+
+def test_cosines_and_sines_are_computed_in_whole_vectors() -> None:
+    """Those of a rotary embedding whose values fill no vector; they are the module's own."""
+    module = LlamaRotaryEmbedding(LlamaConfig(head_dim=6))
+    forward, given = alone_forward(module), (torch.zeros(1, 1, 6), torch.arange(37)[None])
+    assert forward is not None
+    with mock.patch.object(alone, "in_whole_vectors", wraps=alone.in_whole_vectors) as computed:
+        angles = forward(*given)
+    assert sorted(call.args[0].__name__ for call in computed.call_args_list) == ["cos", "sin"]
+    assert all(map(torch.equal, angles, module(*given)))
 
 
 def test_attention_that_rotates_otherwise_stays() -> None:
