@@ -57,6 +57,13 @@ def audit(a: str, b: str, limit: int, tokens: int, folder: Path) -> list[str]:
     return [*command, "--gen-kwargs", f"max_gen_toks={tokens}", "--out", str(folder)]
 
 
+def brief(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of an audit, without texts and servers' settings."""
+    version = findings["a"].get("version", {})
+    names = ("verdict", "counts", "noise", "requests")
+    return {name: findings[name] for name in names} | {"version": version}
+
+
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """A row per pair: its answers by verdict, and A's noise; and a row for all of them."""
     rows: list[list[object]] = []
@@ -70,11 +77,17 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     return terminal(*without_empty_columns(headings, rows))
 
 
-def render(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The table, under what was asked, and both sides' options and versions."""
-    lines = [f"# Engines that are not broken\n\n{table(results)}"]
-    for name in results:
-        pair = PAIRS[name]
+def render(result: Mapping[str, Any]) -> str:
+    """The table, under what was asked and where, and both sides' options."""
+    hardware = result["manifest"]["hardware"]
+    lines = [
+        "# Engines that are not broken\n\n"
+        f"{result['model']}, conversations of MT-Redundant with two turns; "
+        f"{hardware['processor']}, {hardware['processors']} processors\n\n"
+        f"{table(result['pairs'])}"
+    ]
+    for name, each in result["pairs"].items():
+        pair, version = PAIRS[name], each["version"].get("version", "")
         sides = (" ".join(side) or "no options" for side in (pair.a, pair.b))
-        lines.append(f"* {name}: {pair.engine}, {' against '.join(sides)}")
+        lines.append(f"* {name}: {pair.engine} {version}, {' against '.join(sides)}")
     return "\n".join(lines) + "\n"

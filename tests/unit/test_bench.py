@@ -113,11 +113,19 @@ def test_pairs_of_engines_are_a_row_each_and_a_sum() -> None:
         "vllm-batch": {"counts": rounding, "noise": {"nats": 0.51}, "verdict": "rounding"},
         "llama.cpp-itself": {"counts": broken, "noise": {"nats": None}, "verdict": "broken"},
     }
-    page = " ".join(engine_pairs.render(results).split())
+    facts = {"a": {"version": {"version": "9.9"}}, "requests": {"answer": 80}, "cases": ["private"]}
+    pairs = {name: engine_pairs.brief(each | facts) for name, each in results.items()}
+    result = {
+        "model": "M",
+        "manifest": {"hardware": {"processor": "P", "processors": 2}},
+        "pairs": pairs,
+    }
+    assert "private" not in json.dumps(result)
+    page = " ".join(engine_pairs.render(result).split())
     assert "| vllm-batch | 40 | 37 | 3 | | 0.51 | rounding |" in page
     assert "| all | 80 | 76 | 3 | 1 | | |" in page
-    assert "* vllm-batch: vLLM, --max-num-seqs 1 against --max-num-seqs 8" in page
-    assert "* llama.cpp-itself: llama.cpp, no options against no options" in page
+    assert "* vllm-batch: vLLM 9.9, --max-num-seqs 1 against --max-num-seqs 8" in page
+    assert "* llama.cpp-itself: llama.cpp 9.9, no options against no options" in page
 
 
 @pytest.mark.parametrize("name", engine_pairs.PAIRS)
