@@ -87,7 +87,8 @@ def render(result: Mapping[str, Any]) -> str:
         f"{table(result['pairs'])}"
     ]
     for name, each in result["pairs"].items():
-        pair, version = PAIRS[name], each["version"].get("version", "")
+        pair = PAIRS[name]
+        engine = f"{pair.engine} {each['version'].get('version', '')}".strip()
         sides = (" ".join(side) or "no options" for side in (pair.a, pair.b))
-        lines.append(f"* {name}: {pair.engine} {version}, {' against '.join(sides)}")
+        lines.append(f"* {name}: {engine}, {' against '.join(sides)}")
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks import decoders, one_token_step, report
+from benchmarks import decoders, engine_pairs, one_token_step, report
 from printed_table import printed_table
 from recorded_runs import board
 
@@ -58,6 +58,19 @@ def test_decoders_are_those_of_their_figures_and_the_page(processor):
     )
     assert (folder / "DECODERS.md").read_text() == decoders.render(compared, rows)
     assert decoders.table(rows) in SPEED.read_text()
+
+
+def test_audits_of_sound_engines_are_those_of_the_page():
+    folder = RESULTS / "audit"
+    result = json.loads((folder / "pairs.json").read_text())
+    assert (folder / "PAIRS.md").read_text() == engine_pairs.render(result)
+    counts = [pair["counts"] for pair in result["pairs"].values()]
+    answers, identical, near = (
+        sum(each[name] for each in counts) for name in ("answers", "identical", "near_tie")
+    )
+    assert answers == identical + near >= 200, "no fault"
+    text = f"Of {answers} answers, {identical} are identical and {near} near-ties"
+    assert text in (REPOSITORY / "docs" / "audit.md").read_text(encoding="utf-8")
 
 
 def test_the_bench_is_that_of_its_figures_and_the_page():
