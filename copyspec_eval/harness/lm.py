@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
-from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 
@@ -43,7 +42,6 @@ _USUAL_DRAFT = 15  # tokens; few drafts are longer
 _NOT_OURS = ("self", "pretrained", "kwargs")  # of the constructor; lm-eval's are recorded by it
 
 
-@register_model("copyspec")
 class CopySpecLM(HFLM):
     """`hf` with CopySpec decoding; all but `generate_until` is lm-eval's.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
-from lm_eval.api.registry import model_registry, register_model
+from lm_eval.api.registry import model_registry
 from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import chunks
@@ -32,7 +32,6 @@ _BATCHES_AT_ONCE, _ROWS_AT_ONCE = 32, 1024
 _BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
-@register_model("copyspec-timed")
 class TimedLM(Backend):
     """A stock model of lm-eval that answers as usual, with a `TurnRecord` on each answer.
 

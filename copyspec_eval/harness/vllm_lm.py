@@ -7,7 +7,6 @@ from typing import Any
 from unittest import mock
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.registry import register_model
 
 from copyspec_eval.drafters.registry import draft_text
 from copyspec_eval.errors import OptionError, unknown_option
@@ -28,7 +27,6 @@ _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _OURS = ("speculative_config", "worker_extension_cls", "per_request_spec_decode_metrics")
 
 
-@register_model("copyspec-vllm")
 class CopySpecVLLM(TimedLM):
     """`vllm` with our drafters, through its speculative method `custom_class`.
 

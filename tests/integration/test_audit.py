@@ -96,9 +96,9 @@ def test_the_pages_commands(block, tasks, questions, tmp_path, monkeypatch, caps
         program, *words = shlex.split(block.replace("\\\n", " ").replace("$MODEL", "M"))
         assert program == "copyspec-eval"
         assert main(words) == 0
-    found = result(tmp_path / "audit")
-    assert len({each["task"] for each in found["settings"]}) == tasks
-    assert {each["concurrency"] for each in found["settings"]} <= {1, 8, 32}
+    written = result(tmp_path / "audit")
+    assert len({each["task"] for each in written["settings"]}) == tasks
+    assert {each["concurrency"] for each in written["settings"]} <= {1, 8, 32}
     assert (tmp_path / "audit" / "audit.html").exists()
     assert (tmp_path / "audit" / "junit.xml").exists()
     assert len(capsys.readouterr().out.splitlines()) <= 10
