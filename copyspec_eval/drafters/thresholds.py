@@ -1,15 +1,19 @@
 """The acceptance threshold: from which probability a draft token saves more time than it costs."""
 
 import functools
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import numpy
 
 _TOKENS_PER_STEP = 1.5
 """Tokens per one-token step's time that drafting gives on average: what a longer step forgoes."""
 _LEAST = 0.0006  # where tokens cost nothing, drafting them still does
-_COST = 0.02  # of a draft token until there were enough steps
-_FEWEST = 16
-_DECAY = 0.995  # by which a step's weight falls at the next one: some 200 steps count
+_COST = 0.02  # of a draft token while too few steps tell
+_STEPS, _INTERVAL = 256, 16  # how many steps tell, and after how many they are asked again
+_LEAST_SPREAD = 64.0  # of the steps' draft tokens: the sum of their squared deviations
+_FITS = 3  # each without the steps that are far from the one before
 
 
 def acceptance_threshold(cost: float) -> float:
@@ -25,7 +29,7 @@ def acceptance_threshold(cost: float) -> float:
     return max(_LEAST, min(1.0, _TOKENS_PER_STEP * cost))
 
 
-@functools.lru_cache
+@functools.lru_cache(maxsize=1024)
 def marginal_values(threshold: float, longest: int) -> tuple[float, ...]:
     """What an accepted token saves, at index `int(100 * p)` of its probability p, at most 1.
 
@@ -38,22 +42,19 @@ def marginal_values(threshold: float, longest: int) -> tuple[float, ...]:
     >>> [round(by_hundredths[percent], 2) for percent in (0, 30, 60, 90, 97)]
     [1.0, 1.0, 0.65, 0.2, 0.09]
     """
-    values: list[float] = []
-    for percent in range(101):
-        likely, tokens, least = 1.0, 0.0, 1.0 / _TOKENS_PER_STEP
-        for length in range(longest + 1):
-            tokens += likely
-            likely *= percent / 100
-            least = min(least, (1.0 + length * threshold / _TOKENS_PER_STEP) / tokens)
-        values.append(least * _TOKENS_PER_STEP)
-    return tuple(values)
+    costs = 1.0 + numpy.arange(longest + 1) * threshold / _TOKENS_PER_STEP
+    likely = numpy.repeat(numpy.arange(101)[:, None] / 100, longest + 1, axis=1)
+    likely[:, 0] = 1.0
+    tokens = likely.cumprod(axis=1).cumsum(axis=1)
+    least = numpy.minimum((costs / tokens).min(axis=1), 1.0 / _TOKENS_PER_STEP)
+    return tuple((least * _TOKENS_PER_STEP).tolist())
 
 
 class StepClock:
     """Learns while decoding what a draft token costs, unless it is given a `cost`.
 
-    By least squares it fits the seconds of an engine's steps: so many for any step, more for each
-    row, and more for each draft token.
+    By least squares it fits the seconds of an engine's last steps: so many for any step, more for
+    each row, and more for each draft token. A step that something else held up does not count.
 
     >>> StepClock(cost=0.02).threshold(num_rows=1)
     0.03
@@ -66,32 +67,48 @@ class StepClock:
 
     def __init__(self, cost: float | None = None) -> None:
         self._given_cost = cost
-        # Of 1, rows and draft tokens: sums of their products with each other and with seconds.
-        self._products = numpy.zeros((3, 4))
+        self._steps: deque[tuple[float, ...]] = deque(maxlen=_STEPS)
+        self._num_added = 0
+        self._fit: Sequence[float] | None = None  # seconds of a step, of a row, of a draft token
 
     def add(self, num_rows: int, num_drafted: int, seconds: float) -> None:
         """Count a step of so many rows, and draft tokens of all rows together."""
-        self._products *= _DECAY
-        step = numpy.array((1.0, num_rows, num_drafted, seconds))
-        self._products += step[:3, None] * step
+        self._steps.append((1.0, num_rows, num_drafted, seconds))
+        self._num_added += 1
+        if self._given_cost is None and self._num_added % _INTERVAL == 0:
+            self._fit = _fit_undisturbed(numpy.array(self._steps))
 
     def threshold(self, num_rows: int) -> float:
         """As `acceptance_threshold`, for a draft in a step of `num_rows` rows.
 
         A draft token lengthens the step for all rows and helps one, so it counts for each of them.
         """
-        # Of two digits, so that `marginal_values` are not computed anew after every step.
+        # Of two digits, so that `marginal_values` are seldom computed anew.
         return float(f"{acceptance_threshold(num_rows * self._cost(num_rows)):.1e}")
 
     def _cost(self, num_rows: int) -> float:
         """Of a draft token, as a share of a step without any."""
         if self._given_cost is not None:
             return self._given_cost
-        products, weight = self._products[:, :3], float(self._products[0, 0])
-        spread = weight * products[2, 2] - products[0, 2] ** 2
-        if weight < _FEWEST * _DECAY**_FEWEST or spread <= 1e-9 * weight * products[2, 2]:
+        if self._fit is None:
             return _COST
-        start, row, token = numpy.linalg.lstsq(products, self._products[:, 3], rcond=1e-10)[0]
-        plain = max(1e-9, start + num_rows * row)
+        step, row, token = self._fit
+        plain = max(1e-9, step + num_rows * row)
         # Noise can make it dearer than the row that it is in.
         return float(min(max(0.0, token / plain), 1 / num_rows))
+
+
+def _fit_undisturbed(steps: "numpy.ndarray[Any, Any]") -> Sequence[float] | None:
+    """The least squares of those steps that are near to it; None if too little was drafted.
+
+    `steps` are rows of 1, rows, draft tokens and seconds. Where a high cost stopped drafting, no
+    step would ever show that it fell: None leads back to the usual cost.
+    """
+    fit = None
+    for _ in range(_FITS):
+        if steps[:, 2].var() * len(steps) < _LEAST_SPREAD:
+            return None
+        fit = numpy.linalg.lstsq(steps[:, :3], steps[:, 3], rcond=1e-10)[0]
+        errors = abs(steps[:, :3] @ fit - steps[:, 3])
+        steps = steps[errors <= 3 * numpy.median(errors)]
+    return fit

@@ -216,6 +216,25 @@ def test_a_step_clock_learns_what_a_draft_token_costs(cost, num_rows):
     assert clock.threshold(num_rows) == pytest.approx(min(1, wanted), rel=0.1, abs=0.004)
 
 
+def test_a_step_that_was_held_up_says_nothing_of_drafts():
+    """A pause of 400 steps' time, in one with drafts, as the garbage collector makes them."""
+    clock, source = StepClock(), random.Random(0)
+    for number in range(400):
+        drafted = source.choice((0, 0, 4, 20))
+        clock.add(1, drafted, 1 + 0.02 * drafted + (400 if number == 200 else 0))
+        assert clock.threshold(1) == 0.03
+
+
+def test_a_cost_that_stopped_drafting_is_not_believed_for_ever():
+    clock = StepClock()
+    for number in range(64):
+        clock.add(1, number % 8, 1 + 0.9 * (number % 8))
+    assert clock.threshold(1) == 1.0
+    for _ in range(300):
+        clock.add(1, 0, 1.0)
+    assert clock.threshold(1) == 0.03
+
+
 answers = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=30)
 
 

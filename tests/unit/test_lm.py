@@ -1,5 +1,6 @@
 """The harness model against stock `hf`: same answers, log-likelihoods, and clear refusals."""
 
+import gc
 import inspect
 import json
 import os
@@ -250,6 +251,21 @@ def test_a_draft_model_of_another_vocabulary_is_refused(byte_model, tmp_path):
         make(CopySpecLM, byte_model, f"draft_model={other}")
     with pytest.raises(ModelError, match=r"draft_model='.*nowhere' cannot be loaded"):
         make(CopySpecLM, byte_model, f"draft_model={tmp_path / 'nowhere'}")
+
+
+def test_no_answer_waits_until_all_that_was_loaded_is_looked_through(byte_model, monkeypatch):
+    """Python's collector leaves it alone while answering; and only then, so that models go."""
+    ours = make(CopySpecLM, byte_model)
+    record, frozen = ours._record, list[int]()
+
+    def watched(*args: Any) -> Any:
+        frozen.append(gc.get_freeze_count())
+        return record(*args)
+
+    monkeypatch.setattr(ours, "_record", watched)
+    answers_of(ours, contexts=["abcdefghij"])
+    assert frozen[0] > 100_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_warm_up_is_not_copied_from(byte_model):
