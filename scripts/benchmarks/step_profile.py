@@ -1,106 +1,126 @@
-"""Where the time of a decoding step goes: the model's forward, and everything else."""
+"""Where the time of a decoding step goes: our kernels, the rest of the forward, all else."""
 
-import itertools
-import random
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
 from time import perf_counter
 from typing import Any
 
 import torch
 from transformers import LogitsProcessorList
 
-from benchmarks.models import QWEN_05B, random_model
+from copyspec_eval.decoding import kernels, row_runner
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
-from copyspec_eval.drafters.copyspec import CopySpecDrafter
-from copyspec_eval.drafters.registry import DRAFTERS, DrafterFactory, drafter_factory
-from copyspec_eval.types import (
-    PAPER_DRAFT_TOKENS,
-    PAPER_GAMMA,
-    Draft,
-    DraftOptions,
-    ExactMode,
-    Generation,
-)
+from copyspec_eval.drafters.base import Drafter, NoDrafter
+from copyspec_eval.reports.tables import markdown
+from copyspec_eval.types import Draft, ExactMode
 
-_PROMPT_TOKENS = 600
-_WIDEST_STEP = 64
-"""A prefill's chunks are wider than that."""
+_PROMPT_TOKENS = 300
+_WIDTH = 16
+"""Tokens of a step with drafts, all rejected, of each row."""
+_COLUMNS = ("linear layers", "attention", "other kernels", "rest of the forward", "all else")
+_PARTS = {"linear": "linear layers", "attend": "attention"}
+
+Row = dict[str, Any]
+"""`tokens` of each row, `batch_size`, `ms` of a step, and the share of each of `_COLUMNS` in it."""
 
 
-class _ForwardClock:
-    """Sums the seconds spent inside the step forwards of a model."""
-
-    def __init__(self, model: Any) -> None:
-        self.seconds = 0.0
-        self._forward = model.forward
-        model.forward = self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        started = perf_counter()
-        output = self._forward(*args, **kwargs)
-        if kwargs["input_ids"].shape[1] <= _WIDEST_STEP:
-            self.seconds += perf_counter() - started
-        return output
-
-
-class _AlwaysDrafts(CopySpecDrafter):
-    """Drafts at every step: random weights repeat nothing that `copyspec` could copy."""
-
-    def __init__(self) -> None:
-        super().__init__(PAPER_GAMMA, PAPER_DRAFT_TOKENS)
+class _AlwaysDrafts(Drafter):
+    """Drafts the same token at every step: what becomes of it does not matter for the time."""
 
     def propose(self, budget: int, longest: int, threshold: float) -> Draft:
-        super().propose(budget, longest, threshold)
-        return Draft(tuple(range(min(PAPER_DRAFT_TOKENS, budget))))
+        return Draft((1,) * min(_WIDTH - 1, budget))
 
 
-def profile_steps(num_tokens: int) -> Iterator[dict[str, Any]]:
-    """Rows of figures per drafter, mode and batch size, of answers of `num_tokens` tokens.
-
-    A model of the shape of Qwen2.5-0.5B with random weights in bfloat16 answers prompts that repeat
-    themselves. `rest_share` is the part of the decode time that is not the model's forward:
-    drafting, inputs and masks, argmax, verifying, bookkeeping.
-    """
-    model = random_model(QWEN_05B, torch.bfloat16)
-    clock = _ForwardClock(model)
-    source = random.Random(0)
-    half = [source.randrange(1000) for _ in range(_PROMPT_TOKENS // 2)]
-    makers: dict[str, DrafterFactory] = {
-        name: drafter_factory(DraftOptions(name)) for name in DRAFTERS
-    }
-    makers["always drafts"] = _AlwaysDrafts
-    for drafter, exact, batch_size in itertools.product(makers, (True, False), (1, 4)):
-        engine = Engine(
-            model,
-            makers[drafter],
-            num_draft_tokens=PAPER_DRAFT_TOKENS,
-            exact=ExactMode(16) if exact else None,
-            batch_size=batch_size,
-        )
-        sequences = [
-            Sequence(
-                half + half,
-                StopRule(num_tokens),
-                TokenChooser(LogitsProcessorList(), do_sample=False),
+def profile(model: Any, batch_sizes: list[int], num_tokens: int) -> Iterator[Row]:
+    """One row per batch size and width: answers of `num_tokens` tokens to prompts of 300."""
+    source = Random(0)
+    prompts = [
+        [source.randrange(1000) for _ in range(_PROMPT_TOKENS)] for _ in range(max(batch_sizes))
+    ]
+    for batch_size in batch_sizes:
+        for tokens, drafter in ((1, NoDrafter), (_WIDTH, _AlwaysDrafts)):
+            engine = Engine(
+                model,
+                drafter,
+                num_draft_tokens=_WIDTH - 1,
+                exact=ExactMode(),
+                batch_size=batch_size,
             )
-            for _ in range(batch_size)
-        ]
-        clock.seconds = 0.0
-        answers = engine.generate(sequences)
-        seconds = sum(sequence.decode_seconds for sequence in sequences)
-        steps = max(sequence.num_forwards for sequence in sequences) - 1
-        yield {
-            "drafter": drafter,
-            "exact": exact,
-            "batch_size": batch_size,
-            "drafted_per_step": round(_num_drafted(answers) / steps / batch_size, 2),
-            "seconds_per_step": round(seconds / steps, 4),
-            "rest_share": round(1 - clock.seconds / seconds, 4),
-        }
+            with _timed() as seconds:
+                sequences = [
+                    Sequence(
+                        prompt,
+                        StopRule(num_tokens),
+                        TokenChooser(LogitsProcessorList(), do_sample=False),
+                    )
+                    for prompt in prompts[:batch_size]
+                ]
+                engine.generate(sequences)
+            steps = sequences[0].num_forwards - 1
+            whole = sum(sequence.decode_seconds for sequence in sequences)
+            kernel_seconds = sum(seconds[name] for name in _COLUMNS[:3])
+            seconds["rest of the forward"] = seconds.pop("forward") - kernel_seconds
+            seconds["all else"] = whole - sum(seconds.values())
+            yield {
+                "tokens": tokens,
+                "batch_size": batch_size,
+                "ms": 1e3 * whole / steps,
+                **{name: seconds[name] / whole for name in _COLUMNS},
+            }
 
 
-def _num_drafted(answers: list[Generation]) -> int:
-    return sum(attempt.num_drafted for answer in answers for attempt in answer.attempts)
+@contextmanager
+def _timed() -> Iterator[defaultdict[str, float]]:
+    """Seconds inside our kernels and inside whole forwards, of steps alone."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    runner: Any = row_runner
+    function, forward = kernels._function, runner.forward
+    is_step = False
+
+    def timed(name: str, call: Callable[..., Any], *args: Any) -> Any:
+        started = perf_counter()
+        result = call(*args)
+        seconds[name] += (perf_counter() - started) * is_step
+        return result
+
+    def kernel(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:
+        part, call = _PARTS.get(name, "other kernels"), function(name, dtype)
+        return lambda arguments: timed(part, call, arguments)
+
+    def watched(model: Any, cache: Any, parts: Any, *args: Any) -> Any:
+        nonlocal is_step
+        is_step = all(len(part.token_ids) <= _WIDTH for part in parts)
+        return timed("forward", forward, model, cache, parts, *args)
+
+    kernels._function, runner.forward = kernel, watched  # type: ignore[assignment]
+    try:
+        yield seconds
+    finally:
+        kernels._function, runner.forward = function, forward
+
+
+def table(rows: list[Row]) -> str:
+    header = ["tokens of a row", "batch", "ms of a step", *_COLUMNS]
+    cells = [
+        [row["tokens"], row["batch_size"], f"{row['ms']:.1f}"]
+        + [f"{row[name]:.0%}" for name in _COLUMNS]
+        for row in rows
+    ]
+    return markdown(header, cells)
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """The table, under what was measured and where."""
+    run = result["manifest"]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    return (
+        f"# Where a step's time goes\n\n{result['model']} in bfloat16, after some "
+        f"{_PROMPT_TOKENS} tokens. {run['hardware']['processor']}, {run['threads']} threads; "
+        f"{versions}; {run['started_at'][:10]}\n\n```\nscripts/{run['command']}\n```\n\n"
+        f"{table(result['rows'])}"
+    )
