@@ -34,7 +34,8 @@ class Step:
     Attributes:
         visible: bool `[1, 1, tokens, extent]`, True for the keys of a token's context and its own.
         positions, key_positions: `[1, tokens]` and `[1, tokens, extent]`, int64, in the context.
-        rows, parts: each token's cache row, `[tokens]`, int64; and each row with its tokens.
+        rows, slots: each token's place in the cache, `[tokens]`, int64 each.
+        parts: each row with its tokens.
         masked_blocks: torch's masks, made once for all layers: of a mask, for so many heads of
             queries and keys.
     """
@@ -43,6 +44,7 @@ class Step:
     positions: torch.Tensor
     key_positions: torch.Tensor
     rows: torch.Tensor
+    slots: torch.Tensor
     parts: Sequence[tuple[int, slice]]
     masked_blocks: list[tuple[torch.Tensor, tuple[int, int], list[MaskedBlock]]] = field(
         default_factory=list

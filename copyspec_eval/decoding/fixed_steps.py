@@ -155,7 +155,8 @@ class _Step(torch.nn.Module):
         keys = torch.arange(extent, device=self.slots.device)
         visible = keys <= self.slots[:, None]
         places = keys.expand(len(self.slots), extent)
-        step = Step(visible[None, None], self.slots[None], places[None], self.rows, self._parts)
+        where = self.rows, self.slots, self._parts
+        step = Step(visible[None, None], self.slots[None], places[None], *where)
         return run(model, self.cache, self.token_ids, step)
 
 

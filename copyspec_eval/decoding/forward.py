@@ -47,6 +47,14 @@ def forward(
     order; each attends to its ancestors alone, at its position on its branch.
     """
     extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
+    tokens, step = place(model, cache, parts, extent)
+    return run(model, cache, tokens, step, logits_to_keep)
+
+
+def place(
+    model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], extent: int
+) -> tuple[torch.Tensor, attention.Step]:
+    """The tokens of `parts`, `[tokens]`, for which the cache gets a place, and their step."""
     ids = [token for part in parts for token in part.token_ids]
     slots = [part.start + index for part in parts for index in range(len(part.token_ids))]
     rows = [part.row for part in parts for _ in part.token_ids]
@@ -54,7 +62,7 @@ def forward(
     tokens, all_slots, all_rows = torch.tensor([ids, slots, rows]).to(input_device(model)).unbind()
     step = _step(parts, all_rows, all_slots, extent)
     cache.place(all_rows, all_slots, extent)
-    return run(model, cache, tokens, step, logits_to_keep)
+    return tokens, step
 
 
 def run(
@@ -111,7 +119,9 @@ def _step(
                 positions[tokens] = part.start + ancestors.sum(-1) - 1
                 key_positions[tokens, inside] = positions[tokens]
     by_row = [(part.row, tokens) for part, tokens in zip(parts, places, strict=True)]
-    return attention.Step(visible[None, None], positions[None], key_positions[None], rows, by_row)
+    return attention.Step(
+        visible[None, None], positions[None], key_positions[None], rows, slots, by_row
+    )
 
 
 def _ancestors(parents: Sequence[int]) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """An engine's forwards with its own attention and cache: batches, exact mode, trees, prefixes."""
 
 from collections import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 
 from transformers import PreTrainedModel
@@ -13,6 +13,7 @@ from copyspec_eval.decoding.fixed_steps import fixed_steps
 from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.recorded_steps import RecordedSteps, recorded_steps
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Draft, ExactMode, Verdict
 
@@ -45,6 +46,7 @@ class RowRunner:
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
         self._cache = RowCache(0, 0)
+        self._recorded: RecordedSteps | None = None
         fixed_width = exact.width if exact else None
         self._fixed = fixed_steps(model, batch_size, exact) if exact and fixed_width else None
         self.widest = fixed_width or 1 + num_draft_tokens
@@ -65,19 +67,29 @@ class RowRunner:
         for sequence, extent in zip(sequences, extents, strict=False):
             sequence.extent = max(extents) if is_shared else extent
         extents = [sequence.extent for sequence in sequences]
-        if not self._fixed:
-            self._cache = RowCache(self._batch_size, max(extents))
         try:
             with engine_kernels(self._model, exact=self._exact is not None) as weights:
                 if self._fixed:
                     self._fixed.begin(self._model, extents)
+                else:
+                    self._prepare(weights, max(extents))
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
                     block_length = PREFILL_CHUNK if self._fixed else _REUSED_BLOCK
                     self._prefix_cache.begin(computed_by, block_length)
                 yield
         finally:
-            self._cache = RowCache(0, 0)
+            if self._recorded is None:
+                self._cache = RowCache(0, 0)
+
+    def _prepare(self, weights: Hashable, extent: int) -> None:
+        """Clear the cache and go on with the steps recorded in it, or make another one."""
+        recorded = self._recorded
+        if recorded is None or recorded.weights != weights or extent > self._cache.capacity:
+            self._cache = RowCache(self._batch_size, extent)
+            self._recorded = recorded_steps(self._model, weights, self._cache)
+        else:
+            self._cache.clear()
 
     def load(self, sequence: Sequence) -> None:
         if self._fixed:
@@ -141,7 +153,8 @@ class RowRunner:
         if self._fixed:
             extent = max(sequence.extent for sequence in rows if sequence)
             return StepLogits(self._fixed.read(self._model, parts, extent), places)
-        return StepLogits(forward(self._model, self._cache, parts), places)
+        read = self._recorded or forward
+        return StepLogits(read(self._model, self._cache, parts), places)
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
         """Move an accepted branch of a tree to where a chain's tokens are, from `start` on."""

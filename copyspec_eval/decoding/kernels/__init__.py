@@ -8,8 +8,10 @@ import ctypes
 import functools
 import subprocess
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from typing import Any, Literal
 
@@ -34,6 +36,8 @@ _STRUCTS = {
     "write_states": Struct("6Q10q"),
 }
 """The kernels' arguments, in words of 64 bits; see the sources."""
+_recording: list[list[Callable[[], Any]]] = []
+"""Where calls are noted at present, if anywhere."""
 
 
 @functools.cache
@@ -124,7 +128,7 @@ def linear(
     addresses = array("Q", [output.data_ptr() for output in outputs])
     lists = [each.buffer_info()[0] for each in (addresses, weights.num_outputs)]
     sizes = hidden.numel() // weights.num_inputs, weights.num_inputs, len(outputs)
-    _call("linear", hidden.dtype, [hidden, weights.words, bias], *lists, *sizes)
+    _call("linear", hidden.dtype, [hidden, weights.words, bias], *lists, *sizes, alive=addresses)
     return outputs
 
 
@@ -266,11 +270,32 @@ def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
     _check(indices.is_contiguous(), name, indices)
 
 
+@contextmanager
+def recorded_by(calls: list[Callable[[], Any]]) -> Iterator[None]:
+    """Append to `calls` what calls each kernel again, with the same tensors."""
+    _recording.append(calls)
+    try:
+        yield
+    finally:
+        _recording.pop()
+
+
 def _call(
-    name: str, dtype: torch.dtype | None, tensors: Sequence[torch.Tensor | None], *numbers: float
+    name: str,
+    dtype: torch.dtype | None,
+    tensors: Sequence[torch.Tensor | None],
+    *numbers: float,
+    alive: Any = None,
 ) -> bool:
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-    return bool(_function(name, dtype)(_STRUCTS[name].pack(*pointers, *numbers)))
+    function, arguments = _function(name, dtype), _STRUCTS[name].pack(*pointers, *numbers)
+    if _recording:
+        _recording[-1].append(partial(_again, (tensors, alive), function, arguments))
+    return bool(function(arguments))
+
+
+def _again(alive: Any, function: Callable[[bytes], Any], arguments: bytes) -> None:
+    function(arguments)
 
 
 @functools.cache

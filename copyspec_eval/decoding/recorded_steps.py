@@ -1,0 +1,162 @@
+"""Steps that were recorded once: the kernels that they call, without the Python that calls them.
+
+On a CPU, a step of few tokens spends as long in a model's modules as in our kernels. From one step
+to the next with as many tokens, only the contents of its inputs change. So a step's calls are
+recorded, and its tensors kept; from then on its inputs are filled and the calls made again, with
+the same bits.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.attention import Step
+from copyspec_eval.decoding.cache import RowCache
+from copyspec_eval.decoding.forward import Part, forward, place, run
+
+_FEWEST_KEYS = 1024
+_MOST_TOKENS = 64
+"""Of a step that is recorded: in wide ones, kernels take nearly all of the time."""
+_CHECKED = 4
+"""How many repeated steps are compared with the forward in full."""
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def recorded_steps(
+    model: PreTrainedModel, weights: Hashable, cache: RowCache
+) -> "RecordedSteps | None":
+    """None where steps are not recorded: without our kernels, with experts, or with hooks."""
+    is_on_cpu = all(weight.is_cpu for weight in model.parameters())
+    modules = [vars(module) for module in model.modules()]
+    has_hooks = any(module[name] for module in modules for name in _HOOKS)
+    has_experts = model._can_set_experts_implementation()
+    if has_hooks or has_experts or not (is_on_cpu and kernels.serve(model)):
+        return None
+    return RecordedSteps(weights, cache)
+
+
+class RecordedSteps:
+    """The forwards of a cache: recorded when first made, then repeated; wide ones are made in full.
+
+    The first recordings are compared with the forward that they stand for when they are first
+    repeated. A model that computes otherwise for other tokens has other bits, or asks for a value;
+    its steps are not recorded any more. All recordings share their memory: one is used at a time.
+
+    Attributes:
+        weights: the state of the weights that the recorded steps read.
+    """
+
+    def __init__(self, weights: Hashable, cache: RowCache) -> None:
+        self.weights = weights
+        self._capacity = cache.capacity
+        self._is_recording = True
+        self._steps: dict[tuple[int, int], _Recording] = {}
+        self._unchecked = _CHECKED
+        self._memory: list[torch.Tensor] = []
+
+    def __call__(
+        self, model: PreTrainedModel, cache: RowCache, parts: Sequence[Part]
+    ) -> torch.Tensor:
+        """As `forward`; the next call may overwrite the logits."""
+        num_tokens = sum(len(part.token_ids) for part in parts)
+        if not self._is_recording or num_tokens > _MOST_TOKENS:
+            return forward(model, cache, parts)
+        needed = max(part.start + len(part.token_ids) for part in parts)
+        extent = min(self._capacity, max(_FEWEST_KEYS, 1 << (needed - 1).bit_length()))
+        tokens, step = place(model, cache, parts, extent)
+        if (known := self._steps.get((num_tokens, extent))) is None:
+            made = _Recording(self._memory, tokens, step, extent)
+            self._is_recording = made.record(model, cache)
+            self._steps[num_tokens, extent] = made
+            return made.logits
+        logits = known.repeat(tokens, step)
+        if self._unchecked:
+            self._unchecked -= 1
+            expected = run(model, cache, tokens, step)
+            self._is_recording = torch.equal(logits, expected)
+            return expected
+        return logits
+
+
+class _Recording(TorchDispatchMode):
+    """The calls of one step: torch's operations among the kernels'; `logits` is what they write."""
+
+    logits: torch.Tensor
+
+    def __init__(
+        self, memory: list[torch.Tensor], tokens: torch.Tensor, step: Step, extent: int
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._memory, self._num_empty = memory, 0
+        inputs = _inputs(tokens, step)
+        self._inputs = [each.clone(memory_format=torch.contiguous_format) for each in inputs]
+        self._parts = step.parts
+        self._extent = extent
+        self._calls: list[Callable[[], Any]] = []
+        self._tensors: list[Any] = []
+        self._is_complete = True
+
+    def record(self, model: PreTrainedModel, cache: RowCache) -> bool:
+        """Make the step; whether all of it can be repeated."""
+        tokens, rows, slots, visible, positions, key_positions = self._inputs
+        cache.place(rows, slots, self._extent)
+        step = Step(visible, positions, key_positions, rows, slots, self._parts)
+        with self, kernels.recorded_by(self._calls):
+            self.logits = run(model, cache, tokens, step)
+        return self._is_complete
+
+    def repeat(self, tokens: torch.Tensor, step: Step) -> torch.Tensor:
+        for mine, new in zip(self._inputs, _inputs(tokens, step), strict=True):
+            mine.copy_(new)
+        for call in self._calls:
+            call()
+        return self.logits
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if "empty" in func._schema.name and result.is_contiguous():
+            result = self._shared(result)
+        elif func._schema.is_mutable:
+            self._calls.append(partial(func, *args, **kwargs))
+        elif not isinstance(result, torch.Tensor):
+            self._is_complete = False
+        elif func is torch.ops.aten.add.Tensor and args[0].dtype == result.dtype:
+            self._calls.append(partial(torch.add, *args, **kwargs, out=result))
+        elif not any(_shares_memory(result, each) for each in args):
+            self._calls.append(partial(_again, result, func, args, kwargs))
+        self._tensors.append(result)
+        return result
+
+    def _shared(self, empty: torch.Tensor) -> torch.Tensor:
+        """As `empty`, in memory that other recordings use as well."""
+        memory, index, num_bytes = self._memory, self._num_empty, empty.nbytes
+        self._num_empty += 1
+        if index == len(memory):
+            memory.append(torch.empty(0, dtype=torch.uint8))
+        if len(memory[index]) < num_bytes:
+            memory[index] = torch.empty(1 << (num_bytes - 1).bit_length(), dtype=torch.uint8)
+        return memory[index][:num_bytes].view(empty.dtype).view(empty.shape)
+
+
+def _inputs(tokens: torch.Tensor, step: Step) -> list[torch.Tensor]:
+    places = step.rows, step.slots
+    return [tokens, *places, step.visible, step.positions, step.key_positions]
+
+
+def _shares_memory(result: torch.Tensor, argument: Any) -> bool:
+    """Whether `result` is a view of an argument, and so has its values already."""
+    if not isinstance(argument, torch.Tensor):
+        return False
+    return result.untyped_storage().data_ptr() == argument.untyped_storage().data_ptr()
+
+
+def _again(result: torch.Tensor, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    result.copy_(func(*args, **kwargs))
