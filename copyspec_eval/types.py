@@ -36,8 +36,6 @@ EXACT_MEANS = {
     "fixed width": "the same bits for every drafter, and for plain decoding in steps of that width",
     "fixed width, captured": "the same bits for every drafter, and for plain decoding in steps of "
     "that width, each a CUDA graph",
-    "fixed width, compiled": "the same bits for every drafter, and for plain decoding in steps of "
-    "that width, each a compiled graph",
 }
 """What exact mode gives, by its name in a run's settings."""
 
@@ -50,11 +48,11 @@ PAPER_GAMMA, PAPER_DRAFT_TOKENS, PAPER_DELTA = 3, 10, 5  # the paper's usual one
 class ExactMode:
     """How a token's bits are independent of the draft: each alone, or steps of a padded width.
 
-    The latter can be captured as a CUDA graph, or compiled.
+    The latter can be captured as a CUDA graph.
     """
 
     width: int | None = None
-    steps: Literal["eager", "captured", "compiled"] = "eager"
+    steps: Literal["eager", "captured"] = "eager"
 
     @property
     def name(self) -> str:

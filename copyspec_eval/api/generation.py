@@ -18,7 +18,7 @@ from copyspec_eval.records import SpanCharacters, segments
 from copyspec_eval.session.loading import load_model, load_tokenizer
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model, one_at_a_time
-from copyspec_eval.session.settings import check_compile, draft_options, parse_arms, parse_bytes
+from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
 from copyspec_eval.session.span_characters import span_characters
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -133,7 +133,6 @@ def generate(
     draft_model: PreTrainedModel | None = None,
     delta: int = types.PAPER_DELTA,
     exact: bool = True,
-    compile: bool = False,
     batch_size: int = 1,
     prefix_cache: int | str = "2GB",
     seed: int = 0,
@@ -164,9 +163,6 @@ def generate(
             does not.
         delta: how many tokens the draft model proposes at a time.
         exact: whether the tokens are those of plain decoding, bit for bit, whatever was drafted.
-        compile: whether steps of exact mode's fixed width are compiled by `torch.compile`: faster,
-            after half a minute or more. If that fails, or drafts then change a bit, a warning says
-            that they are not.
         batch_size: how many prompts are decoded together.
         prefix_cache: the most memory, in bytes or e.g. "2GB", for keys and values of earlier
             prompts and answers, which a longer prompt then reuses; 0 for none.
@@ -189,7 +185,6 @@ def generate(
     if not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r}")
     prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
-    compiled = check_compile(compile, exact=exact)
     if prompts is None:
         raise RequestError("there are no prompts; pass prompts=TEXT or a list")
     model, tokenizer = model_and_tokenizer(model, tokenizer)
@@ -207,8 +202,7 @@ def generate(
     if streamer is not None and len(requests) != 1:
         raise OptionError(f"streamer is for one prompt, not {len(requests)}; pass one at a time")
     with one_at_a_time(model, draft_model):
-        how: Any = {"exact": exact, "rows": batch_size, "compiled": compiled}
-        session = Session(model, tokenizer, [options], **how)
+        session = Session(model, tokenizer, [options], exact=exact, rows=batch_size)
         small = DraftModel(checked_draft_model(draft_model), delta) if draft_model else None
         arm = Arm(options, drafter_factory(options), session.prefix_cache(prefix_bytes), small)
         engine = session.engine(arm, batch_size)

@@ -69,7 +69,7 @@ class Step:
 
 
 class _Current(threading.local):
-    """A thread's step. A ContextVar would break the graph of torch.compile."""
+    """A thread's step."""
 
     step: Any = None  # a Step, within `masked_as`
 
@@ -162,7 +162,6 @@ def _masked_blocks(
 ) -> list[MaskedBlock]:
     """`Step.blocks` with what each adds to its scores, the same for all layers of a mask."""
     for known, shape, blocks in step.masked_blocks:
-        # Not by `id`, which torch 2.11 cannot trace.
         if known is mask and shape == (heads, key.shape[1]):
             return blocks
     blocks = [

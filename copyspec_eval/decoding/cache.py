@@ -46,8 +46,7 @@ class RowCache(Cache):
         states = key_states, value_states
         keys = self._tensor((layer_idx, "keys"), key_states)
         values = self._tensor((layer_idx, "values"), value_states)
-        is_traced = torch.compiler.is_compiling()
-        if not is_traced and keys.is_cpu and values.is_cpu and kernels.is_available():
+        if keys.is_cpu and values.is_cpu and kernels.is_available():
             kernels.write_states(states, (keys, values), self._rows, self._positions)
         else:
             for cache, new in zip((keys, values), states, strict=True):
@@ -88,10 +87,6 @@ class RowCache(Cache):
         for name, (_, device) in parts[0].items():
             together = torch.cat([part[name][0] for part in parts], dim=1).to(device)
             self._tensor(name, together)[row, :, : together.shape[1]] = together
-
-    def tensors(self) -> dict[StateName, torch.Tensor]:
-        """All keys and values; they are made by the first forward."""
-        return self._tensors
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Zero: models use it only to guess positions and masks, which the engine passes."""

@@ -50,21 +50,15 @@ class Mismatch(NamedTuple):
 
 @announced("checking that drafts do not change a bit of this model's answers")
 def exact_mode(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    *,
-    longest: int,
-    needed: int,
-    batch_size: int,
-    compiled: bool = False,
+    model: PreTrainedModel, tokenizer: Any, *, longest: int, needed: int, batch_size: int
 ) -> ExactMode:
     """The exact mode for this model, after a check that takes some seconds.
 
     Our kernels compute every token alone, so a step may have any width. A library chooses its
     kernels by shape, so a token's last bits depend on what shares its step: there, every step has
     one width, in plain decoding as with drafts. `longest` is the longest draft that is wanted and
-    `needed` the longest that a step must hold, in tokens. On a GPU such steps are captured, or if
-    `compiled` compiled, unless that fails or does not hold.
+    `needed` the longest that a step must hold, in tokens. On a GPU such steps are captured, unless
+    that fails or does not hold.
 
     Raises:
         OptionError: no step holds a draft of `needed` tokens.
@@ -73,18 +67,17 @@ def exact_mode(
     token_ids = text_tokens(tokenizer)
     width = fixed_width(max(needed, min(longest, _USUAL_DRAFT)))
     mismatch: Mismatch | None = None
-    modes = [ExactMode(width, "compiled")] * compiled
-    modes += [ExactMode(width, "captured")] * can_capture(model)
+    modes = [ExactMode(width, "captured")] * can_capture(model)
     if kernels.serve(model):
         modes = [ExactMode()]
     for mode in (*modes, ExactMode(width)):
         try:
             mismatch = next(mismatches(model, token_ids, mode, longest, batch_size), None)
-        except Exception as error:  # whatever a compiler raises
+        except Exception as error:  # whatever CUDA raises
             if mode.steps == "eager":
                 raise
             reason = str(error.__cause__ or error).strip().partition("\n")[0]
-            logger.warning("steps are not %s: %s", mode.steps, reason)
+            logger.warning("steps are not captured: %s", reason)
             continue
         if mismatch is None:
             if mode.num_draft_tokens is not None and needed > mode.num_draft_tokens:
@@ -274,8 +267,8 @@ class _Text:
     def first_module(self, *compared: tuple[_Reading, int]) -> str:
         """The first whose outputs differ between two readings, each in one of its rows."""
         mode = self._engine.exact
-        if mode and mode.steps != "eager":
-            return f"the {mode.steps} step"  # which runs no hooks
+        if mode and mode.steps == "captured":
+            return "the captured step"  # which runs no hooks
         one, other = (
             _states(self._model, partial(self.read, reading, watched=row), row)
             for reading, row in compared

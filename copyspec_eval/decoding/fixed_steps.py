@@ -1,7 +1,6 @@
 """Steps of one shape, for exact mode at a fixed width: inputs filled in place, and one graph."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,9 +15,6 @@ from copyspec_eval.errors import ModelError
 from copyspec_eval.types import ExactMode
 
 _FEWEST_KEYS = 1024
-_MOST_GRAPHS = 64
-_WARM_UP = 3
-"""Steps: torch compiles in the first, captures a graph in the second, and replays it later."""
 
 _shared: WeakKeyDictionary[PreTrainedModel, dict[tuple[int, ExactMode], "FixedSteps"]]
 _shared = WeakKeyDictionary()
@@ -50,14 +46,14 @@ class FixedSteps:
     def __init__(self, device: torch.device, num_rows: int, mode: ExactMode) -> None:
         assert mode.width is not None
         self._device, self._num_rows, self._width = device, num_rows, mode.width
-        self._kind = mode.steps
+        self._is_captured = mode.steps == "captured"
         self._steps: dict[int, _Step] = {}
-        self._runs: dict[int, _Run] = {}
+        self._replays: dict[int, Callable[[], torch.Tensor]] = {}
         self._addresses: list[int] = []
 
     def extent(self, length: int) -> int:
         """How many keys steps attend to where `length` are needed; of graphs there are few."""
-        return key_extent(length) if self._kind == "eager" else _capacity(length)
+        return _capacity(length) if self._is_captured else key_extent(length)
 
     def begin(self, model: PreTrainedModel, extents: Collection[int]) -> None:
         """Prepare for requests that need `extents`, within `engine_kernels`; makes new graphs.
@@ -67,13 +63,13 @@ class FixedSteps:
         """
         for step in self._steps.values():
             step.cache.clear()
-        if self._kind == "eager":
+        if not self._is_captured:
             return
         addresses = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
         if addresses != self._addresses:
-            self._runs.clear()
+            self._replays.clear()
             self._addresses = addresses
-        for extent in sorted({*extents} - self._runs.keys()):
+        for extent in sorted({*extents} - self._replays.keys()):
             with announced(f"preparing steps for {extent:,} tokens of context and answer"):
                 self._make_graph(model, extent)
 
@@ -87,10 +83,10 @@ class FixedSteps:
         slots = [part.start + place for part in parts for place in range(self._width)]
         step = self._step(extent)
         step.prepare(torch.tensor([ids, slots]), extent)
-        if self._kind == "eager":
-            return step(model, extent)  # type: ignore[no-any-return]
+        if not self._is_captured:
+            return step.logits(model, extent)
         # The next replay of the graph overwrites its output.
-        return self._runs[extent](model, extent).clone()
+        return self._replays[extent]().clone()
 
     def _step(self, extent: int) -> "_Step":
         capacity = _capacity(extent)
@@ -100,28 +96,19 @@ class FixedSteps:
 
     @torch.inference_mode()
     def _make_graph(self, model: PreTrainedModel, extent: int) -> None:
-        step, rows = self._step(extent), range(self._num_rows)
-        parts = [Part(row, 0, [0] * self._width) for row in rows]
-        forward(model, step.cache, parts[:1])  # makes the cache
-        step.prepare(torch.tensor([[0] * self._width * self._num_rows] * 2), extent)
-        make = _captured if self._kind == "captured" else _compiled
+        step, tokens = self._step(extent), range(self._width)
+        forward(model, step.cache, [Part(0, 0, tokens)])  # makes the cache
+        step.prepare(torch.zeros(2, self._num_rows * self._width, dtype=torch.long), extent)
         try:
-            self._runs[extent] = make(step, model, extent)
-            first = [self.read(model, parts, extent) for _ in range(_WARM_UP)][-1]
-            others = [Part(row, 1 + row, range(1, 1 + self._width)) for row in rows]
-            logits, expected = self.read(model, others, extent), step(model, extent)
+            self._replays[extent] = _captured(step, model, extent)
             # A graph that does not read its inputs would pass the check of exactness.
-            is_right = torch.equal(logits, expected)
-            if self._kind == "compiled":  # which rounds differently
-                off, unlike = (torch.dist(logits, each) for each in (expected, first))
-                is_right = bool(off < unlike)
-            if not is_right:
+            parts = [Part(row, 1 + row, tokens) for row in range(self._num_rows)]
+            if not torch.equal(self.read(model, parts, extent), step.logits(model, extent)):
                 raise ModelError("it gives other logits")
-        except Exception as error:  # whatever a compiler or CUDA raises
-            self._runs.pop(extent, None)
+        except Exception as error:  # whatever CUDA raises
+            self._replays.pop(extent, None)
             reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            remedy = "compile=False" if self._kind == "compiled" else "exact=False"
-            message = f"a step cannot be {self._kind} ({reason}); pass {remedy}"
+            message = f"a step cannot be captured ({reason}); pass exact=False"
             raise ModelError(message) from error
         step.cache.clear()
 
@@ -130,19 +117,13 @@ def _capacity(length: int) -> int:
     return max(_FEWEST_KEYS, 1 << (length - 1).bit_length())
 
 
-class _Step(torch.nn.Module):
-    """What is captured or compiled. A compiler relies on the addresses of a module's buffers."""
-
-    rows: torch.Tensor
-    token_ids: torch.Tensor
-    slots: torch.Tensor
+class _Step:
+    """What is captured: reads from buffers that stay, and writes to a cache that stays."""
 
     def __init__(self, device: torch.device, num_rows: int, width: int, capacity: int) -> None:
-        super().__init__()
-        rows = torch.arange(num_rows, device=device).repeat_interleave(width)
-        self._inputs = torch.stack([rows, rows])
-        for name, tensor in zip(("rows", "token_ids", "slots"), (rows, *self._inputs), strict=True):
-            self.register_buffer(name, tensor, persistent=False)
+        self.rows = torch.arange(num_rows, device=device).repeat_interleave(width)
+        self._inputs = torch.stack([self.rows, self.rows])
+        self.token_ids, self.slots = self._inputs
         self._parts = [(row, slice(row * width, (row + 1) * width)) for row in range(num_rows)]
         self.cache = RowCache(num_rows, capacity)
 
@@ -151,7 +132,7 @@ class _Step(torch.nn.Module):
         self._inputs.copy_(inputs)
         self.cache.place(self.rows, self.slots, extent)
 
-    def forward(self, model: PreTrainedModel, extent: int) -> torch.Tensor:
+    def logits(self, model: PreTrainedModel, extent: int) -> torch.Tensor:
         keys = torch.arange(extent, device=self.slots.device)
         visible = keys <= self.slots[:, None]
         places = keys.expand(len(self.slots), extent)
@@ -160,41 +141,21 @@ class _Step(torch.nn.Module):
         return run(model, self.cache, self.token_ids, step)
 
 
-_Run = Callable[[PreTrainedModel, int], torch.Tensor]
-"""`_Step.forward`, in another way."""
-
-
-def _captured(step: _Step, model: PreTrainedModel, extent: int) -> _Run:
-    """Replays the kernels of the step, and so gives the bits that it gives."""
+def _captured(step: _Step, model: PreTrainedModel, extent: int) -> Callable[[], torch.Tensor]:
+    """Replays the kernels of `step.logits`, and so gives its bits."""
     with torch.cuda.device(step.slots.device):
         # Libraries set themselves up in their first calls, which cannot be captured.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            step(model, extent)
+            step.logits(model, extent)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            output: torch.Tensor = step(model, extent)
+            output = step.logits(model, extent)
 
-    def replay(model: PreTrainedModel, extent: int) -> torch.Tensor:
+    def replay() -> torch.Tensor:
         graph.replay()
         return output
-
-    return replay
-
-
-def _compiled(step: _Step, model: PreTrainedModel, extent: int) -> _Run:
-    """Fewer kernels, and so other bits; takes half a minute for a model of 30 layers."""
-    for (layer, kind), tensor in step.cache.tensors().items():
-        step.register_buffer(f"{kind}_{layer}", tensor, persistent=False)
-    # All widths, models and numbers of keys count together, and torch allows 8.
-    limits: Any = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, _MOST_GRAPHS)
-    run = torch.compile(step, fullgraph=True, dynamic=False, mode="reduce-overhead")
-
-    def replay(model: PreTrainedModel, extent: int) -> torch.Tensor:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return run(model, extent)  # type: ignore[no-any-return]
 
     return replay

@@ -28,13 +28,7 @@ from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers
 from copyspec_eval.session.loading import loading
 from copyspec_eval.session.session import Arm, Session, one_at_a_time
-from copyspec_eval.session.settings import (
-    check_bool,
-    check_compile,
-    check_model_cache,
-    parse_arms,
-    parse_bytes,
-)
+from copyspec_eval.session.settings import check_bool, check_model_cache, parse_arms, parse_bytes
 from copyspec_eval.types import Generation
 
 _AUTO_TOKENS = 128  # of a step, over all rows, up to which reading the weights bounds its time
@@ -48,8 +42,7 @@ class CopySpecLM(HFLM):
     Args:
         pretrained: as for `hf`: a Hub name, a folder, or a loaded model; by default
             `copyspec-tiny`, the embedded model.
-        drafter, gamma, num_draft_tokens, tree, delta, exact, compile: as for `generate` in
-            Python.
+        drafter, gamma, num_draft_tokens, tree, delta, exact: as for `generate` in Python.
         store: also copy from earlier answers of the run; or the folder of an earlier run, several
             as a list or with `:` between them, to copy from its answers too.
         draft_model: the name of a smaller model that drafts where the drafter does not.
@@ -66,7 +59,6 @@ class CopySpecLM(HFLM):
         self,
         pretrained: Any = None,
         exact: bool = True,
-        compile: bool = False,
         paired: bool = False,
         arms: str | list[str] | None = None,
         prefix_cache: int | str = "2GB",
@@ -85,7 +77,6 @@ class CopySpecLM(HFLM):
             raise OptionError(f"arms={arms!r} names the drafters; leave drafter={drafter} out")
         shared = options.drafting(**drafting)
         self._exact = check_bool("exact", exact)
-        self._compiled = check_compile(compile, exact=exact)
         self._options = parse_arms(shared, arms, exact=exact)
         self._paired = check_bool("paired", paired) or arms is not None
         self._prefix_bytes = parse_bytes("prefix_cache", prefix_cache)
@@ -181,8 +172,7 @@ class CopySpecLM(HFLM):
             if self._session and self._session.model is model_copy(self.model).model:
                 return self._session
             rows: Any = {"rows": self._rows or 2, "needs_rows": self._rows is not None}
-            how: Any = rows | {"exact": self._exact, "compiled": self._compiled}
-            session = Session(self.model, self.tokenizer, self._options, **how)
+            session = Session(self.model, self.tokenizer, self._options, exact=self._exact, **rows)
         if session.reason:
             logger.warning(
                 f"{session.reason}: the model's own attention and cache are used, one request at a "

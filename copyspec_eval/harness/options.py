@@ -21,7 +21,7 @@ from copyspec_eval.session.settings import check_bool, draft_options
 from copyspec_eval.types import DraftOptions
 
 DRAFTING = {field.name for field in fields(DraftOptions)}
-OUR_OPTIONS = {*DRAFTING, "exact", "compile", "paired", "arms", "prefix_cache"}
+OUR_OPTIONS = {*DRAFTING, "exact", "paired", "arms", "prefix_cache"}
 # What `from_pretrained` takes beyond lm-eval's own list and the fields of the model's config.
 LOADING_OPTIONS = {
     *("cache_dir", "code_revision", "device_map", "experts_implementation", "force_download"),

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from copyspec_eval.decoding import kernels, model_support
+from copyspec_eval.decoding import model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import exact_mode
@@ -21,7 +21,7 @@ from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
 from copyspec_eval.drafters.thresholds import StepClock
-from copyspec_eval.errors import ModelError, OptionError, RequestError
+from copyspec_eval.errors import ModelError, RequestError
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import DraftOptions, ExactMode
 
@@ -53,7 +53,7 @@ class Session:
     They decode with a copy, `model`, so make and use both within `one_at_a_time`. `options` are all
     ways in which engines draft; the cache is tested with `rows`, which have to decode side by side
     if it `needs_rows`. `reason` says why `cache` is the model's own, which serves one request at a
-    time; "" if it is ours. If `compiled`, steps of a fixed width are.
+    time; "" if it is ours.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class Session:
         exact: bool,
         rows: int,
         needs_rows: bool = True,
-        compiled: bool = False,
     ) -> None:
         if model.training:
             raise ModelError("the model is in training mode; call model.eval() first")
@@ -82,10 +81,7 @@ class Session:
         self.cache, self.reason = self._once(("cache", exact, rows), choose)
         batch_size = rows if needs_rows else 1
         check_model_cache(self.reason, options, exact=exact, batch_size=batch_size)
-        self._tokenizer, self._options = tokenizer, options
-        self._exact, self._compiled = exact, compiled
-        if compiled and kernels.serve(self.model):
-            raise OptionError("compile=True has no effect on our kernels; leave it out")
+        self._tokenizer, self._options, self._exact = tokenizer, options, exact
         self.groups = itertools.count()  # of paired answers, over all calls of a run
 
     def prefix_cache(self, num_bytes: int) -> PrefixCache | None:
@@ -113,8 +109,7 @@ class Session:
         longest, needed = max(map(longest_draft, self._options)), 0
         for each in self._options:
             needed = max(needed, each.num_draft_tokens or 0, each.delta if each.draft_model else 0)
-        asked: dict[str, Any] = {"longest": longest, "needed": needed, "batch_size": batch_size}
-        asked |= {"compiled": self._compiled}
+        asked = {"longest": longest, "needed": needed, "batch_size": batch_size}
         find = partial(exact_mode, self.model, self._tokenizer, **asked)
         return self._once(("mode", *asked.values()), find)
 

@@ -93,12 +93,6 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
-def check_compile(value: object, *, exact: bool) -> bool:
-    if (compiled := check_bool("compile", value)) and not exact:
-        raise OptionError("compile=True needs steps of one width; pass exact=True, or leave it out")
-    return compiled
-
-
 def check_model_cache(
     reason: str, arms: Sequence[DraftOptions], *, exact: bool, batch_size: object = 1
 ) -> None:

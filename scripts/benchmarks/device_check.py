@@ -41,7 +41,7 @@ from copyspec_eval.types import ExactMode
 DTYPES = (torch.float32, torch.bfloat16)
 BATCH_SIZES = (1, 4, 8)
 _EAGER = [ExactMode(width) for width in (1, 8, 16, 32)]
-_ON_CUDA = [ExactMode(1, "captured"), ExactMode(16, "captured"), ExactMode(16, "compiled")]
+_ON_CUDA = [ExactMode(1, "captured"), ExactMode(16, "captured")]
 """Steps that are timed."""
 _MODULE_WIDTHS = range(1, 65)
 _PROMPT, _ANSWER = 512, 32
@@ -97,22 +97,22 @@ def _device(subject: Subject) -> Part:
 
 def _mode(subject: Subject) -> Part:
     """In the model that is compared, and in the larger one that is timed."""
-    cases = [(dtype, size, False, False) for dtype in DTYPES for size in BATCH_SIZES]
+    cases = [(dtype, size, False) for dtype in DTYPES for size in BATCH_SIZES]
     if subject.device != "cpu":
-        cases += [(torch.bfloat16, 1, True, compiled) for compiled in (False, True)]
+        cases.append((torch.bfloat16, 1, True))
     rows, lines = [], []
-    for dtype, batch_size, is_timed, compiled in cases:
+    for dtype, batch_size, is_timed in cases:
         started = perf_counter()
-        mode = subject.mode(dtype, batch_size, is_timed, compiled)
+        mode = subject.mode(dtype, batch_size, is_timed)
         seconds = round(perf_counter() - started, 1)
         what = f"{_name(dtype)}, batch {batch_size}{', the timed model' * is_timed}"
         name = mode if isinstance(mode, str) else f"{mode.name} {mode.width or ''}".strip()
-        lines.append(f"{what}{', compile=true' * compiled}: {name} ({seconds} s)")
+        lines.append(f"{what}: {name} ({seconds} s)")
         row = {"dtype": _name(dtype), "batch_size": batch_size, "is_timed": is_timed}
-        row |= {"compile": compiled, "mode": name, "seconds": seconds}
+        row |= {"mode": name, "seconds": seconds}
         row["steps"] = mode.steps if isinstance(mode, ExactMode) else None
         usual = "eager" if subject.device == "cpu" else "captured"
-        rows.append(row | {"is_as_wanted": row["steps"] == ("compiled" if compiled else usual)})
+        rows.append(row | {"is_as_wanted": row["steps"] == usual})
     return {"ok": all(row["is_as_wanted"] for row in rows), "lines": lines, "modes": rows}
 
 
@@ -189,7 +189,7 @@ def _drafters(subject: Subject) -> Part:
 
 
 def _steps(subject: Subject) -> Part:
-    """In bfloat16: eager, captured, compiled, and the bound, which is bytes by bandwidth."""
+    """In bfloat16: eager, captured, and the bound, which is bytes by bandwidth."""
     sizes = subject.sizes
     model = subject.model(torch.bfloat16, is_timed=True)
     bandwidth = copy_bandwidth(model.device, sizes.copied_bytes, sizes.rounds)
@@ -201,9 +201,7 @@ def _steps(subject: Subject) -> Part:
     ]
     rows = []
     for batch_size in BATCH_SIZES:
-        # A compiler takes long.
-        timed = [mode for mode in modes if mode.steps != "compiled" or batch_size == 1]
-        for row in time_steps(model, batch_size, timed, sizes.rounds):
+        for row in time_steps(model, batch_size, modes, sizes.rounds):
             row["bound_ms"] = round(
                 1e3 * (read + batch_size * EXTENT * token_bytes(model)) / bandwidth, 3
             )

@@ -1,4 +1,4 @@
-"""How long a step takes on a device: eager, captured, compiled, and at the least."""
+"""How long a step takes on a device: eager, captured, and at the least."""
 
 import itertools
 import statistics

@@ -90,16 +90,14 @@ class Subject:
         halves = [token_ids[at : at + (n + 1) // 2] for at, n in zip(starts, lengths, strict=True)]
         return [tuple((half + half)[:n]) for half, n in zip(halves, lengths, strict=True)]
 
-    def mode(
-        self, dtype: torch.dtype, batch_size: int, is_timed: bool = False, compiled: bool = False
-    ) -> ExactMode | str:
+    def mode(self, dtype: torch.dtype, batch_size: int, is_timed: bool = False) -> ExactMode | str:
         """The exact mode, checked once, or why it is refused."""
-        key = dtype, batch_size, is_timed, compiled
+        key = dtype, batch_size, is_timed
         if key not in self._modes:
             model = self.model(dtype, is_timed)
             rows = {"longest": LONGEST, "needed": 0, "batch_size": batch_size}
             try:
-                self._modes[key] = exact_mode(model, self.tokenizer(), compiled=compiled, **rows)
+                self._modes[key] = exact_mode(model, self.tokenizer(), **rows)
             except ModelError as error:
                 self._modes[key] = str(error)
         return self._modes[key]
