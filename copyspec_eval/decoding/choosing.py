@@ -171,7 +171,11 @@ def argmax_tokens(logits: torch.Tensor, parts: Sequence[slice]) -> list[list[int
 
 
 class StepLogits(NamedTuple):
-    """A step's logits, `[tokens, vocabulary]`, and which of them choose each row's next tokens."""
+    """A step's logits, `[tokens, vocabulary]`, and which of them choose each row's next tokens.
+
+    `is_usual` says whether it took no longer than later steps of as many tokens.
+    """
 
     logits: torch.Tensor
     parts: Sequence[slice]
+    is_usual: bool = True

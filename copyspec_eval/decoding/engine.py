@@ -201,7 +201,8 @@ class Engine:
         step = self._runner.step(rows, drafts)
         self._commit(rows, drafts, step)
         seconds = self._clock.lap()
-        self._step_clock.add(len(rows), len(step.logits) - len(rows), seconds)
+        if step.is_usual:
+            self._step_clock.add(len(rows), len(step.logits) - len(rows), seconds)
         for sequence in running:
             sequence.decode_seconds += (drafting_seconds + seconds) / len(running)
 

@@ -9,6 +9,7 @@ the same bits.
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,7 +20,7 @@ from copyspec_eval.decoding.attention import Step
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, place, run
 
-_FEWEST_KEYS = 1024
+_KEYS = 1024
 _MOST_TOKENS = 64
 """Of a step that is recorded: in wide ones, kernels take nearly all of the time."""
 _CHECKED = 4
@@ -27,17 +28,28 @@ _CHECKED = 4
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
+_shared: WeakKeyDictionary[PreTrainedModel, dict[int, "RecordedSteps"]] = WeakKeyDictionary()
+
+
 def recorded_steps(
-    model: PreTrainedModel, weights: Hashable, cache: RowCache
+    model: PreTrainedModel, weights: Hashable, num_rows: int, extent: int
 ) -> "RecordedSteps | None":
-    """None where steps are not recorded: without our kernels, with experts, or with hooks."""
-    is_on_cpu = all(weight.is_cpu for weight in model.parameters())
+    """Those of all engines of a model, one of which runs at a time, with room for `extent` tokens.
+
+    None where steps are not recorded: without our kernels, with experts, or with hooks.
+    """
     modules = [vars(module) for module in model.modules()]
     has_hooks = any(module[name] for module in modules for name in _HOOKS)
+    is_on_cpu = all(weight.is_cpu for weight in model.parameters())
     has_experts = model._can_set_experts_implementation()
     if has_hooks or has_experts or not (is_on_cpu and kernels.serve(model)):
         return None
-    return RecordedSteps(weights, cache)
+    shared = _shared.setdefault(model, {})
+    steps = shared.get(num_rows)
+    if steps is None or steps.weights != weights or steps.cache.capacity < extent:
+        steps = shared[num_rows] = RecordedSteps(weights, RowCache(num_rows, _rounded(extent)))
+    steps.cache.clear()
+    return steps
 
 
 class RecordedSteps:
@@ -52,35 +64,36 @@ class RecordedSteps:
     """
 
     def __init__(self, weights: Hashable, cache: RowCache) -> None:
-        self.weights = weights
-        self._capacity = cache.capacity
+        self.weights, self.cache = weights, cache
         self._is_recording = True
         self._steps: dict[tuple[int, int], _Recording] = {}
         self._unchecked = _CHECKED
         self._memory: list[torch.Tensor] = []
 
-    def __call__(
-        self, model: PreTrainedModel, cache: RowCache, parts: Sequence[Part]
-    ) -> torch.Tensor:
-        """As `forward`; the next call may overwrite the logits."""
+    def read(self, model: PreTrainedModel, parts: Sequence[Part]) -> tuple[torch.Tensor, bool]:
+        """As `forward`, and whether it took its usual time; the next step overwrites the logits."""
         num_tokens = sum(len(part.token_ids) for part in parts)
         if not self._is_recording or num_tokens > _MOST_TOKENS:
-            return forward(model, cache, parts)
-        needed = max(part.start + len(part.token_ids) for part in parts)
-        extent = min(self._capacity, max(_FEWEST_KEYS, 1 << (needed - 1).bit_length()))
-        tokens, step = place(model, cache, parts, extent)
+            return forward(model, self.cache, parts), True
+        extent = _rounded(max(part.start + len(part.token_ids) for part in parts))
+        tokens, step = place(model, self.cache, parts, extent)
         if (known := self._steps.get((num_tokens, extent))) is None:
             made = _Recording(self._memory, tokens, step, extent)
-            self._is_recording = made.record(model, cache)
+            self._is_recording = made.record(model, self.cache)
             self._steps[num_tokens, extent] = made
-            return made.logits
+            return made.logits, False
         logits = known.repeat(tokens, step)
-        if self._unchecked:
-            self._unchecked -= 1
-            expected = run(model, cache, tokens, step)
-            self._is_recording = torch.equal(logits, expected)
-            return expected
-        return logits
+        if not self._unchecked:
+            return logits, True
+        self._unchecked -= 1
+        expected = run(model, self.cache, tokens, step)
+        self._is_recording = torch.equal(logits, expected)
+        return expected, False
+
+
+def _rounded(extent: int) -> int:
+    """Of numbers of keys there are few, since each has recordings of its own."""
+    return -(-extent // _KEYS) * _KEYS
 
 
 class _Recording(TorchDispatchMode):

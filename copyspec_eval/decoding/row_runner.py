@@ -1,7 +1,7 @@
 """An engine's forwards with its own attention and cache: batches, exact mode, trees, prefixes."""
 
 from collections import abc
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from transformers import PreTrainedModel
@@ -72,24 +72,16 @@ class RowRunner:
                 if self._fixed:
                     self._fixed.begin(self._model, extents)
                 else:
-                    self._prepare(weights, max(extents))
+                    size = self._batch_size, max(extents)
+                    self._recorded = recorded_steps(self._model, weights, *size)
+                    self._cache = self._recorded.cache if self._recorded else RowCache(*size)
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
                     block_length = PREFILL_CHUNK if self._fixed else _REUSED_BLOCK
                     self._prefix_cache.begin(computed_by, block_length)
                 yield
         finally:
-            if self._recorded is None:
-                self._cache = RowCache(0, 0)
-
-    def _prepare(self, weights: Hashable, extent: int) -> None:
-        """Clear the cache and go on with the steps recorded in it, or make another one."""
-        recorded = self._recorded
-        if recorded is None or recorded.weights != weights or extent > self._cache.capacity:
-            self._cache = RowCache(self._batch_size, extent)
-            self._recorded = recorded_steps(self._model, weights, self._cache)
-        else:
-            self._cache.clear()
+            self._cache, self._recorded = RowCache(0, 0), None
 
     def load(self, sequence: Sequence) -> None:
         if self._fixed:
@@ -153,8 +145,10 @@ class RowRunner:
         if self._fixed:
             extent = max(sequence.extent for sequence in rows if sequence)
             return StepLogits(self._fixed.read(self._model, parts, extent), places)
-        read = self._recorded or forward
-        return StepLogits(read(self._model, self._cache, parts), places)
+        if self._recorded:
+            logits, is_usual = self._recorded.read(self._model, parts)
+            return StepLogits(logits, places, is_usual)
+        return StepLogits(forward(self._model, self._cache, parts), places)
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
         """Move an accepted branch of a tree to where a chain's tokens are, from `start` on."""
