@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
@@ -55,9 +56,9 @@ def recorded_steps(
 class RecordedSteps:
     """The forwards of a cache: recorded when first made, then repeated; wide ones are made in full.
 
-    The first recordings are compared with the forward that they stand for when they are first
-    repeated. A model that computes otherwise for other tokens has other bits, or asks for a value;
-    its steps are not recorded any more. All recordings share their memory: one is used at a time.
+    A model whose Python reads a tensor could do something else for other tokens, so it is not
+    recorded. The first repeated steps are compared in bits with the forwards that they stand for;
+    if one differs, none is recorded any more. Recordings share memory: one is used at a time.
 
     Attributes:
         weights: the state of the weights that the recorded steps read.
@@ -106,8 +107,9 @@ class _Recording(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._memory, self._num_empty = memory, 0
-        inputs = _inputs(tokens, step)
-        self._inputs = [each.clone(memory_format=torch.contiguous_format) for each in inputs]
+        empty = [torch.empty(each.shape, dtype=each.dtype) for each in _inputs(tokens, step)]
+        self._inputs = [self._shared(each) for each in empty]
+        self._fill(tokens, step)
         self._parts = step.parts
         self._extent = extent
         self._calls: list[Callable[[], Any]] = []
@@ -119,16 +121,19 @@ class _Recording(TorchDispatchMode):
         tokens, rows, slots, visible, positions, key_positions = self._inputs
         cache.place(rows, slots, self._extent)
         step = Step(visible, positions, key_positions, rows, slots, self._parts)
-        with self, kernels.recorded_by(self._calls):
+        with self, _Reads() as reads, kernels.recorded_by(self._calls):
             self.logits = run(model, cache, tokens, step)
-        return self._is_complete
+        return self._is_complete and not reads.is_any
 
     def repeat(self, tokens: torch.Tensor, step: Step) -> torch.Tensor:
-        for mine, new in zip(self._inputs, _inputs(tokens, step), strict=True):
-            mine.copy_(new)
+        self._fill(tokens, step)
         for call in self._calls:
             call()
         return self.logits
+
+    def _fill(self, tokens: torch.Tensor, step: Step) -> None:
+        for mine, new in zip(self._inputs, _inputs(tokens, step), strict=True):
+            mine.copy_(new)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -139,12 +144,12 @@ class _Recording(TorchDispatchMode):
             result = self._shared(result)
         elif func._schema.is_mutable:
             self._calls.append(partial(func, *args, **kwargs))
-        elif not isinstance(result, torch.Tensor):
-            self._is_complete = False
         elif func is torch.ops.aten.add.Tensor and args[0].dtype == result.dtype:
             self._calls.append(partial(torch.add, *args, **kwargs, out=result))
-        elif not any(_shares_memory(result, each) for each in args):
+        elif not _is_view(result, args):
             self._calls.append(partial(_again, result, func, args, kwargs))
+            is_fixed = torch.Tag.dynamic_output_shape not in func.tags
+            self._is_complete &= is_fixed and isinstance(result, torch.Tensor)
         self._tensors.append(result)
         return result
 
@@ -159,16 +164,31 @@ class _Recording(TorchDispatchMode):
         return memory[index][:num_bytes].view(empty.dtype).view(empty.shape)
 
 
+class _Reads(TorchFunctionMode):
+    """Notes whether Python reads a tensor's memory, which is no operation of torch."""
+
+    is_any = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.is_any |= func in (torch.Tensor.numpy, torch.Tensor.tolist)
+        return func(*args, **(kwargs or {}))
+
+
 def _inputs(tokens: torch.Tensor, step: Step) -> list[torch.Tensor]:
     places = step.rows, step.slots
     return [tokens, *places, step.visible, step.positions, step.key_positions]
 
 
-def _shares_memory(result: torch.Tensor, argument: Any) -> bool:
-    """Whether `result` is a view of an argument, and so has its values already."""
-    if not isinstance(argument, torch.Tensor):
-        return False
-    return result.untyped_storage().data_ptr() == argument.untyped_storage().data_ptr()
+def _is_view(result: Any, args: Any) -> bool:
+    """Whether `result`, or each of several, is in an argument's memory, and so has its values."""
+    results = result if isinstance(result, tuple | list) else [result]
+    memory = [each.untyped_storage().data_ptr() for each in args if isinstance(each, torch.Tensor)]
+    return all(
+        isinstance(each, torch.Tensor) and each.untyped_storage().data_ptr() in memory
+        for each in results
+    )
 
 
 def _again(result: torch.Tensor, func: Callable[..., Any], args: Any, kwargs: Any) -> None:

@@ -26,6 +26,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -
         logits: torch.Tensor = changed(model, steps.cache(extent), parts, extent)
         return logits
 
+    monkeypatch.setattr(row_runner, "recorded_steps", lambda *args: None)
     monkeypatch.setattr(row_runner, "forward", either)
     monkeypatch.setattr(FixedSteps, "read", fixed)
 

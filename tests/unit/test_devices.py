@@ -26,7 +26,7 @@ from tiny_models import prompts, tiny_model
 from watched_steps import Taken, watched
 from ways import WAYS
 
-from copyspec_eval.decoding import attention, forward, row_runner
+from copyspec_eval.decoding import attention, forward
 from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
@@ -239,7 +239,7 @@ LISTED, EACH = "logits.argmax(-1).tolist()", "[int(token) for token in logits.ar
 PLANTED: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
-    "tokens": ("exact", row_runner, "forward", ".to(input_device(model))", ""),
+    "tokens": ("exact", forward, "place", ".to(input_device(model))", ""),
     "a read for each token": ("one row", engine_module, "argmax_tokens", LISTED, EACH),
     "a read in a layer": ("exact", attention, "_attend", "groups =", READ),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),

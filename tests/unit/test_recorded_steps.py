@@ -1,0 +1,157 @@
+"""Steps whose kernels are called again without the model: same bits, or they are made in full."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from asking import asked, engine
+from doubles import OracleDrafter
+from tiny_models import VOCABULARY, tiny_model
+
+from copyspec_eval.decoding import row_runner
+
+pytestmark = pytest.mark.usefixtures("our_kernels")
+
+PROMPTS = [[5, 6, 7, *range(20)], [9] * 30, [8, 1, 2] * 5]
+BUDGET = 40
+KINDS = ("llama", "qwen2", "gemma2", "gemma3_text", "phi3", "gpt_neox", "olmo2")
+
+
+def fresh(model_type: str, dtype: torch.dtype = torch.float32) -> Any:
+    return copy.deepcopy(tiny_model(model_type, dtype))
+
+
+def in_full(model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
+    """Answers by steps that are not recorded."""
+    with monkeypatch.context() as patched:
+        patched.setattr(row_runner, "recorded_steps", lambda *args: None)
+        return tokens(model, **options)
+
+
+def tokens(model: Any, made: Any = None, **options: Any) -> list[Any]:
+    made = made or engine(model, **options)
+    return [answer.token_ids for answer in made.generate(asked(PROMPTS, BUDGET))]
+
+
+def count_calls(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of each call of the model."""
+    counted: list[int] = []
+    forward = type(model).forward
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        counted.append(kwargs["input_ids"].numel())
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "forward", watched)
+    return counted
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("model_type", KINDS)
+def test_most_steps_do_without_the_model(
+    model_type: str, dtype: torch.dtype, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = fresh(model_type, dtype)
+    expected = in_full(model, monkeypatch, batch_size=batch_size)
+    counted = count_calls(model, monkeypatch)
+    assert tokens(model, batch_size=batch_size) == expected
+    steps = [count for count in counted if count <= batch_size]
+    # One is recorded for each number of rows, and four repeated ones are checked.
+    assert len(steps) <= batch_size + 4
+    counted.clear()
+    assert tokens(model, batch_size=batch_size) == expected, "by another engine of the model"
+    assert all(count > 4 for count in counted), "prompts alone"
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_drafts_of_all_lengths(tree: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh("qwen2")
+    expected = in_full(model, monkeypatch)
+    answers = {tuple(ids): answer for ids, answer in zip(PROMPTS, expected, strict=True)}
+    made = engine(model, lambda: OracleDrafter(answers, VOCABULARY))
+    assert [tokens(model, made) for _ in range(2)] == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda hidden: float(hidden.sum()),
+        lambda hidden: float(hidden.numpy().sum()),
+        lambda hidden: sum(hidden.flatten().tolist()),
+        lambda hidden: len((hidden > 1).nonzero()) - 3,
+    ],
+    ids=["item", "numpy", "list", "shape"],
+)
+def test_a_model_that_decides_in_python_is_not_repeated(
+    read: Callable[..., float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Head(torch.nn.Linear):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            logits = hidden @ self.weight.T
+            return logits.flip(-1) if read(hidden) > 0 else logits
+
+    model = fresh("qwen2")
+    model.lm_head = Head(32, VOCABULARY, bias=False)
+    expected = in_full(model, monkeypatch)
+    counted = count_calls(model, monkeypatch)
+    assert tokens(model) == expected
+    assert len(counted) == 3 * BUDGET, "the model makes every step"
+
+
+def test_what_differs_from_the_forward_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that counts its calls."""
+
+    class Head(torch.nn.Linear):
+        count = 0
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            Head.count += 1
+            return (hidden @ self.weight.T).roll(Head.count, -1)
+
+    model = fresh("qwen2")
+    model.lm_head = Head(32, VOCABULARY, bias=False)
+    counted = count_calls(model, monkeypatch)
+    tokens(model)
+    assert len(counted) == 3 * BUDGET
+
+
+def test_a_model_that_asks_for_a_value_makes_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2 looks for padding."""
+    model = fresh("gpt2")
+    counted = count_calls(model, monkeypatch)
+    tokens(model)
+    assert len(counted) == 3 * BUDGET
+
+
+def test_a_hook_is_called_at_every_step() -> None:
+    model, counted = fresh("qwen2"), list[int]()
+    tokens(model)
+    model.model.norm.register_forward_hook(lambda *args: counted.append(args[2].shape[1]))
+    tokens(model)
+    assert counted.count(1) == 3 * (BUDGET - 1)
+
+
+def test_other_weights_are_read_and_not_the_recorded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh("qwen2")
+    made = engine(model)
+    before = tokens(model, made)
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.lm_head.weight.flip(0))
+    after = tokens(model, made)
+    assert after != before
+    assert after == in_full(model, monkeypatch)
+
+
+def test_a_longer_request_gets_a_larger_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh("gpt_neox")
+    made = engine(model)
+    for length in (20, 1500, 20):
+        prompts = [[(7 * place + place**2) % 50 for place in range(length)]]
+        [answer] = made.generate(asked(prompts, 5))
+        with monkeypatch.context() as patched:
+            patched.setattr(row_runner, "recorded_steps", lambda *args: None)
+            [expected] = engine(model).generate(asked(prompts, 5))
+        assert answer.token_ids == expected.token_ids
