@@ -20,6 +20,7 @@ from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.attention import Step
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, place, run
+from copyspec_eval.decoding.model_copy import model_structure
 
 _KEYS = 1024
 _MOST_TOKENS = 64
@@ -27,7 +28,6 @@ _MOST_TOKENS = 64
 _CHECKED = 4
 """How many repeated steps are compared with the forward in full."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-
 
 _shared: WeakKeyDictionary[PreTrainedModel, dict[int, "RecordedSteps"]] = WeakKeyDictionary()
 
@@ -45,10 +45,12 @@ def recorded_steps(
     has_experts = model._can_set_experts_implementation()
     if has_hooks or has_experts or not (is_on_cpu and kernels.serve(model)):
         return None
+    # The check at load makes windows shorter for a moment.
+    state = weights, model_structure(model)
     shared = _shared.setdefault(model, {})
     steps = shared.get(num_rows)
-    if steps is None or steps.weights != weights or steps.cache.capacity < extent:
-        steps = shared[num_rows] = RecordedSteps(weights, RowCache(num_rows, _rounded(extent)))
+    if steps is None or steps.state != state or steps.cache.capacity < extent:
+        steps = shared[num_rows] = RecordedSteps(state, RowCache(num_rows, _rounded(extent)))
     steps.cache.clear()
     return steps
 
@@ -61,11 +63,11 @@ class RecordedSteps:
     if one differs, none is recorded any more. Recordings share memory: one is used at a time.
 
     Attributes:
-        weights: the state of the weights that the recorded steps read.
+        state: what the model was when they were recorded.
     """
 
-    def __init__(self, weights: Hashable, cache: RowCache) -> None:
-        self.weights, self.cache = weights, cache
+    def __init__(self, state: Hashable, cache: RowCache) -> None:
+        self.state, self.cache = state, cache
         self._is_recording = True
         self._steps: dict[tuple[int, int], _Recording] = {}
         self._unchecked = _CHECKED

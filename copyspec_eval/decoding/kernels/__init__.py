@@ -7,6 +7,7 @@ C++ compiler, torch's kernels are used. Every argument is checked before its add
 import ctypes
 import functools
 import subprocess
+import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,8 +37,15 @@ _STRUCTS = {
     "write_states": Struct("6Q10q"),
 }
 """The kernels' arguments, in words of 64 bits; see the sources."""
-_recording: list[list[Callable[[], Any]]] = []
-"""Where calls are noted at present, if anywhere."""
+
+
+class _Recording(threading.local):
+    """Where a thread's calls are noted at present, if anywhere."""
+
+    calls: list[Callable[[], Any]] | None = None
+
+
+_recording = _Recording()
 
 
 @functools.cache
@@ -273,11 +281,11 @@ def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
 @contextmanager
 def recorded_by(calls: list[Callable[[], Any]]) -> Iterator[None]:
     """Append to `calls` what calls each kernel again, with the same tensors."""
-    _recording.append(calls)
+    _recording.calls = calls
     try:
         yield
     finally:
-        _recording.pop()
+        _recording.calls = None
 
 
 def _call(
@@ -289,8 +297,8 @@ def _call(
 ) -> bool:
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     function, arguments = _function(name, dtype), _STRUCTS[name].pack(*pointers, *numbers)
-    if _recording:
-        _recording[-1].append(partial(_again, (tensors, alive), function, arguments))
+    if _recording.calls is not None:
+        _recording.calls.append(partial(_again, (tensors, alive), function, arguments))
     return bool(function(arguments))
 
 
