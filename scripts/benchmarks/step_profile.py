@@ -6,13 +6,15 @@ from contextlib import contextmanager
 from random import Random
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 import torch
 from transformers import LogitsProcessorList
 
-from copyspec_eval.decoding import kernels, row_runner
+from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.decoding.recorded_steps import RecordedSteps
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter, NoDrafter
@@ -78,8 +80,7 @@ def profile(model: Any, batch_sizes: list[int], num_tokens: int) -> Iterator[Row
 def _timed() -> Iterator[defaultdict[str, float]]:
     """Seconds inside our kernels and inside whole forwards, of steps alone."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    runner: Any = row_runner
-    function, forward = kernels._function, runner.forward
+    function, read = kernels._function, RecordedSteps.read
     is_step = False
 
     def timed(name: str, call: Callable[..., Any], *args: Any) -> Any:
@@ -92,16 +93,17 @@ def _timed() -> Iterator[defaultdict[str, float]]:
         part, call = _PARTS.get(name, "other kernels"), function(name, dtype)
         return lambda arguments: timed(part, call, arguments)
 
-    def watched(model: Any, cache: Any, parts: Any, *args: Any) -> Any:
+    def watched(*args: Any) -> Any:
         nonlocal is_step
-        is_step = all(len(part.token_ids) <= _WIDTH for part in parts)
-        return timed("forward", forward, model, cache, parts, *args)
+        is_step = True
+        try:
+            return timed("forward", read, *args)
+        finally:
+            is_step = False
 
-    kernels._function, runner.forward = kernel, watched  # type: ignore[assignment]
-    try:
+    replaced = mock.patch.object
+    with replaced(kernels, "_function", kernel), replaced(RecordedSteps, "read", watched):
         yield seconds
-    finally:
-        kernels._function, runner.forward = function, forward
 
 
 def table(rows: list[Row]) -> str:

@@ -132,7 +132,7 @@ def rounding(query, key, *others, **more):
     [
         (leaking, ExactMode(), ""),
         (leaking, ExactMode(16), ""),
-        (rounding, ExactMode(), "with more masked keys"),
+        (rounding, ExactMode(), "in steps of 2"),  # after a prompt with fewer keys
     ],
 )
 def test_masked_keys_that_count_are_seen(defect, mode, what, monkeypatch):
