@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks import decoders, engine_pairs, one_token_step, report
+from benchmarks import decoders, engine_pairs, one_token_step, report, step_profile
 from printed_table import printed_table
 from recorded_runs import board
 
@@ -58,6 +58,13 @@ def test_decoders_are_those_of_their_figures_and_the_page(processor):
     )
     assert (folder / "DECODERS.md").read_text() == decoders.render(compared, rows)
     assert decoders.table(rows) in SPEED.read_text()
+
+
+def test_the_profile_of_a_step_is_that_of_its_figures_and_the_page():
+    folder = RESULTS / "decoders" / "epyc"
+    profile = json.loads((folder / "profile.json").read_text())
+    assert (folder / "PROFILE.md").read_text() == step_profile.render(profile)
+    assert step_profile.table(profile["rows"]) in SPEED.read_text()
 
 
 def test_audits_of_sound_engines_are_those_of_the_page():
