@@ -125,7 +125,8 @@ class _Recording(TorchDispatchMode):
         step = Step(visible, positions, key_positions, rows, slots, self._parts)
         with self, _Reads() as reads, kernels.recorded_by(self._calls):
             self.logits = run(model, cache, tokens, step)
-        return self._is_complete and not reads.is_any
+        # Blocks of torch's attention are those of this step's rows.
+        return self._is_complete and not reads.is_any and not step.masked_blocks
 
     def repeat(self, tokens: torch.Tensor, step: Step) -> torch.Tensor:
         self._fill(tokens, step)

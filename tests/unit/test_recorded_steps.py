@@ -10,7 +10,7 @@ from asking import asked, engine
 from doubles import OracleDrafter
 from tiny_models import VOCABULARY, tiny_model
 
-from copyspec_eval.decoding import row_runner
+from copyspec_eval.decoding import kernels, row_runner
 
 pytestmark = pytest.mark.usefixtures("our_kernels")
 
@@ -124,6 +124,15 @@ def test_a_model_that_asks_for_a_value_makes_every_step(monkeypatch: pytest.Monk
     counted = count_calls(model, monkeypatch)
     tokens(model)
     assert len(counted) == 3 * BUDGET
+
+
+def test_torchs_attention_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the rows of a step one by one, as they are when it is recorded."""
+    monkeypatch.setattr(kernels, "attends", lambda *args: False)
+    model = fresh("qwen2")
+    counted = count_calls(model, monkeypatch)
+    tokens(model, batch_size=3)
+    assert counted.count(3) == BUDGET - 1
 
 
 def test_a_hook_is_called_at_every_step() -> None:
