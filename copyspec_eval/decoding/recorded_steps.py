@@ -6,6 +6,7 @@ recorded, and its tensors kept; from then on its inputs are filled and the calls
 the same bits.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +26,8 @@ from copyspec_eval.decoding.model_copy import model_structure
 _KEYS = 1024
 _MOST_TOKENS = 64
 """Of a step that is recorded: in wide ones, kernels take nearly all of the time."""
+_WORTH = 3
+"""The use at which a kind of step is recorded: that costs what about so many repeats save."""
 _CHECKED = 4
 """How many repeated steps are compared with the forward in full."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -56,7 +59,7 @@ def recorded_steps(
 
 
 class RecordedSteps:
-    """The forwards of a cache: recorded when first made, then repeated; wide ones are made in full.
+    """The forwards of a cache: recorded when made often, then repeated; wide ones are made in full.
 
     A model whose Python reads a tensor could do something else for other tokens, so it is not
     recorded. The first repeated steps are compared in bits with the forwards that they stand for;
@@ -70,6 +73,7 @@ class RecordedSteps:
         self.state, self.cache = state, cache
         self._is_recording = True
         self._steps: dict[tuple[int, int], _Recording] = {}
+        self._uses: Counter[tuple[int, int]] = Counter()
         self._unchecked = _CHECKED
         self._memory: list[torch.Tensor] = []
 
@@ -80,10 +84,13 @@ class RecordedSteps:
             return forward(model, self.cache, parts), True
         extent = _rounded(max(part.start + len(part.token_ids) for part in parts))
         tokens, step = place(model, self.cache, parts, extent)
-        if (known := self._steps.get((num_tokens, extent))) is None:
-            made = _Recording(self._memory, tokens, step, extent)
+        kind = num_tokens, extent
+        self._uses[kind] += 1
+        if self._uses[kind] < _WORTH:
+            return run(model, self.cache, tokens, step), False
+        if (known := self._steps.get(kind)) is None:
+            made = self._steps[kind] = _Recording(self._memory, tokens, step, extent)
             self._is_recording = made.record(model, self.cache)
-            self._steps[num_tokens, extent] = made
             return made.logits, False
         logits = known.repeat(tokens, step)
         if not self._unchecked:

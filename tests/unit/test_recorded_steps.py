@@ -59,8 +59,8 @@ def test_most_steps_do_without_the_model(
     counted = count_calls(model, monkeypatch)
     assert tokens(model, batch_size=batch_size) == expected
     steps = [count for count in counted if count <= batch_size]
-    # One is recorded for each number of rows, and four repeated ones are checked.
-    assert len(steps) <= batch_size + 4
+    # Three are made for each number of rows, the last one recorded; four repeated ones are checked.
+    assert len(steps) <= 3 * batch_size + 4
     counted.clear()
     assert tokens(model, batch_size=batch_size) == expected, "by another engine of the model"
     assert all(count > 4 for count in counted), "prompts alone"
