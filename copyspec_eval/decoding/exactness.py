@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 from copyspec_eval.announced import announced
 from copyspec_eval.decoding import attention, kernels
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.fixed_steps import can_capture
 from copyspec_eval.decoding.forward import key_extent
 from copyspec_eval.decoding.given import Given, scripted_drafts
 from copyspec_eval.decoding.model_support import position_limit
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.repeated_steps import can_capture
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.paths import tasks_dir

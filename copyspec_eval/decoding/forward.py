@@ -39,14 +39,19 @@ class Part(NamedTuple):
 
 
 def forward(
-    model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], logits_to_keep: int = 0
+    model: PreTrainedModel,
+    cache: RowCache,
+    parts: Sequence[Part],
+    logits_to_keep: int = 0,
+    extent: int | None = None,
 ) -> torch.Tensor:
     """One forward within `engine_kernels`; logits `[tokens or logits_to_keep, vocabulary]`.
 
     All tokens stand in a single row, unpadded. Those of a tree are written to the cache in their
-    order; each attends to its ancestors alone, at its position on its branch.
+    order; each attends to its ancestors alone, at its position on its branch, among `extent` keys,
+    or the fewest that hold the parts.
     """
-    extent = key_extent(max(part.start + len(part.token_ids) for part in parts))
+    extent = extent or key_extent(max(part.start + len(part.token_ids) for part in parts))
     tokens, step = place(model, cache, parts, extent)
     return run(model, cache, tokens, step, logits_to_keep)
 

@@ -1,19 +1,17 @@
 """An engine's forwards with its own attention and cache: batches, exact mode, trees, prefixes."""
 
 from collections import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import StepLogits
-from copyspec_eval.decoding.fixed_steps import fixed_steps
 from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
-from copyspec_eval.decoding.recorded_steps import RecordedSteps, recorded_steps
+from copyspec_eval.decoding.repeated_steps import Steps, capacity, steps_for
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Draft, ExactMode, Verdict
 
@@ -45,13 +43,11 @@ class RowRunner:
         self._exact = exact
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
-        self._cache = RowCache(0, 0)
-        self._recorded: RecordedSteps | None = None
-        fixed_width = exact.width if exact else None
-        self._fixed = fixed_steps(model, batch_size, exact) if exact and fixed_width else None
-        self.widest = fixed_width or 1 + num_draft_tokens
-        self.packs = batch_size > 1 and not self._fixed and kernels.serve(model)
-        is_padded = self._fixed or (batch_size > 1 and not self.packs)
+        self._fixed_width = exact.width if exact else None
+        self._by_extent: dict[int, Steps] = {}
+        self.widest = self._fixed_width or 1 + num_draft_tokens
+        self.packs = batch_size > 1 and not self._fixed_width and kernels.serve(model)
+        is_padded = self._fixed_width or (batch_size > 1 and not self.packs)
         self.padding = self.widest - 1 if is_padded else 0
 
     @contextmanager
@@ -59,37 +55,40 @@ class RowRunner:
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
         """Prepare for `sequences`, whose `extent` it sets; `others` are those of other calls."""
-        needed = self._fixed.extent if self._fixed else key_extent
+        is_captured = self._exact is not None and self._exact.steps == "captured"
         lengths = [each.max_length + self.padding for each in (*sequences, *others)]
-        extents = [*map(needed, lengths)]
+        extents = [*map(capacity if is_captured else key_extent, lengths)]
         # Alone, a sequence fixes how many keys it attends to; in a batch, the run does.
-        is_shared = self._fixed and self._batch_size > 1
+        is_shared = self._fixed_width and self._batch_size > 1
         for sequence, extent in zip(sequences, extents, strict=False):
             sequence.extent = max(extents) if is_shared else extent
-        extents = [sequence.extent for sequence in sequences]
         try:
             with engine_kernels(self._model, exact=self._exact is not None) as weights:
-                if self._fixed:
-                    self._fixed.begin(self._model, extents)
-                else:
-                    size = self._batch_size, max(extents)
-                    self._recorded = recorded_steps(self._model, weights, *size)
-                    self._cache = self._recorded.cache if self._recorded else RowCache(*size)
+                self._by_extent = self._prepared({each.extent for each in sequences}, weights)
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
-                    block_length = PREFILL_CHUNK if self._fixed else _REUSED_BLOCK
+                    block_length = PREFILL_CHUNK if self._fixed_width else _REUSED_BLOCK
                     self._prefix_cache.begin(computed_by, block_length)
                 yield
         finally:
-            self._cache, self._recorded = RowCache(0, 0), None
+            self._by_extent = {}
+
+    def _prepared(self, extents: set[int], weights: Hashable) -> dict[int, Steps]:
+        """The steps of sequences by their extents: of a fixed width, those with as much room."""
+        room = {each: capacity(each) if self._fixed_width else max(extents) for each in extents}
+        how = self._model, weights, self._batch_size
+        steps = {length: steps_for(*how, length, self._exact) for length in {*room.values()}}
+        if self._exact and self._exact.steps == "captured":
+            for extent in sorted(extents):
+                steps[extent].capture(self._model, self.widest, extent)
+        return {extent: steps[length] for extent, length in room.items()}
 
     def load(self, sequence: Sequence) -> None:
-        if self._fixed:
-            self._cache = self._fixed.cache(sequence.extent)
+        self._steps = self._by_extent[sequence.extent]
         if self._prefix_cache is not None:
             # The last token is read in any case, for the logits after it.
             sequence.num_reused_tokens = self._prefix_cache.load(
-                sequence.prompt_ids[:-1], self._cache, sequence.row
+                sequence.prompt_ids[:-1], self._steps.cache, sequence.row
             )
 
     def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
@@ -108,20 +107,19 @@ class RowRunner:
         *starts, last = range(sequence.num_reused_tokens, len(prompt_ids), PREFILL_CHUNK)
         for start in starts:
             chunk = Part(row, start, prompt_ids[start : start + PREFILL_CHUNK])
-            forward(self._model, self._cache, [chunk], 1)
+            forward(self._model, self._steps.cache, [chunk], 1)
         ids = [*prompt_ids[last:], *draft.token_ids]
         part = Part(row, last, ids, step_parents(draft, len(prompt_ids) - last, len(ids)))
         keep = 1 + len(draft.token_ids)
-        return StepLogits(forward(self._model, self._cache, [part], keep), [slice(keep)])
+        logits = forward(self._model, self._steps.cache, [part], keep)
+        return StepLogits(logits, [slice(keep)])
 
     def can_draft(self, sequence: Sequence) -> bool:
-        return not self._fixed or sequence.num_forwards > 0
+        return not self._fixed_width or sequence.num_forwards > 0
 
     def step(self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft]) -> StepLogits:
-        if self._fixed:
-            return self._feed(rows, drafts, self.widest)
-        longest = max(len(draft.token_ids) for draft in drafts)
-        return self._feed(rows, drafts, None if self.packs else 1 + longest)
+        longest = 1 + max(len(draft.token_ids) for draft in drafts)
+        return self._feed(rows, drafts, None if self.packs else self._fixed_width or longest)
 
     def _feed(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], width: int | None
@@ -142,27 +140,23 @@ class RowRunner:
             parents = step_parents(draft, len(unread_ids), len(token_ids))
             start = sequence.length - len(unread_ids) if sequence else 0
             parts.append(Part(sequence.row if sequence else row, start, token_ids, parents))
-        if self._fixed:
-            extent = max(sequence.extent for sequence in rows if sequence)
-            return StepLogits(self._fixed.read(self._model, parts, extent), places)
-        if self._recorded:
-            logits, is_usual = self._recorded.read(self._model, parts)
-            return StepLogits(logits, places, is_usual)
-        return StepLogits(forward(self._model, self._cache, parts), places)
+        extent = max(each.extent for each in rows if each) if self._fixed_width else None
+        logits, is_usual = self._steps.read(self._model, parts, extent)
+        return StepLogits(logits, places, is_usual)
 
     def accept(self, sequence: Sequence, start: int, draft: Draft, verdict: Verdict) -> None:
         """Move an accepted branch of a tree to where a chain's tokens are, from `start` on."""
         path = verdict.path
         if path and path[-1] >= len(path):
-            self._cache.move(sequence.row, [start + node for node in path], start)
+            self._steps.cache.move(sequence.row, [start + node for node in path], start)
 
     def finish(self, sequence: Sequence) -> None:
         """Keep the answer, too, where a prompt may be read on from it."""
-        if not self._fixed:
+        if not self._fixed_width:
             self._keep(sequence)
 
     def _keep(self, sequence: Sequence) -> None:
         """Keep what was read of a sequence: all but the last token of its output."""
         if self._prefix_cache is not None:
             read_ids = [*sequence.prompt_ids, *sequence.output_ids[:-1]]
-            self._prefix_cache.keep(read_ids, self._cache, sequence.row)
+            self._prefix_cache.keep(read_ids, self._steps.cache, sequence.row)

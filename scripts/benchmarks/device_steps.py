@@ -2,16 +2,16 @@
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from copyspec_eval.decoding.fixed_steps import fixed_steps
 from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.modules import engine_kernels
+from copyspec_eval.decoding.repeated_steps import steps_for
 from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.types import ExactMode
 
@@ -29,10 +29,10 @@ def time_steps(
     ids = torch.randint(vocabulary, (batch_size, EXTENT)).tolist()
     steps: dict[ExactMode, Callable[[], torch.Tensor]] = {}
     first: dict[ExactMode, float] = {}
-    with engine_kernels(model, exact=True):
+    with engine_kernels(model, exact=True) as weights:
         for mode in modes:
             started = perf_counter()
-            steps[mode] = _prepare(model, ids, mode)
+            steps[mode] = _prepare(model, weights, ids, mode)
             first[mode] = perf_counter() - started
         seconds: dict[ExactMode, list[float]] = {mode: [] for mode in modes}
         for _, mode in itertools.product(range(_WARM_UP + rounds), modes):
@@ -48,17 +48,19 @@ def time_steps(
             }
 
 
-def _prepare(model: Any, ids: Sequence[list[int]], mode: ExactMode) -> Callable[[], torch.Tensor]:
+def _prepare(
+    model: Any, weights: Hashable, ids: Sequence[list[int]], mode: ExactMode
+) -> Callable[[], torch.Tensor]:
     """A step of `mode` after a context in each row."""
     assert mode.width is not None
-    fixed = fixed_steps(model, len(ids), mode)
-    fixed.begin(model, [EXTENT])
-    cache = fixed.cache(EXTENT)
+    steps = steps_for(model, weights, len(ids), EXTENT, mode)
+    if mode.steps == "captured":
+        steps.capture(model, mode.width, EXTENT)
     for row, token_ids in enumerate(ids):
-        forward(model, cache, [Part(row, 0, token_ids[:CONTEXT])], 1)
+        forward(model, steps.cache, [Part(row, 0, token_ids[:CONTEXT])], 1)
     end = CONTEXT + mode.width
     parts = [Part(row, CONTEXT, token_ids[CONTEXT:end]) for row, token_ids in enumerate(ids)]
-    return partial(fixed.read, model, parts, EXTENT)
+    return lambda: steps.read(model, parts, EXTENT)[0]
 
 
 def generate_milliseconds(model: Any, rounds: int) -> float:

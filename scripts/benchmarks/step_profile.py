@@ -15,7 +15,7 @@ from transformers import LogitsProcessorList
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.recorded_steps import RecordedSteps
+from copyspec_eval.decoding.repeated_steps import Steps
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import Drafter, NoDrafter
@@ -81,7 +81,7 @@ def _sequences(prompts: list[list[int]], num_tokens: int) -> list[Sequence]:
 def _timed() -> Iterator[defaultdict[str, float]]:
     """Seconds inside our kernels and inside whole forwards, of steps alone."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    function, read = kernels._function, RecordedSteps.read
+    function, read = kernels._function, Steps.read
     is_step = False
 
     def timed(name: str, call: Callable[..., Any], *args: Any) -> Any:
@@ -103,7 +103,7 @@ def _timed() -> Iterator[defaultdict[str, float]]:
             is_step = False
 
     replaced = mock.patch.object
-    with replaced(kernels, "_function", kernel), replaced(RecordedSteps, "read", watched):
+    with replaced(kernels, "_function", kernel), replaced(Steps, "read", watched):
         yield seconds
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from copyspec_eval.decoding import row_runner
-from copyspec_eval.decoding.fixed_steps import FixedSteps
 from copyspec_eval.decoding.forward import Part, forward
+from copyspec_eval.decoding.repeated_steps import Steps
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 """What is added to logits `[…, vocabulary]`."""
@@ -22,20 +22,20 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Any]) -
         logits: torch.Tensor = (forward if is_prompt else changed)(model, cache, parts, *args)
         return logits
 
-    def fixed(steps: FixedSteps, model: Any, parts: Sequence[Part], extent: int) -> torch.Tensor:
-        logits: torch.Tensor = changed(model, steps.cache(extent), parts, extent)
-        return logits
+    def read(steps: Steps, model: Any, parts: Sequence[Part], extent: Any = None) -> Any:
+        return changed(model, steps.cache, parts, extent=extent), True
 
-    monkeypatch.setattr(row_runner, "recorded_steps", lambda *args: None)
+    monkeypatch.setattr(Steps, "read", read)
     monkeypatch.setattr(row_runner, "forward", either)
-    monkeypatch.setattr(FixedSteps, "read", fixed)
 
 
 def change_wide_steps(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
     """Add to the logits of steps in which a row has more than one token, never of prompts."""
 
-    def changed(model: Any, cache: Any, parts: Sequence[Part], *args: Any) -> torch.Tensor:
-        logits = forward(model, cache, parts, *args)
+    def changed(
+        model: Any, cache: Any, parts: Sequence[Part], *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        logits = forward(model, cache, parts, *args, **kwargs)
         return logits + change(logits) if any(len(part.token_ids) > 1 for part in parts) else logits
 
     put_in_place(monkeypatch, changed)

@@ -64,7 +64,7 @@ class SimulatedGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def simulated_graphs() -> Iterator[list[SimulatedGraph]]:
     """Models may be captured, on the CPU; the graphs that were made so far."""
-    from copyspec_eval.decoding import exactness, fixed_steps
+    from copyspec_eval.decoding import exactness, repeated_steps
 
     stream, nothing = mock.Mock(), lambda *_: nullcontext()
     changes: dict[str, Any] = {"device": nothing, "stream": nothing, "Stream": lambda: stream}
@@ -73,8 +73,8 @@ def simulated_graphs() -> Iterator[list[SimulatedGraph]]:
     with ExitStack() as stack:
         for name, change in changes.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, change))
-        for module in (exactness, fixed_steps):
+        for module in (exactness, repeated_steps):
             stack.enter_context(mock.patch.object(module, "can_capture", return_value=True))
-        stack.enter_context(mock.patch.object(fixed_steps, "_shared", {}))
+        stack.enter_context(mock.patch.object(repeated_steps, "_shared", {}))
         stack.enter_context(mock.patch.object(SimulatedGraph, "made", []))
         yield SimulatedGraph.made

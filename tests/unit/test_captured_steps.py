@@ -12,7 +12,7 @@ from byte_model import loaded
 from simulated_graph import SimulatedGraph, simulated_graphs
 from tiny_models import prompts, quick, tiny_config, tiny_model
 
-from copyspec_eval.decoding import fixed_steps
+from copyspec_eval.decoding import repeated_steps
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
@@ -78,13 +78,13 @@ def test_each_number_of_keys_has_one_graph_that_stays(graphs: list[SimulatedGrap
 
 
 def test_graphs_are_made_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = fixed_steps._captured
+    real = repeated_steps._captured
 
     def slow(*given: Any) -> Any:
         time.sleep(2)
         return real(*given)
 
-    monkeypatch.setattr(fixed_steps, "_captured", slow)
+    monkeypatch.setattr(repeated_steps, "_captured", slow)
     for pair in answers(tiny_model("qwen2"), CAPTURED):
         for each in (pair.generation, pair.baseline):
             assert isinstance(each, Generation)
@@ -101,15 +101,14 @@ def test_weights_that_were_moved_are_captured_again(graphs: list[SimulatedGraph]
     assert len(graphs) == 2
 
 
-def waits(step: Any, model: Any, extent: int) -> torch.Tensor:
+def waits(inputs: Any, model: Any, cache: Any) -> torch.Tensor:
     """As models with experts do whose numbers of tokens the host asks for."""
-    int(step.slots[0])
-    return LOGITS(step, model, extent)
+    int(inputs._mine[0][0])
+    return LOGITS(inputs, model, cache)
 
 
-def reads_elsewhere(step: Any, inputs: torch.Tensor, extent: int) -> None:
-    step.token_ids, step.slots = inputs
-    step.cache.place(step.rows, step.slots, extent)
+def reads_elsewhere(inputs: Any, tokens: torch.Tensor, step: Any) -> None:
+    inputs._mine = repeated_steps._tensors(tokens, step)
 
 
 def drifts(graph: SimulatedGraph) -> None:
@@ -119,15 +118,15 @@ def drifts(graph: SimulatedGraph) -> None:
     logits.add_(1e-4 * (graph.num_replays - 1))
 
 
-LOGITS, REPLAY = fixed_steps._Step.logits, SimulatedGraph.replay
+LOGITS, REPLAY = repeated_steps._Inputs.run, SimulatedGraph.replay
 
 
 @pytest.mark.parametrize(
     ("where", "name", "change", "why"),
     [
-        (fixed_steps._Step, "logits", LOGITS, ""),
-        (fixed_steps._Step, "logits", waits, "operation not permitted when stream is capturing"),
-        (fixed_steps._Step, "prepare", reads_elsewhere, "it gives other logits"),
+        (repeated_steps._Inputs, "run", LOGITS, ""),
+        (repeated_steps._Inputs, "run", waits, "operation not permitted when stream is capturing"),
+        (repeated_steps._Inputs, "fill", reads_elsewhere, "it gives other logits"),
         (SimulatedGraph, "replay", drifts, "in the captured step"),
     ],
 )
@@ -150,7 +149,7 @@ def test_what_cannot_be_captured_or_differs_is_not(
 
 
 def test_a_graph_that_fails_later_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_steps._Step, "logits", waits)
+    monkeypatch.setattr(repeated_steps._Inputs, "run", waits)
     why = r"^a step cannot be captured \(RuntimeError: operation not [a-z ]+\); pass exact=False$"
     with pytest.raises(ModelError, match=why):
         answers(tiny_model("qwen2"), CAPTURED)

@@ -19,7 +19,7 @@ from steps import first_mismatch
 from tiny_models import ARCHITECTURES, prompts, skip_if_refused, tiny_config, tiny_model
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
-from copyspec_eval.decoding import attention, model_support, row_runner
+from copyspec_eval.decoding import attention, model_support, repeated_steps, row_runner
 from copyspec_eval.decoding import forward as forward_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part
@@ -213,8 +213,8 @@ def without_trees(parts: Any, *rest: Any, step: Any = forward_module._step) -> A
     return step([part._replace(parents=None) for part in parts], *rest)
 
 
-def biased(model: Any, cache: Any, parts: Any, *rest: Any) -> torch.Tensor:
-    logits = forward_module.forward(model, cache, parts, *rest)
+def biased(model: Any, cache: Any, parts: Any, **options: Any) -> torch.Tensor:
+    logits = forward_module.forward(model, cache, parts, **options)
     is_wide = parts[0].start and len(parts[0].token_ids) > 1
     return logits + 0.02 * logits.std() if is_wide else logits
 
@@ -238,7 +238,7 @@ MASKS = (ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, attention.NAME, unrestric
         *((partial(QWEN2, each), *AHEAD) for each in (torch.float32, *HALVES)),
         (QWEN2, RowCache, "update", shifted, False, OTHER_LOGITS),
         (QWEN2, forward_module, "_step", without_trees, False, f"{OTHER_LOGITS}.*in a tree"),
-        (QWEN2, row_runner, "forward", biased, False, f"{OTHER_LOGITS}.*in a step"),
+        (QWEN2, repeated_steps, "forward", biased, False, f"{OTHER_LOGITS}.*in a step"),
         (QWEN2, RowCache, "update", failing, False, r"cache \(IndexError: too far\); use --model"),
     ],
 )

@@ -10,7 +10,7 @@ from doubles import OracleDrafter
 from steps import exact_mode_of
 from tiny_models import VOCABULARY, tiny_model
 
-from copyspec_eval.decoding import kernels, row_runner
+from copyspec_eval.decoding import kernels, repeated_steps
 from copyspec_eval.decoding.forward import Part, forward
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.base import NoDrafter
@@ -65,13 +65,13 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> Packed:
     """Tokens of each part of the forwards of several rows."""
     packed: Packed = []
 
-    def watched(model: Any, cache: Any, parts: list[Part], *args: Any) -> torch.Tensor:
+    def watched(model: Any, cache: Any, parts: list[Part], **kwargs: Any) -> torch.Tensor:
         if len(parts) > 1:
             packed.append([len(part.token_ids) for part in parts])
-        return forward(model, cache, parts, *args)
+        return forward(model, cache, parts, **kwargs)
 
-    monkeypatch.setattr(row_runner, "recorded_steps", lambda *args: None)
-    monkeypatch.setattr(row_runner, "forward", watched)
+    monkeypatch.setattr(repeated_steps, "_records", lambda model: False)
+    monkeypatch.setattr(repeated_steps, "forward", watched)
     return packed
 
 
@@ -93,7 +93,7 @@ def test_an_engine_tells_its_clock_what_is_in_every_step(batch_size: int) -> Non
     for cost, has_drafts in ((0.0, True), (1e6, False)):
         how: Any = {"num_draft_tokens": 8, "step_clock": Clock(cost), "batch_size": batch_size}
         made = engine(model, SUFFIX, **how)
-        for _ in range(3):  # until no step is recorded or checked, which takes longer
+        for _ in range(6):  # until no step is recorded or checked, which takes longer
             noted.clear()
             answers = made.generate(asked(prompts, 30))
         drafted = sum(attempt.num_drafted for answer in answers for attempt in answer.attempts)

@@ -10,7 +10,7 @@ from asking import asked, engine
 from doubles import OracleDrafter
 from tiny_models import VOCABULARY, tiny_model
 
-from copyspec_eval.decoding import kernels, row_runner
+from copyspec_eval.decoding import kernels, repeated_steps
 
 pytestmark = pytest.mark.usefixtures("our_kernels")
 
@@ -26,7 +26,7 @@ def fresh(model_type: str, dtype: torch.dtype = torch.float32) -> Any:
 def in_full(model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
     """Answers by steps that are not recorded."""
     with monkeypatch.context() as patched:
-        patched.setattr(row_runner, "recorded_steps", lambda *args: None)
+        patched.setattr(repeated_steps, "_records", lambda model: False)
         return tokens(model, **options)
 
 
@@ -59,8 +59,8 @@ def test_most_steps_do_without_the_model(
     counted = count_calls(model, monkeypatch)
     assert tokens(model, batch_size=batch_size) == expected
     steps = [count for count in counted if count <= batch_size]
-    # Three are made for each number of rows, the last one recorded; four repeated ones are checked.
-    assert len(steps) <= 3 * batch_size + 4
+    # Two are made for each number of rows, the last one recorded; four repeated ones are checked.
+    assert len(steps) <= 2 * batch_size + 4
     counted.clear()
     assert tokens(model, batch_size=batch_size) == expected, "by another engine of the model"
     assert all(count > 4 for count in counted), "prompts alone"
@@ -161,6 +161,6 @@ def test_a_longer_request_gets_a_larger_cache(monkeypatch: pytest.MonkeyPatch) -
         prompts = [[(7 * place + place**2) % 50 for place in range(length)]]
         [answer] = made.generate(asked(prompts, 5))
         with monkeypatch.context() as patched:
-            patched.setattr(row_runner, "recorded_steps", lambda *args: None)
+            patched.setattr(repeated_steps, "_records", lambda model: False)
             [expected] = engine(model).generate(asked(prompts, 5))
         assert answer.token_ids == expected.token_ids
