@@ -30,7 +30,7 @@ def right_arguments(dtype: torch.dtype) -> dict[Callable[..., Any], Arguments]:
     def make(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
-    weights, angles = [make(40, 64), make(7, 64)], make(2, 5, 16)
+    weight, angles = make(47, 64), make(2, 5, 16)
     attended: Arguments = {"query": make(1, 4, 5, 16), "key": make(3, 2, 70, 16)}
     attended |= {"value": make(3, 2, 70, 24), "mask": torch.rand(1, 1, 5, 70) < 0.5, "scale": 0.3}
     attended |= {"key_rows": torch.tensor([0, 0, 2, 2, 1]), "softcap": 3.0, "sinks": make(4)}
@@ -39,16 +39,16 @@ def right_arguments(dtype: torch.dtype) -> dict[Callable[..., Any], Arguments]:
     written["states"] = [make(1, 3, 4, 8), make(1, 3, 4, 6)]
     written["caches"] = [make(5, 3, 20, 8), make(5, 3, 20, 6)]
     normed: Arguments = {"hidden": make(4, 33), "weight": make(33).float()}
-    linear = {"hidden": make(2, 3, 64), "weights": kernels.pack(weights), "bias": make(47)}
+    linear = {"hidden": make(2, 3, 64), "weights": kernels.pack(weight), "bias": make(47)}
     rotated = [make(2, 3, 5, 16), make(2, 1, 5, 16)]
     return {
         kernels.linear: linear,
-        kernels.pack: {"weights": weights},
+        kernels.pack: {"weight": weight},
         kernels.attend: attended,
         kernels.write_states: written,
         kernels.rms_norm: normed | {"epsilon": 1e-6, "rounds_first": True},
         kernels.rotate: {"states": rotated, "cosines": angles, "sines": angles + 1},
-        kernels.gate: {"gates": make(3, 50), "up": make(3, 50) + 1, "activation": "silu"},
+        kernels.gate: {"gates": make(3, 100), "activation": "silu"},
     }
 
 

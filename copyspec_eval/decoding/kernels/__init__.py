@@ -8,7 +8,6 @@ import ctypes
 import functools
 import subprocess
 import threading
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,10 +29,10 @@ are padded; see linear.cpp."""
 _STRUCTS = {
     "attend": Struct("7Q16q2d"),
     "pack": Struct("2Q2q"),
-    "linear": Struct("5Q3q"),
+    "linear": Struct("4Q3q"),
     "rms_norm": Struct("3Q2qdq"),
     "rotate": Struct("4Q8q"),
-    "gate": Struct("3Q2q"),
+    "gate": Struct("2Q3q"),
     "write_states": Struct("6Q10q"),
 }
 """The kernels' arguments, in words of 64 bits; see the sources."""
@@ -94,50 +93,40 @@ def packs(weight: torch.Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeights:
-    """Weights of linear layers that read the same inputs, laid out as in linear.cpp."""
+    """Weights of a linear layer, laid out as in linear.cpp."""
 
     words: torch.Tensor
     num_inputs: int
-    num_outputs: "array[int]"
+    num_outputs: int
 
 
-def pack(weights: Sequence[torch.Tensor]) -> PackedWeights:
-    """Weights, each `[outputs, inputs]` with the same inputs and dtype, for `linear`."""
-    first = weights[0]
-    for weight in weights:
-        _check(packs(weight) and weight.dim() == 2, "weights", weight)
-        _check(weight.shape[1] == first.shape[1] and weight.dtype == first.dtype, "weights", weight)
-    num_inputs = first.shape[1]
-    per_word = 4 // first.itemsize
+def pack(weight: torch.Tensor) -> PackedWeights:
+    """Weights `[outputs, inputs]`, for `linear`."""
+    _check(packs(weight) and weight.dim() == 2, "weight", weight)
+    num_outputs, num_inputs = weight.shape
+    per_word = 4 // weight.itemsize
     padded = -(-num_inputs // (_WORDS * per_word)) * _WORDS * per_word
-    rows = [-(-len(weight) // _BLOCK) * _BLOCK for weight in weights]
-    words = first.new_empty(sum(rows), padded)
-    for weight, part in zip(weights, torch.split(words, rows), strict=True):
-        dense = weight.detach().contiguous()
-        _call("pack", first.dtype, [dense, part], len(dense), num_inputs)
-    return PackedWeights(words, num_inputs, array("q", map(len, weights)))
+    words = weight.new_empty(-(-num_outputs // _BLOCK) * _BLOCK, padded)
+    dense = weight.detach().contiguous()
+    _call("pack", weight.dtype, [dense, words], num_outputs, num_inputs)
+    return PackedWeights(words, num_inputs, num_outputs)
 
 
 def linear(
     hidden: torch.Tensor, weights: PackedWeights, bias: torch.Tensor | None = None
-) -> list[torch.Tensor]:
-    """`hidden @ weight.T + bias` of each layer: `[…, inputs]` to `[…, outputs]` each, contiguous.
-
-    `bias` is of all layers, one after the other, `[sum of outputs]`.
-    """
+) -> torch.Tensor:
+    """`hidden @ weight.T + bias`: `[…, inputs]` to `[…, outputs]`, contiguous."""
+    num_inputs, num_outputs = weights.num_inputs, weights.num_outputs
     _check(hidden.dtype == weights.words.dtype and hidden.is_cpu, "hidden", hidden)
-    _check(hidden.dim() > 0 and hidden.shape[-1] == weights.num_inputs, "hidden", hidden)
+    _check(hidden.dim() > 0 and hidden.shape[-1] == num_inputs, "hidden", hidden)
     if bias is not None:
-        _check_like("bias", bias, (sum(weights.num_outputs),), hidden.dtype)
+        _check_like("bias", bias, (num_outputs,), hidden.dtype)
         bias = bias.contiguous()
     hidden = hidden.contiguous()
-    shape = hidden.shape[:-1]
-    outputs = [hidden.new_empty((*shape, size)) for size in weights.num_outputs]
-    addresses = array("Q", [output.data_ptr() for output in outputs])
-    lists = [each.buffer_info()[0] for each in (addresses, weights.num_outputs)]
-    sizes = hidden.numel() // weights.num_inputs, weights.num_inputs, len(outputs)
-    _call("linear", hidden.dtype, [hidden, weights.words, bias], *lists, *sizes, alive=addresses)
-    return outputs
+    output = hidden.new_empty((*hidden.shape[:-1], num_outputs))
+    sizes = hidden.numel() // num_inputs, num_inputs, num_outputs
+    _call("linear", hidden.dtype, [hidden, weights.words, bias, output], *sizes)
+    return output
 
 
 def attend(
@@ -246,15 +235,14 @@ def rotate(
     return outputs
 
 
-def gate(
-    gates: torch.Tensor, up: torch.Tensor, activation: Literal["silu", "gelu_tanh"]
-) -> torch.Tensor:
-    """`activation(gates) * up`, elementwise."""
-    _check(takes(gates), "gates", gates)
-    _check_like("up", up, gates.shape, gates.dtype)
-    gates, up = gates.contiguous(), up.contiguous()
-    output = torch.empty_like(gates)
-    _call("gate", gates.dtype, [gates, up, output], gates.numel(), activation == "silu")
+def gate(gates: torch.Tensor, activation: Literal["silu", "gelu_tanh"]) -> torch.Tensor:
+    """`activation(gates) * up`, elementwise, of `[…, 2 * size]`, gates and up; `[…, size]`."""
+    _check(takes(gates) and gates.dim() > 0 and gates.shape[-1] % 2 == 0, "gates", gates)
+    *rows, width = gates.shape
+    gates = gates.contiguous()
+    output = gates.new_empty((*rows, width // 2))
+    sizes = output.numel() // max(1, width // 2), width // 2
+    _call("gate", gates.dtype, [gates, output], *sizes, activation == "silu")
     return output
 
 
@@ -289,16 +277,12 @@ def recorded_by(calls: list[Callable[[], Any]]) -> Iterator[None]:
 
 
 def _call(
-    name: str,
-    dtype: torch.dtype | None,
-    tensors: Sequence[torch.Tensor | None],
-    *numbers: float,
-    alive: Any = None,
+    name: str, dtype: torch.dtype | None, tensors: Sequence[torch.Tensor | None], *numbers: float
 ) -> bool:
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     function, arguments = _function(name, dtype), _STRUCTS[name].pack(*pointers, *numbers)
     if _recording.calls is not None:
-        _recording.calls.append(partial(_again, (tensors, alive), function, arguments))
+        _recording.calls.append(partial(_again, tensors, function, arguments))
     return bool(function(arguments))
 
 

@@ -54,16 +54,15 @@ struct VectorProducts {
   void sum_part(
       const Task& task, const Query<T>* queries, const float* weights, int64_t stride,
       int64_t first) const {
-    using Vector = VectorOf<T>;
     constexpr int parts = std::max(1, PARTS);
-    const size_t size = PARTS ? sizeof(Vector) : (attention.value_dim - first) * sizeof(T);
+    const size_t size = PARTS ? sizeof(VectorOf<T>) : (attention.value_dim - first) * sizeof(T);
     const T* values = attention.values_of(task) + first;
     Floats sums[COUNT][parts] = {};
     for (int64_t key = task.keys.begin; key < task.keys.end; ++key) {
       Floats vectors[parts];
       for (int part = 0; part < parts; ++part)
-        vectors[part] = widened(load<Vector>(
-            values + key * attention.value_strides.token + part * LANES, size));
+        vectors[part] =
+            read(values + key * attention.value_strides.token + part * LANES, size);
 #pragma GCC unroll 4
       for (int query = 0; query < COUNT; ++query) {
         if (!queries[query].visible[key]) continue;
@@ -73,13 +72,11 @@ struct VectorProducts {
           sums[query][part] = multiply_add(weight, vectors[part], sums[query][part]);
       }
     }
-    for (int query = 0; query < COUNT; ++query) {
-      for (int part = 0; part < parts; ++part) {
-        Vector narrowed;
-        narrow(sums[query][part] * queries[query].factor, narrowed);
-        store(queries[query].output + first + part * LANES, narrowed, size);
-      }
-    }
+    for (int query = 0; query < COUNT; ++query)
+      for (int part = 0; part < parts; ++part)
+        write(
+            queries[query].output + first + part * LANES,
+            sums[query][part] * queries[query].factor, size);
   }
 };
 

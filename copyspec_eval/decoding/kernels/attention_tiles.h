@@ -104,9 +104,8 @@ struct TileProducts {
         const Query<uint16_t>& query = scratch.queries[first + row];
         for (int64_t part = at; part < std::min(at + BLOCK, attention.value_dim); part += LANES) {
           const size_t bytes = std::min<int64_t>(LANES, attention.value_dim - part) * 2;
-          Halves narrowed;
-          narrow(load<Floats>(sums + row * BLOCK + part - at) * query.factor, narrowed);
-          store(query.output + part, narrowed, bytes);
+          const Floats scaled = load<Floats>(sums + row * BLOCK + part - at) * query.factor;
+          write(query.output + part, scaled, bytes);
         }
       }
     }

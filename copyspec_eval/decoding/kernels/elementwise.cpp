@@ -12,18 +12,6 @@ inline void each_vector(int64_t size, const Function& function) {
 }
 
 template <typename T>
-inline Floats read(const T* from, size_t size) {
-  return widened(load<VectorOf<T>>(from, size));
-}
-
-template <typename T>
-inline void write(T* to, Floats floats, size_t size) {
-  VectorOf<T> narrowed;
-  narrow(floats, narrowed);
-  store(to, narrowed, size);
-}
-
-template <typename T>
 inline Floats rounded(Floats floats) {
   VectorOf<T> narrowed;
   narrow(floats, narrowed);
@@ -106,19 +94,18 @@ inline Floats gelu_tanh(Floats x) {
 // activation(gates) * up
 template <typename T>
 struct Gate {
-  const T *gates, *up;
-  T* output;
-  int64_t size, is_silu;
+  const T* gates;  // [rows, 2 * size]: of each row, gates and up
+  T* output;       // [rows, size]
+  int64_t num_rows, size, is_silu;
 
   bool run() const {
-    const int64_t pieces = (size + PER_THREAD - 1) / PER_THREAD;
-#pragma omp parallel for if (pieces > 1)
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      const int64_t first = piece * PER_THREAD;
-      each_vector<T>(std::min(PER_THREAD, size - first), [&](int64_t at, size_t bytes) {
-        const Floats input = read(gates + first + at, bytes);
+#pragma omp parallel for if (num_rows * size > PER_THREAD)
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const T *from = gates + row * 2 * size, *up = from + size;
+      each_vector<T>(size, [&](int64_t at, size_t bytes) {
+        const Floats input = read(from + at, bytes);
         const Floats activated = rounded<T>(is_silu ? silu(input) : gelu_tanh(input));
-        write(output + first + at, activated * read(up + first + at, bytes), bytes);
+        write(output + row * size + at, activated * read(up + at, bytes), bytes);
       });
     }
     return true;

@@ -4,8 +4,7 @@
 // beside it. Sums are in float32.
 //
 // Weights are packed as [blocks of outputs][words of inputs][BLOCK], where a word is a float32 or two
-// bfloat16, and words are filled up with zeros to a multiple of 16. Layers that read the same
-// inputs follow each other, each from a new block on, and each has an output of its own.
+// bfloat16, and words are filled up with zeros to a multiple of 16.
 
 namespace {
 
@@ -37,54 +36,31 @@ template <typename T>
 struct Linear {
   const T* hidden;         // [tokens, inputs]
   const uint32_t* packed;  // see above
-  const T* bias;           // of all layers, one after the other; or null
-  T* const* outputs;       // of each layer, [tokens, its outputs]
-  const int64_t* num_outputs;  // of each layer
-  int64_t num_tokens, num_inputs, num_layers;
+  const T* bias;           // [outputs], or null
+  T* output;               // [tokens, outputs]
+  int64_t num_tokens, num_inputs, num_outputs;
 
   bool run() const;
 
   int64_t num_words() const { return padded_words<T>(num_inputs); }
 
-  // What a block of weights computes: `size` outputs of a layer.
-  struct Block {
-    const uint32_t* weights;
-    const T* bias;
-    T* output;
-    int64_t stride, size;  // from one token's outputs to the next
-  };
-
-  std::vector<Block> blocks() const {
-    std::vector<Block> blocks;
-    int64_t before = 0;
-    for (int64_t layer = 0; layer < num_layers; ++layer) {
-      const int64_t size = num_outputs[layer];
-      for (int64_t first = 0; first < size; first += BLOCK)
-        blocks.push_back(
-            {packed + blocks.size() * num_words() * BLOCK, bias ? bias + before + first : nullptr,
-             outputs[layer] + first, size, std::min<int64_t>(BLOCK, size - first)});
-      before += size;
-    }
-    return blocks;
+  const uint32_t* block_at(int64_t first_output) const {
+    return packed + first_output * num_words();
   }
 
-  // A vector of a block of one token: adds the bias, rounds, and writes.
-  static void finish(const Block& block, int part, int64_t token, Floats sums) {
-    using Vector = VectorOf<T>;
-    const int64_t count = std::min<int64_t>(LANES, block.size - part * LANES);
+  // A vector of a token's outputs: adds the bias, rounds, and writes.
+  void finish(int64_t token, int64_t first, Floats sums) const {
+    const int64_t count = std::min<int64_t>(LANES, num_outputs - first);
     if (count <= 0) return;
-    if (block.bias)
-      sums += widened(load<Vector>(block.bias + part * LANES, count * sizeof(T)));
-    Vector narrowed;
-    narrow(sums, narrowed);
-    store(block.output + token * block.stride + part * LANES, narrowed, count * sizeof(T));
+    const size_t size = count * sizeof(T);
+    if (bias) sums += read(bias + first, size);
+    write(output + token * num_outputs + first, sums, size);
   }
 
   void run_in_vectors() const {
-    const std::vector<Block> all = blocks();
     const int64_t words = num_inputs * sizeof(T) / 4;
     std::vector<uint32_t> interleaved(num_tokens * words);
-#pragma omp parallel if (all.size() > 1)
+#pragma omp parallel if (num_outputs > BLOCK)
     {
 #pragma omp for
       for (int64_t tile = 0; tile < (num_tokens + ROWS - 1) / ROWS; ++tile) {
@@ -95,13 +71,13 @@ struct Linear {
               interleaved.data() + first * words + token);
       }
 #pragma omp for
-      for (size_t number = 0; number < all.size(); ++number) {
+      for (int64_t at = 0; at < num_outputs; at += BLOCK) {
         in_tiles<ROWS>(num_tokens, [&]<int COUNT>(int64_t first) {
           Floats products[COUNT][VECTORS];
-          multiply<T>(interleaved.data() + first * words, all[number].weights, words, products);
+          multiply<T>(interleaved.data() + first * words, block_at(at), words, products);
           for (int token = 0; token < COUNT; ++token)
             for (int part = 0; part < VECTORS; ++part)
-              finish(all[number], part, first + token, products[token][part]);
+              finish(first + token, at + part * LANES, products[token][part]);
         });
       }
     }
@@ -111,7 +87,6 @@ struct Linear {
 #ifdef __AMX_BF16__
 
 inline void run_in_tiles(const Linear<uint16_t>& linear) {
-  const auto blocks = linear.blocks();
   const int64_t depth = 2 * linear.num_words();
   std::vector<uint16_t> filled_up;
   const uint16_t* inputs = linear.hidden;
@@ -128,15 +103,14 @@ inline void run_in_tiles(const Linear<uint16_t>& linear) {
     Tiles tiles;
     alignas(64) float sums[Tiles::ROWS * BLOCK];
 #pragma omp for
-    for (size_t number = 0; number < blocks.size(); ++number) {
+    for (int64_t at = 0; at < linear.num_outputs; at += BLOCK) {
       for (int64_t token = 0; token < linear.num_tokens; token += Tiles::ROWS) {
         const int64_t count = std::min(Tiles::ROWS, linear.num_tokens - token);
         tiles.multiply(
-            inputs + token * depth, depth, count, blocks[number].weights, depth, sums, BLOCK);
+            inputs + token * depth, depth, count, linear.block_at(at), depth, sums, BLOCK);
         for (int64_t row = 0; row < count; ++row)
-          for (int part = 0; part < VECTORS; ++part)
-            linear.finish(
-                blocks[number], part, token + row, load<Floats>(sums + row * BLOCK + part * LANES));
+          for (int part = 0; part < BLOCK; part += LANES)
+            linear.finish(token + row, at + part, load<Floats>(sums + row * BLOCK + part));
       }
     }
   }

@@ -74,6 +74,19 @@ inline void narrow(Floats floats, Halves& to) {
 template <typename T>
 using VectorOf = std::conditional_t<sizeof(T) == 4, Floats, Halves>;
 
+// The first `size` bytes of a vector of values, as of `load`.
+template <typename T>
+inline Floats read(const T* from, size_t size = sizeof(VectorOf<T>)) {
+  return widened(load<VectorOf<T>>(from, size));
+}
+
+template <typename T>
+inline void write(T* to, Floats floats, size_t size = sizeof(VectorOf<T>)) {
+  VectorOf<T> narrowed;
+  narrow(floats, narrowed);
+  store(to, narrowed, size);
+}
+
 inline Words shuffled(Words first, Words second, Words lanes) {
 #ifdef __clang__
   Words result;

@@ -90,8 +90,8 @@ class _TokenByToken(TorchFunctionMode):
         if not kernels.packs(weight) or input.dtype != weight.dtype:
             return F.linear(input, weight, bias)
         key = weight.data_ptr(), weight.shape, weight.stride()
-        packed = self._packed.get(key) or kernels.pack([weight])
+        packed = self._packed.get(key) or kernels.pack(weight)
         # A tensor of another storage is a cast one, which lives no longer than this call.
         if weight.untyped_storage().data_ptr() in self._storages:
             self._packed[key] = packed
-        return kernels.linear(input, packed, bias)[0]
+        return kernels.linear(input, packed, bias)

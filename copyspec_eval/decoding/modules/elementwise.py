@@ -57,7 +57,7 @@ def gated_forward(module: Any, layers: Mapping[torch.nn.Module, PackedLayer]) ->
         return None
     group, weight = gate.group, module.gate_proj.weight
     kind = _activation(getattr(module, "act_fn", None), weight.dtype)
-    if kind is None or (gate.index, up.index, group.num_layers) != (0, 1, 2):
+    if kind is None or (gate.index, up.index, len(group.sizes)) != (0, 1, 2):
         return None
 
     skipped = [vars(part) for part in (module.gate_proj, module.up_proj, module.act_fn)]
@@ -66,13 +66,10 @@ def gated_forward(module: Any, layers: Mapping[torch.nn.Module, PackedLayer]) ->
     def forward(hidden: torch.Tensor) -> Any:
         if any(skipped_hooks):
             return type(module).forward(module, hidden)
-        gates, ups = group.outputs(hidden)
-        output: torch.Tensor = module.down_proj(kernels.gate(gates, ups, kind))
-        return output
+        return module.down_proj(kernels.gate(group.outputs(hidden), kind))
 
     inputs = _random(5, weight.shape[1], dtype=weight.dtype) * 4
-    gates, ups = group.outputs(inputs)
-    ours = down(kernels.gate(gates, ups, kind))
+    ours = down(kernels.gate(group.outputs(inputs), kind))
     error = _ROUNDING_OF_SUMS[ours.dtype] * float(ours.std())
     return forward if _close(ours, _tried(type(module).forward, module, inputs), error) else None
 
@@ -82,7 +79,7 @@ def _activation(function: Any, dtype: torch.dtype) -> Literal["silu", "gelu_tanh
     wanted = _tried(function, inputs)
     kinds: tuple[Literal["silu", "gelu_tanh"], ...] = ("silu", "gelu_tanh")
     for kind in kinds:
-        ours = kernels.gate(inputs, torch.ones_like(inputs), kind)
+        ours = kernels.gate(torch.cat([inputs, torch.ones_like(inputs)]), kind)
         if _close(ours, wanted, _ROUNDING[dtype]):
             return kind
     return None

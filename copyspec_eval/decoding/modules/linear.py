@@ -33,23 +33,23 @@ class PackedGroup:
     def __init__(self, layers: Sequence[Any]) -> None:
         matrices = [_matrix(layer) for layer in layers]
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self.num_layers = len(layers)
         self._bias = torch.cat(biases) if biases else None
-        self._weights = kernels.pack(matrices)
+        self._weights = kernels.pack(torch.cat(matrices))
+        self.sizes = [len(matrix) for matrix in matrices]
         self._input: torch.Tensor | None = None
-        self._outputs: list[torch.Tensor] = []
+        self._outputs: tuple[torch.Tensor, ...] = ()
 
-    def outputs(self, hidden: torch.Tensor) -> list[torch.Tensor]:
-        """What the layers make of `[…, inputs]`: `[…, outputs]` of each."""
+    def outputs(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the layers make of `[…, inputs]`, side by side: `[…, sum of sizes]`."""
         return kernels.linear(hidden, self._weights, self._bias)
 
     def output(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """The output of one layer; the first to be asked computes those of all."""
         if hidden is not self._input:
-            self._input, self._outputs = hidden, self.outputs(hidden)
+            self._input, self._outputs = hidden, torch.split(self.outputs(hidden), self.sizes, -1)
         output = self._outputs[index]
-        if index == self.num_layers - 1:
-            self._input, self._outputs = None, []
+        if index == len(self.sizes) - 1:
+            self._input, self._outputs = None, ()
         return output
 
 
