@@ -10,8 +10,6 @@ from numpy.random import Philox
 from numpy.typing import NDArray
 from transformers import LogitsProcessorList
 
-from copyspec_eval.types import first_difference
-
 _BISECTIONS = 50
 _ROUNDING = 1e-3
 """Far above the rounding of float32 scores in the hundreds."""
@@ -43,7 +41,6 @@ class TokenChooser:
         self._processors = processors
         self._draw = draw or (self._gumbel_max if do_sample else None)
         self._seed = seed
-        self._prefix = _Prefix()
         self._position = 0
 
     @property
@@ -95,7 +92,7 @@ class TokenChooser:
         self._position += 1
 
     def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, position: int) -> int:
-        prefix: Any = self._prefix.on(logits.device, prefix_ids)
+        prefix: Any = torch.tensor([prefix_ids], dtype=torch.long, device=logits.device)
         scores = self._processors(prefix, logits[None].float())[0]
         if self._draw is None:
             return argmax_tokens(scores[None], [slice(1)])[0][0]
@@ -108,25 +105,6 @@ class TokenChooser:
         source = Philox(key=self._seed % 2**64, counter=position << 64)
         bits = source.random_raw(len(values)) >> numpy.uint64(12)
         return gumbel_max(values, (bits + 0.5) * 2.0**-52)
-
-
-class _Prefix:
-    """The tokens that processors look at, kept on the device from one choice to the next."""
-
-    def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._tensor = torch.empty(1, 0, dtype=torch.long)
-
-    def on(self, device: torch.device, token_ids: Sequence[int]) -> torch.Tensor:
-        """`token_ids` as `[1, n]`; only what is new is copied."""
-        known = len(self._ids)
-        if self._ids != [*token_ids[:known]]:
-            known = first_difference(self._ids, token_ids) or 0
-        new_ids = [*token_ids[known:]]
-        before = self._tensor[:, :known].to(device)
-        self._tensor = torch.cat([before, torch.tensor([new_ids], dtype=torch.long).to(device)], 1)
-        self._ids[known:] = new_ids
-        return self._tensor
 
 
 def _least(suffices: Callable[[float], bool], enough: float) -> float:

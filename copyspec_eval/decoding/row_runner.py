@@ -107,11 +107,11 @@ class RowRunner:
         *starts, last = range(sequence.num_reused_tokens, len(prompt_ids), PREFILL_CHUNK)
         for start in starts:
             chunk = Part(row, start, prompt_ids[start : start + PREFILL_CHUNK])
-            forward(self._model, self._steps.cache, [chunk], 1)
+            forward(self._model, self._steps.cache, [chunk], logits_to_keep=1)
         ids = [*prompt_ids[last:], *draft.token_ids]
         part = Part(row, last, ids, step_parents(draft, len(prompt_ids) - last, len(ids)))
         keep = 1 + len(draft.token_ids)
-        logits = forward(self._model, self._steps.cache, [part], keep)
+        logits = forward(self._model, self._steps.cache, [part], logits_to_keep=keep)
         return StepLogits(logits, [slice(keep)])
 
     def can_draft(self, sequence: Sequence) -> bool:

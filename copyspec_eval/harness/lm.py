@@ -13,7 +13,6 @@ from lm_eval.models.utils import postprocess_generated_text
 from copyspec_eval.decoding import kernels, model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.model_copy import model_copy
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.drafters.registry import drafter_factory, longest_draft, store_text
 from copyspec_eval.errors import ModelError, OptionError
@@ -23,6 +22,7 @@ from copyspec_eval.harness.backends.hf import split_documents_over_ranks
 from copyspec_eval.harness.recorder import Answers, Asked, RunRecorder, logger, run_spec
 from copyspec_eval.harness.requests import Prepared
 from copyspec_eval.manifest import RunSpec
+from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.paths import TINY, model_path
 from copyspec_eval.records import BaselineTurn, RecordedText
 from copyspec_eval.reports.earlier_runs import EarlierAnswers

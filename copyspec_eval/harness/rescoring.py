@@ -10,12 +10,12 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.utils import postprocess_generated_text
 
-from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import Asked
 from copyspec_eval.harness.requests import Prepared, RequestBuilder
+from copyspec_eval.pairs.differences import Rescorer
 from copyspec_eval.reports.comparison import Pair
 from copyspec_eval.reports.runs import Answer
 from copyspec_eval.types import PAPER_DRAFT_TOKENS, Difference

@@ -29,13 +29,13 @@ from benchmarks.device_subject import LONGEST, Subject
 from benchmarks.memory import PeakMemory
 from copyspec_eval import provenance
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import mismatches, text_tokens
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DRAFTERS
+from copyspec_eval.pairs.differences import Rescorer
 from copyspec_eval.types import ExactMode
 
 DTYPES = (torch.float32, torch.bfloat16)

@@ -16,10 +16,10 @@ from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
+from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.types import Draft, DraftOptions, ExactMode, Generation, Verdict
 
 SCRIPTED = ("right", "wrong", "partly_right", "junk")

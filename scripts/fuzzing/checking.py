@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
+from copyspec_eval.pairs.differences import Rescorer
 from copyspec_eval.types import Agreement, ExactMode
 from fuzzing.arms import (
     Answer,

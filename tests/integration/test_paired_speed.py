@@ -11,7 +11,7 @@ from asking import asked, engine
 from benchmarks.forced import ForcedModel
 from benchmarks.models import QWEN_05B, random_model
 
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
+from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.reports.earlier_runs import read_traces
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 

@@ -10,8 +10,8 @@ from tiny_models import prompts
 
 from copyspec_eval.decoding.choosing import TokenChooser
 from copyspec_eval.decoding.engine import Engine
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
+from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.types import Difference, DraftOptions, ExactMode, Generation
 
 BUDGET = 40  # tokens of an answer

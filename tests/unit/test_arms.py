@@ -22,7 +22,6 @@ from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarp
 from ways import EXACT_WAYS, WAYS
 
 from copyspec_eval.cli import main
-from copyspec_eval.decoding.differences import NOISE_WINDOW
 from copyspec_eval.decoding.forward import forward
 from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.sequence import Sequence
@@ -31,6 +30,7 @@ from copyspec_eval.drafters.base import Drafter, NoDrafter
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import DataError, OptionError
 from copyspec_eval.manifest import read_manifests
+from copyspec_eval.pairs.differences import NOISE_WINDOW
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.recorded import read_recorded
 from copyspec_eval.reports.runs import read_arms, read_run
@@ -158,9 +158,9 @@ def test_both_arms_draw_the_same_tokens_after_the_same_processors(processor: Any
 def test_arms_take_turns_and_the_baseline_is_fed_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[object] = []
 
-    def watched(model: Any, cache: Any, parts: Any, *args: Any) -> Any:
+    def watched(model: Any, cache: Any, parts: Any, **options: Any) -> Any:
         log.append(tuple(len(part.token_ids) for part in parts))
-        return forward(model, cache, parts, *args)
+        return forward(model, cache, parts, **options)
 
     def drafter() -> Drafter:
         log.append("draft")

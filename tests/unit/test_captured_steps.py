@@ -15,8 +15,8 @@ from tiny_models import prompts, quick, tiny_config, tiny_model
 from copyspec_eval.decoding import repeated_steps
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.exactness import exact_mode
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.errors import ModelError
+from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 pytestmark = pytest.mark.usefixtures("torchs_kernels")

@@ -30,7 +30,6 @@ from copyspec_eval.decoding import attention, forward
 from copyspec_eval.decoding import engine as engine_module
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
@@ -39,6 +38,7 @@ from copyspec_eval.decoding.stopwatch import wait_for
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.harness.backends.hf import HFBackend
 from copyspec_eval.harness.lm import CopySpecLM
+from copyspec_eval.pairs.differences import Rescorer
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
 
 slow = pytest.mark.slow

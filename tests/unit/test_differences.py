@@ -12,8 +12,8 @@ from paired_answers import BUDGET, copying, engine_of, pairs_of, plain_of
 from tiny_models import ARCHITECTURES, VOCABULARY, prompts, tiny_model, with_twins
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from copyspec_eval.decoding.differences import MOST_ERROR, NOISE_WINDOW, Rescorer
 from copyspec_eval.drafters.base import NoDrafter
+from copyspec_eval.pairs.differences import MOST_ERROR, NOISE_WINDOW, Rescorer
 from copyspec_eval.types import Difference
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -16,7 +16,7 @@ FLOORS = (
     ("audit",),
     ("paper",),
     ("api", "harness"),
-    ("session",),
+    ("pairs", "session"),
     ("serving",),
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "manifest", "sources"),

@@ -19,13 +19,13 @@ from tiny_models import prompts
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.given import read_again
 from copyspec_eval.decoding.model_cache import ModelCache, ModelCacheRunner
-from copyspec_eval.decoding.paired import PairedAnswer, PairedEngine
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_factory
 from copyspec_eval.errors import ModelError, OptionError
 from copyspec_eval.harness.lm import CopySpecLM
 from copyspec_eval.harness.recorder import Answers
+from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.session.settings import check_model_cache
 from copyspec_eval.types import Draft, DraftOptions, Generation, Verdict
 

@@ -17,10 +17,10 @@ from asking import engine, greedy
 from real_vllm import list_prompts
 from transformers import AutoModelForCausalLM
 
-from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.sequence import Sequence as Decoded
 from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.harness.backends.vllm import attempts, watched
+from copyspec_eval.pairs.differences import Rescorer
 from copyspec_eval.serving import proposer
 
 vllm = pytest.importorskip("vllm", reason="NOT TESTED without vLLM: see scripts/vllm_environment")

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
-from copyspec_eval.decoding.differences import Rescorer
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.pairs.differences import Rescorer
 from copyspec_eval.types import Difference, Generation
 
 _BATCHES = 4
