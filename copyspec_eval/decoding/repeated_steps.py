@@ -187,11 +187,11 @@ class _Inputs:
         self,
         tokens: torch.Tensor,
         step: Step,
-        kept: Callable[[torch.Tensor], torch.Tensor] = lambda empty: empty,
+        memory_for: Callable[[torch.Tensor], torch.Tensor] = lambda empty: empty,
     ) -> None:
         given = _tensors(tokens, step)
         empty = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in given)
-        self._mine, self._parts, self.step = [*map(kept, empty)], step.parts, step
+        self._mine, self._parts, self.step = [*map(memory_for, empty)], step.parts, step
         self.fill(tokens, step)
 
     def fill(self, tokens: torch.Tensor, step: Step) -> None:
