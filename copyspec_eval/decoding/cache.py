@@ -1,8 +1,10 @@
 """The key/value cache: preallocated, a length per row, rejected tokens simply overwritten."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy
 import torch
 from transformers import Cache
 
@@ -28,11 +30,12 @@ class RowCache(Cache):
         self.capacity = capacity
         self._tensors: dict[StateName, torch.Tensor] = {}
         self._rows = self._positions = torch.empty(0, dtype=torch.long)
-        self._extent = 0
+        self._extent = self._longest = 0
 
     def place(self, rows: torch.Tensor, positions: torch.Tensor, extent: int) -> None:
         """Set where the next forward writes, `[tokens]` int64 each, and how many keys it sees."""
         self._rows, self._positions, self._extent = rows, positions, extent
+        self._longest = max(self._longest, extent)
 
     def update(
         self,
@@ -59,7 +62,8 @@ class RowCache(Cache):
     def clear(self) -> None:
         """Zeros in place: what a request leaves behind cannot reach the next one."""
         for tensor in self._tensors.values():
-            tensor.zero_()
+            tensor[:, :, : self._longest].zero_()
+        self._longest = 0
 
     @torch.inference_mode()
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
@@ -99,5 +103,9 @@ class RowCache(Cache):
         """A layer's keys or values, made at its first write, for `[…, heads, n, head_dim]`."""
         if name not in self._tensors:
             heads, _, head_dim = like.shape[-3:]
-            self._tensors[name] = like.new_zeros(self.num_rows, heads, self.capacity, head_dim)
+            shape = self.num_rows, heads, self.capacity, head_dim
+            # On a CPU, NumPy's zeros take memory only where they are written to.
+            size = math.prod(shape) * like.itemsize if like.is_cpu else 0
+            zeros = torch.from_numpy(numpy.zeros(size, numpy.uint8)).view(like.dtype)
+            self._tensors[name] = zeros.view(shape) if size else like.new_zeros(shape)
         return self._tensors[name]

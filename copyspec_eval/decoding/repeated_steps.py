@@ -25,9 +25,13 @@ from copyspec_eval.decoding.recording import Recording
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import ExactMode
 
-_KEYS = 1024
+_KEYS = 2048
+_FEWEST_KEYS = 1024
 _MOST_TOKENS = 64
 """Of a step that is recorded: in wide ones, kernels take nearly all of the time."""
+_ROOM = 4
+"""Times the room that is needed, since a longer cache would need new recordings. It takes no memory
+until it is written to."""
 _WORTH = 2
 """The use at which a kind of step is recorded: that costs what about so many repeats save."""
 _CHECKED = 4
@@ -47,7 +51,7 @@ def capacity(length: int) -> int:
     >>> capacity(5), capacity(1025)
     (1024, 2048)
     """
-    return max(_KEYS, 1 << (length - 1).bit_length())
+    return max(_FEWEST_KEYS, 1 << (length - 1).bit_length())
 
 
 def can_capture(model: PreTrainedModel) -> bool:
@@ -67,7 +71,7 @@ def steps_for(
     how: _How = exact.steps if exact and is_fixed else "recorded" if _records(model) else "eager"
     if how == "eager" and not is_fixed:
         return Steps(how, RowCache(num_rows, length))
-    length = capacity(length) if is_fixed else _rounded(length)
+    room = capacity(length) if is_fixed else _ROOM * _rounded(length)
     # The check at load makes windows shorter for a moment.
     state = weights, model_structure(model)
     known, made = _shared.get(model, (None, {}))
@@ -75,9 +79,9 @@ def steps_for(
         made = {}
         _shared[model] = state, made
     # One that is long enough serves, except at a fixed width, whose bits may depend on it.
-    kind = num_rows, how, length if is_fixed else None
+    kind = num_rows, how, room if is_fixed else None
     if kind not in made or made[kind].cache.capacity < length:
-        made[kind] = Steps(how, RowCache(num_rows, length))
+        made[kind] = Steps(how, RowCache(num_rows, room))
     made[kind].cache.clear()
     return made[kind]
 

@@ -154,7 +154,21 @@ def test_other_weights_are_read_and_not_the_recorded_ones(monkeypatch: pytest.Mo
     assert after == in_full(model, monkeypatch)
 
 
-def test_a_longer_request_gets_a_larger_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longer_requests_repeat_the_steps_of_shorter_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh("gpt_neox")
+    counted = count_calls(model, monkeypatch)
+    made = engine(model)
+    made.generate(asked([[5, 6, 7]], 10))
+    counted.clear()
+    made.generate(asked([[place % 50 for place in range(1500)]], 10))
+    assert sum(counted) == 1500, "the prompt alone"
+
+
+def test_a_cache_that_is_too_short_makes_room_for_a_longer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeated_steps, "_KEYS", 64)
+    monkeypatch.setattr(repeated_steps, "_ROOM", 1)
     model = fresh("gpt_neox")
     made = engine(model)
     for length in (20, 1500, 20):
