@@ -104,8 +104,10 @@ class RowCache(Cache):
         if name not in self._tensors:
             heads, _, head_dim = like.shape[-3:]
             shape = self.num_rows, heads, self.capacity, head_dim
-            # On a CPU, NumPy's zeros take memory only where they are written to.
-            size = math.prod(shape) * like.itemsize if like.is_cpu else 0
-            zeros = torch.from_numpy(numpy.zeros(size, numpy.uint8)).view(like.dtype)
-            self._tensors[name] = zeros.view(shape) if size else like.new_zeros(shape)
+            if like.is_cpu:
+                # NumPy's zeros take memory only where they are written to.
+                zeros = torch.from_numpy(numpy.zeros(math.prod(shape) * like.itemsize, numpy.uint8))
+                self._tensors[name] = zeros.view(like.dtype).view(shape)
+            else:
+                self._tensors[name] = like.new_zeros(shape)
         return self._tensors[name]
