@@ -1,10 +1,11 @@
 """The key/value cache: preallocated, a length per row, rejected tokens simply overwritten."""
 
 import math
+import mmap
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy
 import torch
 from transformers import Cache
 
@@ -21,7 +22,8 @@ class RowCache(Cache):
     """Keys and values of `num_rows` requests, `[rows, kv_heads, capacity, head_dim]` per layer.
 
     There is no length and nothing to roll back: `place` sets where the next forward writes, and the
-    mask limits what is attended to. Layers with a sliding window are stored at full length.
+    mask limits what is attended to. Layers with a sliding window are stored at full length. `end`
+    is behind all positions that were written to.
     """
 
     def __init__(self, num_rows: int, capacity: int) -> None:
@@ -30,12 +32,12 @@ class RowCache(Cache):
         self.capacity = capacity
         self._tensors: dict[StateName, torch.Tensor] = {}
         self._rows = self._positions = torch.empty(0, dtype=torch.long)
-        self._extent = self._longest = 0
+        self._extent = 0
+        self.end = 0
 
     def place(self, rows: torch.Tensor, positions: torch.Tensor, extent: int) -> None:
         """Set where the next forward writes, `[tokens]` int64 each, and how many keys it sees."""
         self._rows, self._positions, self._extent = rows, positions, extent
-        self._longest = max(self._longest, extent)
 
     def update(
         self,
@@ -62,8 +64,8 @@ class RowCache(Cache):
     def clear(self) -> None:
         """Zeros in place: what a request leaves behind cannot reach the next one."""
         for tensor in self._tensors.values():
-            tensor[:, :, : self._longest].zero_()
-        self._longest = 0
+            tensor[:, :, : self.end].zero_()
+        self.end = 0
 
     @torch.inference_mode()
     def move(self, row: int, sources: Sequence[int], target: int) -> None:
@@ -90,7 +92,9 @@ class RowCache(Cache):
         """Write what was copied, part after part, from a row's first position on."""
         for name, (_, device) in parts[0].items():
             together = torch.cat([part[name][0] for part in parts], dim=1).to(device)
-            self._tensor(name, together)[row, :, : together.shape[1]] = together
+            length = together.shape[1]
+            self._tensor(name, together)[row, :, :length] = together
+            self.end = max(self.end, length)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Zero: models use it only to guess positions and masks, which the engine passes."""
@@ -103,11 +107,16 @@ class RowCache(Cache):
         """A layer's keys or values, made at its first write, for `[…, heads, n, head_dim]`."""
         if name not in self._tensors:
             heads, _, head_dim = like.shape[-3:]
-            shape = self.num_rows, heads, self.capacity, head_dim
-            if like.is_cpu:
-                # NumPy's zeros take memory only where they are written to.
-                zeros = torch.from_numpy(numpy.zeros(math.prod(shape) * like.itemsize, numpy.uint8))
-                self._tensors[name] = zeros.view(like.dtype).view(shape)
-            else:
-                self._tensors[name] = like.new_zeros(shape)
+            self._tensors[name] = _zeros(like, self.num_rows, heads, self.capacity, head_dim)
         return self._tensors[name]
+
+
+def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    """Zeros; on a CPU, they take memory only where they are written to."""
+    if not like.is_cpu or sys.platform == "win32":
+        return like.new_zeros(shape)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, math.prod(shape) * like.itemsize, private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page would reach far behind what is written
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=like.dtype).view(shape)

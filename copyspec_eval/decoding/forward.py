@@ -67,6 +67,7 @@ def place(
     tokens, all_slots, all_rows = torch.tensor([ids, slots, rows]).to(input_device(model)).unbind()
     step = _step(parts, all_rows, all_slots, extent)
     cache.place(all_rows, all_slots, extent)
+    cache.end = max(cache.end, max(slots) + 1)
     return tokens, step
 
 

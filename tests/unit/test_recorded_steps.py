@@ -1,7 +1,10 @@
 """Steps whose kernels are called again without the model: same bits, or they are made in full."""
 
 import copy
+import mmap
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from doubles import OracleDrafter
 from tiny_models import VOCABULARY, tiny_model
 
 from copyspec_eval.decoding import kernels, repeated_steps
+from copyspec_eval.decoding.cache import RowCache
 
 pytestmark = pytest.mark.usefixtures("our_kernels")
 
@@ -178,3 +182,35 @@ def test_a_cache_that_is_too_short_makes_room_for_a_longer_one(
             patched.setattr(repeated_steps, "_records", lambda model: False)
             [expected] = engine(model).generate(asked(prompts, 5))
         assert answer.token_ids == expected.token_ids
+
+
+def test_nothing_of_a_request_is_left_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a long cache take memory for what no request writes."""
+    model, caches = fresh("qwen2"), list[RowCache]()
+    clear = RowCache.clear
+
+    def watched(cache: RowCache) -> None:
+        caches.append(cache)
+        clear(cache)
+
+    monkeypatch.setattr(RowCache, "clear", watched)
+    tokens(model, batch_size=3)
+    left = [bool(tensor.any()) for tensor in caches[-1]._tensors.values()]
+    tokens(model, batch_size=3)
+    assert caches[-1] is caches[-2]
+    assert left == [True] * len(left)
+    clear(caches[-1])
+    assert not any(tensor.any() for tensor in caches[-1]._tensors.values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's count of pages")
+def test_a_long_cache_takes_memory_where_it_is_written_to() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    cache, before = RowCache(4, 100_000), resident()
+    cache.place(torch.arange(4), torch.zeros(4, dtype=torch.long), 1)
+    states = torch.ones(1, 8, 4, 64)
+    keys, _ = cache.update(states, states, 0)
+    assert keys.untyped_storage().nbytes() == 4 * 8 * 100_000 * 64 * 4
+    assert resident() - before < 50_000_000
