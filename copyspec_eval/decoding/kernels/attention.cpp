@@ -22,6 +22,8 @@ struct VectorProducts {
     const T* keys = attention.keys_of(task);
     const int64_t step = attention.key_strides.token;
     for (int64_t key = task.keys.begin; key < task.keys.end; key += BLOCK) {
+      for (int64_t ahead = key + BLOCK; ahead < std::min(key + 2 * BLOCK, task.keys.end); ++ahead)
+        prefetch(keys + ahead * step, attention.dim);
       transpose(keys + key * step, step, task.keys.end - key, attention.dim, block);
       in_tiles<ROWS>(count, [&]<int COUNT>(int64_t first) {
         Floats products[COUNT][VECTORS];
@@ -59,6 +61,8 @@ struct VectorProducts {
     const T* values = attention.values_of(task) + first;
     Floats sums[COUNT][parts] = {};
     for (int64_t key = task.keys.begin; key < task.keys.end; ++key) {
+      if (key + BLOCK < task.keys.end)
+        prefetch(values + (key + BLOCK) * attention.value_strides.token, parts * LANES);
       Floats vectors[parts];
       for (int part = 0; part < parts; ++part)
         vectors[part] =

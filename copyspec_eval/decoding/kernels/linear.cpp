@@ -73,8 +73,11 @@ struct Linear {
 #pragma omp for
       for (int64_t at = 0; at < num_outputs; at += BLOCK) {
         in_tiles<ROWS>(num_tokens, [&]<int COUNT>(int64_t first) {
+          // Of few tokens, the processor itself fetches as fast as memory can.
+          constexpr int ahead = COUNT > 2 ? 64 : 0;
           Floats products[COUNT][VECTORS];
-          multiply<T>(interleaved.data() + first * words, block_at(at), words, products);
+          multiply<T, COUNT, ahead>(
+              interleaved.data() + first * words, block_at(at), words, products);
           for (int token = 0; token < COUNT; ++token)
             for (int part = 0; part < VECTORS; ++part)
               finish(first + token, at + part * LANES, products[token][part]);
