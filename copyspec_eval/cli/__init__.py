@@ -110,10 +110,8 @@ def _add_reports(choices: _Commands) -> None:
     what = "the --output_path of a run, or a folder with runs below it (default: this folder)"
     add("runs", nargs="*", default=[Path()], **_RUN, help=what)
     add("--wide", action="store_true", help="print more columns")
-    what = (
-        "write LEADERBOARD.md, leaderboard*.csv, leaderboard.json and report.html here (default: "
-    )
-    add("--out", **_DIR, help=f"{what}print only)")
+    what = "write LEADERBOARD.md, leaderboard*.csv, leaderboard.json and report.html here "
+    add("--out", **_DIR, help=f"{what}(default: print only)")
     what = "open the page in a browser; without --out it is written to a new temporary folder"
     add("--open", action="store_true", help=what)
     formats = ["table", "md", "csv", "json"]
@@ -144,12 +142,8 @@ def _add_models(choices: _Commands) -> None:
     what = "tasks of the table, e.g. mbpp_evalplus_paper (default: the paper's)"
     add("--tasks", nargs="+", default=[], metavar="TASK", help=what)
     add("--limit", type=int, metavar="N", help="documents per task (default: the paper's)")
-    add(
-        "--model-args",
-        default="",
-        metavar="K=V,…",
-        help="further --model_args for lm-eval (default: none)",
-    )
+    what = "further --model_args for lm-eval (default: none)"
+    add("--model-args", default="", metavar="K=V,…", help=what)
     what = "--gen_kwargs for lm-eval, e.g. max_gen_toks=300 (default: the table's)"
     add("--gen-kwargs", metavar="K=V,…", help=what)
     what = "system message of every conversation (default: none)"

@@ -55,7 +55,7 @@ class TokenChooser:
     def choose(self, prefix_ids: Sequence[int], logits: torch.Tensor) -> int:
         """The token after `prefix_ids` (prompt and output), given its `[vocabulary]` logits."""
         token = self._pick(prefix_ids, logits, self._position)
-        self._advance()
+        self._position += 1
         return token
 
     def peek(self, prefix_ids: Sequence[int], logits: torch.Tensor, ahead: int) -> int:
@@ -85,11 +85,8 @@ class TokenChooser:
         margin = 0.0
         if chosen != token:
             margin = min(least((tokens == token).float()), least(-(tokens == chosen).float()))
-        self._advance()
-        return None if math.isinf(margin) else margin
-
-    def _advance(self) -> None:
         self._position += 1
+        return None if math.isinf(margin) else margin
 
     def _pick(self, prefix_ids: Sequence[int], logits: torch.Tensor, position: int) -> int:
         prefix: Any = torch.tensor([prefix_ids], dtype=torch.long, device=logits.device)

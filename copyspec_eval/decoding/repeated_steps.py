@@ -115,8 +115,7 @@ class Steps:
     ) -> tuple[torch.Tensor, bool]:
         """As `forward`, and whether it took its usual time; the next step overwrites the logits."""
         num_tokens = sum(len(part.token_ids) for part in parts)
-        is_wide = num_tokens > _MOST_TOKENS and self._how == "recorded"
-        if is_wide or self._how == "eager":
+        if self._how == "eager" or (self._how == "recorded" and num_tokens > _MOST_TOKENS):
             return forward(model, self.cache, parts, extent=extent), True
         extent = extent or _rounded(max(part.start + len(part.token_ids) for part in parts))
         tokens, step = place(model, self.cache, parts, extent)
@@ -210,8 +209,7 @@ class _Inputs:
 
 
 def _tensors(tokens: torch.Tensor, step: Step) -> list[torch.Tensor]:
-    places = step.rows, step.slots
-    return [tokens, *places, step.visible, step.positions, step.key_positions]
+    return [tokens, step.rows, step.slots, step.visible, step.positions, step.key_positions]
 
 
 def _captured(make: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
