@@ -11,7 +11,8 @@ _TOKENS_PER_STEP = 1.5
 """Tokens per one-token step's time that drafting gives on average: what a longer step forgoes."""
 _LEAST = 0.0006  # where tokens cost nothing, drafting them still does
 _COST = 0.02  # of a draft token while too few steps tell
-_STEPS, _INTERVAL = 256, 16  # how many steps tell, and after how many they are asked again
+_STEPS = 256  # how many steps tell
+_LEAST_INTERVAL, _INTERVAL = 16, 64  # after how many they are asked again: at first, and later
 _LEAST_SPREAD = 64.0  # of the steps' draft tokens: the sum of their squared deviations
 _FITS = 3  # each without the steps that are far from the one before
 
@@ -75,7 +76,8 @@ class StepClock:
         """Count a step of so many rows, and draft tokens of all rows together."""
         self._steps.append((1.0, num_rows, num_drafted, seconds))
         self._num_added += 1
-        if self._given_cost is None and self._num_added % _INTERVAL == 0:
+        interval = max(_LEAST_INTERVAL, min(_INTERVAL, self._num_added // 4))
+        if self._given_cost is None and self._num_added % interval == 0:
             self._fit = _fit_undisturbed(numpy.array(self._steps))
 
     def threshold(self, num_rows: int) -> float:
