@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
@@ -19,6 +20,10 @@ from copyspec_eval.decoding import kernels
 from copyspec_eval.errors import ModelError
 
 NAME = "copyspec"
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Torch's, without cuDNN, which prepares itself for 80 ms at each new shape: prompts have many."""
+CAPTURED_BACKENDS = [*BACKENDS, SDPBackend.CUDNN_ATTENTION]
+"""Of captured steps, whose shapes are few: there cuDNN is the fastest."""
 
 _HARMLESS = {"position_ids", "cache_position"}
 """Tensors that layers pass along but no attention reads."""
