@@ -115,7 +115,6 @@ reproduce.py  sends the first case's request again: python reproduce.py [URL of 
 
 
 def _whole(asking: Asking, pair: Pair) -> dict[str, Any]:
-    """A case with everything that is known of it."""
     whole = findings.case(pair) | {"prompt": pair.question.prompt, "requests": {}}
     for letter, reply in (("a", pair.a), ("b", pair.b)):
         side = asking.sides["a" if letter == "a" else "b"]

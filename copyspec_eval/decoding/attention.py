@@ -22,8 +22,6 @@ from copyspec_eval.errors import ModelError
 NAME = "copyspec"
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Torch's, without cuDNN, which prepares itself for 80 ms at each new shape: prompts have many."""
-CAPTURED_BACKENDS = [*BACKENDS, SDPBackend.CUDNN_ATTENTION]
-"""Of captured steps, whose shapes are few: there cuDNN is the fastest."""
 
 _HARMLESS = {"position_ids", "cache_position"}
 """Tensors that layers pass along but no attention reads."""
@@ -74,8 +72,6 @@ class Step:
 
 
 class _Current(threading.local):
-    """A thread's step."""
-
     step: Any = None  # a Step, within `masked_as`
 
 

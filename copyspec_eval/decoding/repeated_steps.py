@@ -13,12 +13,12 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.attention import sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from copyspec_eval.announced import announced
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.attention import CAPTURED_BACKENDS, Step
+from copyspec_eval.decoding.attention import BACKENDS, Step
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, place, run
 from copyspec_eval.decoding.model_copy import model_structure
@@ -160,7 +160,8 @@ class Steps:
         if (kind := (width * len(rows), extent)) in self._repeats:
             return
         what = f"preparing steps for {extent:,} tokens of context and answer"
-        with announced(what), sdpa_kernel(CAPTURED_BACKENDS):
+        # Of these shapes there are few, and cuDNN is the fastest.
+        with announced(what), sdpa_kernel([*BACKENDS, SDPBackend.CUDNN_ATTENTION]):
             first = [Part(row, 0, [0] * width) for row in rows]
             inputs = _Inputs(*place(model, self.cache, first, extent))
             try:

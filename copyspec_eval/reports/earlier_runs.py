@@ -139,7 +139,6 @@ def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
 
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
-    """The answers of several files, in the order of their runs."""
     answers: list[tuple[str, EarlierAnswer]] = []
     for row in (row for file in files for row in records.read(file, notes)):
         asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids

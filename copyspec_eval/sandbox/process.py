@@ -209,7 +209,6 @@ def _stop(watch: Watch, shared: bool) -> None:
 def _settings(
     level: Level, command: Command, readable: Sequence[str], folder: str, control: int
 ) -> str:
-    """The arguments of `child`."""
     limits = command.limits
     files = {
         "readable": readable,
@@ -276,7 +275,6 @@ def _sealed(data: bytes) -> Iterator[int]:
 
 @contextmanager
 def _temporary_folder() -> Iterator[str]:
-    """A new folder, removed afterwards with whatever is in it."""
     _sweep()
     folder = tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-")
     descriptor = os.open(folder, os.O_RDONLY)

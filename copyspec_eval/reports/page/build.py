@@ -214,7 +214,6 @@ def _key(record: TurnRecord, drafter: str) -> str:
 
 
 def _turn(record: TurnRecord, drafter: str) -> dict[str, Any]:
-    """A turn for the viewer; what is empty is left out."""
     counts, baseline = record.counts, record.baseline
     drafts = (counts.drafts or {}).items()
     copied = sum(drafted.num_accepted for source, drafted in drafts if source in COPIED)
