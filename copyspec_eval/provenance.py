@@ -95,6 +95,7 @@ def hardware() -> dict[str, Any]:
 
     kinds: tuple[Any, ...] = torch.cuda, torch.xpu
     names = [kind.get_device_name(n) for kind in kinds for n in range(kind.device_count())]
+    names += ["Apple GPU (mps)"] * torch.backends.mps.is_available()
     return {
         "processor": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "processors": os.cpu_count(),

@@ -55,14 +55,7 @@ def _processor() -> str:
 
 
 def _devices() -> str:
-    return ", ".join(_accelerators()) or "no accelerator, so models run on the processor"
-
-
-def _accelerators() -> list[str]:
-    import torch
-
-    mps = ["Apple GPU (mps)"] if torch.backends.mps.is_available() else []
-    return [*provenance.hardware()["accelerators"], *mps]
+    return ", ".join(provenance.hardware()["accelerators"]) or "none: models run on the processor"
 
 
 def _kernels() -> str:
@@ -82,7 +75,7 @@ def _kernels() -> str:
 def _exact_mode() -> str:
     from copyspec_eval.decoding import kernels
 
-    if _accelerators():
+    if provenance.hardware()["accelerators"]:
         return "fixed width on the GPU, since its libraries choose kernels by shape"
     if not kernels.is_available():
         return "fixed width: without our kernels, torch's are chosen by shape"

@@ -13,12 +13,11 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from copyspec_eval.announced import announced
 from copyspec_eval.decoding import kernels
-from copyspec_eval.decoding.attention import BACKENDS, Step
+from copyspec_eval.decoding.attention import Step
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, place, run
 from copyspec_eval.decoding.model_copy import model_structure
@@ -159,9 +158,7 @@ class Steps:
         rows = range(self.cache.num_rows)
         if (kind := (width * len(rows), extent)) in self._repeats:
             return
-        what = f"preparing steps for {extent:,} tokens of context and answer"
-        # Of these shapes there are few, and cuDNN is the fastest.
-        with announced(what), sdpa_kernel([*BACKENDS, SDPBackend.CUDNN_ATTENTION]):
+        with announced(f"preparing steps for {extent:,} tokens of context and answer"):
             first = [Part(row, 0, [0] * width) for row in rows]
             inputs = _Inputs(*place(model, self.cache, first, extent))
             try:
@@ -171,7 +168,8 @@ class Steps:
                 # A graph that does not read its inputs would pass the check of exactness.
                 others = [Part(row, 1 + row, range(width)) for row in rows]
                 logits, _ = self.read(model, others, extent)
-                if not torch.equal(logits, forward(model, self.cache, others, extent=extent)):
+                again = _Inputs(*place(model, self.cache, others, extent))
+                if not torch.equal(logits, again.run(model, self.cache)):
                     raise ModelError("it gives other logits")
             except Exception as error:  # whatever CUDA raises
                 self._repeats.pop(kind, None)
@@ -207,7 +205,7 @@ class _Inputs:
     def run(self, model: PreTrainedModel, cache: RowCache) -> torch.Tensor:
         tokens, rows, slots, visible, positions, key_positions = self._mine
         cache.place(rows, slots, visible.shape[-1])
-        self.step = Step(visible, positions, key_positions, rows, slots, self._parts)
+        self.step = Step(visible, positions, key_positions, rows, slots, self._parts, True)
         return run(model, cache, tokens, self.step)
 
 

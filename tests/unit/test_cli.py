@@ -97,7 +97,6 @@ def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str]]:
 def test_the_doctor_says_what_is_here_and_what_is_missing(accelerators, capsys, monkeypatch):
     machine = provenance.hardware() | {"accelerators": accelerators}
     monkeypatch.setattr(provenance, "hardware", lambda: machine)
-    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     missing = {"shtab": None}
     monkeypatch.setattr("copyspec_eval.cli.doctor.find_spec", lambda name: missing.get(name, 1))
     code, lines = examined(capsys)
@@ -106,14 +105,15 @@ def test_the_doctor_says_what_is_here_and_what_is_missing(accelerators, capsys, 
     assert {"copyspec-eval", "torch", "transformers", "lm-eval", "processor"} <= lines.keys()
     is_ours = kernels.is_available() and not accelerators
     assert lines["exact mode"].startswith("invariant" if is_ours else "fixed width")
-    assert lines["devices"].startswith("a GPU" if accelerators else "no accelerator")
+    assert lines["devices"].startswith("a GPU" if accelerators else "none")
     assert lines["not installed"].endswith("pip install 'copyspec-eval[completion]'")
 
 
 def test_the_doctor_without_a_compiler_or_a_sandbox(capsys, monkeypatch):
     kernels.is_available.cache_clear()
     monkeypatch.setattr(library, "compiler", lambda: None)
-    monkeypatch.setattr("copyspec_eval.cli.doctor._accelerators", list)
+    machine = provenance.hardware() | {"accelerators": []}
+    monkeypatch.setattr(provenance, "hardware", lambda: machine)
     monkeypatch.setenv("COPYSPEC_SANDBOX", "nothing")
     monkeypatch.setenv("COPYSPEC_EVAL_AUTOLOAD", "0")
     code, lines = examined(capsys)

@@ -213,6 +213,21 @@ def test_the_check_of_a_gpu_runs_on_one(monkeypatch):
     assert modes == [(False, "captured"), (True, "captured")]
 
 
+def test_cudnn_attends_in_captured_steps_alone(monkeypatch):
+    """It prepares itself at each new shape, of which prompts have many."""
+    torchs, taken = torch.nn.functional.scaled_dot_product_attention, []
+
+    def noted(*given, **options):
+        taken.append((attention._current.step, torch.backends.cuda.cudnn_sdp_enabled()))
+        return torchs(*given, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    with PretendedDevice("cuda"), simulated_graphs():
+        Case(options=WAYS["suffix"], exact=ExactMode(16, "captured")).answers("cuda")
+    assert {(step.is_repeated, is_enabled) for step, is_enabled in taken} == {(0, 0), (1, 1)}
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_a_captured_step_is_one_upload_and_one_wait():
     case = Case(options=WAYS["suffix"], exact=ExactMode(16, "captured"))
     with PretendedDevice("cuda") as pretended, simulated_graphs(), watched(pretended) as taken:

@@ -39,8 +39,6 @@ _STRUCTS = {
 
 
 class _Recording(threading.local):
-    """Where a thread's calls are noted at present, if anywhere."""
-
     calls: list[Callable[[], Any]] | None = None
 
 

@@ -144,7 +144,6 @@ def _compare_shapes() -> None:
 
 
 def _passes_check(source: str, problem: Mapping[str, Any], channel: int) -> bool:
-    """Whether the `test` of a row of OpenAI's HumanEval passes."""
     from evalplus.eval.utils import time_limit
 
     prompt, entry_point = problem["prompt"], problem["entry_point"]
