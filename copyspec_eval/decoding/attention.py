@@ -202,7 +202,7 @@ def _attend(
 
 @contextmanager
 def _cudnn(is_wanted: bool) -> Iterator[None]:
-    """It is fast, but prepares itself at each new shape: for 80 ms in a model of 30 layers."""
+    """Let cuDNN attend or not: it is fast, but a new shape costs 80 ms in a model of 30 layers."""
     with _choosing:
         was_enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
         torch.backends.cuda.enable_cudnn_sdp(was_enabled and is_wanted)

@@ -13,16 +13,14 @@ from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.types import Draft
 
-_KEYS = 64
 
-
-def key_extent(length: int) -> int:
-    """The fewest keys that are attended to where `length` are needed, masked ones included.
+def key_extent(length: int, block: int = 64) -> int:
+    """Keys that are attended to where `length` are needed: whole blocks, masked keys included.
 
     >>> key_extent(1), key_extent(128)
     (64, 128)
     """
-    return -(-length // _KEYS) * _KEYS
+    return -(-length // block) * block
 
 
 class Part(NamedTuple):

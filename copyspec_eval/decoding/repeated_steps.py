@@ -19,13 +19,14 @@ from copyspec_eval.announced import announced
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.attention import Step
 from copyspec_eval.decoding.cache import RowCache
-from copyspec_eval.decoding.forward import Part, forward, place, run
+from copyspec_eval.decoding.forward import Part, forward, key_extent, place, run
 from copyspec_eval.decoding.model_copy import model_structure
 from copyspec_eval.decoding.recording import Recording
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import ExactMode
 
 _KEYS = 2048
+"""In a block: of numbers of keys there are few, since each has recordings of its own."""
 _FEWEST_KEYS = 1024
 _MOST_TOKENS = 64
 """Of a step that is recorded: in wide ones, kernels take nearly all of the time."""
@@ -71,7 +72,7 @@ def steps_for(
     how: _How = exact.steps if exact and is_fixed else "recorded" if _records(model) else "eager"
     if how == "eager" and not is_fixed:
         return Steps(how, RowCache(num_rows, length))
-    room = capacity(length) if is_fixed else _ROOM * _rounded(length)
+    room = capacity(length) if is_fixed else _ROOM * key_extent(length, _KEYS)
     # The check at load makes windows shorter for a moment.
     state = weights, model_structure(model)
     known, made = _shared.get(model, (None, {}))
@@ -117,7 +118,8 @@ class Steps:
         num_tokens = sum(len(part.token_ids) for part in parts)
         if self._how == "eager" or (self._how == "recorded" and num_tokens > _MOST_TOKENS):
             return forward(model, self.cache, parts, extent=extent), True
-        extent = extent or _rounded(max(part.start + len(part.token_ids) for part in parts))
+        needed = max(part.start + len(part.token_ids) for part in parts)
+        extent = extent or key_extent(needed, _KEYS)
         tokens, step = place(model, self.cache, parts, extent)
         kind = num_tokens, extent
         if kind not in self._repeats:
@@ -177,11 +179,6 @@ class Steps:
                 message = f"a step cannot be captured ({reason}); pass exact=False"
                 raise ModelError(message) from error
         self.cache.clear()
-
-
-def _rounded(extent: int) -> int:
-    """Of numbers of keys there are few, since each has recordings of its own."""
-    return -(-extent // _KEYS) * _KEYS
 
 
 class _Inputs:
