@@ -1,5 +1,6 @@
 """Pairs of settings of one engine, the commands that serve and audit them, and their table."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ _OURS = (
 _SUFFIX = '{"method": "suffix", "num_speculative_tokens": 15}'
 ENVIRONMENT = {
     **{"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
-    **{"OMP_NUM_THREADS": "2", "VLLM_LOGGING_LEVEL": "WARNING"},
+    **{"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), "VLLM_LOGGING_LEVEL": "WARNING"},
 }
 
 

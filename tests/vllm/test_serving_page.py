@@ -49,7 +49,7 @@ def environment(real_model: Path, questions: Path) -> dict[str, str]:
         "COPYSPEC_DATA_DIR": str(questions),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     }
 
 
