@@ -6,7 +6,7 @@ axis, so that keys are not copied for every query head, as the stock masked path
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,6 @@ class Step:
         positions, key_positions: `[1, tokens]` and `[1, tokens, extent]`, int64, in the context.
         rows, slots: each token's place in the cache, `[tokens]`, int64 each.
         parts: each row with its tokens.
-        is_repeated: steps of these shapes come again and again.
         masked_blocks: torch's masks, made once for all layers: of a mask, for so many heads of
             queries and keys.
     """
@@ -47,7 +46,6 @@ class Step:
     rows: torch.Tensor
     slots: torch.Tensor
     parts: Sequence[tuple[int, slice]]
-    is_repeated: bool = False
     masked_blocks: list[tuple[torch.Tensor, tuple[int, int], list[MaskedBlock]]] = field(
         default_factory=list
     )
@@ -75,7 +73,6 @@ class _Current(threading.local):
 
 
 _current = _Current()
-_choosing = threading.Lock()  # whether torch's attention may be cuDNN's, for the whole process
 
 
 @contextmanager
@@ -189,8 +186,7 @@ def _attend(
     # The query heads that share a key are stacked, as if they were more positions.
     folded = query.contiguous().view(rows, kv_heads, groups * width, dim)
     if softcap is None and s_aux is None:
-        with _cudnn(_current.step.is_repeated) if key.device.type == "cuda" else nullcontext():
-            output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
+        output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
     else:
         sinks = None
         if s_aux is not None:
@@ -198,18 +194,6 @@ def _attend(
             sinks = sinks.reshape(rows, kv_heads, groups * width, 1)
         output = _explicit(folded, key, value, mask, scale, softcap, sinks)
     return output.reshape(rows, heads, width, -1).transpose(1, 2).contiguous()
-
-
-@contextmanager
-def _cudnn(is_wanted: bool) -> Iterator[None]:
-    """Let cuDNN attend or not: it is fast, but a new shape costs 80 ms in a model of 30 layers."""
-    with _choosing:
-        was_enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-        torch.backends.cuda.enable_cudnn_sdp(was_enabled and is_wanted)
-        try:
-            yield
-        finally:
-            torch.backends.cuda.enable_cudnn_sdp(was_enabled)
 
 
 def _check_known(kwargs: dict[str, Any]) -> None:

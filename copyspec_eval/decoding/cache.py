@@ -77,6 +77,13 @@ class RowCache(Cache):
             tensor[row, :, target : target + len(sources)] = moved
 
     @torch.inference_mode()
+    def take(self, row: int, other: "RowCache", length: int) -> None:
+        """Write the first `length` positions of another cache's first row into `row`."""
+        for name, tensor in other._tensors.items():
+            self._tensor(name, tensor)[row, :, :length] = tensor[0, :, :length]
+        self.end = max(self.end, length)
+
+    @torch.inference_mode()
     def copy(self, row: int, start: int, end: int, length: int) -> list[States]:
         """Copies of a row's positions `start … end - 1`, in parts of `length` each."""
         parts: list[States] = [{} for _ in range(start, end, length)]

@@ -168,7 +168,7 @@ class Steps:
                 make = partial(inputs.run, model, self.cache)
                 self._repeats[kind] = inputs, _captured(make, model.device)
                 # A graph that does not read its inputs would pass the check of exactness.
-                others = [Part(row, 1 + row, range(width)) for row in rows]
+                others = [Part(row, 1 + row, [1] * width) for row in rows]
                 logits, _ = self.read(model, others, extent)
                 again = _Inputs(*place(model, self.cache, others, extent))
                 if not torch.equal(logits, again.run(model, self.cache)):
@@ -202,7 +202,7 @@ class _Inputs:
     def run(self, model: PreTrainedModel, cache: RowCache) -> torch.Tensor:
         tokens, rows, slots, visible, positions, key_positions = self._mine
         cache.place(rows, slots, visible.shape[-1])
-        self.step = Step(visible, positions, key_positions, rows, slots, self._parts, True)
+        self.step = Step(visible, positions, key_positions, rows, slots, self._parts)
         return run(model, cache, tokens, self.step)
 
 

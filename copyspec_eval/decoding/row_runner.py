@@ -28,7 +28,8 @@ class RowRunner:
     wide as the widest, with `padding` after a row's own tokens. At a fixed width every row of
     every step has that width and attends to equally many keys throughout. There a prefill carries
     no draft and its chunks begin at multiples of `PREFILL_CHUNK`, so only whole chunks of earlier
-    prompts are reused; elsewhere any prompt or answer.
+    prompts are reused; elsewhere any prompt or answer. Where steps are captured, so are chunks, in
+    a cache of one row: a captured step belongs to the rows that it was captured with.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class RowRunner:
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
         self._fixed_width = exact.width if exact else None
-        self._by_extent: dict[int, Steps] = {}
+        self._is_captured = exact is not None and exact.steps == "captured"
+        self._by_extent: dict[int, tuple[Steps, Steps]] = {}
         self.widest = self._fixed_width or 1 + num_draft_tokens
         self.packs = batch_size > 1 and not self._fixed_width and kernels.serve(model)
         is_padded = self._fixed_width or (batch_size > 1 and not self.packs)
@@ -55,9 +57,8 @@ class RowRunner:
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
         """Prepare for `sequences`, whose `extent` it sets; `others` are those of other calls."""
-        is_captured = self._exact is not None and self._exact.steps == "captured"
         lengths = [each.max_length + self.padding for each in (*sequences, *others)]
-        extents = [*map(capacity if is_captured else key_extent, lengths)]
+        extents = [*map(capacity if self._is_captured else key_extent, lengths)]
         # Alone, a sequence fixes how many keys it attends to; in a batch, the run does.
         is_shared = self._fixed_width and self._batch_size > 1
         for sequence, extent in zip(sequences, extents, strict=False):
@@ -73,28 +74,41 @@ class RowRunner:
         finally:
             self._by_extent = {}
 
-    def _prepared(self, extents: set[int], weights: Hashable) -> dict[int, Steps]:
-        """The steps of sequences by their extents: of a fixed width, those with as much room."""
+    def _prepared(self, extents: set[int], weights: Hashable) -> dict[int, tuple[Steps, Steps]]:
+        """The steps of sequences by their extents, and those that read prompts.
+
+        Of a fixed width, they are those with as much room.
+        """
         room = {each: capacity(each) if self._fixed_width else max(extents) for each in extents}
-        how = self._model, weights, self._batch_size
-        steps = {length: steps_for(*how, length, self._exact) for length in {*room.values()}}
-        if self._exact and self._exact.steps == "captured":
+
+        def steps(num_rows: int) -> dict[int, Steps]:
+            how = self._model, weights, num_rows
+            made = {length: steps_for(*how, length, self._exact) for length in {*room.values()}}
+            return {extent: made[length] for extent, length in room.items()}
+
+        answers = prompts = steps(self._batch_size)
+        if self._is_captured:
+            prompts = steps(1)
             for extent in sorted(extents):
-                steps[extent].capture(self._model, self.widest, extent)
-        return {extent: steps[length] for extent, length in room.items()}
+                answers[extent].capture(self._model, self.widest, extent)
+                prompts[extent].capture(self._model, PREFILL_CHUNK, extent)
+        return {extent: (answers[extent], prompts[extent]) for extent in extents}
 
     def load(self, sequence: Sequence) -> None:
-        self._steps = self._by_extent[sequence.extent]
+        self._steps, self._prompts = self._by_extent[sequence.extent]
         if self._prefix_cache is not None:
             # The last token is read in any case, for the logits after it.
+            cache, row = self._prompts.cache, 0 if self._is_captured else sequence.row
             sequence.num_reused_tokens = self._prefix_cache.load(
-                sequence.prompt_ids[:-1], self._steps.cache, sequence.row
+                sequence.prompt_ids[:-1], cache, row
             )
 
     def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
         """Read the prompt of one sequence into its row, or of several that fit in a step."""
         if len(sequences) > 1:
             step = self._feed(sequences, drafts, width=None)
+        elif self._is_captured:
+            step = self._read_captured(sequences[0])
         else:
             step = self._read_in_chunks(sequences[0], drafts[0])
         for sequence in sequences:
@@ -113,6 +127,18 @@ class RowRunner:
         keep = 1 + len(draft.token_ids)
         logits = forward(self._model, self._steps.cache, [part], logits_to_keep=keep)
         return StepLogits(logits, [slice(keep)])
+
+    def _read_captured(self, sequence: Sequence) -> StepLogits:
+        """Read a prompt in whole chunks, the last one padded: there is one kind of them."""
+        length = len(sequence.prompt_ids)
+        for start in range(sequence.num_reused_tokens, length, PREFILL_CHUNK):
+            ids = sequence.prompt_ids[start : start + PREFILL_CHUNK]
+            padding = ids[-1:] * (PREFILL_CHUNK - len(ids))
+            chunk = Part(0, start, [*ids, *padding])
+            logits, _ = self._prompts.read(self._model, [chunk], sequence.extent)
+        if self._prompts is not self._steps:
+            self._steps.cache.take(sequence.row, self._prompts.cache, length)
+        return StepLogits(logits[len(ids) - 1 : len(ids)], [slice(1)])
 
     def can_draft(self, sequence: Sequence) -> bool:
         return not self._fixed_width or sequence.num_forwards > 0

@@ -15,6 +15,7 @@ from tiny_models import prompts, quick, tiny_config, tiny_model
 from copyspec_eval.decoding import repeated_steps
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.exactness import exact_mode
+from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.errors import ModelError
 from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
@@ -50,31 +51,44 @@ def tokens(pairs: list[PairedAnswer]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("family", quick("qwen2", "gemma2", "gpt_oss"))
-def test_whole_paired_runs_replay_one_graph_with_the_tokens_of_eager_steps(
+def test_whole_paired_runs_replay_two_graphs_with_the_tokens_of_eager_steps(
     family: str, batch_size: int, graphs: list[SimulatedGraph]
 ) -> None:
-    """One for all drafters."""
+    """One for the steps of all drafters, one for prompts of all lengths."""
     model, num_saved = tiny_model(family), 0
     for drafting in DRAFTING:
         actual = answers(model, CAPTURED, batch_size, drafting)
         assert tokens(actual) == tokens(answers(model, EAGER, batch_size, drafting))
         assert tokens(actual) == [pair.baseline.token_ids for pair in actual]
         num_saved += sum(BUDGET - (pair.generation.counts.num_forwards or 0) for pair in actual)
-    assert [graph.num_replays > BUDGET for graph in graphs] == [True]
+    assert [graph.num_replays > BUDGET for graph in graphs] == [True, True]
     assert num_saved > 0
 
 
-def test_each_number_of_keys_has_one_graph_that_stays(graphs: list[SimulatedGraph]) -> None:
+def test_each_number_of_keys_has_two_graphs_that_stay(graphs: list[SimulatedGraph]) -> None:
     """Whichever comes first: a graph of few keys is not made again after one of many."""
     model = model_from(tiny_config("qwen2", max_position_embeddings=4096))
     run = engine(model, SUFFIX, CAPTURED)
     plain = engine(model, SUFFIX, EAGER)
-    for length, num_graphs in ((30, 1), (1030, 2), (40, 2), (1100, 2), (30, 2)):
+    for length, num_graphs in ((30, 2), (1030, 4), (40, 4), (1100, 4), (30, 4)):
         prompt = [1 + index % 50 for index in range(length)]
         [wanted] = plain.generate(asked([prompt], 5))
         [actual] = run.generate(asked([prompt], 5))
         assert actual.token_ids == wanted.token_ids
         assert len(graphs) == num_graphs
+
+
+def test_prompts_go_on_from_earlier_ones_in_any_row() -> None:
+    model = model_from(tiny_config("qwen2", max_position_embeddings=4096))
+    run = engine(model, SUFFIX, CAPTURED, batch_size=2, prefix_cache=PrefixCache(10**8))
+    plain = engine(model, SUFFIX, EAGER, batch_size=2)
+    for length in (270, 600):
+        first, second = ([1 + index * step % 50 for index in range(length)] for step in (1, 3))
+        for given in ([first, second], [second, first]):
+            actual = run.generate(asked(given, 5))
+            wanted = plain.generate(asked(given, 5))
+            assert [each.token_ids for each in actual] == [each.token_ids for each in wanted]
+    assert [each.counts.num_reused_tokens for each in actual] == [512, 512]
 
 
 def test_graphs_are_made_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +112,7 @@ def test_weights_that_were_moved_are_captured_again(graphs: list[SimulatedGraph]
     head.data = head.data.flip(0).clone()
     after = tokens(answers(model, CAPTURED))
     assert after == tokens(answers(model, EAGER)) != before
-    assert len(graphs) == 2
+    assert len(graphs) == 4
 
 
 def waits(inputs: Any, model: Any, cache: Any) -> torch.Tensor:
