@@ -14,8 +14,9 @@ from copyspec_eval.decoding import kernels
 StateName = tuple[int, Literal["keys", "values"]]
 """Of a layer, by its index."""
 
-States = dict[StateName, tuple[torch.Tensor, torch.device]]
-"""Of tokens, `[kv_heads, tokens, head_dim]` each in host memory, and the device of the layer."""
+States = list[tuple[tuple[StateName, ...], torch.Tensor, torch.device]]
+"""Of tokens: those of one shape and device together, `[…, kv_heads, tokens, head_dim]`, in the
+host's memory."""
 
 
 class RowCache(Cache):
@@ -86,21 +87,27 @@ class RowCache(Cache):
     @torch.inference_mode()
     def copy(self, row: int, start: int, end: int, length: int) -> list[States]:
         """Copies of a row's positions `start … end - 1`, in parts of `length` each."""
-        parts: list[States] = [{} for _ in range(start, end, length)]
+        alike: dict[tuple[torch.Size, torch.device], list[StateName]] = {}
         for name, tensor in self._tensors.items():
-            pieces = torch.split(tensor[row, :, start:end].cpu(), length, dim=1)
-            for part, piece in zip(parts, pieces, strict=True):
-                # With memory of its own, so that it can be dropped alone.
-                part[name] = piece.clone(), tensor.device
+            alike.setdefault((tensor.shape, tensor.device), []).append(name)
+        parts: list[States] = []
+        for first in range(start, end, length):
+            inside = slice(first, min(first + length, end))
+            parts.append([])
+            for (_, device), names in alike.items():
+                states = torch.stack([self._tensors[name][row, :, inside] for name in names])
+                parts[-1].append((tuple(names), states.cpu(), device))
         return parts
 
     @torch.inference_mode()
     def put(self, row: int, parts: Sequence[States]) -> None:
         """Write what was copied, part after part, from a row's first position on."""
-        for name, (_, device) in parts[0].items():
-            together = torch.cat([part[name][0] for part in parts], dim=1).to(device)
-            length = together.shape[1]
-            self._tensor(name, together)[row, :, :length] = together
+        for pieces in zip(*parts, strict=True):
+            names, _, device = pieces[0]
+            together = torch.cat([states for _, states, _ in pieces], dim=2).to(device)
+            length = together.shape[2]
+            for name, states in zip(names, together, strict=True):
+                self._tensor(name, states)[row, :, :length] = states
             self.end = max(self.end, length)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -70,7 +70,7 @@ class PrefixCache:
         first, end = len(path) * length, len(token_ids) // length * length
         for states in cache.copy(row, first, end, length) if first < end else ():
             key = self._key(path, token_ids)
-            num_bytes = sum(tensor.nbytes for tensor, _ in states.values())
+            num_bytes = sum(tensor.nbytes for _, tensor, _ in states)
             block = _Block(self._next_number, states, num_bytes)
             if not self._has_room(block, path):
                 break

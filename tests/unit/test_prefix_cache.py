@@ -55,9 +55,9 @@ def check_loaded(prefix_cache: PrefixCache, text: Tokens[int]) -> int:
     cache = RowCache(1, 16)
     count = prefix_cache.load(text, cache, row=0)
     if count:
-        [actual], [wanted] = (each.copy(0, 0, count, count) for each in (cache, filled(text)))
-        assert actual.keys() == wanted.keys()
-        assert all(torch.equal(actual[name][0], wanted[name][0]) for name in wanted)
+        [[actual]], [[wanted]] = (each.copy(0, 0, count, count) for each in (cache, filled(text)))
+        assert actual[0] == wanted[0]
+        assert torch.equal(actual[1], wanted[1])
     return count
 
 
