@@ -149,10 +149,17 @@ def attend(
     outputs = []
     for rows, tokens, mask in _masked_blocks(step, attention_mask, num_tokens, heads, key):
         queries = query[0, :, tokens].reshape(heads, rows.stop - rows.start, -1, dim)
-        outputs.append(
-            _attend(queries.transpose(0, 1), key[rows], value[rows], mask, scale, softcap, s_aux)
-        )
-    return torch.cat([output.flatten(0, 1) for output in outputs])[None], None
+        # The query heads that share a key are stacked, as if they were more positions.
+        folded = queries.transpose(0, 1).contiguous().view(len(key[rows]), key.shape[1], -1, dim)
+        if softcap is None and s_aux is None:
+            output = F.scaled_dot_product_attention(
+                folded, key[rows], value[rows], attn_mask=mask, scale=scale
+            )
+        else:
+            output = _explicit(folded, key[rows], value[rows], mask, scale, softcap, s_aux)
+        by_head = output.reshape(len(output), heads, -1, output.shape[-1])
+        outputs.append(by_head.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[None], None
 
 
 def _masked_blocks(
@@ -168,32 +175,6 @@ def _masked_blocks(
     ]
     step.masked_blocks.append((mask, (heads, key.shape[1]), blocks))
     return blocks
-
-
-def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    scale: float,
-    softcap: float | None,
-    s_aux: torch.Tensor | None,
-) -> torch.Tensor:
-    """Torch's attention over rows of equally many tokens; `[rows, width, heads, dim]`."""
-    rows, heads, width, dim = query.shape
-    kv_heads = key.shape[1]
-    groups = heads // kv_heads
-    # The query heads that share a key are stacked, as if they were more positions.
-    folded = query.contiguous().view(rows, kv_heads, groups * width, dim)
-    if softcap is None and s_aux is None:
-        output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
-    else:
-        sinks = None
-        if s_aux is not None:
-            sinks = s_aux.reshape(1, kv_heads, groups, 1).expand(rows, -1, -1, width)
-            sinks = sinks.reshape(rows, kv_heads, groups * width, 1)
-        output = _explicit(folded, key, value, mask, scale, softcap, sinks)
-    return output.reshape(rows, heads, width, -1).transpose(1, 2).contiguous()
 
 
 def _check_known(kwargs: dict[str, Any]) -> None:
@@ -233,13 +214,15 @@ def _explicit(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """What the fused kernel lacks: capped scores, and sinks `[rows, kv_heads, queries, 1]`."""
+    """What the fused kernel lacks: capped scores, and sinks, `[heads]`, for folded queries."""
     scores = query @ key.transpose(-1, -2) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores + mask
     if sinks is not None:
-        scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
+        groups = len(sinks) // key.shape[1]
+        by_query = sinks.view(1, -1, groups, 1).expand(len(query), -1, -1, query.shape[2] // groups)
+        scores = torch.cat([scores, by_query.to(scores.dtype).flatten(2)[..., None]], dim=-1)
     working_dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
     weights = torch.softmax(scores, dim=-1, dtype=working_dtype).to(value.dtype)
     return weights[..., : key.shape[2]] @ value

@@ -16,7 +16,7 @@ from copyspec_eval.decoding import attention, kernels
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.forward import key_extent
 from copyspec_eval.decoding.given import Given, scripted_drafts
-from copyspec_eval.decoding.model_support import position_limit
+from copyspec_eval.decoding.model_support import position_limit, refusal
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.repeated_steps import can_capture
 from copyspec_eval.drafters.base import NoDrafter
@@ -89,10 +89,9 @@ def exact_mode(
             return mode
         logger.info("exact mode %s does not hold: %s in %s", mode.name, *mismatch)
     assert mismatch is not None
-    raise ModelError(
-        f"model type {model.config.model_type!r} computes a token differently with other tokens in "
-        f"its step ({mismatch.what}, first in {mismatch.module}); pass exact=false"
-    )
+    where = f"({mismatch.what}, first in {mismatch.module})"
+    what = f"computes a token differently with other tokens in its step {where}"
+    raise refusal(model, what, "pass exact=false")
 
 
 def fixed_width(num_draft_tokens: int) -> int:

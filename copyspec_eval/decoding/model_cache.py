@@ -12,9 +12,8 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from copyspec_eval.decoding.choosing import StepLogits
-from copyspec_eval.decoding.model_support import REMEDY, input_device, model_type
+from copyspec_eval.decoding.model_support import input_device, refusal
 from copyspec_eval.decoding.sequence import Sequence
-from copyspec_eval.errors import ModelError
 from copyspec_eval.types import Draft, Verdict
 
 _MOST_UNREAD = 8
@@ -42,10 +41,7 @@ class ModelCache:
         # Models have several names for their cache, and most make it themselves.
         self._states = self._model._update_model_kwargs_for_generation(output, {})
         if not any(states is not None for states in self._states.values()):
-            raise ModelError(
-                f"model type {model_type(self._model.config)!r} returns no cache of what it has "
-                f"read; {REMEDY}"
-            )
+            raise refusal(self._model, "returns no cache of what it has read")
         self.num_read = len(token_ids)
         logits: torch.Tensor = output.logits
         return logits[0, -keep:]

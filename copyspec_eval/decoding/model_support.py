@@ -19,17 +19,16 @@ _SERVED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 def check_config(config: Any) -> None:
     """Refuse, before any weight is loaded, what is no decoder-only model (ModelError)."""
-    name = model_type(config)
     if config.is_encoder_decoder:
-        raise ModelError(f"model type {name!r} is an encoder-decoder, not decoder-only; {REMEDY}")
+        raise refusal(config, "is an encoder-decoder, not decoder-only")
     if _causal_lm_class(config) is None:
-        raise ModelError(f"model type {name!r} has no causal language model; {REMEDY}")
+        raise refusal(config, "has no causal language model")
     _check_quantization(getattr(config, "quantization_config", None))
 
 
 def needs_model_cache(config: Any) -> str:
     """Why the engine's attention and cache cannot serve a model; "" if they can try."""
-    name, model_class = model_type(config), _causal_lm_class(config)
+    name, model_class = _model_type(config), _causal_lm_class(config)
     if model_class is None:
         return ""  # the config of a part, of a model that is loaded
     # A class whose layers may be recurrent can have models where none is.
@@ -44,7 +43,13 @@ def needs_model_cache(config: Any) -> str:
     return ""
 
 
-def model_type(config: Any) -> str:
+def refusal(model: Any, what: str, remedy: str = REMEDY) -> ModelError:
+    """Why a model, or that of a config, is not served: it `what`."""
+    config = getattr(model, "config", model)
+    return ModelError(f"model type {_model_type(config)!r} {what}; {remedy}")
+
+
+def _model_type(config: Any) -> str:
     return str(getattr(config, "model_type", type(config).__name__))
 
 
@@ -64,10 +69,8 @@ def check_exact(model: PreTrainedModel) -> None:
     if kernels.serve(model) or model._can_set_experts_implementation():
         return
     if has_experts(model):
-        raise ModelError(
-            f"model type {model.config.model_type!r} routes tokens to experts in shapes that "
-            "depend on the drafts; pass exact=false (differences are then possible at near-ties)"
-        )
+        remedy = "pass exact=false (differences are then possible at near-ties)"
+        raise refusal(model, "routes tokens to experts in shapes that depend on the drafts", remedy)
 
 
 def check_uncompiled(model: torch.nn.Module) -> None:

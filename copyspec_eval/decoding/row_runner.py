@@ -1,5 +1,6 @@
 """An engine's forwards with its own attention and cache: batches, exact mode, trees, prefixes."""
 
+import itertools
 from collections import abc
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -75,33 +76,22 @@ class RowRunner:
             self._by_extent = {}
 
     def _prepared(self, extents: set[int], weights: Hashable) -> dict[int, tuple[Steps, Steps]]:
-        """The steps of sequences by their extents, and those that read prompts.
-
-        Of a fixed width, they are those with as much room.
-        """
+        """The steps of sequences by their extents, and those that read their prompts."""
         room = {each: capacity(each) if self._fixed_width else max(extents) for each in extents}
-
-        def steps(num_rows: int) -> dict[int, Steps]:
-            how = self._model, weights, num_rows
-            made = {length: steps_for(*how, length, self._exact) for length in {*room.values()}}
-            return {extent: made[length] for extent, length in room.items()}
-
-        answers = prompts = steps(self._batch_size)
-        if self._is_captured:
-            prompts = steps(1)
-            for extent in sorted(extents):
-                answers[extent].capture(self._model, self.widest, extent)
-                prompts[extent].capture(self._model, PREFILL_CHUNK, extent)
-        return {extent: (answers[extent], prompts[extent]) for extent in extents}
+        all_rows, prompt_rows = self._batch_size, 1 if self._is_captured else self._batch_size
+        kinds = itertools.product({all_rows, prompt_rows}, {*room.values()})
+        made = {kind: steps_for(self._model, weights, *kind, self._exact) for kind in kinds}
+        for extent in sorted(extents) if self._is_captured else ():
+            made[all_rows, extent].capture(self._model, self.widest, extent)
+            made[prompt_rows, extent].capture(self._model, PREFILL_CHUNK, extent)
+        return {each: (made[all_rows, n], made[prompt_rows, n]) for each, n in room.items()}
 
     def load(self, sequence: Sequence) -> None:
         self._steps, self._prompts = self._by_extent[sequence.extent]
         if self._prefix_cache is not None:
             # The last token is read in any case, for the logits after it.
-            cache, row = self._prompts.cache, 0 if self._is_captured else sequence.row
-            sequence.num_reused_tokens = self._prefix_cache.load(
-                sequence.prompt_ids[:-1], cache, row
-            )
+            place = self._prompts.cache, 0 if self._is_captured else sequence.row
+            sequence.num_reused_tokens = self._prefix_cache.load(sequence.prompt_ids[:-1], *place)
 
     def read(self, sequences: abc.Sequence[Sequence], drafts: abc.Sequence[Draft]) -> StepLogits:
         """Read the prompt of one sequence into its row, or of several that fit in a step."""
@@ -133,8 +123,7 @@ class RowRunner:
         length = len(sequence.prompt_ids)
         for start in range(sequence.num_reused_tokens, length, PREFILL_CHUNK):
             ids = sequence.prompt_ids[start : start + PREFILL_CHUNK]
-            padding = ids[-1:] * (PREFILL_CHUNK - len(ids))
-            chunk = Part(0, start, [*ids, *padding])
+            chunk = Part(0, start, [*ids, *ids[-1:] * (PREFILL_CHUNK - len(ids))])
             logits, _ = self._prompts.read(self._model, [chunk], sequence.extent)
         if self._prompts is not self._steps:
             self._steps.cache.take(sequence.row, self._prompts.cache, length)

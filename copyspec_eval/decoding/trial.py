@@ -22,8 +22,8 @@ from copyspec_eval.decoding.model_support import (
     REMEDY,
     check_uncompiled,
     has_experts,
-    model_type,
     needs_model_cache,
+    refusal,
     working_dtype,
 )
 from copyspec_eval.drafters.base import NoDrafter
@@ -104,10 +104,7 @@ def check_cache(
         except ModelError:
             raise
         except Exception as error:
-            raise ModelError(
-                f"model type {model_type(model.config)!r} fails through {trial.through} "
-                f"({_one_line(error)}); {REMEDY}"
-            ) from error
+            raise refusal(model, f"fails through {trial.through} {_one_line(error)}") from error
 
 
 class _Trial:
@@ -140,9 +137,9 @@ class _Trial:
         try:
             logits = ModelCache(self._model).read_without(text, keep=len(text) - _CONTEXT + 1)
         except Exception as error:
-            raise ModelError(
-                f"model type {model_type(self._model.config)!r} fails in its own forward "
-                f"({_one_line(error)}); check how it was made, and what you pass with it"
+            remedy = "check how it was made, and what you pass with it"
+            raise refusal(
+                self._model, f"fails in its own forward {_one_line(error)}", remedy
             ) from error
         return logits.float()
 
@@ -175,20 +172,16 @@ class _Trial:
         flips = dtype != torch.float32 and has_experts(self._model)
         error, bound = errors.median() if flips else errors.max(), MOST_ROUNDING[dtype]
         if not error <= bound:
-            raise ModelError(
-                f"model type {model_type(self._model.config)!r} gives other logits through "
-                f"{self.through} ({where} off by {float(error):.1g} standard deviations, where "
-                f"{str(dtype)[6:]} explains {bound:g}); {REMEDY}"
-            )
+            how_far = f"{where} off by {float(error):.1g} standard deviations"
+            why = f"({how_far}, where {str(dtype)[6:]} explains {bound:g})"
+            raise refusal(self._model, f"gives other logits through {self.through} {why}")
 
     def check_bits(self, logits: torch.Tensor) -> None:
         """Refuse a model whose bits depend on the wrong tokens of a draft, or on other rows."""
         other = self.decode(1)
         if not torch.equal(logits, other) and torch.equal(other, self.decode(1)):
-            raise ModelError(
-                f"model type {model_type(self._model.config)!r} computes a token's logits "
-                f"differently with other tokens in its step, as with a scale per tensor; {REMEDY}"
-            )
+            what = "computes a token's logits differently with other tokens in its step"
+            raise refusal(self._model, f"{what}, as with a scale per tensor")
 
 
 def _as_tree(draft: Draft, wrong_ids: Sequence[int]) -> Draft:
@@ -200,7 +193,7 @@ def _as_tree(draft: Draft, wrong_ids: Sequence[int]) -> Draft:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:150]
+    return f"({type(error).__name__}: {' '.join(str(error).split())}"[:150] + ")"
 
 
 @contextmanager
