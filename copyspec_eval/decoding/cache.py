@@ -90,13 +90,12 @@ class RowCache(Cache):
         alike: dict[tuple[torch.Size, torch.device], list[StateName]] = {}
         for name, tensor in self._tensors.items():
             alike.setdefault((tensor.shape, tensor.device), []).append(name)
-        parts: list[States] = []
-        for first in range(start, end, length):
-            inside = slice(first, min(first + length, end))
-            parts.append([])
-            for (_, device), names in alike.items():
-                states = torch.stack([self._tensors[name][row, :, inside] for name in names])
-                parts[-1].append((tuple(names), states.cpu(), device))
+        parts: list[States] = [[] for _ in range(start, end, length)]
+        for (_, device), names in alike.items():
+            states = torch.stack([self._tensors[name][row, :, start:end] for name in names]).cpu()
+            for part, piece in zip(parts, torch.split(states, length, dim=2), strict=True):
+                # With memory of its own, so that it can be dropped alone.
+                part.append((tuple(names), piece.clone(), device))
         return parts
 
     @torch.inference_mode()
@@ -104,11 +103,11 @@ class RowCache(Cache):
         """Write what was copied, part after part, from a row's first position on."""
         for pieces in zip(*parts, strict=True):
             names, _, device = pieces[0]
-            together = torch.cat([states for _, states, _ in pieces], dim=2).to(device)
-            length = together.shape[2]
-            for name, states in zip(names, together, strict=True):
-                self._tensor(name, states)[row, :, :length] = states
-            self.end = max(self.end, length)
+            by_name = zip(*(states.to(device).unbind() for _, states, _ in pieces), strict=True)
+            for name, of_name in zip(names, by_name, strict=True):
+                together = torch.cat(of_name, dim=1)
+                self._tensor(name, together)[row, :, : together.shape[1]] = together
+                self.end = max(self.end, together.shape[1])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Zero: models use it only to guess positions and masks, which the engine passes."""

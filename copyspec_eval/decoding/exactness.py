@@ -20,7 +20,7 @@ from copyspec_eval.decoding.model_support import position_limit, refusal
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.repeated_steps import can_capture
 from copyspec_eval.drafters.base import NoDrafter
-from copyspec_eval.errors import ModelError, OptionError
+from copyspec_eval.errors import OptionError
 from copyspec_eval.paths import tasks_dir
 from copyspec_eval.types import EXACT_MEANS, FIXED_WIDTHS, ExactMode
 
