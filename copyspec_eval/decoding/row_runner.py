@@ -22,6 +22,11 @@ _REUSED_BLOCK = 16
 """Tokens of a block of the prefix cache, where chunks may begin anywhere."""
 
 
+def _chunk_extent(start: int) -> int:
+    """Keys of a captured chunk, by its place alone: a later prompt may go on from it."""
+    return capacity(start + PREFILL_CHUNK)
+
+
 class RowRunner:
     """Makes the forwards of a batch's rows; later tokens overwrite rejected ones.
 
@@ -66,7 +71,7 @@ class RowRunner:
             sequence.extent = max(extents) if is_shared else extent
         try:
             with engine_kernels(self._model, exact=self._exact is not None) as weights:
-                self._by_extent = self._prepared({each.extent for each in sequences}, weights)
+                self._by_extent = self._prepared(sequences, weights)
                 if self._prefix_cache is not None:
                     computed_by = self._model, weights, self._exact
                     block_length = PREFILL_CHUNK if self._fixed_width else _REUSED_BLOCK
@@ -75,15 +80,20 @@ class RowRunner:
         finally:
             self._by_extent = {}
 
-    def _prepared(self, extents: set[int], weights: Hashable) -> dict[int, tuple[Steps, Steps]]:
+    def _prepared(
+        self, sequences: abc.Sequence[Sequence], weights: Hashable
+    ) -> dict[int, tuple[Steps, Steps]]:
         """The steps of sequences by their extents, and those that read their prompts."""
+        extents = {each.extent for each in sequences}
         room = {each: capacity(each) if self._fixed_width else max(extents) for each in extents}
         all_rows, prompt_rows = self._batch_size, 1 if self._is_captured else self._batch_size
         kinds = itertools.product({all_rows, prompt_rows}, {*room.values()})
         made = {kind: steps_for(self._model, weights, *kind, self._exact) for kind in kinds}
-        for extent in sorted(extents) if self._is_captured else ():
-            made[all_rows, extent].capture(self._model, self.widest, extent)
-            made[prompt_rows, extent].capture(self._model, PREFILL_CHUNK, extent)
+        for each in sequences if self._is_captured else ():
+            made[all_rows, each.extent].capture(self._model, self.widest, each.extent)
+            for start in range(0, len(each.prompt_ids), PREFILL_CHUNK):
+                prompts = made[prompt_rows, each.extent]
+                prompts.capture(self._model, PREFILL_CHUNK, _chunk_extent(start))
         return {each: (made[all_rows, n], made[prompt_rows, n]) for each, n in room.items()}
 
     def load(self, sequence: Sequence) -> None:
@@ -124,7 +134,7 @@ class RowRunner:
         for start in range(sequence.num_reused_tokens, length, PREFILL_CHUNK):
             ids = sequence.prompt_ids[start : start + PREFILL_CHUNK]
             chunk = Part(0, start, [*ids, *ids[-1:] * (PREFILL_CHUNK - len(ids))])
-            logits, _ = self._prompts.read(self._model, [chunk], sequence.extent)
+            logits, _ = self._prompts.read(self._model, [chunk], _chunk_extent(start))
         if self._prompts is not self._steps:
             self._steps.cache.take(sequence.row, self._prompts.cache, length)
         return StepLogits(logits[len(ids) - 1 : len(ids)], [slice(1)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import SUFFIX, asked, engine, model_from
+from asking import SUFFIX, asked, engine, greedy, model_from
 from byte_model import loaded
 from simulated_graph import SimulatedGraph, simulated_graphs
 from tiny_models import prompts, quick, tiny_config, tiny_model
@@ -16,6 +16,9 @@ from copyspec_eval.decoding import repeated_steps
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.exactness import exact_mode
 from copyspec_eval.decoding.prefix_cache import PrefixCache
+from copyspec_eval.decoding.row_runner import PREFILL_CHUNK
+from copyspec_eval.decoding.sequence import Sequence
+from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import ModelError
 from copyspec_eval.pairs.paired import PairedAnswer, PairedEngine
 from copyspec_eval.types import DraftOptions, ExactMode, Generation
@@ -65,12 +68,12 @@ def test_whole_paired_runs_replay_two_graphs_with_the_tokens_of_eager_steps(
     assert num_saved > 0
 
 
-def test_each_number_of_keys_has_two_graphs_that_stay(graphs: list[SimulatedGraph]) -> None:
+def test_each_number_of_keys_has_graphs_that_stay(graphs: list[SimulatedGraph]) -> None:
     """Whichever comes first: a graph of few keys is not made again after one of many."""
     model = model_from(tiny_config("qwen2", max_position_embeddings=4096))
     run = engine(model, SUFFIX, CAPTURED)
     plain = engine(model, SUFFIX, EAGER)
-    for length, num_graphs in ((30, 2), (1030, 4), (40, 4), (1100, 4), (30, 4)):
+    for length, num_graphs in ((30, 2), (1030, 5), (40, 5), (1100, 5), (30, 5)):
         prompt = [1 + index % 50 for index in range(length)]
         [wanted] = plain.generate(asked([prompt], 5))
         [actual] = run.generate(asked([prompt], 5))
@@ -89,6 +92,26 @@ def test_prompts_go_on_from_earlier_ones_in_any_row() -> None:
             wanted = plain.generate(asked(given, 5))
             assert [each.token_ids for each in actual] == [each.token_ids for each in wanted]
     assert [each.counts.num_reused_tokens for each in actual] == [512, 512]
+
+
+def test_a_prompt_is_read_in_one_way_whatever_its_answer_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else its bits would depend on the request for which it was read first."""
+    real, extents = repeated_steps.Steps.read, list[list[int]]()
+
+    def noted(steps: Any, model: Any, parts: Any, extent: int) -> Any:
+        if len(parts[0].token_ids) == PREFILL_CHUNK and parts[0].start != 1:  # as when captured
+            extents[-1].append(extent)
+        return real(steps, model, parts, extent)
+
+    monkeypatch.setattr(repeated_steps.Steps, "read", noted)
+    model = model_from(tiny_config("qwen2", max_position_embeddings=4096))
+    for budget in (5, 1500):
+        extents.append([])
+        rule = StopRule(budget, length=1)
+        engine(model, SUFFIX, CAPTURED).generate([Sequence([1] * 1100, rule, greedy())])
+    assert extents == [[1024, 1024, 1024, 1024, 2048]] * 2
 
 
 def test_graphs_are_made_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
