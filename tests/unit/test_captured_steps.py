@@ -29,6 +29,7 @@ DRAFTING = {"suffix": SUFFIX, "copyspec": DraftOptions("copyspec", gamma=1)}
 DRAFTING["draft model"] = DraftOptions("none")
 EAGER, CAPTURED = ExactMode(16), ExactMode(16, "captured")
 BUDGET = 20  # tokens
+SLOW = 2  # seconds
 
 
 @pytest.fixture(autouse=True)
@@ -118,14 +119,14 @@ def test_graphs_are_made_before_the_clock_runs(monkeypatch: pytest.MonkeyPatch) 
     real = repeated_steps._captured
 
     def slow(*given: Any) -> Any:
-        time.sleep(2)
+        time.sleep(SLOW)
         return real(*given)
 
     monkeypatch.setattr(repeated_steps, "_captured", slow)
     for pair in answers(tiny_model("qwen2"), CAPTURED):
         for each in (pair.generation, pair.baseline):
             assert isinstance(each, Generation)
-            assert (each.counts.seconds or 0) < 1
+            assert (each.counts.seconds or 0) < SLOW
 
 
 def test_weights_that_were_moved_are_captured_again(graphs: list[SimulatedGraph]) -> None:

@@ -250,14 +250,14 @@ def planted(item: Any, name: str, old: str, new: str) -> Any:
     return scope[name]
 
 
-READ = "assert query.isfinite().all(); outputs = []"
+READ = "assert key.isfinite().all()\n    for known, shape"
 LISTED, EACH = "logits.argmax(-1).tolist()", "[int(token) for token in logits.argmax(-1)]"
 PLANTED: dict[str, tuple[str, Any, str, str, str]] = {
     "a draw": ("sampling", TokenChooser, "_gumbel_max", "scores.cpu()", "scores"),
     "keys": ("batch, suffix+tree", forward, "_step", ", device=slots.device", ""),
     "tokens": ("exact", forward, "place", ".to(input_device(model))", ""),
     "a read for each token": ("one row", engine_module, "argmax_tokens", LISTED, EACH),
-    "a read in a layer": ("exact", attention, "attend", "outputs = []", READ),
+    "a read in a layer": ("exact", attention, "_masked_blocks", "for known, shape", READ),
     "a copy in each layer": ("exact", RowCache, "place", "_extent = rows", "_extent = rows.cpu()"),
 }
 """A case, and a function of ours with its text and a wrong one: the first three leave something on
