@@ -11,12 +11,13 @@ struct VectorProducts {
 
   void score(const Task& task, Scratch<T>& scratch, float* scores, int64_t stride) const {
     const int64_t num_words = attention.dim * sizeof(T) / 4, count = scratch.queries.size();
-    uint32_t* rows = words_of<uint32_t>(scratch.rows, count * num_words);
+    const int64_t row_words = words_in<T>(attention.dim);
+    uint32_t* rows = words_of<uint32_t>(scratch.rows, count * row_words);
     in_tiles<ROWS>(count, [&]<int COUNT>(int64_t first) {
       for (int row = 0; row < COUNT; ++row)
         interleave(
             scratch.queries[first + row].from, attention.dim, COUNT,
-            rows + first * num_words + row);
+            rows + first * row_words + row);
     });
     uint32_t* block = words_of<uint32_t>(scratch.keys, num_words * BLOCK);
     const T* keys = attention.keys_of(task);
@@ -27,7 +28,7 @@ struct VectorProducts {
       transpose(keys + key * step, step, task.keys.end - key, attention.dim, block);
       in_tiles<ROWS>(count, [&]<int COUNT>(int64_t first) {
         Floats products[COUNT][VECTORS];
-        multiply<T>(rows + first * num_words, block, num_words, products);
+        multiply<T>(rows + first * row_words, block, num_words, products);
         for (int row = 0; row < COUNT; ++row)
           std::memcpy(
               scores + (first + row) * stride + key, products[row], sizeof(products[row]));

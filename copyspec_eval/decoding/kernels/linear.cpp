@@ -58,7 +58,7 @@ struct Linear {
   }
 
   void run_in_vectors() const {
-    const int64_t words = num_inputs * sizeof(T) / 4;
+    const int64_t words = words_in<T>(num_inputs);
     std::vector<uint32_t> interleaved(num_tokens * words);
 #pragma omp parallel if (num_outputs > BLOCK)
     {
@@ -77,7 +77,7 @@ struct Linear {
           constexpr int ahead = COUNT > 2 ? 64 : 0;
           Floats products[COUNT][VECTORS];
           multiply<T, COUNT, ahead>(
-              interleaved.data() + first * words, block_at(at), words, products);
+              interleaved.data() + first * words, block_at(at), words / HALVES<T>, products);
           for (int token = 0; token < COUNT; ++token)
             for (int part = 0; part < VECTORS; ++part)
               finish(first + token, at + part * LANES, products[token][part]);

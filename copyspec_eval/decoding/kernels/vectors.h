@@ -138,12 +138,37 @@ void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, 
   }
 }
 
+// How many words `interleave` makes of one: where a processor does not multiply bfloat16, each half
+// becomes a float32.
+#ifdef __AVX512BF16__
+template <typename T>
+constexpr int HALVES = 1;
+#else
+template <typename T>
+constexpr int HALVES = sizeof(T) == 2 ? 2 : 1;
+#endif
+
+template <typename T>
+inline Words half_of(Words words, int half) {
+  if (HALVES<T> == 1) return words;
+  return half ? words & 0xffff0000 : words << 16;
+}
+
+// Words that `interleave` makes of a row.
+template <typename T>
+constexpr int64_t words_in(int64_t length) {
+  return length * sizeof(T) / 4 * HALVES<T>;
+}
+
 // A row of words where those of `count` rows alternate.
 template <typename T>
 inline void interleave(const T* row, int64_t length, int64_t count, uint32_t* to) {
-  constexpr int per_word = 4 / sizeof(T);
-  for (int64_t word = 0; word < length / per_word; ++word)
-    std::memcpy(to + word * count, row + word * per_word, 4);
+  for (int64_t at = 0; at < words_in<T>(length); ++at) {
+    if constexpr (HALVES<T> == 2)
+      to[at * count] = uint32_t(row[at]) << 16;
+    else
+      std::memcpy(to + at * count, row + at * (4 / sizeof(T)), 4);
+  }
 }
 
 // a * b + c in one rounding where the processor can, else in two: never as the compiler likes.
@@ -162,16 +187,11 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
 
 template <typename T>
 inline Floats add_products(Floats sums, Words first, Words second) {
-  if constexpr (sizeof(T) == 4) {
-    return multiply_add((Floats)first, (Floats)second, sums);
-  } else {
 #ifdef __AVX512BF16__
+  if constexpr (sizeof(T) == 2)
     return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)first, (__m512bh)second);
-#else
-    sums = multiply_add((Floats)(first << 16), (Floats)(second << 16), sums);
-    return multiply_add((Floats)(first & 0xffff0000), (Floats)(second & 0xffff0000), sums);
 #endif
-  }
+  return multiply_add((Floats)first, (Floats)second, sums);
 }
 
 // Fetches what is read soon. By itself, a processor stops at the end of each page of memory.
@@ -180,7 +200,7 @@ inline void prefetch(const T* from, int64_t length) {
   for (int64_t at = 0; at < length; at += 64 / sizeof(T)) __builtin_prefetch(from + at);
 }
 
-// Products of COUNT rows, `[words][COUNT]`, and a block, as of `transpose`; blocks that follow each
+// Products of COUNT rows, as of `interleave`, and a block, as of `transpose`; blocks that follow each
 // other in memory are fetched AHEAD words before they are read.
 template <typename T, int COUNT, int AHEAD = 0>
 inline void multiply(
@@ -190,16 +210,34 @@ inline void multiply(
     for (int part = 0; part < VECTORS; ++part) products[row][part] = Floats{};
   for (int64_t word = 0; word < num_words; ++word) {
     if constexpr (AHEAD > 0) prefetch(block + (word + AHEAD) * BLOCK, BLOCK);
-    Words columns[VECTORS];
-    for (int part = 0; part < VECTORS; ++part)
-      columns[part] = load<Words>(block + word * BLOCK + part * LANES);
-    // Unrolled, the sums stay in registers.
-#pragma GCC unroll 16
-    for (int row = 0; row < COUNT; ++row) {
-      const Words factor = Words{} + rows[word * COUNT + row];
+    // Unrolled, the sums stay in registers, and beside them the factors or columns that are fewer.
+#pragma GCC unroll 2
+    for (int half = 0; half < HALVES<T>; ++half) {
+      const auto column = [&](int part) {
+        return half_of<T>(load<Words>(block + word * BLOCK + part * LANES), half);
+      };
+      if constexpr (COUNT < VECTORS) {
+        Words factors[COUNT];
+        for (int row = 0; row < COUNT; ++row)
+          factors[row] = Words{} + rows[(word * HALVES<T> + half) * COUNT + row];
 #pragma GCC unroll 4
-      for (int part = 0; part < VECTORS; ++part)
-        products[row][part] = add_products<T>(products[row][part], factor, columns[part]);
+        for (int part = 0; part < VECTORS; ++part) {
+          const Words words = column(part);
+#pragma GCC unroll 16
+          for (int row = 0; row < COUNT; ++row)
+            products[row][part] = add_products<T>(products[row][part], factors[row], words);
+        }
+        continue;
+      }
+      Words columns[VECTORS];
+      for (int part = 0; part < VECTORS; ++part) columns[part] = column(part);
+#pragma GCC unroll 16
+      for (int row = 0; row < COUNT; ++row) {
+        const Words factor = Words{} + rows[(word * HALVES<T> + half) * COUNT + row];
+#pragma GCC unroll 4
+        for (int part = 0; part < VECTORS; ++part)
+          products[row][part] = add_products<T>(products[row][part], factor, columns[part]);
+      }
     }
   }
 }
