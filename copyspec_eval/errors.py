@@ -4,7 +4,8 @@ import difflib
 import json
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from copyspec_eval.redaction import masked
@@ -32,6 +33,16 @@ class DataError(CopySpecError):
 
 class SandboxError(CopySpecError):
     """Programs cannot be run or scored on this machine: no fault of theirs."""
+
+
+@contextmanager
+def needing(package: str, what: str, extra: str) -> Iterator[None]:
+    """Within it, an import that fails is an OptionError with the line that installs the extra."""
+    try:
+        yield
+    except ImportError as error:
+        remedy = f"pip install 'copyspec-eval[{extra}]'"
+        raise OptionError(f"{what} needs {package} ({error}); {remedy}") from error
 
 
 def unknown_option(kind: str, name: str, existing: Iterable[str]) -> OptionError:

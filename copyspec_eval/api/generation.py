@@ -266,15 +266,16 @@ def _token_ids(
     is_list = isinstance(prompts, Sequence) and not isinstance(prompts, str)
     is_one = not is_list or (len(prompts) and isinstance(prompts[0], Mapping))
     for number, prompt in enumerate([prompts] if is_one else prompts):
-        parts = prompt if isinstance(prompt, Sequence) else [prompt]
-        if not isinstance(prompt, str) and not all(isinstance(each, Mapping) for each in parts):
-            raise RequestError(
-                f"prompt {number} is no text and no list of messages, but {_kind(prompt)}; for "
-                "token ids, use model.generate with custom_generate"
-            )
         text: Any = prompt
         is_text = isinstance(prompt, str)
         if not is_text:
+            for each in prompt if isinstance(prompt, Sequence) else [prompt]:
+                if not isinstance(each, Mapping):
+                    raise RequestError(
+                        f"prompt {number} is no text and no list of messages: it has a value of "
+                        f"type {type(each).__name__}; for token ids, use model.generate with "
+                        "custom_generate"
+                    )
             if not getattr(tokenizer, "chat_template", None):
                 raise OptionError("the tokenizer has no chat template; pass texts, not messages")
             render: Any = tokenizer.apply_chat_template
@@ -288,17 +289,6 @@ def _token_ids(
                 f"the model's {most} positions; shorten one of them"
             )
         yield token_ids
-
-
-def _kind(prompt: object) -> str:
-    """
-    >>> _kind(5), _kind([1, 2])
-    ('of type int', 'a list with a value of type int')
-    """
-    if not isinstance(prompt, Sequence):
-        return f"of type {type(prompt).__name__}"
-    wrong = next(each for each in prompt if not isinstance(each, Mapping))
-    return f"a list with a value of type {type(wrong).__name__}"
 
 
 def put_to(streamer: Any) -> Callable[[list[int]], None]:

@@ -125,12 +125,7 @@ def report(arguments: argparse.Namespace) -> None:
         print(printable(str(path)), file=sys.stderr)
     if board.lines.empty:
         raise DataError(f"{', '.join(str(run.folder) for run in runs)}: no answers to report")
-    if arguments.open:
-        _open(folder / "report.html")
-
-
-def _open(page: Path) -> None:
-    if not webbrowser.open(page.resolve().as_uri()):
+    if arguments.open and not webbrowser.open((page := folder / "report.html").resolve().as_uri()):
         raise DataError(f"{page}: no browser could be started; open the file yourself")
 
 
@@ -183,11 +178,10 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def completion(arguments: argparse.Namespace) -> None:
-    try:
+    from copyspec_eval.errors import needing
+
+    with needing("shtab", "completion", "completion"):
         import shtab
-    except ImportError as error:
-        needed = "completion needs shtab; pip install 'copyspec-eval[completion]'"
-        raise OptionError(needed) from error
     for action in all_actions(arguments.parser):
         if action.type is Path:
             action.complete = shtab.FILE  # type: ignore[attr-defined]

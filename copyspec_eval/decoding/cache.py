@@ -15,8 +15,7 @@ StateName = tuple[int, Literal["keys", "values"]]
 """Of a layer, by its index."""
 
 States = list[tuple[tuple[StateName, ...], torch.Tensor, torch.device]]
-"""Of tokens: those of one shape and device together, `[…, kv_heads, tokens, head_dim]`, in the
-host's memory."""
+"""Of tokens, `[…, kv_heads, tokens, head_dim]` in host memory, one for each shape and device."""
 
 
 class RowCache(Cache):

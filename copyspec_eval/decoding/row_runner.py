@@ -22,11 +22,6 @@ _REUSED_BLOCK = 16
 """Tokens of a block of the prefix cache, where chunks may begin anywhere."""
 
 
-def _chunk_extent(start: int) -> int:
-    """Keys of a captured chunk, by its place alone: a later prompt may go on from it."""
-    return capacity(start + PREFILL_CHUNK)
-
-
 class RowRunner:
     """Makes the forwards of a batch's rows; later tokens overwrite rejected ones.
 
@@ -93,7 +88,7 @@ class RowRunner:
             made[all_rows, each.extent].capture(self._model, self.widest, each.extent)
             for start in range(0, len(each.prompt_ids), PREFILL_CHUNK):
                 prompts = made[prompt_rows, each.extent]
-                prompts.capture(self._model, PREFILL_CHUNK, _chunk_extent(start))
+                prompts.capture(self._model, PREFILL_CHUNK, capacity(start + PREFILL_CHUNK))
         return {each: (made[all_rows, n], made[prompt_rows, n]) for each, n in room.items()}
 
     def load(self, sequence: Sequence) -> None:
@@ -134,7 +129,9 @@ class RowRunner:
         for start in range(sequence.num_reused_tokens, length, PREFILL_CHUNK):
             ids = sequence.prompt_ids[start : start + PREFILL_CHUNK]
             chunk = Part(0, start, [*ids, *ids[-1:] * (PREFILL_CHUNK - len(ids))])
-            logits, _ = self._prompts.read(self._model, [chunk], _chunk_extent(start))
+            # By its place alone, since a later prompt may go on from it.
+            extent = capacity(start + PREFILL_CHUNK)
+            logits, _ = self._prompts.read(self._model, [chunk], extent)
         if self._prompts is not self._steps:
             self._steps.cache.take(sequence.row, self._prompts.cache, length)
         return StepLogits(logits[len(ids) - 1 : len(ids)], [slice(1)])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.errors import DataError, needing
 from copyspec_eval.harness.evaluation import output_folder
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.harness.reference_prompts import evalplus_prompt, is_reference, stops
@@ -88,11 +88,8 @@ class EvalPlusTask(MultiTurnTask):
 
     def documents(self, dataset_kwargs: dict[str, Any]) -> list[dict[str, Any]]:
         """The problems without their tests, which fit no table."""
-        if importlib.util.find_spec("evalplus") is None:
-            raise OptionError(
-                f"the task {self.benchmark}_evalplus needs EvalPlus; "
-                "pip install 'copyspec-eval[humaneval]'"
-            )
+        with needing("EvalPlus", f"the task {self.benchmark}_evalplus", "humaneval"):
+            importlib.import_module("evalplus")
         self._is_reference = is_reference(dataset_kwargs)
         self._problems = _problems(self.benchmark)
         return [{name: row[name] for name in _TEXTS} for row in self._problems.values()]

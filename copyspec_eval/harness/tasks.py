@@ -1,7 +1,6 @@
 """The classes that the files in `tasks/` name in `class: !function …`, except EvalPlus's."""
 
 import bisect
-import importlib.util
 import logging
 import re
 from collections import Counter
@@ -16,7 +15,7 @@ from lm_eval.models.api_models import TemplateAPI
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from copyspec_eval import sources
-from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.errors import DataError, OptionError, needing
 from copyspec_eval.harness import reference_prompts
 from copyspec_eval.harness.multiturn import MultiTurnTask, TurnInstance
 from copyspec_eval.paths import DATA_DIR_VARIABLE, data_dir, tasks_dir
@@ -86,10 +85,9 @@ def template_of_run(metadata: Mapping[str, Any]) -> str:
     FastChat's adapters choose it by the model's name, or `--metadata '{"template": "NAME"}'` does:
     a task's `metadata` has the model's arguments too.
     """
-    if importlib.util.find_spec("fastchat") is None:
-        raise OptionError("prompts: fastchat needs FastChat; pip install 'copyspec-eval[judge]'")
-    from fastchat.conversation import conv_templates
-    from fastchat.model.model_adapter import BaseModelAdapter, get_model_adapter
+    with needing("FastChat", "prompts: fastchat", "judge"):
+        from fastchat.conversation import conv_templates
+        from fastchat.model.model_adapter import BaseModelAdapter, get_model_adapter
 
     model = str(metadata.get("pretrained") or metadata.get("model") or "")
     if (name := metadata.get("template")) is None:

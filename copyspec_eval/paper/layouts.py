@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy
 from pandas import Series, concat, cut
 
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import needing
 from copyspec_eval.paper import plan
 from copyspec_eval.paper.plan import TASKS, PlannedRun
 from copyspec_eval.reports import tables
@@ -300,11 +300,8 @@ def mean_similarity(texts: Sequence[Sequence[str]], gamma: int) -> float:
 
 
 def _vectors(texts: Sequence[Sequence[str]], gamma: int) -> Any:
-    try:
+    with needing("gensim", "the table similarity", "similarity"):
         from gensim.models import Word2Vec
-    except ImportError as error:
-        needed = "the table similarity needs gensim; pip install 'copyspec-eval[similarity]'"
-        raise OptionError(needed) from error
     samples = [
         list(words[end - gamma : end + 1]) for words in texts for end in range(gamma, len(words))
     ]

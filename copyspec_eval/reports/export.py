@@ -9,7 +9,7 @@ from pathlib import Path
 from pandas import DataFrame
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.errors import DataError, needing
 from copyspec_eval.reports.conversations import conversations, document_fields
 from copyspec_eval.reports.runs import Run
 from copyspec_eval.reports.summary import METRICS, summarise
@@ -47,11 +47,8 @@ def write_fastchat(run: Run, folder: Path) -> list[Path]:
 
 def write_evalplus(run: Run, folder: Path) -> Path:
     """Write `<model>.jsonl`: the program in each answer, as EvalPlus sanitises it; none is run."""
-    try:
+    with needing("EvalPlus", "this export", "humaneval"):
         from evalplus.sanitize import sanitize
-    except ImportError as error:
-        needed = "this export needs EvalPlus; pip install 'copyspec-eval[humaneval]'"
-        raise OptionError(needed) from error
     answers = [answer for answer in run.answers.values() if answer.task == HUMANEVAL]
     if not answers:
         raise DataError(f"{run.folder}: no answers to {HUMANEVAL}; run that task")
@@ -77,11 +74,8 @@ def write_tensorboard(turns: DataFrame, folder: Path) -> list[Path]:
     Curves are `TASK turn N/METRIC` over the documents' numbers. The tab HParams compares the
     settings and the figures of all turns together.
     """
-    try:
+    with needing("TensorBoard", "this export", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        needed = "this export needs TensorBoard; pip install 'copyspec-eval[tensorboard]'"
-        raise OptionError(needed) from error
     names = [metric.name for metric in METRICS if not metric.is_bound]
     written = []
     for (run_id, drafter), of_run in turns.groupby(["run_id", "drafter"], sort=False):

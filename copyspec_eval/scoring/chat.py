@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from copyspec_eval import journal
-from copyspec_eval.errors import OptionError
+from copyspec_eval.errors import OptionError, needing
 from copyspec_eval.redaction import address, hide_url, masked, without_secrets
 
 _Key = TypeVar("_Key")
@@ -36,11 +36,8 @@ class ChatModel:
     """A chat model of a server, `base_url`; by default `$OPENAI_BASE_URL`, else OpenAI's."""
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
-        try:
+        with needing("the package openai", "asking a chat model", "judge"):
             import openai
-        except ImportError as error:
-            remedy = "pip install 'copyspec-eval[judge]'"
-            raise OptionError(f"asking a chat model needs the package openai; {remedy}") from error
         self.name = name
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from copyspec_eval import journal
-from copyspec_eval.errors import DataError, OptionError
+from copyspec_eval.errors import DataError, needing
 from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
 
 REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1, "mt_bench_paper": 2, "mt_redundant_paper": 1}
@@ -162,11 +162,8 @@ def judge_all(
 @contextmanager
 def _fastchat(model: ChatModel) -> Iterator[tuple[Any, Any]]:
     """FastChat's modules, with `model` as their judge for the time being."""
-    try:
+    with needing("FastChat", "judging", "judge"):
         from fastchat.llm_judge import common, gen_judgment
-    except ImportError as error:
-        remedy = "pip install 'copyspec-eval[judge]'"
-        raise OptionError(f"judging needs FastChat ({error}); {remedy}") from error
 
     def complete(name: str, conversation: Any, **_: Any) -> str:
         system, user = conversation.to_openai_api_messages()

@@ -140,19 +140,12 @@ void transpose(const T* from, int64_t stride, int64_t num_rows, int64_t length, 
 
 // How many words `interleave` makes of one: where a processor does not multiply bfloat16, each half
 // becomes a float32.
-#ifdef __AVX512BF16__
 template <typename T>
+#ifdef __AVX512BF16__
 constexpr int HALVES = 1;
 #else
-template <typename T>
 constexpr int HALVES = sizeof(T) == 2 ? 2 : 1;
 #endif
-
-template <typename T>
-inline Words half_of(Words words, int half) {
-  if (HALVES<T> == 1) return words;
-  return half ? words & 0xffff0000 : words << 16;
-}
 
 // Words that `interleave` makes of a row.
 template <typename T>
@@ -214,7 +207,8 @@ inline void multiply(
 #pragma GCC unroll 2
     for (int half = 0; half < HALVES<T>; ++half) {
       const auto column = [&](int part) {
-        return half_of<T>(load<Words>(block + word * BLOCK + part * LANES), half);
+        const Words words = load<Words>(block + word * BLOCK + part * LANES);
+        return HALVES<T> == 1 ? words : half ? words & 0xffff0000 : words << 16;
       };
       if constexpr (COUNT < VECTORS) {
         Words factors[COUNT];
