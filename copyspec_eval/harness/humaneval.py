@@ -1,7 +1,7 @@
 """The tasks `humaneval_evalplus` and `mbpp_evalplus`: functions to write, tested by EvalPlus."""
 
 import gzip
-import importlib.util
+import importlib
 import json
 import zlib
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """The programming tasks: their data, their two kinds of prompts, and scores by EvalPlus."""
 
 import gzip
-import importlib.util
 import itertools
 import json
 import os
@@ -362,6 +361,6 @@ def test_without_local_data_evalplus_downloads(monkeypatch):
 
 
 def test_without_evalplus_the_remedy_is_one_line(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "evalplus", None)
     with pytest.raises(OptionError, match=r"^.*pip install 'copyspec-eval\[humaneval\]'$"):
         HumanEvalTask(CONFIG)
