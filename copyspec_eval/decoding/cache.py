@@ -15,7 +15,7 @@ StateName = tuple[int, Literal["keys", "values"]]
 """Of a layer, by its index."""
 
 States = list[tuple[tuple[StateName, ...], torch.Tensor, torch.device]]
-"""Of tokens, `[…, kv_heads, tokens, head_dim]` in host memory, one for each shape and device."""
+"""Of tokens, `[…, kv_heads, tokens, head_dim]` in host memory, those that are alike together."""
 
 
 class RowCache(Cache):
@@ -86,11 +86,11 @@ class RowCache(Cache):
     @torch.inference_mode()
     def copy(self, row: int, start: int, end: int, length: int) -> list[States]:
         """Copies of a row's positions `start … end - 1`, in parts of `length` each."""
-        alike: dict[tuple[torch.Size, torch.device], list[StateName]] = {}
+        alike: dict[tuple[torch.device, torch.dtype, torch.Size], list[StateName]] = {}
         for name, tensor in self._tensors.items():
-            alike.setdefault((tensor.shape, tensor.device), []).append(name)
+            alike.setdefault((tensor.device, tensor.dtype, tensor.shape), []).append(name)
         parts: list[States] = [[] for _ in range(start, end, length)]
-        for (_, device), names in alike.items():
+        for (device, *_), names in alike.items():
             states = torch.stack([self._tensors[name][row, :, start:end] for name in names]).cpu()
             for part, piece in zip(parts, torch.split(states, length, dim=2), strict=True):
                 # With memory of its own, so that it can be dropped alone.

@@ -61,6 +61,22 @@ def check_loaded(prefix_cache: PrefixCache, text: Tokens[int]) -> int:
     return count
 
 
+def test_keys_and_values_keep_their_dtypes() -> None:
+    """As under autocast, where a rotary embedding can leave keys wider than values."""
+    dtypes = torch.float32, torch.bfloat16
+    cache, loaded = RowCache(1, 16), RowCache(1, 16)
+    for each in (cache, loaded):
+        each.place(torch.zeros(4, dtype=torch.long), torch.arange(4), 4)
+    keys, values = (torch.randn(1, 1, 4, 2).to(dtype) for dtype in dtypes)
+    cache.update(keys, values, 0)
+    prefix_cache = cache_of(LARGE, 2)
+    prefix_cache.keep([5, 6, 7, 8], cache, row=0)
+    assert prefix_cache.load([5, 6, 7, 8], loaded, row=0) == 4
+    for part, wanted in zip(loaded.copy(0, 0, 4, 4)[0], (keys, values), strict=True):
+        assert part[1].dtype == wanted.dtype
+        assert torch.equal(part[1], wanted)
+
+
 @settings(deadline=None)  # the first may compile kernels
 @given(
     st.lists(st.tuples(tokens, st.booleans()), max_size=20),
