@@ -122,7 +122,7 @@ def earlier_answers(paths: abc.Sequence[str]) -> list[earlier_runs.EarlierAnswer
 
 def tokenised(
     answers: abc.Iterable[earlier_runs.EarlierAnswer], lm: HFLM, paths: abc.Sequence[str]
-) -> abc.Iterator[tuple[earlier_runs.Asked, earlier_runs.TokenIds]]:
+) -> abc.Iterator[tuple[earlier_runs.RequestId, earlier_runs.TokenIds]]:
     """The `answers` in `paths`, in the tokens of `lm`: the recorded ones if they mean the same."""
     vocabulary = int(lm.model.config.get_text_config().vocab_size)
     for answer in answers:
@@ -133,9 +133,9 @@ def tokenised(
         if max(token_ids, default=0) >= vocabulary:
             raise OptionError(
                 f"store={store_text(paths)}: token {max(token_ids)} of document "
-                f"{answer.asked.document} is none of the model's; name traces of its own tokenizer"
+                f"{answer.request.document} is none of the model's; name traces of its tokenizer"
             )
-        yield answer.asked, token_ids
+        yield answer.request, token_ids
 
 
 def _decoded(token_ids: earlier_runs.TokenIds, lm: HFLM) -> str | None:

@@ -33,8 +33,8 @@ class Trace:
     id: int | str | None = None
 
 
-class Asked(NamedTuple):
-    """Which request; `task` is "" where it is not known."""
+class RequestId(NamedTuple):
+    """A turn of a document; `task` is "" where it is not known."""
 
     task: str
     document: str
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 class EarlierAnswer:
     """An answer as an earlier run left it; what its backend did not report is None."""
 
-    asked: Asked
+    request: RequestId
     token_ids: TokenIds | None
     text: str | None = None
     whole_text: str | None = None
@@ -55,29 +55,30 @@ class EarlierAnswer:
 class EarlierAnswers:
     """Token ids of earlier answers, by what was asked; the latest last.
 
-    >>> earlier = EarlierAnswers([(Asked("mt_bench", "7", 2), [5, 6]), (Asked("", "7", 2), [8])])
+    >>> second, unnamed = RequestId("mt_bench", "7", 2), RequestId("", "7", 2)
+    >>> earlier = EarlierAnswers([(second, [5, 6]), (unnamed, [8])])
     >>> [list(answer) for answer in earlier.to("mt_bench", 7, 2)], earlier.to("mt_bench", 7, 1)
     ([[8], [5, 6]], ())
     """
 
-    def __init__(self, answers: Iterable[tuple[Asked, TokenIds]] = ()) -> None:
+    def __init__(self, answers: Iterable[tuple[RequestId, TokenIds]] = ()) -> None:
         self.in_order: list[TokenIds] = []
-        self._by_request: dict[Asked, list[TokenIds]] = {}
+        self._by_request: dict[RequestId, list[TokenIds]] = {}
         digest = hashlib.sha256()
-        for asked, token_ids in answers:
+        for request, token_ids in answers:
             # Objects of their own would take ten times the memory.
             compact = array("i", token_ids)
             self.in_order.append(compact)
-            self._by_request.setdefault(asked, []).append(compact)
-            digest.update(f"{asked!r}{compact.tolist()}".encode())
+            self._by_request.setdefault(request, []).append(compact)
+            digest.update(f"{tuple(request)}{compact.tolist()}".encode())
         self.digest = digest.hexdigest()[:12]
 
     def to(self, task: str, document: int | str | None, turn: int) -> tuple[TokenIds, ...]:
         """The answers to a request, the latest last; none where the document has no number."""
         if document is None:
             return ()
-        asked = Asked(task, str(document), turn)
-        requests = dict.fromkeys((asked._replace(task=""), asked))
+        request = RequestId(task, str(document), turn)
+        requests = dict.fromkeys((request._replace(task=""), request))
         return tuple(ids for each in requests for ids in self._by_request.get(each, ()))
 
 
@@ -115,7 +116,7 @@ def earlier_for_replay(paths: Sequence[str], replayed: Path, notes: list[str]) -
     if any(answer.token_ids is None for answer in answers):
         remedy = "a replay has no tokenizer, so name a run of --model copyspec"
         raise OptionError(f"{store}: answers without token ids; {remedy}")
-    by_request = ((each.asked._replace(task=""), each.token_ids or ()) for each in answers)
+    by_request = ((each.request._replace(task=""), each.token_ids or ()) for each in answers)
     earlier = EarlierAnswers(by_request)
     if not any([earlier.to("", trace.id, trace.turn) for trace in read_traces(replayed)]):
         remedy = "name answers to the same documents"
@@ -135,15 +136,15 @@ def _answers_in(path: Path, notes: list[str]) -> list[EarlierAnswer]:
     if "answer_ids" not in next(read_jsonl(path)).fields:
         return _answers_in_records([path], notes)
     traces = [trace for trace in read_traces(path) if trace.id is not None]
-    return [EarlierAnswer(Asked("", str(t.id), t.turn), t.answer_ids) for t in traces]
+    return [EarlierAnswer(RequestId("", str(t.id), t.turn), t.answer_ids) for t in traces]
 
 
 def _answers_in_records(files: Iterable[Path], notes: list[str]) -> list[EarlierAnswer]:
     answers: list[tuple[str, EarlierAnswer]] = []
     for row in (row for file in files for row in records.read(file, notes)):
-        asked, ids = Asked(row.task, str(row.doc_id), row.turn), row.token_ids
+        request, ids = RequestId(row.task, str(row.doc_id), row.turn), row.token_ids
         are_possible = ids is not None and all(0 <= token < _BEYOND for token in ids)
         compact = array("i", ids or ()) if are_possible else None
         has_eos = row.counts.finish_reason == "eos"
-        answers.append((row.run_id, EarlierAnswer(asked, compact, row.text, row.answer, has_eos)))
+        answers.append((row.run_id, EarlierAnswer(request, compact, row.text, row.answer, has_eos)))
     return [answer for _, answer in sorted(answers, key=lambda each: each[0])]

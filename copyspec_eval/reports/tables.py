@@ -161,7 +161,7 @@ def gain(paired: DataFrame) -> Gain:
         )
         if speedup:
             word = "faster" if float(speedup) >= 1 else "as fast"
-            interval = f" (95 %: {low} to {high})" if low else ""
+            interval = f" (95 %: {low} to {high})" if low else " (one conversation only)"
             return Gain(f"{speedup}×", f"{speedup}× {word}{over}{interval}, {identical}")
     return Gain("", identical)
 

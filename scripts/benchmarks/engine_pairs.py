@@ -1,6 +1,8 @@
 """Pairs of settings of one engine, the commands that serve and audit them, and their table."""
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,9 @@ ENVIRONMENT = {
     **{"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
     **{"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), "VLLM_LOGGING_LEVEL": "WARNING"},
 }
+
+_TIMEOUT_SECONDS = 3600
+"""Of an answer: a server that answers one by one keeps the last of 32 waiting for minutes."""
 
 
 class Pair(NamedTuple):
@@ -52,10 +57,22 @@ def server(programs: Path, model: str, pair: Pair, options: tuple[str, ...]) -> 
     ]
 
 
-def audit(a: str, b: str, limit: int, tokens: int, folder: Path) -> list[str]:
-    """Arguments of `copyspec-eval`."""
-    command = ["audit", "--a", a, "--b", b, "--tasks", "mt_redundant", "--limit", str(limit)]
-    return [*command, "--gen-kwargs", f"max_gen_toks={tokens}", "--out", str(folder)]
+def audit(a: int, b: int, limit: int, tokens: int, folder: Path) -> list[str]:
+    """Arguments of `copyspec-eval`, for servers on these ports."""
+    a_side, b_side = (
+        f"base_url=http://127.0.0.1:{port}/v1,model=M,timeout={_TIMEOUT_SECONDS}" for port in (a, b)
+    )
+    command = ["audit", "--a", a_side, "--b", b_side, "--tasks", "mt_redundant"]
+    asked = ["--limit", str(limit), "--gen-kwargs", f"max_gen_toks={tokens}"]
+    return [*command, *asked, "--out", str(folder)]
+
+
+def earlier_ports(folder: Path) -> list[int]:
+    """The ports in an interrupted audit, which goes on only with the same sides; else none."""
+    if not (path := folder / "order.json").exists():
+        return []
+    order = json.loads(path.read_text())
+    return [int(re.findall(r":(\d+)/", order[side])[0]) for side in ("a", "b")]
 
 
 def brief(findings: Mapping[str, Any]) -> dict[str, Any]:

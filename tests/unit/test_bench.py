@@ -134,3 +134,10 @@ def test_both_sides_of_a_pair_serve_the_same_model(name: str) -> None:
     a, b = (engine_pairs.server(Path("env/bin"), "MODEL", pair, side) for side in (pair.a, pair.b))
     assert "MODEL" in a
     assert a[: len(a) - len(pair.a)] == b[: len(b) - len(pair.b)]
+
+
+def test_an_interrupted_pair_goes_on_with_the_same_ports(tmp_path: Path) -> None:
+    assert engine_pairs.earlier_ports(tmp_path) == []
+    _, _, a, _, b, *_ = engine_pairs.audit(4001, 4002, 20, 300, tmp_path)
+    (tmp_path / "order.json").write_text(json.dumps({"a": a, "b": b}))
+    assert engine_pairs.earlier_ports(tmp_path) == [4001, 4002]

@@ -15,7 +15,7 @@ from copyspec_eval.cli.replay import replay_turn
 from copyspec_eval.drafters.registry import drafter_factory, store_option
 from copyspec_eval.drafters.suffix import SuffixDrafter
 from copyspec_eval.errors import CopySpecError, OptionError
-from copyspec_eval.reports.earlier_runs import Asked, EarlierAnswers, Trace, read_earlier
+from copyspec_eval.reports.earlier_runs import EarlierAnswers, RequestId, Trace, read_earlier
 from copyspec_eval.types import DraftOptions, Verdict
 
 LIMITS = 96, 0.0006
@@ -75,7 +75,7 @@ def test_other_requests_earlier_answers_and_those_of_the_run_are_told_apart(tree
 
 
 def test_the_digest_is_of_the_answers_and_their_requests():
-    first, second = Asked("a", "0", 1), Asked("a", "0", 2)
+    first, second = RequestId("a", "0", 1), RequestId("a", "0", 2)
     several = [[(first, [1, 2])], [(first, [1, 3])], [(second, [1, 2])], []]
     digests = [[EarlierAnswers(answers).digest for answers in several] for _ in range(2)]
     assert digests[0] == digests[1]
@@ -86,8 +86,8 @@ def test_rows_of_a_folder_come_in_the_order_of_their_runs(tmp_path):
     rows = [replace(ROW, run_id=run, doc_id=doc) for run, doc in (("2", 7), ("1", 8))]
     folder = write_run(tmp_path / "run", rows)
     actual = read_earlier([str(folder)], [])
-    asked = [Asked("mt_bench", document, 1) for document in "87"]
-    assert [answer.asked for answer in actual] == asked
+    asked = [RequestId("mt_bench", document, 1) for document in "87"]
+    assert [answer.request for answer in actual] == asked
     assert actual[0].token_ids == array("i", range(10))
     assert (actual[0].text, actual[0].whole_text, actual[0].has_eos) == (ROW.text, ROW.answer, True)
     assert read_earlier([str(folder / "turns.jsonl")], []) == actual
