@@ -12,7 +12,7 @@ from lm_eval.tasks import TaskManager
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness import autoload
 from copyspec_eval.paths import tasks_dir
-from copyspec_eval.reports.runs import Scores, numbers
+from copyspec_eval.reports.runs import Scores, add_scores
 
 Message = dict[str, str]
 Render = Callable[[Sequence[Message], bool], str]
@@ -76,10 +76,7 @@ def have_answered(
     scores: Scores = {}
     for task, samples in results["samples"].items() if is_scored else ():
         for sample in samples:
-            metrics = {f"{name},{sample['filter']}": sample[name] for name in sample["metrics"]}
-            for metric, value in numbers(metrics).items():
-                values = scores.setdefault(task, {}).setdefault(metric, {})
-                values[int(sample["doc_id"])] = value
+            add_scores(scores, task, sample)
     return scores
 
 

@@ -182,10 +182,7 @@ def _run_from_logs(folder: Path, logs: _Logs, rows: Sequence[TurnRecord]) -> Run
             try:
                 for answer in _answers(task, sample, config.get("repeats"), token_ids):
                     answers[answer.key] = answer
-                metrics = {f"{name},{sample['filter']}": sample[name] for name in sample["metrics"]}
-                for metric, value in numbers(metrics).items():
-                    values = scores.setdefault(task, {}).setdefault(metric, {})
-                    values[int(sample["doc_id"])] = value
+                add_scores(scores, task, sample)
             except BROKEN as error:
                 reason = f"not a sample of lm-eval ({error!r})"
                 raise DataError(f"{where}: {reason}; run lm_eval again") from error
@@ -315,6 +312,13 @@ def _continues(other: str, run_id: str, tasks: set[str], manifests: _Manifests) 
         return False
     a, b = manifests[run_id].spec, manifests[other].spec
     return all(task in b.tasks and a.of_task(task) == b.of_task(task) for task in tasks)
+
+
+def add_scores(scores: Scores, task: str, sample: Mapping[str, Any]) -> None:
+    """Add the numbers among the metrics of a sample, as lm-eval logs it."""
+    metrics = {f"{name},{sample['filter']}": sample[name] for name in sample["metrics"]}
+    for metric, value in numbers(metrics).items():
+        scores.setdefault(task, {}).setdefault(metric, {})[int(sample["doc_id"])] = value
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -63,7 +63,7 @@ def start(block: str, folder: Path, environment: dict[str, str], log: str) -> su
 
 def run(block: str, folder: Path, environment: dict[str, str]) -> str:
     process = start(block, folder, environment, "log")
-    assert process.wait(timeout=900) == 0, (folder / "log").read_text()[-3000:]
+    assert process.wait(timeout=1800) == 0, (folder / "log").read_text()[-3000:]
     return (folder / "log").read_text()
 
 
@@ -151,7 +151,7 @@ def test_four_clients_of_a_server_have_every_turn(
             for name in ("server", "b", "c", "d")
         }
         for client in clients.values():
-            assert client.wait(timeout=900) == 0, (tmp_path / "server.log").read_text()[-3000:]
+            assert client.wait(timeout=1800) == 0, (tmp_path / "server.log").read_text()[-3000:]
     for name in clients:
         answered = rows(tmp_path / "runs" / name)
         for row in answered:
