@@ -5,23 +5,19 @@ import itertools
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from http.client import HTTPException
 from typing import Any
 
-from copyspec_eval import journal
+from copyspec_eval import openai_api
 from copyspec_eval.audit.replies import Question, Reply, Token
-from copyspec_eval.errors import CopySpecError, OptionError
-from copyspec_eval.redaction import address, hide_url, looks_secret, masked, without_secrets
-from copyspec_eval.scoring.chat import KEY_VARIABLE, MAX_RETRIES, TIMEOUT_SECONDS, one_line
+from copyspec_eval.errors import CopySpecError
+from copyspec_eval.openai_api import NoReplyError, RefusedError, one_line
+from copyspec_eval.redaction import address, looks_secret, masked, without_secrets
 
 _LISTED = (20, 5, 0)
 """Log-probabilities to ask for in each place: limits of vLLM, of OpenAI's completions, none."""
-_BUSY = {408, 425, 429, 502, 503, 504}
 _MOST_BYTES = 2**25
 # Where servers tell their version and settings; those of vLLM, SGLang, llama.cpp and TGI.
 _FACTS = ("version", "get_server_info", "props", "info")
@@ -50,12 +46,11 @@ class ServerSide:
     can_ask = True
     is_chat = True
 
-    def __init__(self, base_url: str, model: str, timeout: float = TIMEOUT_SECONDS) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            shown = address(base_url)
-            raise OptionError(f"base_url={shown!r}; give one such as http://127.0.0.1:8000/v1")
-        hide_url(base_url)
-        for end in ("/", "/chat/completions", "/completions"):
+    def __init__(
+        self, base_url: str, model: str, timeout: float = openai_api.TIMEOUT_SECONDS
+    ) -> None:
+        base_url = openai_api.checked_url(base_url)
+        for end in ("/chat/completions", "/completions"):
             base_url = base_url.removesuffix(end)
         self._url, self._model, self._timeout = base_url, model, timeout
         self.address = address(base_url)
@@ -66,14 +61,14 @@ class ServerSide:
     def open(self) -> dict[str, Any]:
         """What the server tells of itself, without secrets; refuses one that does not answer."""
         facts: dict[str, Any] = {"base_url": self.address, "model": self._model}
-        with suppress(_RefusedError):
+        with suppress(RefusedError):
             models = self._call("models", None, self._timeout)
             facts["models"] = models
             with suppress(LookupError, TypeError):
                 self._owner = str(models["data"][0]["owned_by"]).lower().replace(".", "")
         root = self._url.removesuffix("/v1")
         for path in _FACTS:
-            with suppress(CopySpecError, _RefusedError):
+            with suppress(CopySpecError, RefusedError):
                 facts[path] = self._call(f"{root}/{path}", None, _FACTS_SECONDS)
         return dict(_harmless(facts))
 
@@ -114,7 +109,7 @@ class ServerSide:
         try:
             tokens = self._reply(body, listing=True).tokens
         except SideError as error:
-            if isinstance(error.__cause__, _RefusedError):
+            if isinstance(error.__cause__, RefusedError):
                 return None  # it cannot go on with an answer
             raise
         return tokens[0] if tokens else None
@@ -147,7 +142,7 @@ class ServerSide:
             started = time.perf_counter()
             try:
                 reply = self._call(path, body | (asked if count else {}), self._timeout)
-            except _RefusedError as error:
+            except RefusedError as error:
                 if not count:
                     raise self._error(str(error)) from error
                 if self._listed[0] == count:  # no other thread has learnt it meanwhile
@@ -160,62 +155,17 @@ class ServerSide:
                 raise self._error(f"its reply is no completion: {shown}") from error
 
     def _call(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
-        """The JSON value of a reply; `_RefusedError` with the server's words if it wants none."""
-        deadline = time.monotonic() + seconds
-        headers = {"Content-Type": "application/json", "User-Agent": "copyspec-eval"}
-        if key := os.environ.get(KEY_VARIABLE, "").strip():
-            headers["Authorization"] = f"Bearer {key}"
+        """The JSON value of a reply; `RefusedError` with the server's words if it wants none."""
         url = path if "://" in path else f"{self._url}/{path}"
-        data = None if body is None else json.dumps(body).encode()
-        for attempt in itertools.count():
-            try:
-                request = urllib.request.Request(url, data, headers)
-                return journal.parsed(_read(request, deadline))
-            except urllib.error.HTTPError as error:
-                words = f"HTTP {error.code}: {one_line(error.read(2000).decode(errors='replace'))}"
-                if error.code not in _BUSY:
-                    raise _RefusedError(words) from error
-                pause = _pause(error.headers, attempt)
-                if attempt >= MAX_RETRIES or time.monotonic() + pause > deadline:
-                    raise self._error(words) from error
-                time.sleep(pause)
-            except (OSError, HTTPException) as error:
-                reason = getattr(error, "reason", None) or error
-                if isinstance(reason, TimeoutError):
-                    raise self._error(f"no answer in {seconds:g} s") from error
-                raise self._error(one_line(str(reason)) or type(reason).__name__) from error
-            except ValueError as error:
-                raise self._error(f"its reply is not JSON ({one_line(str(error))})") from error
+        try:
+            return openai_api.request(url, body, seconds, _MOST_BYTES)
+        except RefusedError:
+            raise
+        except NoReplyError as error:
+            raise self._error(str(error)) from error
 
     def _error(self, reason: str) -> SideError:
         return SideError(f"{self.name}: {reason}")
-
-
-class _RefusedError(Exception):
-    """The server understood the request and refuses it."""
-
-
-def _read(request: urllib.request.Request, deadline: float) -> bytes:
-    content = bytearray()
-    left = max(0.01, deadline - time.monotonic())
-    with urllib.request.urlopen(request, timeout=left) as response:
-        while chunk := response.read1(2**16):
-            content += chunk
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            if len(content) > _MOST_BYTES:
-                raise ValueError(f"over {_MOST_BYTES} bytes")
-        if response.length:
-            raise ValueError("cut off")
-    return bytes(content)
-
-
-def _pause(headers: Any, attempt: int) -> float:
-    """Seconds until the next attempt: as the server asks, else doubled each time."""
-    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        with suppress(TypeError, ValueError):
-            return max(0.0, float(headers[name])) * unit
-    return float(2**attempt)
 
 
 def _harmless(value: Any, name: str = "") -> Any:

@@ -13,8 +13,8 @@ from copyspec_eval.audit.server import ServerSide
 from copyspec_eval.errors import OptionError
 from copyspec_eval.harness.answering import Message, Render
 from copyspec_eval.harness.recorded import parse_arguments
+from copyspec_eval.openai_api import TIMEOUT_SECONDS
 from copyspec_eval.redaction import masked
-from copyspec_eval.scoring.chat import TIMEOUT_SECONDS
 
 _OF_SERVER = {"base_url", "model", "timeout"}
 

@@ -12,12 +12,13 @@ from judge_server import JudgeServer, Reply, shown_by_fastchat, write_judge_data
 from recorded_runs import manifest, turn, write_run
 from run_folders import write_conversations
 
+from copyspec_eval import openai_api
 from copyspec_eval.cli import main
 from copyspec_eval.reports.conversations import read_ratings
 from copyspec_eval.reports.leaderboard import leaderboard
 from copyspec_eval.reports.leaderboard_forms import as_markdown, csv_files
 from copyspec_eval.reports.recorded import read_recorded
-from copyspec_eval.scoring import chat, judging
+from copyspec_eval.scoring import judging
 from copyspec_eval.sources import read_jsonl
 
 KEY = "sk-secret-0123456789"
@@ -34,7 +35,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(judging, "WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(chat, "MAX_RETRIES", 1)
+    monkeypatch.setattr(openai_api, "MAX_RETRIES", 1)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ FLOORS = (
     ("serving",),
     ("decoding", "reports"),
     ("drafters", "scoring", "records", "manifest", "sources"),
-    ("sandbox",),
+    ("openai_api", "sandbox"),
     ("types", "journal", "provenance"),
     ("announced", "errors", "loops", "paths"),
     ("redaction",),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from judge_server import JudgeServer, Reply
 
+from copyspec_eval import openai_api
 from copyspec_eval.cli import main
-from copyspec_eval.scoring import chat
 from copyspec_eval.sources import read_questions
 
 
@@ -30,7 +30,7 @@ def reply(prompt: str, times: int) -> Reply:
 def test_second_turns_ask_for_the_first_answer_again(tmp_path, capsys, monkeypatch):
     """And what was asked already stays."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
+    monkeypatch.setattr(openai_api, "MAX_RETRIES", 0)
     questions, out = tmp_path / "questions.jsonl", tmp_path / "redundant.jsonl"
     command = ["redundant", str(write(questions, "Write 5.", "Write 3.", "Write 9."))]
     with JudgeServer(reply) as server:
