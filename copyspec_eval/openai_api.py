@@ -16,6 +16,7 @@ from copyspec_eval.errors import OptionError
 from copyspec_eval.redaction import address, hide_url, masked
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+MAX_BYTES = 2**25
 MAX_RETRIES = 5
 # Of a reply, retries included, however slowly a server sends it; --help of `judge` names it.
 TIMEOUT_SECONDS = 300.0
@@ -23,7 +24,7 @@ _BUSY = {408, 409, 425, 429, 502, 503, 504}
 
 
 class NoReplyError(Exception):
-    """There is no reply; the message, one line, is the reason."""
+    """There is no usable reply; the message, one line, is the reason."""
 
 
 class RefusedError(NoReplyError):
@@ -51,16 +52,16 @@ def api_key() -> str:
     return key
 
 
-def request(url: str, body: dict[str, Any] | None, seconds: float, max_bytes: int) -> Any:
+def request(url: str, body: dict[str, Any] | None, seconds: float) -> Any:
     """The JSON reply to a POST of `body`, or to a GET without one; a busy server is asked again.
 
-    Raises `NoReplyError` after `seconds`, and for a longer reply than `max_bytes`.
+    Raises `NoReplyError` after `seconds`, and for a reply of over `MAX_BYTES`.
     """
     replies = queue.SimpleQueue[bytes | Exception]()
 
     def run() -> None:
         try:
-            replies.put(_reply(url, body, seconds, max_bytes))
+            replies.put(_reply(url, body, seconds))
         except Exception as error:
             replies.put(error)
 
@@ -78,7 +79,7 @@ def request(url: str, body: dict[str, Any] | None, seconds: float, max_bytes: in
         raise NoReplyError(f"its reply is not JSON ({one_line(str(error))})") from error
 
 
-def _reply(url: str, body: dict[str, Any] | None, seconds: float, max_bytes: int) -> bytes:
+def _reply(url: str, body: dict[str, Any] | None, seconds: float) -> bytes:
     key, content = api_key(), bytearray()
     retries = Retry(MAX_RETRIES, connect=False, read=False, other=False, allowed_methods=None)
     retries.status_forcelist, retries.backoff_factor = {*_BUSY, 500}, 0.5
@@ -97,11 +98,11 @@ def _reply(url: str, body: dict[str, Any] | None, seconds: float, max_bytes: int
             with session.request("POST" if body else "GET", url, **arguments) as response:
                 for chunk in response.iter_content(2**16):
                     content += chunk
-                    if len(content) > max_bytes:
-                        raise NoReplyError(f"an answer of over {max_bytes} bytes")
+                    if len(content) > MAX_BYTES:
+                        raise NoReplyError(f"an answer of over {MAX_BYTES} bytes")
     except (OSError, ValueError, HTTPError) as error:
         raise NoReplyError(one_line(str(error)) or type(error).__name__) from error
-    if response.ok:
+    if response.status_code // 100 == 2:
         return bytes(content)
     words = one_line(f"HTTP {response.status_code}: {content.decode(errors='replace')}")
     raise (NoReplyError if response.status_code in _BUSY else RefusedError)(words)

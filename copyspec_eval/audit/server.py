@@ -18,7 +18,6 @@ from copyspec_eval.redaction import address, looks_secret, masked, without_secre
 
 _LISTED = (20, 5, 0)
 """Log-probabilities to ask for in each place: limits of vLLM, of OpenAI's completions, none."""
-_MOST_BYTES = 2**25
 # Where servers tell their version and settings; those of vLLM, SGLang, llama.cpp and TGI.
 _FACTS = ("version", "get_server_info", "props", "info")
 _FACTS_SECONDS = 5.0
@@ -158,7 +157,7 @@ class ServerSide:
         """The JSON value of a reply; `RefusedError` with the server's words if it wants none."""
         url = path if "://" in path else f"{self._url}/{path}"
         try:
-            return openai_api.request(url, body, seconds, _MOST_BYTES)
+            return openai_api.request(url, body, seconds)
         except RefusedError:
             raise
         except NoReplyError as error:

@@ -7,7 +7,8 @@ from typing import Any
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError
-from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
+from copyspec_eval.openai_api import NoReplyError
+from copyspec_eval.scoring.chat import ChatModel, ask_missing
 from copyspec_eval.sources import Question, read_questions
 
 _SYSTEM = "You write the user's part of conversations that a language model is tested with."
@@ -32,7 +33,7 @@ def write_redundant(
         instruction = _INSTRUCTION.format(category=category, question=first)
         request = model.ask(_SYSTEM, instruction).strip().strip('"').strip()
         if not request:
-            raise UnansweredError("an empty answer")
+            raise NoReplyError("an empty answer")
         number = question["question_id"]
         return {"question_id": number, "category": category, "turns": [first, request]}
 

@@ -11,24 +11,20 @@ from tqdm import tqdm
 
 from copyspec_eval import journal, openai_api
 from copyspec_eval.errors import OptionError
+from copyspec_eval.openai_api import NoReplyError
 from copyspec_eval.redaction import without_secrets
 
 _Key = TypeVar("_Key")
 _Question = TypeVar("_Question")
 
-MAX_BYTES = 2**20
 MAX_TOKENS = 2048  # as FastChat
-
-
-class UnansweredError(Exception):
-    """There is no usable answer; the message, one line, is the reason."""
 
 
 class ChatModel:
     """A chat model of a server, `base_url`; by default `$OPENAI_BASE_URL`, else OpenAI's."""
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
-        if not base_url and not openai_api.api_key():
+        if not openai_api.api_key() and not base_url:
             variable = openai_api.KEY_VARIABLE
             raise OptionError(f"{variable} is not set; set it, or give --base-url of a server")
         self.name = name
@@ -40,11 +36,7 @@ class ChatModel:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         body: dict[str, Any] = {"model": self.name, "messages": messages}
         body |= {"temperature": 0, "max_tokens": MAX_TOKENS}
-        seconds = openai_api.TIMEOUT_SECONDS
-        try:
-            completion = openai_api.request(self._url, body, seconds, MAX_BYTES)
-        except openai_api.NoReplyError as error:
-            raise UnansweredError(str(error)) from error
+        completion = openai_api.request(self._url, body, openai_api.TIMEOUT_SECONDS)
         return without_secrets(_content(completion))
 
 
@@ -60,7 +52,7 @@ def ask_missing(
     """Ask those of `questions` that have no row yet, `concurrency` at a time, with a progress bar.
 
     Each row is put into `rows` and appended at once to `path`, which the caller holds. Returns why
-    each question that `ask` raised `UnansweredError` for has none.
+    each question that `ask` raised `NoReplyError` for has none.
     """
     if concurrency < 1:
         raise OptionError(f"--concurrency must be at least 1, got {concurrency}")
@@ -69,7 +61,7 @@ def ask_missing(
     def ask_one(key: _Key) -> None:
         try:
             row = ask(questions[key])
-        except UnansweredError as error:
+        except NoReplyError as error:
             reasons[key] = str(error)
         else:
             journal.append(path, json.dumps(row, ensure_ascii=ensure_ascii).encode())

@@ -16,7 +16,8 @@ from unittest import mock
 
 from copyspec_eval import journal
 from copyspec_eval.errors import DataError, needing
-from copyspec_eval.scoring.chat import ChatModel, UnansweredError, ask_missing
+from copyspec_eval.openai_api import NoReplyError
+from copyspec_eval.scoring.chat import ChatModel, ask_missing
 
 REFERENCE_TURNS = {"mt_bench": 2, "mt_redundant": 1, "mt_bench_paper": 2, "mt_redundant_paper": 1}
 """For how many turns of a task FastChat's reference answers hold; for none of another task.
@@ -145,7 +146,7 @@ def judge_all(
                     if _is_usable(row):
                         return row | {"judge": judge_names[match.key]}
             what = "verdict" if is_pair else "rating"
-            raise UnansweredError(f"no {what} in {NUM_JUDGEMENTS} judgements")
+            raise NoReplyError(f"no {what} in {NUM_JUDGEMENTS} judgements")
 
         by_key = {match.key: match for match in asked}
         judge_names = {

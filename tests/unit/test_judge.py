@@ -208,9 +208,9 @@ def test_random_servers(count, monkeypatch):
 
 def test_an_endless_answer_is_given_up(tmp_path):
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-    fast = Sent((head, *([b" " * 2**16] * 64)))
+    fast = Sent((head, *([b" " * 2**20] * 64)))
     _, reasons = judge_by([fast], tmp_path / "j.jsonl")
-    assert {*reasons.values()} == {"an answer of over 1048576 bytes"}
+    assert {*reasons.values()} == {"an answer of over 33554432 bytes"}
 
 
 @pytest.mark.parametrize("start", [b"HTTP", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
