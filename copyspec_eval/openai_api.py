@@ -15,7 +15,6 @@ from copyspec_eval import journal
 from copyspec_eval.errors import OptionError
 from copyspec_eval.redaction import address, hide_url, masked
 
-KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_BYTES = 2**25
 MAX_RETRIES = 5
 # Of a reply, retries included, however slowly a server sends it; --help of `judge` names it.
@@ -46,9 +45,9 @@ def checked_url(url: str) -> str:
 
 def api_key() -> str:
     """The key, from the environment; "" without one."""
-    key = os.environ.get(KEY_VARIABLE, "").strip()
+    key = os.environ.get("OPENAI_API_KEY", "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise OptionError(f"{KEY_VARIABLE} has characters that no key has; set it again")
+        raise OptionError("OPENAI_API_KEY has characters that no key has; set it again")
     return key
 
 
@@ -92,7 +91,6 @@ def _reply(url: str, body: dict[str, Any] | None, seconds: float) -> bytes:
     try:
         with requests.Session() as session:
             session.mount(url, HTTPAdapter(max_retries=retries))
-            session.headers["User-Agent"] = "copyspec-eval"
             session.auth = authorize if key and not urlsplit(url).username else None
             arguments: dict[str, Any] = {"json": body, "timeout": seconds + 1, "stream": True}
             with session.request("POST" if body else "GET", url, **arguments) as response:

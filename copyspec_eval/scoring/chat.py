@@ -25,8 +25,7 @@ class ChatModel:
 
     def __init__(self, name: str, base_url: str | None = None) -> None:
         if not openai_api.api_key() and not base_url:
-            variable = openai_api.KEY_VARIABLE
-            raise OptionError(f"{variable} is not set; set it, or give --base-url of a server")
+            raise OptionError("OPENAI_API_KEY is not set; set it, or give --base-url of a server")
         self.name = name
         default = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
         self._url = openai_api.checked_url(base_url or default) + "/chat/completions"
