@@ -1,8 +1,5 @@
 """The key/value cache: preallocated, a length per row, rejected tokens simply overwritten."""
 
-import math
-import mmap
-import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,6 +7,7 @@ import torch
 from transformers import Cache
 
 from copyspec_eval.decoding import kernels
+from copyspec_eval.decoding.memory import sparse_zeros
 
 StateName = tuple[int, Literal["keys", "values"]]
 """Of a layer, by its index."""
@@ -119,16 +117,5 @@ class RowCache(Cache):
         """A layer's keys or values, made at its first write, for `[…, heads, n, head_dim]`."""
         if name not in self._tensors:
             heads, _, head_dim = like.shape[-3:]
-            self._tensors[name] = _zeros(like, self.num_rows, heads, self.capacity, head_dim)
+            self._tensors[name] = sparse_zeros(like, self.num_rows, heads, self.capacity, head_dim)
         return self._tensors[name]
-
-
-def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
-    """Zeros; on a CPU, they take memory only where they are written to."""
-    if not like.is_cpu or sys.platform == "win32":
-        return like.new_zeros(shape)
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, math.prod(shape) * like.itemsize, private)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page would reach far behind what is written
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(memory, dtype=like.dtype).view(shape)

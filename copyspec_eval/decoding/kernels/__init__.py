@@ -20,6 +20,7 @@ import torch
 from copyspec_eval.announced import announced
 from copyspec_eval.decoding.kernels import library
 from copyspec_eval.decoding.kernels.library import logger
+from copyspec_eval.decoding.memory import empty_in_huge_pages
 
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 _BLOCK, _WORDS = 32, 16
@@ -104,7 +105,7 @@ def pack(weight: torch.Tensor) -> PackedWeights:
     num_outputs, num_inputs = weight.shape
     per_word = 4 // weight.itemsize
     padded = -(-num_inputs // (_WORDS * per_word)) * _WORDS * per_word
-    words = weight.new_empty(-(-num_outputs // _BLOCK) * _BLOCK, padded)
+    words = empty_in_huge_pages(weight, -(-num_outputs // _BLOCK) * _BLOCK, padded)
     dense = weight.detach().contiguous()
     _call("pack", weight.dtype, [dense, words], num_outputs, num_inputs)
     return PackedWeights(words, num_inputs, num_outputs)
