@@ -90,11 +90,14 @@ class Session:
         return self._once(("prefix cache", num_bytes), lambda: PrefixCache(num_bytes))
 
     def engine(self, arm: Arm, batch_size: int) -> Engine:
+        mode, longest = self.mode(batch_size), longest_draft(arm.options)
+        if mode is not None and mode.num_draft_tokens is not None:
+            longest = min(longest, mode.num_draft_tokens)
         return Engine(
             self.model,
             arm.make_drafter,
-            num_draft_tokens=self._longest(arm.options, batch_size),
-            exact=self.mode(batch_size),
+            num_draft_tokens=longest,
+            exact=mode,
             batch_size=batch_size,
             step_clock=self._step_clock(arm.options, batch_size),
             draft_model=arm.draft_model,
@@ -124,11 +127,6 @@ class Session:
             self._measured[key] = measure()
         return self._measured[key]  # type: ignore[no-any-return]
 
-    def _longest(self, options: DraftOptions, batch_size: int) -> int:
-        mode, longest = self.mode(batch_size), longest_draft(options)
-        most = mode.num_draft_tokens if mode else None
-        return longest if most is None else min(longest, most)
-
 
 @contextmanager
 def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
@@ -137,15 +135,12 @@ def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
     Raises:
         RequestError: this thread is, e.g. because a streamer called back.
     """
+    # In one order, so that no two threads wait for each other.
+    in_order = sorted({model for model in models if model is not None}, key=id)
     with _table_lock:
-        locks = {
-            id(model): (model, _locks.setdefault(model, threading.RLock()))
-            for model in models
-            if model is not None
-        }
+        locks = [_locks.setdefault(model, threading.RLock()) for model in in_order]
     with ExitStack() as stack:
-        # In one order, so that no two threads wait for each other.
-        for _, (model, lock) in sorted(locks.items(), key=lambda item: item[0]):
+        for model, lock in zip(in_order, locks, strict=True):
             stack.enter_context(lock)
             if _in_use.get(model):
                 raise RequestError(
