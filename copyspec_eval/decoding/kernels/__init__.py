@@ -7,9 +7,9 @@ C++ compiler, torch's kernels are used. Every argument is checked before its add
 import ctypes
 import functools
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -38,11 +38,7 @@ _STRUCTS = {
 """The kernels' arguments, in words of 64 bits; see the sources."""
 
 
-class _Recording(threading.local):
-    calls: list[Callable[[], Any]] | None = None
-
-
-_recording = _Recording()
+_recorded: ContextVar[list[Callable[[], Any]] | None] = ContextVar("calls", default=None)
 
 
 @functools.cache
@@ -267,11 +263,11 @@ def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
 @contextmanager
 def recorded_by(calls: list[Callable[[], Any]]) -> Iterator[None]:
     """Append to `calls` what calls each kernel again, with the same tensors."""
-    _recording.calls = calls
+    token = _recorded.set(calls)
     try:
         yield
     finally:
-        _recording.calls = None
+        _recorded.reset(token)
 
 
 def _call(
@@ -279,8 +275,8 @@ def _call(
 ) -> bool:
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     function, arguments = _function(name, dtype), _STRUCTS[name].pack(*pointers, *numbers)
-    if _recording.calls is not None:
-        _recording.calls.append(partial(_again, tensors, function, arguments))
+    if (calls := _recorded.get()) is not None:
+        calls.append(partial(_again, tensors, function, arguments))
     return bool(function(arguments))
 
 
