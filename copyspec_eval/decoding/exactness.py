@@ -272,7 +272,8 @@ class _Text:
             _states(self._model, partial(self.read, reading, watched=row), row)
             for reading, row in compared
         )
-        return _first_module(one, other)
+        differing = (at for at, state in one.items() if _differ(state, other.get(at, state)))
+        return next(differing, _NO_MODULE)
 
     def read_at_once(self, count: int) -> torch.Tensor:
         """Logits after `count` tokens from the context on, which a prefill reads."""
@@ -281,34 +282,28 @@ class _Text:
         return torch.stack([*given.logits])
 
 
-_States = dict[tuple[str, bool], torch.Tensor]
-"""Tensors of a row, `[tokens, …]`, by module and whether they go in; without modules for which it
-is unclear what is that row's."""
-
-
 def _states(
     model: PreTrainedModel, read: Callable[[Callable[[list[int]], None]], object], row: int
-) -> _States:
-    """What goes into modules and comes out of them while the tokens of `row` are read."""
-    states: dict[tuple[str, bool], list[torch.Tensor]] = {}
-    unclear: set[tuple[str, bool]] = set()
-    latest: dict[tuple[str, bool], list[torch.Tensor]] = {}
+) -> dict[str, torch.Tensor]:
+    """What goes into modules and comes out of them while the tokens of `row` are read.
+
+    Tensors `[tokens, …]` by their place, without those of which it is unclear what is that row's.
+    """
+    states: dict[str, list[torch.Tensor]] = {}
+    unclear: set[str] = set()
+    latest: dict[str, list[torch.Tensor]] = {}
     starts: dict[int, int] = {}
 
-    def note(place: tuple[str, bool], values: Any) -> None:
-        value = values[0] if isinstance(values, tuple) and values else values
+    def begin(*given: Any) -> None:
+        latest.clear()
+        starts.clear()
+        starts.update(attention.row_starts())
+
+    def note(place: str, *passed: Any) -> None:
+        """A hook of a module gets its inputs last, or its output."""
+        value = passed[-1][0] if isinstance(passed[-1], tuple) and passed[-1] else passed[-1]
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             latest.setdefault(place, []).append(value)
-
-    def before(name: str, module: Any, given: Any) -> None:
-        if not name:
-            latest.clear()  # a forward begins
-            starts.clear()
-            starts.update(attention.row_starts())
-        note((name, True), given)
-
-    def behind(name: str, module: Any, given: Any, output: Any) -> None:
-        note((name, False), output)
 
     def take(token_ids: list[int]) -> None:
         for place, values in latest.items():
@@ -319,20 +314,13 @@ def _states(
             states.setdefault(place, []).append(tokens[starts[row] : end].clone())
 
     with ExitStack() as hooks:
+        hooks.enter_context(model.register_forward_pre_hook(begin))
         for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_pre_hook(partial(before, name)))
-            hooks.enter_context(module.register_forward_hook(partial(behind, name)))
+            before = f"{name.rpartition('.')[0]}, before {name}"
+            hooks.enter_context(module.register_forward_pre_hook(partial(note, before)))
+            hooks.enter_context(module.register_forward_hook(partial(note, name)))
         read(take)
     return {place: torch.cat(rows) for place, rows in states.items() if place not in unclear}
-
-
-def _first_module(plain: _States, other: _States) -> str:
-    for (name, is_input), state in plain.items():
-        compared = other.get((name, is_input), state)
-        count = min(len(state), len(compared))
-        if not torch.equal(state[:count], compared[:count]):
-            return f"{name.rpartition('.')[0]}, before {name}" if is_input else name
-    return _NO_MODULE
 
 
 def _largest_embedding(model: PreTrainedModel) -> int:
