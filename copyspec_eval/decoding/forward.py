@@ -56,14 +56,13 @@ def forward(
 def place(
     model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], extent: int
 ) -> tuple[torch.Tensor, attention.Step]:
-    """The tokens of `parts`, `[tokens]`, for which the cache gets a place, and their step."""
+    """The tokens of `parts`, `[tokens]`, and the step that has their places in the cache."""
     ids = [token for part in parts for token in part.token_ids]
     slots = [part.start + index for part in parts for index in range(len(part.token_ids))]
     rows = [part.row for part in parts for _ in part.token_ids]
     # One copy to the device.
     tokens, all_slots, all_rows = torch.tensor([ids, slots, rows]).to(input_device(model)).unbind()
     step = _step(parts, all_rows, all_slots, extent)
-    cache.place(all_rows, all_slots, extent)
     cache.end = max(cache.end, max(slots) + 1)
     return tokens, step
 
@@ -75,7 +74,8 @@ def run(
     step: attention.Step,
     logits_to_keep: int = 0,
 ) -> torch.Tensor:
-    """A forward of `token_ids`, `[tokens]`, for which the cache has a place."""
+    """A forward of `token_ids`, `[tokens]`, each at its place in the cache."""
+    cache.place(step.rows, step.slots, step.visible.shape[-1])
     # Padding may lie past the last position a model has an embedding for; nobody reads it.
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     with attention.masked_as(step):

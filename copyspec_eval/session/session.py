@@ -16,7 +16,7 @@ from copyspec_eval.decoding import model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import exact_mode
-from copyspec_eval.decoding.model_copy import model_copy
+from copyspec_eval.decoding.model_copy import PerModel, model_copy
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
@@ -38,9 +38,8 @@ class Arm:
     draft_model: DraftModel | None = None
 
 
-# Each model's structure, and what was measured of it; no value refers to the model.
-_MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
-_MEASURED = WeakKeyDictionary()
+_measured: PerModel[dict[Hashable, Any]] = PerModel()
+"""What was found out about each model; no value refers to it."""
 
 _locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary()
 _in_use: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
@@ -70,11 +69,9 @@ class Session:
             raise ModelError("the model is in training mode; call model.eval() first")
         model_support.check_uncompiled(model)
         self.model, copied = model_copy(model)
-        structure = copied, model.dtype, model.device
-        if (known := _MEASURED.get(model)) is None or known[0] != structure:
+        self._measured = _measured.get(model, (copied, model.dtype, model.device), dict)
+        if not self._measured:
             model_support.check_config(model.config)
-            known = _MEASURED[model] = structure, {}
-        self._measured = known[1]
         if exact:
             model_support.check_exact(self.model)
         choose = partial(choose_cache, self.model, exact=exact, batch_size=rows)
