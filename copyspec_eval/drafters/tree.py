@@ -109,10 +109,9 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
     """The most frequent continuation of `root`, as far as it is worth its time."""
     nodes: list[Node] = []
     path: list[int] = []
-    places = [root]
-    probability = 1.0
+    place, probability = root, 1.0
     for _ in range(limits.longest):
-        if (follower := places[-1].follower(path)) is None:
+        if (follower := place.follower(path)) is None:
             break
         guess, token, copied = follower
         probability, value = limits.score(probability, guess)
@@ -120,10 +119,10 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
             break
         nodes.append(Node(token, len(nodes) - 1, copied, guess, probability))
         path.append(token)
-        places.append(copied)
+        place = copied
     # All are copied from where they last occurred together.
-    for distance, place in enumerate(reversed(places[1:])):
-        place.position = places[-1].position - distance
+    for distance, node in enumerate(reversed(nodes)):
+        node.copied.position = place.position - distance
     return nodes
 
 
