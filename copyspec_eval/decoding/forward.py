@@ -25,7 +25,8 @@ def key_extent(length: int, block: int = 64) -> int:
 class Part(NamedTuple):
     """A cache row's tokens in a forward, from position `start` on, each after the one before it.
 
-    With `parents`, those after the first `num_before` are a tree, as in `Draft`, and padding.
+    With `parents`, those after the first `num_before` are a tree, as in `Draft`, and padding after
+    its last node.
     """
 
     row: int
@@ -103,9 +104,11 @@ def _step(
         positions, key_positions = positions.clone(), key_positions.clone()
         for part, tokens in zip(parts, places, strict=True):
             if part.parents:
-                ancestors = _ancestors(part.parents).to(slots.device)
+                num_nodes = len(part.token_ids) - part.num_before
+                padding = range(len(part.parents) - 1, num_nodes - 1)
+                ancestors = _ancestors([*part.parents, *padding]).to(slots.device)
                 start, first = part.start + part.num_before, tokens.start + part.num_before
-                inside, nodes = (slice(at, at + len(ancestors)) for at in (start, first))
+                inside, nodes = (slice(at, at + num_nodes) for at in (start, first))
                 visible[nodes, inside] = ancestors
                 positions[nodes] = start + ancestors.sum(-1) - 1
                 key_positions[nodes, inside] = positions[nodes]
