@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from copyspec_eval import types
@@ -14,8 +15,9 @@ from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.sequence import Sequence as Request
 from copyspec_eval.drafters.registry import drafter_factory
 from copyspec_eval.errors import OptionError, RequestError
+from copyspec_eval.paths import model_path
 from copyspec_eval.records import SpanCharacters, segments
-from copyspec_eval.session.loading import load_model, load_tokenizer
+from copyspec_eval.session.loading import loading
 from copyspec_eval.session.requests import SequenceBuilder
 from copyspec_eval.session.session import Arm, Session, checked_draft_model, one_at_a_time
 from copyspec_eval.session.settings import draft_options, parse_arms, parse_bytes
@@ -231,8 +233,14 @@ def model_and_tokenizer(
         raise RequestError(
             f"tokenizer is of type {type(named).__name__}; pass a loaded one, or the name of one"
         )
-    loaded: Any = load_model(model) if isinstance(model, str) else model
-    return loaded, load_tokenizer(named) if isinstance(named, str) else named
+    hf: Any = transformers
+    if isinstance(model, str):
+        with loading("model", model, "pass a Hub name, a folder, or a loaded model"):
+            model = hf.AutoModelForCausalLM.from_pretrained(model_path(model)).eval()
+    if isinstance(named, str):
+        with loading("tokenizer", named, "pass tokenizer=NAME of one that fits the model"):
+            named = hf.AutoTokenizer.from_pretrained(model_path(named))
+    return model, named
 
 
 def python_options(

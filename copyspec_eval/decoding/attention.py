@@ -4,9 +4,9 @@ On a CPU it is our own kernel. With torch's, query heads that share a key are fo
 axis, so that keys are not copied for every query head, as the stock masked path does.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,26 +68,22 @@ class Step:
         return [(slice(row, row + 1), tokens) for row, tokens in parts]
 
 
-class _Current(threading.local):
-    step: Any = None  # a Step, within `masked_as`
-
-
-_current = _Current()
+_current: ContextVar[Step] = ContextVar("the step, within `masked_as`")
 
 
 @contextmanager
 def masked_as(step: Step) -> Iterator[None]:
     """Within this context, models get their masks for `step`."""
-    _current.step = step
+    token = _current.set(step)
     try:
         yield
     finally:
-        _current.step = None
+        _current.reset(token)
 
 
 def row_starts() -> dict[int, int]:
     """Where the tokens of each cache row begin in the current step."""
-    return {row: tokens.start for row, tokens in _current.step.parts}
+    return {row: tokens.start for row, tokens in _current.get().parts}
 
 
 def make_mask(
@@ -97,7 +93,7 @@ def make_mask(
 
     `mask_function` carries the model's own restrictions, e.g. a sliding window.
     """
-    current: Step = _current.step
+    current = _current.get()
     visible = current.visible.to(device)
     if mask_function is causal_mask_function:
         return visible
@@ -137,8 +133,12 @@ def attend(
     Raises:
         ModelError: the model passes another tensor, which would change the scores.
     """
-    _check_known(kwargs)
-    step = _current.step
+    for name, passed in kwargs.items():
+        if isinstance(passed, torch.Tensor) and name not in _HARMLESS:
+            raise ModelError(
+                f"attention with {name!r} is not supported; use --model hf for this model"
+            )
+    step = _current.get()
     _, heads, num_tokens, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
     if kernels.attends(query, key, value, attention_mask):
@@ -175,14 +175,6 @@ def _masked_blocks(
     ]
     step.masked_blocks.append((mask, (heads, key.shape[1]), blocks))
     return blocks
-
-
-def _check_known(kwargs: dict[str, Any]) -> None:
-    for name, value in kwargs.items():
-        if isinstance(value, torch.Tensor) and name not in _HARMLESS:
-            raise ModelError(
-                f"attention with {name!r} is not supported; use --model hf for this model"
-            )
 
 
 def _fold(

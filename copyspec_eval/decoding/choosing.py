@@ -1,6 +1,7 @@
 """The model's own choice of the next token: argmax or a draw, after the logits processors."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ from numpy.random import Philox
 from numpy.typing import NDArray
 from transformers import LogitsProcessorList
 
-_BISECTIONS = 50
+_PARTS = 2**50
+"""In which a change of the logits is counted."""
 _ROUNDING = 1e-3
 """Far above the rounding of float32 scores in the hundreds."""
 
@@ -76,10 +78,13 @@ class TokenChooser:
         enough = 4.0 * float(logits.max() - logits.min()) + 10_000.0
 
         def least(direction: torch.Tensor) -> float:
-            def is_chosen(change: float) -> bool:
+            def is_chosen(part: int) -> bool:
+                change = enough * part / _PARTS
                 return self._pick(prefix_ids, logits + change * direction, position) == token
 
-            return _least(is_chosen, enough) if is_chosen(enough) else math.inf
+            if not is_chosen(_PARTS):
+                return math.inf
+            return enough * bisect_left(range(_PARTS), True, lo=1, key=is_chosen) / _PARTS
 
         chosen = self._pick(prefix_ids, logits, position)
         margin = 0.0
@@ -102,15 +107,6 @@ class TokenChooser:
         source = Philox(key=self._seed % 2**64, counter=position << 64)
         bits = source.random_raw(len(values)) >> numpy.uint64(12)
         return gumbel_max(values, (bits + 0.5) * 2.0**-52)
-
-
-def _least(suffices: Callable[[float], bool], enough: float) -> float:
-    """The smallest change that suffices, between 0 and one that is `enough`."""
-    too_little = 0.0
-    for _ in range(_BISECTIONS):
-        middle = (enough + too_little) / 2
-        enough, too_little = (middle, too_little) if suffices(middle) else (enough, middle)
-    return enough
 
 
 def gumbel_max(scores: NDArray[numpy.float32], uniform: NDArray[numpy.float64]) -> int:

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.choosing import argmax_tokens
 from copyspec_eval.decoding.forward import Part, forward, key_extent
-from copyspec_eval.decoding.model_support import input_device
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.sequence import Sequence
 from copyspec_eval.types import Draft, first_difference
@@ -32,7 +31,6 @@ class DraftModel:
     def __init__(self, model: PreTrainedModel, delta: int) -> None:
         self.delta = delta
         self._model = model
-        self._device = input_device(model)
         self._target_vocabulary = 0
         self._vocabulary = int(model.config.get_text_config().vocab_size)
         self._cache = RowCache(0, 0)
@@ -88,7 +86,8 @@ class DraftModel:
             parts.append(Part(row, start, ids))
             self._cached_ids[row] = [*text]
         ends = torch.tensor([*accumulate(len(part.token_ids) for part in parts)])
-        logits = forward(self._model, self._cache, parts)[(ends - 1).to(self._device)]
+        logits = forward(self._model, self._cache, parts)
+        logits = logits[(ends - 1).to(logits.device)]
         # Models of one tokenizer can be padded to different sizes: no id that the target lacks is
         # proposed, and its processors meet no logits of another width.
         more = self._target_vocabulary - self._vocabulary

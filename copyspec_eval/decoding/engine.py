@@ -98,7 +98,7 @@ class Engine:
         with ExitStack() as stack:
             stack.enter_context(self._runner.running(sequences, others))
             if self._draft_model is not None:
-                capacity = max(sequence.extent for sequence in sequences)
+                capacity = max(sequence.max_length for sequence in sequences)
                 vocabulary = int(self._model.config.get_text_config().vocab_size)
                 stack.enter_context(self._draft_model.begin(self.batch_size, capacity, vocabulary))
             self._clock.restart()
@@ -172,10 +172,10 @@ class Engine:
     def _begin(self, begun: Mapping[int, Sequence]) -> None:
         together: list[Sequence] = []
         drafts: list[Draft] = []
-        threshold = self._step_clock.threshold(self.batch_size)
+        limits = self._num_draft_tokens, self._step_clock.threshold(self.batch_size)
         for row, sequence in begun.items():
             sequence.start(self._make_drafter(), row, self._clock.elapsed)
-            draft = self._propose(sequence, threshold)
+            draft = sequence.propose(*limits) if self._runner.can_draft(sequence) else Draft()
             self._runner.load(sequence)
             num_tokens = len(sequence.unread_ids) + len(draft.token_ids)
             if self.packs and len(begun) > 1 and num_tokens <= self.widest:
@@ -196,7 +196,11 @@ class Engine:
     @torch.inference_mode()
     def _step(self, rows: Rows) -> None:
         running = [sequence for sequence in rows if sequence is not None]
-        drafts = self._draft(rows, self._step_clock.threshold(len(running)))
+        limits = self._num_draft_tokens, self._step_clock.threshold(len(running))
+        drafting = [row if row and self._runner.can_draft(row) else None for row in rows]
+        drafts = [row.propose(*limits) if row else Draft() for row in drafting]
+        if self._draft_model is not None:
+            drafts = self._draft_model.propose(drafting, drafts)
         drafting_seconds = self._clock.lap()
         step = self._runner.step(rows, drafts)
         self._commit(rows, drafts, step)
@@ -205,19 +209,6 @@ class Engine:
             self._step_clock.add(len(rows), len(step.logits) - len(rows), seconds)
         for sequence in running:
             sequence.decode_seconds += (drafting_seconds + seconds) / len(running)
-
-    def _draft(self, rows: Rows, threshold: float) -> list[Draft]:
-        """What each row verifies next: its drafter's draft, else the draft model's."""
-        drafts = [self._propose(sequence, threshold) for sequence in rows]
-        if self._draft_model is not None:
-            drafting = [row if row and self._runner.can_draft(row) else None for row in rows]
-            drafts = self._draft_model.propose(drafting, drafts)
-        return drafts
-
-    def _propose(self, sequence: Sequence | None, threshold: float) -> Draft:
-        if sequence is None or not self._runner.can_draft(sequence):
-            return Draft()
-        return sequence.propose(self._num_draft_tokens, threshold)
 
     def _commit(
         self, rows: abc.Sequence[Sequence | None], drafts: abc.Sequence[Draft], step: StepLogits

@@ -268,71 +268,53 @@ class _Text:
         mode = self._engine.exact
         if mode and mode.steps == "captured":
             return "the captured step"  # which runs no hooks
-        one, other = (
-            _states(self._model, partial(self.read, reading, watched=row), row)
-            for reading, row in compared
-        )
-        return _first_module(one, other)
+        one, other = (self._states(reading, row) for reading, row in compared)
+        differing = (at for at, state in one.items() if _differ(state, other.get(at, state)))
+        return next(differing, _NO_MODULE)
+
+    def _states(self, reading: _Reading, row: int) -> dict[str, torch.Tensor]:
+        """What goes into modules and comes out of them while the tokens of `row` are read.
+
+        `[tokens, …]` by its place, without that of which it is unclear what is the row's.
+        """
+        states: dict[str, list[torch.Tensor]] = {}
+        unclear: set[str] = set()
+        latest: dict[str, list[torch.Tensor]] = {}
+        start = 0
+
+        def begin(*given: Any) -> None:
+            nonlocal start
+            start = attention.row_starts().get(row, 0)
+            latest.clear()
+
+        def note(place: str, *passed: Any) -> None:
+            """A hook of a module gets its inputs last, or its output."""
+            value = passed[-1][0] if isinstance(passed[-1], tuple) and passed[-1] else passed[-1]
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                latest.setdefault(place, []).append(value)
+
+        def take(token_ids: list[int]) -> None:
+            for place, values in latest.items():
+                tokens = values[0][0] if values[0].dim() > 2 else values[0]
+                end = start + len(token_ids)
+                if len(values) > 1 or tokens.dim() != 2 or len(tokens) < end:
+                    unclear.add(place)
+                states.setdefault(place, []).append(tokens[start:end].clone())
+
+        with ExitStack() as hooks:
+            hooks.enter_context(self._model.register_forward_pre_hook(begin))
+            for name, module in self._model.named_modules():
+                before = f"{name.rpartition('.')[0]}, before {name}"
+                hooks.enter_context(module.register_forward_pre_hook(partial(note, before)))
+                hooks.enter_context(module.register_forward_hook(partial(note, name)))
+            self.read(reading, take, row)
+        return {place: torch.cat(rows) for place, rows in states.items() if place not in unclear}
 
     def read_at_once(self, count: int) -> torch.Tensor:
         """Logits after `count` tokens from the context on, which a prefill reads."""
         given = Given([*self._context_ids, *self._next_ids[:count]], self._next_ids[:1], {})
         self._engine.without_drafter(0).generate([given])
         return torch.stack([*given.logits])
-
-
-_States = dict[tuple[str, bool], torch.Tensor]
-"""Tensors of a row, `[tokens, …]`, by module and whether they go in; without modules for which it
-is unclear what is that row's."""
-
-
-def _states(
-    model: PreTrainedModel, read: Callable[[Callable[[list[int]], None]], object], row: int
-) -> _States:
-    """What goes into modules and comes out of them while the tokens of `row` are read."""
-    states: dict[tuple[str, bool], list[torch.Tensor]] = {}
-    unclear: set[tuple[str, bool]] = set()
-    latest: dict[tuple[str, bool], list[torch.Tensor]] = {}
-    starts: dict[int, int] = {}
-
-    def note(place: tuple[str, bool], values: Any) -> None:
-        value = values[0] if isinstance(values, tuple) and values else values
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            latest.setdefault(place, []).append(value)
-
-    def before(name: str, module: Any, given: Any) -> None:
-        if not name:
-            latest.clear()  # a forward begins
-            starts.clear()
-            starts.update(attention.row_starts())
-        note((name, True), given)
-
-    def behind(name: str, module: Any, given: Any, output: Any) -> None:
-        note((name, False), output)
-
-    def take(token_ids: list[int]) -> None:
-        for place, values in latest.items():
-            tokens = values[0][0] if values[0].dim() > 2 else values[0]
-            end = starts[row] + len(token_ids)
-            if len(values) > 1 or tokens.dim() != 2 or len(tokens) < end:
-                unclear.add(place)
-            states.setdefault(place, []).append(tokens[starts[row] : end].clone())
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_pre_hook(partial(before, name)))
-            hooks.enter_context(module.register_forward_hook(partial(behind, name)))
-        read(take)
-    return {place: torch.cat(rows) for place, rows in states.items() if place not in unclear}
-
-
-def _first_module(plain: _States, other: _States) -> str:
-    for (name, is_input), state in plain.items():
-        compared = other.get((name, is_input), state)
-        count = min(len(state), len(compared))
-        if not torch.equal(state[:count], compared[:count]):
-            return f"{name.rpartition('.')[0]}, before {name}" if is_input else name
-    return _NO_MODULE
 
 
 def _largest_embedding(model: PreTrainedModel) -> int:

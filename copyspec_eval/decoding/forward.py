@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from copyspec_eval.decoding import attention
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.model_support import input_device
-from copyspec_eval.types import Draft
 
 
 def key_extent(length: int, block: int = 64) -> int:
@@ -24,16 +23,17 @@ def key_extent(length: int, block: int = 64) -> int:
 
 
 class Part(NamedTuple):
-    """A cache row's tokens in a forward, from position `start` on.
+    """A cache row's tokens in a forward, from position `start` on, each after the one before it.
 
-    `parents` has each token's predecessor in a tree, as an index here, -1 for the first; None: a
-    chain.
+    With `parents`, those after the first `num_before` are a tree, as in `Draft`, and padding after
+    its last node.
     """
 
     row: int
     start: int
     token_ids: Sequence[int]
     parents: Sequence[int] | None = None
+    num_before: int = 0
 
 
 def forward(
@@ -57,14 +57,13 @@ def forward(
 def place(
     model: PreTrainedModel, cache: RowCache, parts: Sequence[Part], extent: int
 ) -> tuple[torch.Tensor, attention.Step]:
-    """The tokens of `parts`, `[tokens]`, for which the cache gets a place, and their step."""
+    """The tokens of `parts`, `[tokens]`, and the step that has their places in the cache."""
     ids = [token for part in parts for token in part.token_ids]
     slots = [part.start + index for part in parts for index in range(len(part.token_ids))]
     rows = [part.row for part in parts for _ in part.token_ids]
     # One copy to the device.
     tokens, all_slots, all_rows = torch.tensor([ids, slots, rows]).to(input_device(model)).unbind()
     step = _step(parts, all_rows, all_slots, extent)
-    cache.place(all_rows, all_slots, extent)
     cache.end = max(cache.end, max(slots) + 1)
     return tokens, step
 
@@ -76,7 +75,8 @@ def run(
     step: attention.Step,
     logits_to_keep: int = 0,
 ) -> torch.Tensor:
-    """A forward of `token_ids`, `[tokens]`, for which the cache has a place."""
+    """A forward of `token_ids`, `[tokens]`, each at its place in the cache."""
+    cache.place(step.rows, step.slots, step.visible.shape[-1])
     # Padding may lie past the last position a model has an embedding for; nobody reads it.
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     with attention.masked_as(step):
@@ -91,19 +91,6 @@ def run(
     return logits
 
 
-def step_parents(draft: Draft, num_before: int, width: int) -> list[int] | None:
-    """`Part.parents` of a draft after `num_before` tokens, padded to `width`; None for a chain.
-
-    >>> step_parents(Draft((5, 6, 7), parents=(-1, 0, -1)), num_before=2, width=6)
-    [-1, 0, 1, 2, 1, 4]
-    """
-    if draft.parents is None:
-        return None
-    branches = [num_before + parent for parent in draft.parents]
-    padding = range(num_before + len(branches) - 1, width - 1)
-    return [*range(-1, num_before - 1), *branches, *padding]
-
-
 def _step(
     parts: Sequence[Part], rows: torch.Tensor, slots: torch.Tensor, extent: int
 ) -> attention.Step:
@@ -111,17 +98,20 @@ def _step(
     keys = torch.arange(extent, device=slots.device)
     visible = keys <= slots[:, None]
     positions, key_positions = slots, keys.expand(len(slots), extent)
-    ends = [*itertools.accumulate(len(part.token_ids) for part in parts)]
+    ends = itertools.accumulate(len(part.token_ids) for part in parts)
     places = [slice(end - len(part.token_ids), end) for part, end in zip(parts, ends, strict=True)]
     if any(part.parents for part in parts):
         positions, key_positions = positions.clone(), key_positions.clone()
         for part, tokens in zip(parts, places, strict=True):
             if part.parents:
-                ancestors = _ancestors(part.parents).to(slots.device)
-                inside = slice(part.start, part.start + len(part.token_ids))
-                visible[tokens, inside] = ancestors
-                positions[tokens] = part.start + ancestors.sum(-1) - 1
-                key_positions[tokens, inside] = positions[tokens]
+                num_nodes = len(part.token_ids) - part.num_before
+                padding = range(len(part.parents) - 1, num_nodes - 1)
+                ancestors = _ancestors([*part.parents, *padding]).to(slots.device)
+                start, first = part.start + part.num_before, tokens.start + part.num_before
+                inside, nodes = (slice(at, at + num_nodes) for at in (start, first))
+                visible[nodes, inside] = ancestors
+                positions[nodes] = start + ancestors.sum(-1) - 1
+                key_positions[nodes, inside] = positions[nodes]
     by_row = [(part.row, tokens) for part, tokens in zip(parts, places, strict=True)]
     return attention.Step(
         visible[None, None], positions[None], key_positions[None], rows, slots, by_row
@@ -129,7 +119,7 @@ def _step(
 
 
 def _ancestors(parents: Sequence[int]) -> torch.Tensor:
-    """Which tokens each attends to: itself, its parent, and so on; bool `[width, width]`."""
+    """Which nodes each attends to: itself, its parent, and so on; bool `[nodes, nodes]`."""
     visible = numpy.eye(len(parents), dtype=bool)
     for index, parent in enumerate(parents):
         if parent >= 0:

@@ -107,8 +107,6 @@ class ModelCacheRunner:
     def running(
         self, sequences: abc.Sequence[Sequence], others: Iterable[Sequence]
     ) -> Iterator[None]:
-        for sequence in sequences:
-            sequence.extent = sequence.max_length + self.widest - 1
         try:
             yield
         finally:

@@ -7,11 +7,11 @@ a copy of the modules, the user's model stays as it is: other threads may run it
 import copy
 import hashlib
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,12 +20,27 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from copyspec_eval.decoding.model_support import input_device
 
+T = TypeVar("T")
+
 _REBUILT = (torch.nn.Module, PreTrainedConfig, dict, list, tuple, set, partial, MethodType)
 """Attributes that may refer to modules or configs, so that the copy needs its own. All others are
 shared."""
 
 _SMALL = 1 << 16
 """Values of a weight that are all hashed."""
+
+
+class PerModel(Generic[T]):
+    """A value of each model, which lives until the state of the model that it was made for ends."""
+
+    def __init__(self) -> None:
+        self._values: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, T]] = WeakKeyDictionary()
+
+    def get(self, model: PreTrainedModel, state: Hashable, make: Callable[[], T]) -> T:
+        if model not in self._values or self._values[model][0] != state:
+            self._values.pop(model, None)  # an old one goes first, and with it its memory
+            self._values[model] = state, make()
+        return self._values[model][1]
 
 
 class ModelCopy(NamedTuple):

@@ -66,9 +66,8 @@ def _check_quantization(config: Any) -> None:
 
 def check_exact(model: PreTrainedModel) -> None:
     """Refuse exact mode for experts whose shapes would depend on the drafts (ModelError)."""
-    if kernels.serve(model) or model._can_set_experts_implementation():
-        return
-    if has_experts(model):
+    is_served = kernels.serve(model) or model._can_set_experts_implementation()
+    if not is_served and has_experts(model):
         remedy = "pass exact=false (differences are then possible at near-ties)"
         raise refusal(model, "routes tokens to experts in shapes that depend on the drafts", remedy)
 

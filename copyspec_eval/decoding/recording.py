@@ -60,15 +60,15 @@ class Recording(TorchDispatchMode):
         self._tensors.append(result)
         return result
 
-    def shared(self, empty: torch.Tensor) -> torch.Tensor:
-        """As `empty`, in memory that other recordings use as well."""
-        memory, index, num_bytes = self._memory, self._num_empty, empty.nbytes
+    def shared(self, like: torch.Tensor) -> torch.Tensor:
+        """As `torch.empty_like`, in memory that other recordings use as well."""
+        memory, index, num_bytes = self._memory, self._num_empty, like.nbytes
         self._num_empty += 1
         if index == len(memory):
             memory.append(torch.empty(0, dtype=torch.uint8))
         if len(memory[index]) < num_bytes:
             memory[index] = torch.empty(1 << (num_bytes - 1).bit_length(), dtype=torch.uint8)
-        return memory[index][:num_bytes].view(empty.dtype).view(empty.shape)
+        return memory[index][:num_bytes].view(like.dtype).view(like.shape)
 
 
 class _Reads(TorchFunctionMode):

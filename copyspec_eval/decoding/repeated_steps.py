@@ -6,11 +6,9 @@ memory, and so the same bits. On a GPU a step is otherwise bound by launching it
 one of few tokens spends as long in the model's modules as in our kernels.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
@@ -20,7 +18,7 @@ from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.attention import Step
 from copyspec_eval.decoding.cache import RowCache
 from copyspec_eval.decoding.forward import Part, forward, key_extent, place, run
-from copyspec_eval.decoding.model_copy import model_structure
+from copyspec_eval.decoding.model_copy import PerModel, model_structure
 from copyspec_eval.decoding.recording import Recording
 from copyspec_eval.errors import ModelError
 from copyspec_eval.types import ExactMode
@@ -33,17 +31,12 @@ _MOST_TOKENS = 64
 _ROOM = 4
 """Times the room that is needed, since a longer cache would need new recordings. It takes no memory
 until it is written to."""
-_WORTH = 2
-"""The use at which a kind of step is recorded: that costs what about so many repeats save."""
 _CHECKED = 4
 """How many repeated steps are compared with the forward in full."""
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 _How = Literal["eager", "recorded", "captured"]
-_Made = dict[tuple[int, _How, int | None], "Steps"]
-_shared: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, _Made]] = WeakKeyDictionary()
-"""Of each model: what it was when they were made, and the steps of all its engines, one of which
-runs at a time."""
+_shared: PerModel[dict[tuple[int, _How, int | None], "Steps"]] = PerModel()
+"""The steps of all of a model's engines, one of which runs at a time."""
 
 
 def capacity(length: int) -> int:
@@ -74,11 +67,7 @@ def steps_for(
         return Steps(how, RowCache(num_rows, length))
     room = capacity(length) if is_fixed else _ROOM * key_extent(length, _KEYS)
     # The check at load makes windows shorter for a moment.
-    state = weights, model_structure(model)
-    known, made = _shared.get(model, (None, {}))
-    if known != state:
-        made = {}
-        _shared[model] = state, made
+    made = _shared.get(model, (weights, model_structure(model)), dict)
     # One that is long enough serves, except at a fixed width, whose bits may depend on it.
     kind = num_rows, how, room if is_fixed else None
     if kind not in made or made[kind].cache.capacity < length:
@@ -89,8 +78,7 @@ def steps_for(
 
 def _records(model: PreTrainedModel) -> bool:
     """Whether steps are recorded: not without our kernels, with experts, or with hooks."""
-    modules = [vars(module) for module in model.modules()]
-    has_hooks = any(module[name] for module in modules for name in _HOOKS)
+    has_hooks = any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
     has_experts = model._can_set_experts_implementation()
     is_on_cpu = all(weight.is_cpu for weight in model.parameters())
     return is_on_cpu and not has_hooks and not has_experts and kernels.serve(model)
@@ -107,7 +95,8 @@ class Steps:
     def __init__(self, how: _How, cache: RowCache) -> None:
         self._how, self.cache = how, cache
         self._repeats: dict[tuple[int, int], tuple[_Inputs, Callable[[], torch.Tensor]]] = {}
-        self._uses: Counter[tuple[int, int]] = Counter()
+        # Recorded when they are used again: that costs what about two repeats save.
+        self._used_once: set[tuple[int, int]] = set()
         self._unchecked = _CHECKED
         self._memory: list[torch.Tensor] = []
 
@@ -123,10 +112,10 @@ class Steps:
         tokens, step = place(model, self.cache, parts, extent)
         kind = num_tokens, extent
         if kind not in self._repeats:
-            self._uses[kind] += 1
-            if self._uses[kind] < _WORTH:
-                return run(model, self.cache, tokens, step), False
-            return self._record(model, tokens, step), False
+            if kind in self._used_once:
+                return self._record(model, tokens, step), False
+            self._used_once.add(kind)
+            return run(model, self.cache, tokens, step), False
         inputs, repeat = self._repeats[kind]
         inputs.fill(tokens, step)
         logits = repeat()
@@ -170,8 +159,7 @@ class Steps:
                 # A graph that does not read its inputs would pass the check of exactness.
                 others = [Part(row, 1 + row, [1] * width) for row in rows]
                 logits, _ = self.read(model, others, extent)
-                again = _Inputs(*place(model, self.cache, others, extent))
-                if not torch.equal(logits, again.run(model, self.cache)):
+                if not torch.equal(logits, forward(model, self.cache, others, extent=extent)):
                     raise ModelError("it gives other logits")
             except Exception as error:  # whatever CUDA raises
                 self._repeats.pop(kind, None)
@@ -188,11 +176,10 @@ class _Inputs:
         self,
         tokens: torch.Tensor,
         step: Step,
-        memory_for: Callable[[torch.Tensor], torch.Tensor] = lambda empty: empty,
+        memory_for: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like,
     ) -> None:
-        given = _tensors(tokens, step)
-        empty = (torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in given)
-        self._mine, self._parts, self.step = [*map(memory_for, empty)], step.parts, step
+        self._mine = [memory_for(each) for each in _tensors(tokens, step)]
+        self._parts, self.step = step.parts, step
         self.fill(tokens, step)
 
     def fill(self, tokens: torch.Tensor, step: Step) -> None:
@@ -201,7 +188,6 @@ class _Inputs:
 
     def run(self, model: PreTrainedModel, cache: RowCache) -> torch.Tensor:
         tokens, rows, slots, visible, positions, key_positions = self._mine
-        cache.place(rows, slots, visible.shape[-1])
         self.step = Step(visible, positions, key_positions, rows, slots, self._parts)
         return run(model, cache, tokens, self.step)
 

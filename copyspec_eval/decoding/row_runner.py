@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import kernels
 from copyspec_eval.decoding.choosing import StepLogits
-from copyspec_eval.decoding.forward import Part, forward, key_extent, step_parents
+from copyspec_eval.decoding.forward import Part, forward, key_extent
 from copyspec_eval.decoding.modules import engine_kernels
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.repeated_steps import Steps, capacity, steps_for
@@ -118,7 +118,7 @@ class RowRunner:
             chunk = Part(row, start, prompt_ids[start : start + PREFILL_CHUNK])
             forward(self._model, self._steps.cache, [chunk], logits_to_keep=1)
         ids = [*prompt_ids[last:], *draft.token_ids]
-        part = Part(row, last, ids, step_parents(draft, len(prompt_ids) - last, len(ids)))
+        part = Part(row, last, ids, draft.parents, len(prompt_ids) - last)
         keep = 1 + len(draft.token_ids)
         logits = forward(self._model, self._steps.cache, [part], logits_to_keep=keep)
         return StepLogits(logits, [slice(keep)])
@@ -159,9 +159,9 @@ class RowRunner:
             # Padding is a token like any other: the embedding of id 0 may hold anything.
             token_ids += token_ids[-1:] * ((width or 0) - len(token_ids))
             end += len(token_ids)
-            parents = step_parents(draft, len(unread_ids), len(token_ids))
+            row = sequence.row if sequence else row
             start = sequence.length - len(unread_ids) if sequence else 0
-            parts.append(Part(sequence.row if sequence else row, start, token_ids, parents))
+            parts.append(Part(row, start, token_ids, draft.parents, len(unread_ids)))
         extent = max(each.extent for each in rows if each) if self._fixed_width else None
         logits, is_usual = self._steps.read(self._model, parts, extent)
         return StepLogits(logits, places, is_usual)

@@ -47,10 +47,9 @@ class StopRule:
 
     def _completes_stop_string(self, output_ids: Sequence[int]) -> bool:
         assert self._decode is not None
-        if not self._contains_stop_string(self._decode(output_ids[-self._window :])):
-            return False
         # A window can begin inside a character or word; the whole output decides.
-        return self._contains_stop_string(self._decode(output_ids))
-
-    def _contains_stop_string(self, text: str) -> bool:
-        return any(stop in text for stop in self._stop_strings)
+        for token_ids in (output_ids[-self._window :], output_ids):
+            text = self._decode(token_ids)
+            if not any(stop in text for stop in self._stop_strings):
+                return False
+        return True

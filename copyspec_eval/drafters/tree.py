@@ -1,6 +1,7 @@
 """What may follow a context: a chain of the likeliest continuation, or a tree of several."""
 
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -108,10 +109,9 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
     """The most frequent continuation of `root`, as far as it is worth its time."""
     nodes: list[Node] = []
     path: list[int] = []
-    places = [root]
-    probability = 1.0
+    place, probability = root, 1.0
     for _ in range(limits.longest):
-        if (follower := places[-1].follower(path)) is None:
+        if (follower := place.follower(path)) is None:
             break
         guess, token, copied = follower
         probability, value = limits.score(probability, guess)
@@ -119,10 +119,10 @@ def chain(root: Copied, limits: Limits) -> list[Node]:
             break
         nodes.append(Node(token, len(nodes) - 1, copied, guess, probability))
         path.append(token)
-        places.append(copied)
+        place = copied
     # All are copied from where they last occurred together.
-    for distance, place in enumerate(reversed(places[1:])):
-        place.position = places[-1].position - distance
+    for distance, node in enumerate(reversed(nodes)):
+        node.copied.position = place.position - distance
     return nodes
 
 
@@ -132,42 +132,29 @@ def grow(roots: Iterable[Copied], limits: Limits) -> list[Node]:
     The token with the highest probability of being reached and accepted is taken next; a parent
     comes before its children. Where two places propose the same token, one node stands for both.
     """
-    tree = _Growing(limits)
-    for place in roots:
-        tree.offer(1.0, -1, place)
-    while tree.heap and len(tree.nodes) < limits.longest:
-        tree.take()
-    return tree.nodes
+    nodes: list[Node] = []
+    # The tokens of the branch up to each node; -1 has none.
+    paths: dict[int, tuple[int, ...]] = {-1: ()}
+    taken: dict[tuple[int, int], int] = {}
+    # The number breaks ties by age, and keeps the heap from comparing places.
+    heap: list[tuple[float, int, int, int, Guess, Copied]] = []
+    numbers = itertools.count()
 
-
-class _Growing:
-    """A tree, and what may be taken into it next; see `grow`."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.nodes: list[Node] = []
-        # The count breaks ties by age, and keeps the heap from comparing places.
-        self.heap: list[tuple[float, int, int, int, Guess, Copied]] = []
-        self._num_pushed = 0
-        self._limits = limits
-        # The tokens of the branch up to each node; -1 has none.
-        self._paths: dict[int, tuple[int, ...]] = {-1: ()}
-        self._taken: dict[tuple[int, int], int] = {}
-
-    def offer(self, reached: float, parent: int, place: Copied) -> None:
+    def offer(reached: float, parent: int, place: Copied) -> None:
         """Offer what follows at a place as children of a node."""
-        for guess, token, after in place.followers(self._paths[parent]):
-            probability, value = self._limits.score(reached, guess)
-            if value < self._limits.threshold:
+        for guess, token, after in place.followers(paths[parent]):
+            probability, value = limits.score(reached, guess)
+            if value < limits.threshold:
                 break
-            self._num_pushed += 1
-            offered = (-probability, self._num_pushed, parent, token, guess, after)
-            heapq.heappush(self.heap, offered)
+            heapq.heappush(heap, (-probability, next(numbers), parent, token, guess, after))
 
-    def take(self) -> None:
-        """Take the likeliest of what was offered."""
-        negative, _, parent, token, guess, copied = heapq.heappop(self.heap)
-        if (node := self._taken.get((parent, token))) is None:
-            node = self._taken[parent, token] = len(self.nodes)
-            self.nodes.append(Node(token, parent, copied, guess, -negative))
-            self._paths[node] = (*self._paths[parent], token)
-        self.offer(-negative, node, copied)
+    for place in roots:
+        offer(1.0, -1, place)
+    while heap and len(nodes) < limits.longest:
+        negative, _, parent, token, guess, copied = heapq.heappop(heap)
+        if (node := taken.get((parent, token))) is None:
+            node = taken[parent, token] = len(nodes)
+            nodes.append(Node(token, parent, copied, guess, -negative))
+            paths[node] = (*paths[parent], token)
+        offer(-negative, node, copied)
+    return nodes

@@ -2,12 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from copyspec_eval.errors import CopySpecError, ModelError
-from copyspec_eval.paths import model_path
 
 _LONGEST_LINE = 200  # characters of an error of a library
 
@@ -29,17 +25,3 @@ def first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     line = " ".join(text.splitlines()[0].split())
     return line if len(line) <= _LONGEST_LINE else line.partition(". ")[0][:_LONGEST_LINE]
-
-
-def load_model(name: str) -> PreTrainedModel:
-    """The model of a Hub name or folder, as transformers loads it, in evaluation mode."""
-    auto: Any = AutoModelForCausalLM
-    with loading("model", name, "pass a Hub name, a folder, or a loaded model"):
-        model: PreTrainedModel = auto.from_pretrained(model_path(name)).eval()
-    return model
-
-
-def load_tokenizer(name: str) -> Any:
-    auto: Any = AutoTokenizer
-    with loading("tokenizer", name, "pass tokenizer=NAME of one that fits the model"):
-        return auto.from_pretrained(model_path(name))

@@ -15,20 +15,6 @@ from copyspec_eval.decoding.stopping import StopRule
 from copyspec_eval.errors import RequestError, suggestion
 
 
-class RequestSeeds:
-    """A seed per request, from the user's, the prompt, and how often it was asked before."""
-
-    def __init__(self) -> None:
-        self._times_asked: Counter[bytes] = Counter()
-
-    def next_seed(self, seed: int, prompt_ids: abc.Sequence[int]) -> int:
-        asked = hashlib.sha256(f"{seed}:{tuple(prompt_ids)}".encode())
-        key = asked.digest()
-        self._times_asked[key] += 1
-        asked.update(f":{self._times_asked[key]}".encode())
-        return int.from_bytes(asked.digest()[:8], "big", signed=True)
-
-
 @dataclass
 class SequenceBuilder:
     """Builds an engine's requests as `model.generate` would read them."""
@@ -36,7 +22,7 @@ class SequenceBuilder:
     pad_token_id: int | None
     decode: abc.Callable[[abc.Sequence[int]], str]  # with special tokens
     eos_ids: abc.Collection[int] = ()  # besides the model's own
-    seeds: RequestSeeds = field(default_factory=RequestSeeds)
+    _times_asked: Counter[bytes] = field(default_factory=Counter, init=False)
 
     def build(
         self,
@@ -56,10 +42,18 @@ class SequenceBuilder:
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RequestError(f"{named}{settings} are invalid: {reason}") from error
-        seed = self.seeds.next_seed(seed, prompt_ids)
+        seed = self._request_seed(seed, prompt_ids)
         chooser = TokenChooser(processors, bool(config.do_sample), seed)
         rule = self.stop_rule(max_new_tokens, config.eos_token_id, stops)
         return Sequence(prompt_ids, rule, chooser, **others)
+
+    def _request_seed(self, seed: int, prompt_ids: abc.Sequence[int]) -> int:
+        """Of the user's, the prompt, and how often it was asked before."""
+        asked = hashlib.sha256(f"{seed}:{tuple(prompt_ids)}".encode())
+        key = asked.digest()
+        self._times_asked[key] += 1
+        asked.update(f":{self._times_asked[key]}".encode())
+        return int.from_bytes(asked.digest()[:8], "big", signed=True)
 
     def stop_rule(
         self, max_new_tokens: int, eos_token_id: int | list[int] | None, stops: abc.Sequence[str]

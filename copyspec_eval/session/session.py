@@ -16,7 +16,7 @@ from copyspec_eval.decoding import model_support
 from copyspec_eval.decoding.draft_model import DraftModel
 from copyspec_eval.decoding.engine import Engine
 from copyspec_eval.decoding.exactness import exact_mode
-from copyspec_eval.decoding.model_copy import model_copy
+from copyspec_eval.decoding.model_copy import PerModel, model_copy
 from copyspec_eval.decoding.prefix_cache import PrefixCache
 from copyspec_eval.decoding.trial import check_cache, choose_cache
 from copyspec_eval.drafters.registry import DrafterFactory, drafter_kind, longest_draft
@@ -38,9 +38,8 @@ class Arm:
     draft_model: DraftModel | None = None
 
 
-# Each model's structure, and what was measured of it; no value refers to the model.
-_MEASURED: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, dict[Hashable, Any]]]
-_MEASURED = WeakKeyDictionary()
+_measured: PerModel[dict[Hashable, Any]] = PerModel()
+"""What was found out about each model; no value refers to it."""
 
 _locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary()
 _in_use: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
@@ -70,11 +69,9 @@ class Session:
             raise ModelError("the model is in training mode; call model.eval() first")
         model_support.check_uncompiled(model)
         self.model, copied = model_copy(model)
-        structure = copied, model.dtype, model.device
-        if (known := _MEASURED.get(model)) is None or known[0] != structure:
+        self._measured = _measured.get(model, (copied, model.dtype, model.device), dict)
+        if not self._measured:
             model_support.check_config(model.config)
-            known = _MEASURED[model] = structure, {}
-        self._measured = known[1]
         if exact:
             model_support.check_exact(self.model)
         choose = partial(choose_cache, self.model, exact=exact, batch_size=rows)
@@ -90,11 +87,14 @@ class Session:
         return self._once(("prefix cache", num_bytes), lambda: PrefixCache(num_bytes))
 
     def engine(self, arm: Arm, batch_size: int) -> Engine:
+        mode, longest = self.mode(batch_size), longest_draft(arm.options)
+        if mode is not None and mode.num_draft_tokens is not None:
+            longest = min(longest, mode.num_draft_tokens)
         return Engine(
             self.model,
             arm.make_drafter,
-            num_draft_tokens=self._longest(arm.options, batch_size),
-            exact=self.mode(batch_size),
+            num_draft_tokens=longest,
+            exact=mode,
             batch_size=batch_size,
             step_clock=self._step_clock(arm.options, batch_size),
             draft_model=arm.draft_model,
@@ -124,11 +124,6 @@ class Session:
             self._measured[key] = measure()
         return self._measured[key]  # type: ignore[no-any-return]
 
-    def _longest(self, options: DraftOptions, batch_size: int) -> int:
-        mode, longest = self.mode(batch_size), longest_draft(options)
-        most = mode.num_draft_tokens if mode else None
-        return longest if most is None else min(longest, most)
-
 
 @contextmanager
 def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
@@ -137,15 +132,12 @@ def one_at_a_time(*models: torch.nn.Module | None) -> Iterator[None]:
     Raises:
         RequestError: this thread is, e.g. because a streamer called back.
     """
+    # In one order, so that no two threads wait for each other.
+    in_order = sorted({model for model in models if model is not None}, key=id)
     with _table_lock:
-        locks = {
-            id(model): (model, _locks.setdefault(model, threading.RLock()))
-            for model in models
-            if model is not None
-        }
+        locks = [_locks.setdefault(model, threading.RLock()) for model in in_order]
     with ExitStack() as stack:
-        # In one order, so that no two threads wait for each other.
-        for _, (model, lock) in sorted(locks.items(), key=lambda item: item[0]):
+        for model, lock in zip(in_order, locks, strict=True):
             stack.enter_context(lock)
             if _in_use.get(model):
                 raise RequestError(

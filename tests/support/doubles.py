@@ -9,7 +9,7 @@ from fuzzing import doubles
 from transformers import LogitsProcessorList
 
 from copyspec_eval.decoding.choosing import TokenChooser
-from copyspec_eval.decoding.verify import verify
+from copyspec_eval.decoding.sequence import verify
 from copyspec_eval.types import Draft, Verdict
 
 

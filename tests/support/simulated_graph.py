@@ -65,6 +65,7 @@ class SimulatedGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def simulated_graphs() -> Iterator[list[SimulatedGraph]]:
     """Models may be captured, on the CPU; the graphs that were made so far."""
     from copyspec_eval.decoding import exactness, repeated_steps
+    from copyspec_eval.decoding.model_copy import PerModel
 
     stream, nothing = mock.Mock(), lambda *_: nullcontext()
     changes: dict[str, Any] = {"device": nothing, "stream": nothing, "Stream": lambda: stream}
@@ -75,6 +76,6 @@ def simulated_graphs() -> Iterator[list[SimulatedGraph]]:
             stack.enter_context(mock.patch.object(torch.cuda, name, change))
         for module in (exactness, repeated_steps):
             stack.enter_context(mock.patch.object(module, "can_capture", return_value=True))
-        stack.enter_context(mock.patch.object(repeated_steps, "_shared", {}))
+        stack.enter_context(mock.patch.object(repeated_steps, "_shared", PerModel()))
         stack.enter_context(mock.patch.object(SimulatedGraph, "made", []))
         yield SimulatedGraph.made

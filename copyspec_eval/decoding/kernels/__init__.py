@@ -7,9 +7,9 @@ C++ compiler, torch's kernels are used. Every argument is checked before its add
 import ctypes
 import functools
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -27,10 +27,12 @@ _BLOCK, _WORDS = 32, 16
 """Outputs of a linear layer that are stored together, and the multiple, in words, to which inputs
 are padded; see linear.cpp."""
 
+Activation = Literal["silu", "gelu_tanh"]
+
 _STRUCTS = {
     "attend": Struct("7Q16q2d"),
-    "pack": Struct("2Q2q"),
-    "linear": Struct("4Q3q"),
+    "pack": Struct("2Q3q"),
+    "linear": Struct("4Q4q"),
     "rms_norm": Struct("3Q2qdq"),
     "rotate": Struct("4Q8q"),
     "gate": Struct("2Q3q"),
@@ -39,11 +41,7 @@ _STRUCTS = {
 """The kernels' arguments, in words of 64 bits; see the sources."""
 
 
-class _Recording(threading.local):
-    calls: list[Callable[[], Any]] | None = None
-
-
-_recording = _Recording()
+_recorded: ContextVar[list[Callable[[], Any]] | None] = ContextVar("calls", default=None)
 
 
 @functools.cache
@@ -97,18 +95,19 @@ class PackedWeights:
     words: torch.Tensor
     num_inputs: int
     num_outputs: int
+    num_words: int  # of an output
 
 
 def pack(weight: torch.Tensor) -> PackedWeights:
     """Weights `[outputs, inputs]`, for `linear`."""
     _check(packs(weight) and weight.dim() == 2, "weight", weight)
     num_outputs, num_inputs = weight.shape
-    per_word = 4 // weight.itemsize
-    padded = -(-num_inputs // (_WORDS * per_word)) * _WORDS * per_word
-    words = empty_in_huge_pages(weight, -(-num_outputs // _BLOCK) * _BLOCK, padded)
+    num_words = -(-num_inputs * weight.itemsize // (4 * _WORDS)) * _WORDS
+    num_rows, length = -(-num_outputs // _BLOCK) * _BLOCK, num_words * 4 // weight.itemsize
+    words = empty_in_huge_pages(weight, num_rows, length)
     dense = weight.detach().contiguous()
-    _call("pack", weight.dtype, [dense, words], num_outputs, num_inputs)
-    return PackedWeights(words, num_inputs, num_outputs)
+    _call("pack", weight.dtype, [dense, words], num_outputs, num_inputs, num_words)
+    return PackedWeights(words, num_inputs, num_outputs, num_words)
 
 
 def linear(
@@ -123,7 +122,7 @@ def linear(
         bias = bias.contiguous()
     hidden = hidden.contiguous()
     output = hidden.new_empty((*hidden.shape[:-1], num_outputs))
-    sizes = hidden.numel() // num_inputs, num_inputs, num_outputs
+    sizes = hidden.numel() // num_inputs, num_inputs, num_outputs, weights.num_words
     _call("linear", hidden.dtype, [hidden, weights.words, bias, output], *sizes)
     return output
 
@@ -234,7 +233,7 @@ def rotate(
     return outputs
 
 
-def gate(gates: torch.Tensor, activation: Literal["silu", "gelu_tanh"]) -> torch.Tensor:
+def gate(gates: torch.Tensor, activation: Activation) -> torch.Tensor:
     """`activation(gates) * up`, elementwise, of `[…, 2 * size]`, gates and up; `[…, size]`."""
     _check(takes(gates) and gates.dim() > 0 and gates.shape[-1] % 2 == 0, "gates", gates)
     *rows, width = gates.shape
@@ -268,11 +267,11 @@ def _check_indices(name: str, indices: torch.Tensor, count: int) -> None:
 @contextmanager
 def recorded_by(calls: list[Callable[[], Any]]) -> Iterator[None]:
     """Append to `calls` what calls each kernel again, with the same tensors."""
-    _recording.calls = calls
+    token = _recorded.set(calls)
     try:
         yield
     finally:
-        _recording.calls = None
+        _recorded.reset(token)
 
 
 def _call(
@@ -280,8 +279,8 @@ def _call(
 ) -> bool:
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     function, arguments = _function(name, dtype), _STRUCTS[name].pack(*pointers, *numbers)
-    if _recording.calls is not None:
-        _recording.calls.append(partial(_again, tensors, function, arguments))
+    if (calls := _recorded.get()) is not None:
+        calls.append(partial(_again, tensors, function, arguments))
     return bool(function(arguments))
 
 

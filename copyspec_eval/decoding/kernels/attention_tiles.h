@@ -13,13 +13,6 @@ struct TileProducts {
 
   static int64_t padded(int64_t size) { return (size + Tiles::DEPTH - 1) / Tiles::DEPTH * Tiles::DEPTH; }
 
-  // Calls function(first, count) for the queries that tiles take at once.
-  template <typename Function>
-  static void in_groups(int64_t total, const Function& function) {
-    for (int64_t first = 0; first < total; first += Tiles::ROWS)
-      function(first, std::min(Tiles::ROWS, total - first));
-  }
-
   void score(const Task& task, Scratch<uint16_t>& scratch, float* scores, int64_t stride) {
     const int64_t dim = padded(attention.dim), count = scratch.queries.size();
     const int64_t words = attention.dim / 2, padded_words = dim / 2;
@@ -40,21 +33,21 @@ struct TileProducts {
           task.keys.end - key, attention.dim, block);
       std::fill(block + words * BLOCK, block + size, 0);
     }
-    in_groups(count, [&](int64_t first, int64_t num_rows) {
+    for (int64_t first = 0; first < count; first += Tiles::ROWS)
       for (int64_t key = task.keys.begin; key < task.keys.end; key += BLOCK)
         tiles.multiply(
-            rows + first * dim, dim, num_rows, blocks + (key - task.keys.begin) / BLOCK * size, dim,
-            scores + first * stride + key, stride);
-    });
+            rows + first * dim, dim, std::min(Tiles::ROWS, count - first),
+            blocks + (key - task.keys.begin) / BLOCK * size, dim, scores + first * stride + key,
+            stride);
   }
 
   void sum_values(const Task& task, Scratch<uint16_t>& scratch, float* scores, int64_t stride) {
     const uint16_t* weights = reinterpret_cast<uint16_t*>(scores);
     const int64_t count = scratch.queries.size();
     if (pair_values(task, scratch, nullptr))
-      in_groups(count, [&](int64_t first, int64_t num_rows) {
-        sum(task, scratch, weights + first * 2 * stride, stride, first, num_rows);
-      });
+      for (int64_t first = 0; first < count; first += Tiles::ROWS)
+        sum(task, scratch, weights + first * 2 * stride, stride, first,
+            std::min(Tiles::ROWS, count - first));
     else
       // 0 * inf is not 0: each query gets zeros for what it does not see.
       for (int64_t number = 0; number < count; ++number) {

@@ -9,19 +9,13 @@
 namespace {
 
 template <typename T>
-int64_t padded_words(int64_t num_inputs) {
-  constexpr int per_word = 4 / sizeof(T), words = 16;
-  return (num_inputs + words * per_word - 1) / (words * per_word) * words;
-}
-
-template <typename T>
 struct Pack {
   const T* weight;  // [outputs, inputs]
   uint32_t* packed;
-  int64_t num_outputs, num_inputs;
+  int64_t num_outputs, num_inputs, num_words;
 
   bool run() const {
-    const int64_t size = padded_words<T>(num_inputs) * BLOCK;
+    const int64_t size = num_words * BLOCK;
 #pragma omp parallel for
     for (int64_t first = 0; first < num_outputs; first += BLOCK) {
       uint32_t* to = packed + first / BLOCK * size;
@@ -38,14 +32,12 @@ struct Linear {
   const uint32_t* packed;  // see above
   const T* bias;           // [outputs], or null
   T* output;               // [tokens, outputs]
-  int64_t num_tokens, num_inputs, num_outputs;
+  int64_t num_tokens, num_inputs, num_outputs, num_words;
 
   bool run() const;
 
-  int64_t num_words() const { return padded_words<T>(num_inputs); }
-
   const uint32_t* block_at(int64_t first_output) const {
-    return packed + first_output * num_words();
+    return packed + first_output * num_words;
   }
 
   // A vector of a token's outputs: adds the bias, rounds, and writes.
@@ -90,7 +82,7 @@ struct Linear {
 #ifdef __AMX_BF16__
 
 inline void run_in_tiles(const Linear<uint16_t>& linear) {
-  const int64_t depth = 2 * linear.num_words();
+  const int64_t depth = 2 * linear.num_words;
   std::vector<uint16_t> filled_up;
   const uint16_t* inputs = linear.hidden;
   if (depth != linear.num_inputs) {

@@ -2,13 +2,13 @@
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
 from copyspec_eval.decoding import attention, kernels
-from copyspec_eval.decoding.model_copy import weights_state
+from copyspec_eval.decoding.model_copy import PerModel, weights_state
 from copyspec_eval.decoding.modules import experts
 from copyspec_eval.decoding.modules.alone import alone_forward
 from copyspec_eval.decoding.modules.elementwise import (
@@ -18,10 +18,8 @@ from copyspec_eval.decoding.modules.elementwise import (
 )
 from copyspec_eval.decoding.modules.linear import Forward, linear_layers
 
-_forwards: WeakKeyDictionary[torch.nn.Module, tuple[Hashable, dict[torch.nn.Module, Forward]]] = (
-    WeakKeyDictionary()
-)
-"""Of each model: what they were made of and for, and the forwards, which hold packed weights."""
+_forwards: PerModel[dict[torch.nn.Module, Forward]] = PerModel()
+"""They hold packed weights."""
 
 
 @contextmanager
@@ -39,7 +37,8 @@ def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
         elif exact:
             model.set_experts_implementation(experts.DENSE)
     weights = weights_state(model)
-    forwards = _current_forwards(model, weights)
+    state = weights, torch.is_autocast_enabled("cpu"), kernels.serve(model)
+    forwards = _forwards.get(model, state, partial(_make_forwards, model))
     try:
         model.set_attn_implementation(attention.NAME)
         for module, forward in forwards.items():
@@ -51,15 +50,6 @@ def engine_kernels(model: PreTrainedModel, exact: bool) -> Iterator[Hashable]:
         model.set_attn_implementation(loaded_attention)
         if loaded_experts != model.config._experts_implementation:
             model.set_experts_implementation(loaded_experts)
-
-
-def _current_forwards(model: PreTrainedModel, weights: Hashable) -> dict[torch.nn.Module, Forward]:
-    key = weights, torch.is_autocast_enabled("cpu"), kernels.serve(model)
-    known = _forwards.get(model)
-    if known is None or known[0] != key:
-        _forwards.pop(model, None)  # its packed weights go first
-        _forwards[model] = known = key, _make_forwards(model)
-    return known[1]
 
 
 @torch.inference_mode()

@@ -36,8 +36,7 @@ def alone_forward(module: torch.nn.Module) -> Forward | None:
     """A forward for activations, rotary embeddings, routers and experts on a CPU; else None."""
     if type(module) in _ACTIVATIONS:
         return functools.partial(in_whole_vectors, type(module).forward.__get__(module))
-    weights = [weight for weight in module._parameters.values() if weight is not None]
-    has_matrix = any(weight.dim() > 1 for weight in weights)
+    has_matrix = any(weight.dim() > 1 for weight in module.parameters(recurse=False))
     is_rotary = "RotaryEmbedding" in type(module).__name__
     if is_rotary or (has_matrix and not isinstance(module, _MATRIX_CLASSES)):
         return _TokenByToken(module)
@@ -66,7 +65,7 @@ class _TokenByToken(TorchFunctionMode):
     def __init__(self, module: Any) -> None:
         super().__init__()
         self._forward = type(module).forward.__get__(module)
-        weights = [weight for weight in module._parameters.values() if weight is not None]
+        weights = module.parameters(recurse=False)
         self._storages = {weight.untyped_storage().data_ptr() for weight in weights}
         self._packed: dict[Any, kernels.PackedWeights] = {}
 

@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 
@@ -74,11 +74,11 @@ def gated_forward(module: Any, layers: Mapping[torch.nn.Module, PackedLayer]) ->
     return forward if _close(ours, _tried(type(module).forward, module, inputs), error) else None
 
 
-def _activation(function: Any, dtype: torch.dtype) -> Literal["silu", "gelu_tanh"] | None:
+def _activation(function: Any, dtype: torch.dtype) -> kernels.Activation | None:
     inputs = torch.linspace(-30, 30, 1024, dtype=dtype)
     wanted = _tried(function, inputs)
-    kinds: tuple[Literal["silu", "gelu_tanh"], ...] = ("silu", "gelu_tanh")
-    for kind in kinds:
+    kind: kernels.Activation
+    for kind in get_args(kernels.Activation):
         ours = kernels.gate(torch.cat([inputs, torch.ones_like(inputs)]), kind)
         if _close(ours, wanted, _ROUNDING[dtype]):
             return kind
