@@ -107,11 +107,9 @@ def num_answers() -> int | None:
         # These are of this rank's documents. Only several ranks need to know how many there are in
         # all: lm-eval may prepare the documents anew for it.
         if asked and call["lm"].world_size > 1:
-            samples = (call["samples"] or {}).get(name)
-            documents = len(set(samples)) if samples else len(task.eval_docs)
-            if call["limit"] and not samples:
-                documents = min(get_sample_size(task, call["limit"]), documents)
-            answers = answers // len({each.doc_id for each in asked}) * documents
+            limit, samples = call["limit"] or None, (call["samples"] or {}).get(name)
+            documents = samples or range(len(task.eval_docs))[: get_sample_size(task, limit)]
+            answers = answers // len({each.doc_id for each in asked}) * len(set(documents))
         total += answers
     return total
 
