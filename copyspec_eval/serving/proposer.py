@@ -24,10 +24,9 @@ from copyspec_eval.drafters import registry
 from copyspec_eval.drafters.base import NoDrafter
 from copyspec_eval.drafters.thresholds import StepClock
 from copyspec_eval.errors import OptionError
-from copyspec_eval.reports.earlier_runs import read_earlier
+from copyspec_eval.reports.earlier_runs import TokenIds, read_earlier
 from copyspec_eval.types import Attempt, Draft, DraftOptions, Span, Verdict
 
-TokenIds = Sequence[int]
 # Tokens of prompt and output before the step, and with those that it has added.
 Row = tuple[NDArray[numpy.int32], NDArray[numpy.int32]]
 
