@@ -40,10 +40,7 @@ _CALLS: ContextVar[dict[str, dict[str, Any]]] = ContextVar("calls", default={}) 
 
 def output_folder() -> Path | None:
     """The folder of lm-eval's `--output_path`, which only its EvaluationTracker gets."""
-    return _folder(_arguments("simple_evaluate").get("evaluation_tracker"))
-
-
-def _folder(tracker: Any) -> Path | None:
+    tracker = _arguments("simple_evaluate").get("evaluation_tracker")
     path = Path(tracker.output_path) if tracker and tracker.output_path else None
     return path.parent if path and path.suffix == ".json" else path
 
@@ -128,7 +125,7 @@ def _arguments(function: str) -> dict[str, Any]:
 
 def _check_saving(tracker: Any) -> None:
     """Fail if the evaluation's files are not written whole, where lm-eval only warns."""
-    if (folder := _folder(tracker)) is None or "save_results_samples" in vars(tracker):
+    if (folder := output_folder()) is None or "save_results_samples" in vars(tracker):
         return
     save_results, save_samples = tracker.save_results_aggregated, tracker.save_results_samples
 
@@ -232,9 +229,10 @@ def _wrap(function: Callable[..., Any]) -> None:
                         raise OptionError(f"pass {name} as --{name}, not in --model_args")
             if given["gen_kwargs"]:
                 given["gen_kwargs"] = parse_arguments(given["gen_kwargs"])
-            _check_saving(given["evaluation_tracker"])
         token = _CALLS.set(_CALLS.get() | {function.__name__: given})
         try:
+            if is_whole:
+                _check_saving(given["evaluation_tracker"])
             results = function(*call.args, **call.kwargs)
         finally:
             _CALLS.reset(token)
